@@ -1,0 +1,1 @@
+"""Requests about topics and offsets that neither produce nor fetch."""

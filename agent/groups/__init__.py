@@ -1,0 +1,1 @@
+"""Consumer groups: a pure state machine, its coordinator, and the requests that reach it."""

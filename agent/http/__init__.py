@@ -1,0 +1,1 @@
+"""Health, metrics and status on a thread and loop of their own."""

@@ -1,0 +1,1 @@
+"""Sockets to requests and responses to sockets; knows frames, not APIs."""

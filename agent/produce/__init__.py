@@ -1,0 +1,1 @@
+"""The write path, a file a step: receive, validate, buffer, upload, commit, acknowledge."""

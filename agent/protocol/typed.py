@@ -1,0 +1,108 @@
+"""Requests and responses of every API but Produce and Fetch, by way of kio's generated schemas.
+
+Place: between a Request of the listener and a handler that thinks in fields, not versions.
+Invariant: a handler names every field it knows; a version that lacks one leaves it out. A body that
+does not decode raises InvalidError and changes nothing. If the process dies here nothing is lost.
+Source: Kafka's message schemas, KIP-482 for flexible versions.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import io
+import struct
+from dataclasses import fields
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from kio.schema.index import api_key_map
+from kio.serial import entity_reader, entity_writer
+
+from agent.listener.request import Request, Response
+from storage.errors import InvalidError
+
+NO_THROTTLE = datetime.timedelta(0)
+API_VERSIONS_KEY = 18
+
+
+class Schema:
+    """The request and response classes of one (API key, version)."""
+
+    def __init__(self, api_key: int, version: int) -> None:
+        package = api_key_map[api_key]
+        self.api_key = api_key
+        self.version = version
+        self._request_module = import_module(f"kio.schema.{package}.v{version}.request")
+        self._response_module = import_module(f"kio.schema.{package}.v{version}.response")
+        camel = "".join(part.capitalize() for part in package.split("_"))
+        self.request_type = _named(self._request_module, camel + "Request")
+        self.response_type = _named(self._response_module, camel + "Response")
+        self._read = entity_reader(self.request_type)
+        self._write = entity_writer(self.response_type)
+
+    @property
+    def flexible(self) -> bool:
+        """Whether bodies (and headers, but for ApiVersions responses) carry tagged fields."""
+        return bool(self.request_type.__flexible__)
+
+    def decode(self, body: memoryview | bytes) -> Any:
+        """The request entity in `body`; InvalidError when the bytes are not one, or some are left over."""
+        data = bytes(body)
+        try:
+            entity, consumed = self._read(data, 0)
+        except Exception as error:  # kio raises a dozen kinds for malformed input, KeyError among them
+            raise InvalidError(f"malformed request: api_key={self.api_key} version={self.version} {error!r}") from error
+        if consumed != len(data):
+            surplus = len(data) - consumed
+            raise InvalidError(f"malformed request: api_key={self.api_key} version={self.version} surplus={surplus}")
+        return entity
+
+    def make(self, name: str, **values: Any) -> Any:
+        """An instance of the response module's class `name`; values that this version lacks are dropped."""
+        cls = _named(self._response_module, name)
+        known = _field_names(cls)
+        return cls(**{key: value for key, value in values.items() if key in known})
+
+    def response(self, **values: Any) -> Any:
+        """An instance of the top-level response class."""
+        return self.make(self.response_type.__name__, **values)
+
+    def encode(self, correlation_id: int, entity: Any) -> list[bytes | memoryview]:
+        """Response header and body as buffers for the listener."""
+        body = io.BytesIO()
+        self._write(body, entity)
+        return [response_header(correlation_id, self.flexible and self.api_key != API_VERSIONS_KEY), body.getvalue()]
+
+
+def response_header(correlation_id: int, flexible: bool) -> bytes:
+    """Response header v1 (with an empty tag section) when flexible, else v0."""
+    return struct.pack(">iB", correlation_id, 0) if flexible else struct.pack(">i", correlation_id)
+
+
+@functools.cache
+def schema(api_key: int, version: int) -> Schema:
+    """The Schema, loaded once. KeyError or ModuleNotFoundError for a pair that kio does not know."""
+    return Schema(api_key, version)
+
+
+def decode(request: Request) -> tuple[Schema, Any]:
+    """The request's Schema and entity."""
+    found = schema(request.api_key, request.api_version)
+    return found, found.decode(request.body)
+
+
+def reply(request: Request, entity: Any) -> Response:
+    """The listener's Response for an entity of this request's version."""
+    found = schema(request.api_key, request.api_version)
+    return Response(found.encode(request.correlation_id, entity))
+
+
+def _named(module: ModuleType, name: str) -> Any:
+    return getattr(module, name)
+
+
+@functools.cache
+def _field_names(cls: type) -> frozenset[str]:
+    return frozenset(f.name for f in fields(cls))

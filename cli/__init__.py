@@ -1,0 +1,1 @@
+"""The `headrace` command: the only composer of agent, compactor, metastore and storage."""

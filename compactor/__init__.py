@@ -1,0 +1,1 @@
+"""Background work on segment files: plan (pure), job, worker, fenced commit."""

@@ -1,0 +1,1 @@
+"""Configuration in one typed place: declared in `settings`, read by `load`, written up by `docs`."""

@@ -1,0 +1,169 @@
+"""Every setting of Headrace, declared once: name, type, default, bounds, meaning.
+
+Place: below every package; a component takes the part that it needs. `config.load` fills it from
+file, environment and flags; docs/CONFIGURATION.md is generated from it.
+Invariant: names are Kafka's where Kafka has one; a name ends in its unit; an unknown key is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
+
+PositiveInt = Annotated[int, Meta(ge=1)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One flat namespace, as in Kafka's server.properties."""
+
+    # -- identity and listeners
+    node_id: Annotated[
+        int | None, Meta(description="This agent's node id. Unset: one is leased from the metastore.")
+    ] = field(default=None, name="node.id")
+    broker_rack: Annotated[str | None, Meta(description="The availability zone this agent runs in.")] = field(
+        default=None, name="broker.rack"
+    )
+    kafka_host: Annotated[str, Meta(description="Address that the Kafka listener binds.")] = field(
+        default="127.0.0.1", name="kafka.host"
+    )
+    kafka_port: Annotated[Port, Meta(description="Port of the Kafka listener; 0 picks a free one.")] = field(
+        default=9092, name="kafka.port"
+    )
+    advertised_host: Annotated[
+        str | None, Meta(description="Host that clients are told to connect to. Unset: kafka.host.")
+    ] = field(default=None, name="advertised.host")
+    advertised_port: Annotated[
+        int | None, Meta(description="Port that clients are told to connect to. Unset: the listener's own.")
+    ] = field(default=None, name="advertised.port")
+    http_host: Annotated[str, Meta(description="Address of the HTTP listener (health, metrics, status).")] = field(
+        default="127.0.0.1", name="http.host"
+    )
+    http_port: Annotated[Port, Meta(description="Port of the HTTP listener; 0 picks a free one.")] = field(
+        default=9644, name="http.port"
+    )
+
+    # -- where state lives
+    metastore_url: Annotated[str, Meta(description="postgresql:// address of the metastore.")] = field(
+        default="", name="metastore.url"
+    )
+    metastore_pool_size: Annotated[PositiveInt, Meta(description="Connections that one agent keeps to Postgres.")] = (
+        field(default=8, name="metastore.pool.size")
+    )
+    metastore_statement_timeout_ms: Annotated[
+        PositiveInt, Meta(description="Postgres ends any statement of ours after this long.")
+    ] = field(default=15_000, name="metastore.statement.timeout.ms")
+    metastore_lock_timeout_ms: Annotated[
+        PositiveInt, Meta(description="Postgres gives up waiting for a lock after this long.")
+    ] = field(default=5_000, name="metastore.lock.timeout.ms")
+    commit_shards: Annotated[
+        int, Meta(ge=1, le=1024, description="Commit shards of a new cluster; fixed when it is first migrated.")
+    ] = field(default=8, name="commit.shards")
+    bucket: Annotated[str, Meta(description="Where segment files go: s3://name/prefix or file:///directory.")] = field(
+        default="", name="bucket"
+    )
+    s3_endpoint: Annotated[str | None, Meta(description="URL of an S3-compatible server. Unset: AWS.")] = field(
+        default=None, name="s3.endpoint"
+    )
+    s3_region: Annotated[str | None, Meta(description="AWS region. Unset: from the AWS environment.")] = field(
+        default=None, name="s3.region"
+    )
+    s3_path_style: Annotated[bool, Meta(description="Address buckets as /bucket/key instead of bucket.host/key.")] = (
+        field(default=False, name="s3.path.style")
+    )
+    s3_max_connections: Annotated[PositiveInt, Meta(description="Connections kept to the object store.")] = field(
+        default=64, name="s3.max.connections"
+    )
+    s3_request_timeout_ms: Annotated[PositiveInt, Meta(description="One object store request may take this long.")] = (
+        field(default=10_000, name="s3.request.timeout.ms")
+    )
+    store_retries: Annotated[
+        int, Meta(ge=0, description="How often a retryable object store request is sent again.")
+    ] = field(default=5, name="store.retries")
+    store_hedge_after_ms: Annotated[
+        int, Meta(ge=0, description="Send a second, identical request when the first is slower; 0 never does.")
+    ] = field(default=0, name="store.hedge.after.ms")
+
+    # -- write path
+    linger_ms: Annotated[
+        int, Meta(ge=25, le=60_000, description="A buffer is flushed at the latest this long after its first batch.")
+    ] = field(default=100, name="linger.ms")
+    segment_bytes: Annotated[
+        int, Meta(ge=65_536, description="A buffer is flushed at the latest when it holds this many bytes.")
+    ] = field(default=8 * 1024 * 1024, name="flush.bytes")
+    upload_parallelism: Annotated[PositiveInt, Meta(description="Segment files uploaded side by side.")] = field(
+        default=8, name="upload.parallelism"
+    )
+    buffer_memory_bytes: Annotated[
+        int,
+        Meta(ge=16 * 1024 * 1024, description="Bytes of produce requests held at once; above it producers wait."),
+    ] = field(default=256 * 1024 * 1024, name="buffer.memory.bytes")
+    message_max_bytes: Annotated[PositiveInt, Meta(description="Largest record batch that is accepted.")] = field(
+        default=1_048_588, name="message.max.bytes"
+    )
+    socket_request_max_bytes: Annotated[PositiveInt, Meta(description="Largest request frame.")] = field(
+        default=104_857_600, name="socket.request.max.bytes"
+    )
+    connections_max_idle_ms: Annotated[PositiveInt, Meta(description="An idle connection is closed after this.")] = (
+        field(default=600_000, name="connections.max.idle.ms")
+    )
+    max_connections: Annotated[PositiveInt, Meta(description="Kafka connections that one agent accepts.")] = field(
+        default=10_000, name="max.connections"
+    )
+    max_inflight_requests: Annotated[
+        PositiveInt, Meta(description="Requests of one connection in progress at once; above it reading stops.")
+    ] = field(default=64, name="connection.max.inflight.requests")
+    producer_id_expiration_ms: Annotated[
+        PositiveInt, Meta(description="Producer state unused for this long is forgotten.")
+    ] = field(default=86_400_000, name="producer.id.expiration.ms")
+
+    # -- topics
+    auto_create_topics_enable: Annotated[bool, Meta(description="Create a topic when a producer names it.")] = field(
+        default=True, name="auto.create.topics.enable"
+    )
+    num_partitions: Annotated[PositiveInt, Meta(description="Partitions of a topic that states none.")] = field(
+        default=1, name="num.partitions"
+    )
+    default_replication_factor: Annotated[
+        PositiveInt, Meta(description="Shown to clients; the object store does the replication.")
+    ] = field(default=1, name="default.replication.factor")
+
+    # -- read path
+    fetch_max_bytes: Annotated[PositiveInt, Meta(description="Largest fetch response, but for one batch.")] = field(
+        default=57_671_680, name="fetch.max.bytes"
+    )
+    feed_poll_interval_ms: Annotated[PositiveInt, Meta(description="How often the commit feed is polled.")] = field(
+        default=15, name="feed.poll.interval.ms"
+    )
+    cache_bytes: Annotated[int, Meta(ge=0, description="Memory for recently written and read file chunks.")] = field(
+        default=128 * 1024 * 1024, name="cache.bytes"
+    )
+
+    # -- membership and groups
+    broker_heartbeat_interval_ms: Annotated[PositiveInt, Meta(description="How often an agent renews its lease.")] = (
+        field(default=3_000, name="broker.heartbeat.interval.ms")
+    )
+    broker_session_timeout_ms: Annotated[PositiveInt, Meta(description="A silent agent is fenced after this long.")] = (
+        field(default=18_000, name="broker.session.timeout.ms")
+    )
+    group_min_session_timeout_ms: Annotated[PositiveInt, Meta(description="Shortest session a member may ask.")] = (
+        field(default=6_000, name="group.min.session.timeout.ms")
+    )
+    group_max_session_timeout_ms: Annotated[PositiveInt, Meta(description="Longest session a member may ask.")] = field(
+        default=1_800_000, name="group.max.session.timeout.ms"
+    )
+    group_initial_rebalance_delay_ms: Annotated[
+        int, Meta(ge=0, description="A new group waits this long for more members before its first rebalance.")
+    ] = field(default=3_000, name="group.initial.rebalance.delay.ms")
+    offset_metadata_max_bytes: Annotated[
+        PositiveInt, Meta(description="Longest metadata text of a committed offset.")
+    ] = field(default=4_096, name="offset.metadata.max.bytes")
+
+    # -- the process
+    shutdown_grace_ms: Annotated[
+        PositiveInt, Meta(description="After SIGTERM, requests in progress get this long to finish.")
+    ] = field(default=15_000, name="shutdown.grace.ms")
+    log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$", description="Least severe line logged.")] = (
+        field(default="info", name="log.level")
+    )

@@ -1,0 +1,1 @@
+"""Object stores behind one small protocol, and decorators around it."""

@@ -1,0 +1,1 @@
+"""The segment file: an immutable object of many partitions' batches and a footer that explains it."""
