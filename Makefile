@@ -1,0 +1,58 @@
+# Every habit is one command. `make help` lists them.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-$(shell cat pyproject.toml requirements/test.lock | cksum | cut -d' ' -f1)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all check format docs requirements bench lock clean
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## create .venv with the pinned dependencies and Headrace itself
+
+$(STAMP):
+	@echo "setting up $(VENV) (pinned dependencies, a minute or two the first time)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "error: Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) \
+		|| { echo "error: the venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
+	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/test.lock \
+		|| { echo "error: installing requirements/test.lock failed; see above"; exit 1; }
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e . \
+		|| { echo "error: installing Headrace itself failed; see above"; exit 1; }
+	@rm -f $(VENV)/.installed-*; touch $@
+
+demo: setup ## two agents, a real data set through real clients, one agent killed half-way
+	@$(BIN)/headrace demo
+
+test: setup ## all tests but the slow ones
+	@echo "running the tests (two at a time; a real Postgres is started for them)"
+	@$(BIN)/pytest -n 2 --dist loadgroup -m "not slow"
+
+test-all: setup ## all tests, the slow ones too
+	@$(BIN)/pytest -n 2 --dist loadgroup
+
+check: setup ## format, lint, types and imports, without changing anything
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+format: setup ## format the code
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+docs: setup ## write the generated pages
+	@$(BIN)/python -m config.docs > docs/CONFIGURATION.md
+
+requirements: setup ## each numbered promise: its tests, passed or open
+	@$(BIN)/pytest -q -n 0 -m "requirement and not slow" -p tests.house.requirements_report
+
+bench: setup ## the benchmarks of load/, ratios from one run
+	@$(BIN)/python -m load
+
+lock: setup ## pin the newest dependencies that pyproject.toml allows
+	@$(BIN)/pip install --quiet uv && $(BIN)/uv pip compile --quiet --upgrade --python-version 3.11 --extra test \
+		--no-emit-index-url --no-header pyproject.toml -o requirements/test.lock
+
+clean: ## remove what the commands above made
+	@rm -rf $(VENV) .demo build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,97 @@
+"""Style made executable: sizes, openings, names, dead files, clocks."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("agent", "cli", "compactor", "config", "metastore", "storage")
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+FORBIDDEN_MODULE_NAMES = {"utils", "util", "common", "helpers", "core", "misc", "base"}
+# Decisions must not read a clock or a random source of their own (storage/clock.py).
+CLOCK_CALLS = re.compile(
+    r"\b(time\.(time|time_ns|monotonic|sleep)|datetime\.now|datetime\.utcnow|random\.(random|randint|choice|uniform))\("
+)
+CLOCK_ALLOWED = {"storage/clock.py", "metastore/postgres/embedded.py"}
+
+
+def _sources() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    return [ROOT / name for name in listed if (ROOT / name).exists()]
+
+
+SOURCES = _sources()
+PRODUCT = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in PACKAGES]
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_the_sources_were_found() -> None:
+    assert len(PRODUCT) > 30
+
+
+def test_files_stay_short() -> None:
+    long = {_name(p): n for p in SOURCES if (n := len(p.read_text(encoding="utf-8").splitlines())) > FILE_LINES_MAX}
+    assert not long, f"over {FILE_LINES_MAX} lines; split along the path they are on: {long}"
+
+
+def test_functions_fit_a_screen() -> None:
+    long = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX:
+                    long.append(f"{_name(path)}:{node.lineno} {node.name} ({lines})")
+    assert not long, long
+
+
+def test_every_module_opens_with_its_purpose() -> None:
+    bare = [
+        _name(p)
+        for p in SOURCES
+        if p.read_text(encoding="utf-8").strip() and not ast.get_docstring(ast.parse(p.read_text(encoding="utf-8")))
+    ]
+    assert not bare, bare
+
+
+def test_no_module_is_a_drawer_for_leftovers() -> None:
+    assert not [_name(p) for p in PRODUCT if p.stem in FORBIDDEN_MODULE_NAMES]
+
+
+def test_time_is_injected() -> None:
+    guilty = [
+        f"{_name(path)}:{number}"
+        for path in PRODUCT
+        if _name(path) not in CLOCK_ALLOWED
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if CLOCK_CALLS.search(line)
+    ]
+    assert not guilty, f"take a Clock or a random.Random instead: {guilty}"
+
+
+def test_sql_files_open_with_their_contract() -> None:
+    files = sorted((ROOT / "metastore").rglob("*.sql"))
+    assert files
+    bare = [_name(p) for p in files if not p.read_text(encoding="utf-8").lstrip().startswith("--")]
+    assert not bare, f"open with locks, idempotence and cost: {bare}"
+
+
+@pytest.mark.parametrize("word", ["TODO", "FIXME", "XXX"])
+def test_nothing_is_left_for_later_in_a_comment(word: str) -> None:
+    pattern = re.compile(rf"#.*\b{word}\b")
+    assert not [_name(p) for p in PRODUCT if pattern.search(p.read_text(encoding="utf-8"))]
