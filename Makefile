@@ -26,9 +26,9 @@ $(STAMP):
 	@rm -f $(VENV)/.installed-*; touch $@
 
 demo: setup ## two agents, a real data set through real clients, one agent killed half-way
-	@$(BIN)/headrace demo
+	@$(BIN)/python -m load.demo
 
-test: setup ## all tests but the slow ones
+test: setup check ## all tests but the slow ones
 	@echo "running the tests (two at a time; a real Postgres is started for them)"
 	@$(BIN)/pytest -n 2 --dist loadgroup -m "not slow"
 

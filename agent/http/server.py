@@ -1,0 +1,50 @@
+"""uvicorn on a thread and an event loop of its own; signals stay with the process.
+
+Place: started after the Kafka listener, stopped after it.
+Invariant: `start` returns once the port accepts connections. If the thread dies, Kafka traffic goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import uvicorn
+from fastapi import FastAPI
+
+T = TypeVar("T")
+ANSWER_TIMEOUT_SECONDS = 5.0
+
+
+class HttpServer:
+    """One FastAPI app on one socket."""
+
+    def __init__(self, app: FastAPI, host: str, port: int) -> None:
+        self._socket = socket.create_server((host, port), reuse_port=False)
+        self.port: int = self._socket.getsockname()[1]
+        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve. The socket listens from the constructor on, so no request is refused meanwhile."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish requests in progress and close; blocks for a few seconds at most."""
+        self._server.should_exit = True
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5)
+        self._socket.close()
+
+    def _run(self) -> None:
+        asyncio.run(self._server.serve(sockets=[self._socket]))
+
+
+async def ask(loop: asyncio.AbstractEventLoop, question: Coroutine[Any, Any, T]) -> T:
+    """Run `question` on the agent's loop and wait for it on this one. TimeoutError when that loop is stuck."""
+    future = asyncio.run_coroutine_threadsafe(question, loop)
+    return await asyncio.wait_for(asyncio.wrap_future(future), ANSWER_TIMEOUT_SECONDS)

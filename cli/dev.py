@@ -1,0 +1,118 @@
+"""`headrace dev`: Postgres, bucket and agents on this machine, nothing to install first.
+
+Place: a supervisor around the embedded Postgres and `headrace agent` processes; for trying out,
+for tests, for the demo. Production runs `headrace agent`.
+Invariant: all state lies under the data directory; starting again on it finds everything. An agent
+that dies is reported and not restarted. If the supervisor dies, its children die with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from cli.children import AgentProcess
+from cli.options import PREFIX, add_settings, settings_from
+from config.settings import Settings
+from metastore.postgres.embedded import EmbeddedPostgres
+from metastore.postgres.migrate import migrate
+from metastore.postgres.store import PostgresMetastore
+from storage.errors import UnavailableError
+
+DESCRIPTION = """\
+Start a complete Headrace on this machine: an embedded Postgres, a directory as bucket, one or more
+agents. Prints one line with the word `ready` and its addresses once clients can connect, and stops
+cleanly on SIGTERM or Ctrl-C. Starting again on the same directory finds all data.
+
+  headrace dev
+  headrace dev --data-dir /tmp/headrace --agents 2 --kafka-port 9092
+"""
+AGENT_START_SECONDS = 60
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "dev",
+        help="everything on this machine, nothing to install first",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--data-dir", type=Path, default=Path(".headrace"), help="where all state lies (.headrace)")
+    parser.add_argument("--agents", type=int, default=1, help="how many agents; ports count up from the given ones (1)")
+    add_settings(parser, ("kafka.port", "http.port", "linger.ms", "log.level"))
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal; 1 when every agent has died."""
+    settings = settings_from(args)
+    data_dir: Path = args.data_dir.absolute()
+    data_dir.mkdir(parents=True, exist_ok=True)
+    (data_dir / "bucket").mkdir(exist_ok=True)
+    passed_on = {key.removeprefix(PREFIX): str(v) for key, v in vars(args).items() if key.startswith(PREFIX) and v}
+    if args.config:
+        passed_on["config"] = str(args.config)
+    with EmbeddedPostgres(data_dir / "postgres") as url:
+        migrate(url, commit_shards=settings.commit_shards)
+        return asyncio.run(_supervise(settings, url, data_dir, args.agents, passed_on))
+
+
+async def _supervise(settings: Settings, url: str, data_dir: Path, count: int, passed_on: dict[str, str]) -> int:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    await _forget_dead_agents(url, settings)
+    bucket = (data_dir / "bucket").as_uri()
+    agents = [_agent(settings, index, url, bucket, passed_on) for index in range(count)]
+    try:
+        ready = await asyncio.wait_for(asyncio.gather(*(agent.start() for agent in agents)), AGENT_START_SECONDS)
+        for line in ready:
+            print(f"  {line}", flush=True)
+        addresses = ",".join(agent.kafka_address for agent in agents)
+        print(f"ready bootstrap={addresses} metastore={url} bucket={bucket}", flush=True)
+        return await _watch(agents, stopping)
+    except TimeoutError as error:
+        raise UnavailableError(f"an agent was not ready within {AGENT_START_SECONDS} s; see its lines above") from error
+    finally:
+        await asyncio.gather(*(agent.stop() for agent in agents))
+
+
+def _agent(settings: Settings, index: int, url: str, bucket: str, passed_on: dict[str, str]) -> AgentProcess:
+    own = {
+        "metastore.url": url,
+        "bucket": bucket,
+        "node.id": str(index + 1),
+        "kafka.port": str(settings.kafka_port + index if settings.kafka_port else 0),
+        "http.port": str(settings.http_port + index if settings.http_port else 0),
+    }
+    return AgentProcess(passed_on | own)
+
+
+async def _forget_dead_agents(url: str, settings: Settings) -> None:
+    """This supervisor owns the metastore alone, so whoever is registered died with the one before."""
+    metastore = await PostgresMetastore.open(url, settings)
+    try:
+        for agent in (await metastore.load_image()).agents.values():
+            await metastore.unregister_agent(agent.node_id, agent.broker_epoch)
+    finally:
+        await metastore.close()
+
+
+async def _watch(agents: list[AgentProcess], stopping: asyncio.Event) -> int:
+    stop = asyncio.create_task(stopping.wait())
+    alive = {asyncio.create_task(agent.wait()): agent for agent in agents}
+    while alive and not stop.done():
+        done, _ = await asyncio.wait({stop, *alive}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done & alive.keys():
+            agent = alive.pop(task)  # type: ignore[arg-type]
+            print(f"agent ended: kafka={agent.kafka_address} status={task.result()}", file=sys.stderr, flush=True)
+    stop.cancel()
+    for task in alive:
+        task.cancel()
+    return 0 if stopping.is_set() else 1

@@ -1,0 +1,50 @@
+"""`headrace`: one command, one subcommand a file.
+
+Place: the only module that knows them all. Each subcommand module offers `add(subparsers)` and sets
+`run` on its parser.
+Invariant: an error that a person can mend is one line on stderr and exit status 1, never a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from cli import agent, dev, migrate, version
+from config.load import ConfigError
+from storage.errors import HeadraceError
+
+DESCRIPTION = """\
+Headrace: a streaming service that speaks the Kafka protocol, keeps its data in object
+storage and its metadata in Postgres.
+
+  headrace dev        everything on this machine, nothing to install first
+  headrace agent      one stateless agent, for production
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="headrace", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (dev, agent, migrate, version):
+        command.add(subparsers)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    args = make_parser().parse_args(argv)
+    try:
+        return int(args.run(args) or 0)
+    except (ConfigError, HeadraceError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

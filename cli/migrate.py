@@ -1,0 +1,31 @@
+"""`headrace migrate`: bring the metastore's schema up to this version."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from cli.options import add_settings, settings_from
+from config.load import ConfigError
+from metastore.postgres.migrate import migrate
+
+DESCRIPTION = """\
+Create or upgrade the metastore's tables and functions. Forward only, safe to run twice and by two
+processes at once, and before the new agents start.
+"""
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser("migrate", help="create or upgrade the metastore", description=DESCRIPTION)
+    add_settings(parser, ("metastore.url", "commit.shards"))
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Apply what is missing and say what was done."""
+    settings = settings_from(args)
+    if not settings.metastore_url:
+        raise ConfigError("metastore.url is not set (--metastore-url)")
+    print(migrate(settings.metastore_url, commit_shards=settings.commit_shards))
+    return 0

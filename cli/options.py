@@ -1,0 +1,41 @@
+"""Settings as command-line flags: every setting is one, generated from its declaration.
+
+Place: shared by the commands that start an agent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from config.docs import descriptions
+from config.load import load
+from config.settings import Settings
+
+SHORT_FORMS = {"broker.rack": "--zone"}
+"""A second name for a flag, where people look for another word."""
+PREFIX = "setting:"
+
+
+def add_settings(parser: argparse.ArgumentParser, shown: tuple[str, ...]) -> None:
+    """Add --config and a flag per setting; `shown` come first, the rest in a group of their own."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="properties file with settings (key=value lines)")
+    meanings = descriptions()
+    rest = parser.add_argument_group("every other setting", "also from --config and HEADRACE_* variables")
+    for name in (*shown, *(n for n in meanings if n not in shown)):
+        target = parser if name in shown else rest
+        flags = [f"--{name.replace('.', '-')}"]
+        if name in SHORT_FORMS:
+            flags.insert(0, SHORT_FORMS[name])
+        target.add_argument(*flags, dest=PREFIX + name, metavar="VALUE", help=meanings[name].replace("%", "%%"))
+
+
+def settings_from(args: argparse.Namespace, **overrides: object) -> Settings:
+    """The settings that file, environment and these flags give. Raises ConfigError."""
+    flags = {
+        key.removeprefix(PREFIX): value
+        for key, value in vars(args).items()
+        if key.startswith(PREFIX) and value is not None
+    }
+    return load(path=args.config, environ=os.environ, flags=flags | overrides)

@@ -1,0 +1,1 @@
+"""Workloads, benchmarks and the demo; nothing here is part of the product."""

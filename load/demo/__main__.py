@@ -1,0 +1,85 @@
+"""`make demo`: start two agents, produce and consume the flights, kill one agent, check everything.
+
+Exit status 1 when a record is missing, doubled, changed or out of order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from load.demo.consuming import Consumed, consume
+from load.demo.flights import records
+from load.demo.producing import Produced, produce
+from load.demo.report import report
+from load.dev_server import DevServer
+
+TOPIC = "flights"
+PARTITIONS = 12
+
+
+def main() -> int:
+    """Run the demo; 0 when every check passes."""
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--data-dir", type=Path, default=Path(".demo"))
+    parser.add_argument("--limit", type=int, default=None, help="only this many flights")
+    parser.add_argument("--rate", type=int, default=20_000, help="records per second")
+    args = parser.parse_args()
+    console = Console()
+    shutil.rmtree(args.data_dir, ignore_errors=True)
+    console.print("loading the data set: every flight that left New York City in 2013")
+    rows = list(records(args.limit))
+    console.print(f"starting Postgres, a directory bucket and two agents under {args.data_dir}/")
+    flags = {"broker.session.timeout.ms": "6000", "broker.heartbeat.interval.ms": "1000", "num.partitions": PARTITIONS}
+    with DevServer(args.data_dir, agents=2, settings=flags) as server:
+        produced, consumed = asyncio.run(_run(console, server, rows, args.rate))
+        return report(console, server, produced, consumed, len(rows))
+
+
+async def _run(
+    console: Console, server: DevServer, rows: list[tuple[bytes, bytes]], rate: int
+) -> tuple[Produced, Consumed]:
+    first, second = server.agents
+    console.print(f"producing through {first.kafka}, consuming through {second.kafka}; {first.kafka} will be killed")
+    await server.create_topic(TOPIC, PARTITIONS)
+    progress = Progress(TextColumn("{task.description:>9}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    sent = progress.add_task("produced", total=len(rows))
+    read = progress.add_task("consumed", total=len(rows))
+    killed = False
+
+    def on_sent(count: int) -> None:
+        nonlocal killed
+        progress.update(sent, completed=count)
+        if count >= len(rows) // 2 and not killed:
+            killed = True
+            server.remember_metrics()
+            os.kill(first.pid, signal.SIGKILL)
+            progress.console.print(f"  killed the agent at {first.kafka} (SIGKILL) after {count:,} records")
+
+    counts: asyncio.Queue[int] = asyncio.Queue()
+
+    async def show() -> None:
+        while True:
+            progress.update(read, completed=await counts.get())
+
+    loop = asyncio.get_running_loop()
+    with progress, ThreadPoolExecutor(1) as pool:
+        showing = asyncio.create_task(show())
+        producing = loop.run_in_executor(pool, produce, server.bootstrap, TOPIC, rows, rate, on_sent)
+        consumed = await consume(second.kafka, TOPIC, len(rows), 2, counts)
+        produced = await producing
+        showing.cancel()
+    return produced, consumed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""`headrace dev` as a child process, for the demo, the benchmarks and the tests of the whole.
+
+Invariant: leaving the context stops everything that it started, by process id.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from metastore.postgres.statistics import Statistics, read_statistics
+
+STOP_SECONDS = 40
+
+
+@dataclass(frozen=True)
+class AgentAddress:
+    """Where one agent listens (host:port) and its process id."""
+
+    node_id: int
+    kafka: str
+    http: str
+    pid: int
+
+
+class DevServer:
+    """Started on entry and ready for clients; `settings` are dotted names, as in a properties file."""
+
+    def __init__(self, data_dir: Path, *, agents: int = 1, settings: Mapping[str, object] | None = None) -> None:
+        flags = [part for name, value in (settings or {}).items() for part in (_flag(name), str(value))]
+        self._command = [
+            sys.executable, "-m", "cli.main", "dev", "--data-dir", str(data_dir), "--agents", str(agents),
+            "--kafka-port", "0", "--http-port", "0", "--log-level", "warning", *flags,
+        ]  # fmt: skip
+        self._count = agents
+        self._remembered: dict[str, dict[str, float]] = {}
+        self.agents: list[AgentAddress] = []
+        self.metastore_url = ""
+        self.bucket = ""
+
+    def __enter__(self) -> DevServer:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if match := re.match(r"\s*ready node=(\d+) kafka=(\S+) http=(\S+) pid=(\d+)", line):
+                self.agents.append(AgentAddress(int(match[1]), match[2], match[3], int(match[4])))
+            elif match := re.match(r"ready bootstrap=\S+ metastore=(\S+) bucket=(\S+)", line):
+                self.metastore_url, self.bucket = match[1], match[2]
+                return self
+        self._process.wait()
+        raise RuntimeError(f"headrace dev ended with status {self._process.returncode} before it was ready")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process id."""
+        return self._process.pid
+
+    @property
+    def bootstrap(self) -> str:
+        """Every agent, as clients take it."""
+        return ",".join(agent.kafka for agent in self.agents)
+
+    async def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
+        """Create a topic through the Kafka protocol."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+        await admin.start()
+        try:
+            await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=dict(configs or {}))])
+        finally:
+            await admin.close()
+
+    def statistics(self) -> Statistics:
+        """What the metastore holds."""
+        return read_statistics(self.metastore_url)
+
+    def metric(self, name: str) -> float:
+        """Sum of a metric's samples over all agents; a dead one counts as it was last remembered."""
+        self.remember_metrics()
+        return sum(samples.get(name, 0.0) for samples in self._remembered.values())
+
+    def remember_metrics(self) -> None:
+        """Read every living agent's /metrics."""
+        for agent in self.agents:
+            try:
+                with urllib.request.urlopen(f"http://{agent.http}/metrics", timeout=10) as response:
+                    text = response.read().decode()
+            except OSError:
+                continue  # killed on purpose by whoever runs us
+            samples: dict[str, float] = {}
+            for match in re.finditer(r"^([a-z_]+)(?:\{[^}]*\})? (\S+)$", text, re.MULTILINE):
+                samples[match[1]] = samples.get(match[1], 0.0) + float(match[2])
+            self._remembered[agent.http] = samples
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace(".", "-")

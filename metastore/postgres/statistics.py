@@ -1,0 +1,29 @@
+"""Totals of the metastore, for people: the demo's table, benchmarks, audits.
+
+Place: beside the paths, never on one: it scans.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import NamedTuple
+
+import psycopg
+
+
+class Statistics(NamedTuple):
+    """Live segment files, their stored and live bytes, and the extents that lie in them."""
+
+    files: int
+    bytes: int
+    live_bytes: int
+    extents: int
+
+
+def read_statistics(url: str) -> Statistics:
+    """Read them over a connection of its own."""
+    query = files("metastore.postgres").joinpath("queries/statistics.sql").read_bytes()
+    with psycopg.connect(url) as connection:
+        row = connection.execute(query).fetchone()
+    assert row is not None
+    return Statistics(*row)
