@@ -1,0 +1,45 @@
+"""Five real clients write through `headrace dev` and read each other's data, 10,000 records each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from load.dev_server import DevServer
+from tests.compat.clients import CLIENTS, Client, pairs
+
+RECORDS = 10_000
+PARTITIONS = 4
+pytestmark = pytest.mark.xdist_group("compat")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    settings = {"group.initial.rebalance.delay.ms": 100, "linger.ms": 25}
+    with DevServer(tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def topics(server: DevServer) -> dict[str, str]:
+    """Client name -> the topic that it has written."""
+    written = {}
+    for client in CLIENTS:
+        if client.missing is None:
+            topic = f"written-by-{client.name}"
+            asyncio.run(server.create_topic(topic, PARTITIONS))
+            client.produce(server.bootstrap, topic, RECORDS)
+            written[client.name] = topic
+    return written
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("reader", CLIENTS, ids=lambda client: client.name)
+def test_reads_what_every_client_wrote(reader: Client, server: DevServer, topics: dict[str, str]) -> None:
+    if reader.missing is not None:
+        pytest.skip(reader.missing)
+    for writer, topic in topics.items():
+        values = reader.consume(server.bootstrap, topic, RECORDS)
+        assert sorted(values) == sorted(value.decode() for _, value in pairs(writer, RECORDS)), writer
