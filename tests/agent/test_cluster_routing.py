@@ -1,0 +1,102 @@
+"""Rendezvous hashing: only the share of a lost agent moves, and zones keep to themselves."""
+
+from __future__ import annotations
+
+import uuid
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.cluster.routing import Routes, group_role, preferred, score
+from agent.cluster.zone import zone_of
+from metastore.keys import partition_key
+from metastore.log.image import AgentImage, MetadataImage
+
+SHARDS = 16
+
+
+def agent(node_id: int, rack: str | None = None, *, fenced: bool = False) -> AgentImage:
+    return AgentImage(node_id, node_id, uuid.UUID(int=node_id), f"host-{node_id}", 9092, rack, fenced)
+
+
+def routes(*agents: AgentImage) -> Routes:
+    return Routes(MetadataImage(agents=MappingProxyType({a.node_id: a for a in agents})), SHARDS)
+
+
+node_ids = st.sets(st.integers(0, 10_000), min_size=2, max_size=12)
+
+
+@settings(max_examples=60)
+@given(node_ids, st.data())
+def test_only_the_share_of_a_lost_agent_moves(nodes: set[int], data: st.DataObject) -> None:
+    lost = data.draw(st.sampled_from(sorted(nodes)))
+    before, after = routes(*map(agent, nodes)), routes(*map(agent, nodes - {lost}))
+    for shard in range(SHARDS):
+        key = partition_key(7, shard)
+        leader, successor = before.leader(key), after.leader(key)
+        assert leader is not None
+        assert successor is not None
+        assert successor == leader or leader.node_id == lost
+    for number in range(50):
+        owner, heir = before.coordinator(f"g{number}"), after.coordinator(f"g{number}")
+        assert owner is not None
+        assert heir == owner or owner.node_id == lost
+
+
+def test_the_hash_is_fixed_for_ever() -> None:
+    # Agents of different releases must agree: these numbers (of b2sum -l 64) may never change.
+    assert score(1, "shard:0") == 0x3866A5D7CF9A182E
+    assert score(2, group_role("orders")) == 0x32F9004E8615C835
+
+
+def test_shards_and_groups_spread_over_all_agents() -> None:
+    cluster = [agent(n) for n in range(4)]
+    owners = [preferred(f"group:g{number}", cluster) for number in range(2_000)]
+    shares = [sum(owner is a for owner in owners) for a in cluster]
+    assert min(shares) > 400
+
+
+def test_fenced_agents_lead_nothing() -> None:
+    live = routes(agent(1, fenced=True), agent(2))
+    assert {live.leader(partition_key(3, p)) for p in range(SHARDS)} == {agent(2)}
+    assert routes(agent(1, fenced=True)).leader(partition_key(3, 0)) is None
+    assert routes().coordinator("g") is None
+
+
+def test_partitions_of_one_shard_share_a_leader() -> None:
+    cluster = routes(*(agent(n) for n in range(5)))
+    assert cluster.leader(partition_key(1, 0)) == cluster.leader(partition_key(0, 1))
+    assert cluster.leader(partition_key(1, 0)) == cluster.leader(partition_key(1, SHARDS))
+
+
+@settings(max_examples=40)
+@given(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=8))
+def test_a_zone_with_a_live_agent_keeps_its_clients(racks: list[str | None]) -> None:
+    cluster = routes(*(agent(n, rack) for n, rack in enumerate(racks)))
+    for zone in ("a", "b", "c"):
+        for shard in range(SHARDS):
+            leader = cluster.leader(partition_key(0, shard), zone)
+            assert leader is not None
+            if zone in racks:
+                assert leader.rack == zone
+            else:
+                assert leader == cluster.leader(partition_key(0, shard))
+
+
+@pytest.mark.parametrize(
+    ("client_id", "zone"),
+    [
+        ("orders,zone=eu-1a", "eu-1a"),
+        ("zone=eu-1b", "eu-1b"),
+        ("orders, zone=eu-1a ,x=y", "eu-1a"),
+        ("zone=a,zone=b", "a"),
+        ("timezone=utc", None),
+        ("orders,zone=", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_zone_in_a_client_id(client_id: str | None, zone: str | None) -> None:
+    assert zone_of(client_id) == zone
