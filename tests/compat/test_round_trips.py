@@ -43,3 +43,13 @@ def test_reads_what_every_client_wrote(reader: Client, server: DevServer, topics
     for writer, topic in topics.items():
         values = reader.consume(server.bootstrap, topic, RECORDS)
         assert sorted(values) == sorted(value.decode() for _, value in pairs(writer, RECORDS)), writer
+        assert_order_per_key(values)
+
+
+def assert_order_per_key(values: list[str]) -> None:
+    """A key's records lie in one partition, so a reader sees their numbers rise."""
+    last: dict[int, int] = {}
+    for number in (int(value.rpartition("-")[2]) for value in values):
+        key = number % 100
+        assert last.get(key, -1) < number
+        last[key] = number
