@@ -1,0 +1,57 @@
+"""psycopg's errors as storage/errors.py: what happened, by what the server did with the statement.
+
+Place: around every statement that the metastore sends.
+Invariant: every statement is a transaction of its own, so an error that Postgres reports with
+severity ERROR rolled all of it back: nothing happened. A connection that breaks under a writing
+statement leaves its outcome unknown; reading, connecting and migrating can simply be repeated.
+If the process dies here nothing is lost: no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
+
+from storage.errors import HeadraceError, InvalidError, OutcomeUnknownError, UnavailableError
+
+_INVALID_CLASSES = frozenset({"0A", "21", "22", "23", "42", "54", "P0"})
+"""Not supported, cardinality, data, constraint, syntax or access rule, size limit, raised by a function."""
+
+
+@contextmanager
+def translated(operation: str, *, writes: bool) -> Iterator[None]:
+    """Raise what `storage.errors` says instead of psycopg's error. `operation` opens the message."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translate(error, operation, writes=writes) from error
+
+
+def translate(error: psycopg.Error, operation: str, *, writes: bool) -> HeadraceError:
+    """The HeadraceError for a failed statement (`writes`: whether it would have changed anything)."""
+    message = f"{operation} failed: sqlstate={error.sqlstate or 'none'} {_first_line(error)}"
+    if isinstance(error, PoolTimeout | PoolClosed | TooManyRequests):
+        return UnavailableError(message)
+    if _rolled_back(error):
+        invalid = error.sqlstate is not None and error.sqlstate[:2] in _INVALID_CLASSES
+        return InvalidError(message) if invalid else UnavailableError(message)
+    if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
+        return InvalidError(message)  # psycopg refused the parameters: nothing was sent
+    return OutcomeUnknownError(message) if writes else UnavailableError(message)
+
+
+def _rolled_back(error: psycopg.Error) -> bool:
+    """The server answered that the statement failed, and lives on.
+
+    FATAL and PANIC end the session, and may come after the statement was committed.
+    """
+    return error.sqlstate is not None and error.diag.severity_nonlocalized == "ERROR"
+
+
+def _first_line(error: psycopg.Error) -> str:
+    notes = " ".join(getattr(error, "__notes__", ()))
+    lines = str(error).splitlines() or [type(error).__name__]
+    return f"{lines[0]} {notes}".rstrip()

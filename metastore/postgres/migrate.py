@@ -1,0 +1,165 @@
+"""Brings a database to this version's schema: numbered files forward, then functions, then first rows.
+
+Place: `headrace migrate` and `headrace dev`, before any agent of this version starts.
+Invariant: a migration file is applied whole or not at all, in order, once, and never changes after
+that (its checksum is recorded). Functions carry no state and are replaced each time.
+Two processes that migrate at once wait for each other. If the process dies here, the next run goes
+on with the first file that is not recorded.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import uuid
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Any
+
+import psycopg
+
+from metastore.postgres.errors import translated
+from storage.errors import InvalidError
+
+MIGRATIONS = resources.files("migrations")
+FUNCTIONS = resources.files("metastore.postgres") / "functions"
+LOCK = (7200, 1)
+"""Transaction-level advisory lock held by whoever migrates."""
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class SqlFile:
+    """One numbered file; `name` without its suffix."""
+
+    name: str
+    text: str
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of the text, in hex."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationReport:
+    """What a run did (`applied`, in order) and what the cluster is, whoever made it."""
+
+    applied: tuple[str, ...]
+    cluster_id: str
+    incarnation_id: uuid.UUID
+    commit_shards: int
+
+    def __str__(self) -> str:
+        done = ",".join(self.applied) or "nothing to do"
+        return f"migrated: applied={done} cluster_id={self.cluster_id} commit_shards={self.commit_shards}"
+
+
+def migrate(url: str, *, commit_shards: int = 8, cluster_id: str | None = None) -> MigrationReport:
+    """Apply what is missing, install the functions, and make the cluster's first rows.
+
+    `commit_shards` counts only for a new cluster. `cluster_id` is a base64url UUID; None takes a
+    random one. InvalidError when a recorded migration has changed or is unknown to this version,
+    or the cluster has another id; UnavailableError when Postgres is not there.
+    """
+    with translated("migrate", writes=False), psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
+        applied = [file.name for file in sql_files(MIGRATIONS) if _apply(connection, file)]
+        with connection.transaction():
+            _take_lock(connection)
+            for file in sql_files(FUNCTIONS):
+                _execute_file(connection, file)
+            return _describe(connection, tuple(applied), commit_shards, cluster_id)
+
+
+def sql_files(directory: Traversable) -> list[SqlFile]:
+    """The directory's .sql files in order of their names."""
+    entries = [entry for entry in directory.iterdir() if entry.name.endswith(".sql")]
+    found = [SqlFile(entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8")) for entry in entries]
+    return sorted(found, key=lambda file: file.name)
+
+
+def new_cluster_id(value: uuid.UUID) -> str:
+    """As Kafka prints a UUID: base64url without padding, 22 characters."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def _apply(connection: Connection, file: SqlFile) -> bool:
+    """Apply one file unless it is recorded; True when it was applied."""
+    with connection.transaction():
+        _take_lock(connection)
+        recorded = _recorded(connection)
+        _refuse_unknown(recorded)
+        if file.name in recorded:
+            if recorded[file.name] != file.checksum:
+                raise InvalidError(f"migration changed after it was applied: {file.name}")
+            return False
+        _execute_file(connection, file)
+        connection.execute(
+            "INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)",
+            (file.name, file.checksum),
+        )
+    return True
+
+
+def _take_lock(connection: Connection) -> None:
+    connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", LOCK)
+
+
+def _recorded(connection: Connection) -> dict[str, str]:
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS schema_migrations"
+        " (name text PRIMARY KEY, checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"
+    )
+    return dict(connection.execute("SELECT name, checksum FROM schema_migrations").fetchall())
+
+
+def _refuse_unknown(recorded: dict[str, str]) -> None:
+    unknown = sorted(recorded.keys() - {file.name for file in sql_files(MIGRATIONS)})
+    if unknown:
+        raise InvalidError(f"database is newer than this version: unknown_migrations={','.join(unknown)}")
+
+
+def _execute_file(connection: Connection, file: SqlFile) -> None:
+    try:
+        connection.execute(file.text.encode())
+    except psycopg.Error as error:
+        error.add_note(f"in {file.name}.sql")
+        raise
+
+
+def _describe(
+    connection: Connection, applied: tuple[str, ...], commit_shards: int, cluster_id: str | None
+) -> MigrationReport:
+    row = _read_cluster(connection)
+    if row is None:
+        _create_cluster(connection, commit_shards, cluster_id)
+        row = _read_cluster(connection)
+        assert row is not None
+    found = MigrationReport(applied, *row)
+    if cluster_id not in (None, found.cluster_id):
+        raise InvalidError(f"database belongs to another cluster: wanted={cluster_id} found={found.cluster_id}")
+    return found
+
+
+def _read_cluster(connection: Connection) -> tuple[str, uuid.UUID, int] | None:
+    cursor = connection.execute("SELECT cluster_id, incarnation_id, commit_shards FROM cluster")
+    return cursor.fetchone()
+
+
+def _create_cluster(connection: Connection, commit_shards: int, cluster_id: str | None) -> None:
+    """The rows without which no agent can work; the random ids are the database's."""
+    drawn = connection.execute("SELECT gen_random_uuid(), gen_random_uuid()").fetchone()
+    assert drawn is not None
+    connection.execute(
+        "INSERT INTO cluster (cluster_id, incarnation_id, commit_shards) VALUES (%s, %s, %s)",
+        (cluster_id or new_cluster_id(drawn[0]), drawn[1], commit_shards),
+    )
+    connection.execute("INSERT INTO metadata_head (next_offset) VALUES (0)")
+    connection.execute(
+        "INSERT INTO commit_shards (shard, seq) SELECT shard, 0 FROM generate_series(0, %s - 1) AS shard",
+        (commit_shards,),
+    )
+    # tick 0 lies long before any real slot: the first rotation clears all of them
+    connection.execute("INSERT INTO log_slots (name, cleared_tick) VALUES ('commit_log', 0), ('commit_answers', 0)")

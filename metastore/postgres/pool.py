@@ -1,0 +1,90 @@
+"""The agent's connections to Postgres.
+
+Place: opened once per process; every statement of the metastore takes one connection for one
+statement.
+Invariant: no client-held transaction. Autocommit, and the server itself ends what takes too long:
+a statement, a wait for a lock, a transaction that somebody left open. So a paused agent cannot hold
+up the others. A connection that the server closed while it was idle is replaced before use.
+If the process dies here, Postgres notices through TCP keepalives and drops the session.
+
+Behind a pooler in transaction mode (PgBouncer 1.22 or newer: prepared statements need
+`max_prepared_statements` > 0): nothing here relies on a session but the start-up `options`. Let
+the pooler ignore them (`ignore_startup_parameters = options`) and give the role the same settings
+with ALTER ROLE ... SET.
+"""
+
+from __future__ import annotations
+
+import select
+from typing import Any
+
+from psycopg import AsyncConnection
+from psycopg.conninfo import conninfo_to_dict
+from psycopg_pool import AsyncConnectionPool
+
+from config.settings import Settings
+from metastore.postgres.errors import translated
+from metastore.postgres.statement import Pool
+
+CONNECT_TIMEOUT_S = 5
+IDLE_IN_TRANSACTION_TIMEOUT_MS = 5_000
+
+
+async def open_pool(url: str, settings: Settings) -> Pool:
+    """A pool of `metastore.pool.size` connections, all of them made.
+
+    UnavailableError when Postgres cannot be reached in time; InvalidError for a malformed url.
+    """
+    with translated("open pool", writes=False):
+        pool: Pool = AsyncConnectionPool(
+            "",
+            kwargs=_connection_arguments(url, settings),
+            min_size=settings.metastore_pool_size,
+            max_size=settings.metastore_pool_size,
+            timeout=settings.metastore_statement_timeout_ms / 1000,
+            check=_replace_if_closed,
+            open=False,
+        )
+        try:
+            await pool.open(wait=True, timeout=2 * CONNECT_TIMEOUT_S)
+        except BaseException:
+            await pool.close()
+            raise
+    return pool
+
+
+def _connection_arguments(url: str, settings: Settings) -> dict[str, Any]:
+    arguments = conninfo_to_dict(url)
+    server_side = {
+        "statement_timeout": settings.metastore_statement_timeout_ms,
+        "lock_timeout": settings.metastore_lock_timeout_ms,
+        "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_TIMEOUT_MS,
+        "jit": "off",
+        "default_transaction_isolation": "read\\ committed",
+    }
+    options = " ".join(f"-c {name}={value}" for name, value in server_side.items())
+    return arguments | {
+        "autocommit": True,
+        "prepare_threshold": 0,  # the same few statements all day
+        "application_name": "headrace",
+        "options": f"{arguments.get('options', '')} {options}".strip(),
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        # a peer that vanished is noticed within about 15 s, in a silent connection as in a busy one
+        "keepalives": 1,
+        "keepalives_idle": 5,
+        "keepalives_interval": 3,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 15_000,
+    }
+
+
+async def _replace_if_closed(connection: AsyncConnection[tuple[Any, ...]]) -> None:
+    """Run before a connection is handed out; raises when it is dead, and the pool takes another.
+
+    An idle connection has nothing to say, unless the server closed it: so look before asking, and
+    pay the round trip only then.
+    """
+    socket = select.poll()
+    socket.register(connection.pgconn.socket, select.POLLIN)
+    if socket.poll(0):
+        await AsyncConnectionPool.check_connection(connection)
