@@ -35,10 +35,13 @@ async def open_pool(url: str, settings: Settings) -> Pool:
 
     UnavailableError when Postgres cannot be reached in time; InvalidError for a malformed url.
     """
+    arguments = _connection_arguments(url, settings)
     with translated("open pool", writes=False):
+        # the pool retries in the background and only says that time ran out: learn the reason first
+        await (await AsyncConnection.connect(**arguments)).close()
         pool: Pool = AsyncConnectionPool(
             "",
-            kwargs=_connection_arguments(url, settings),
+            kwargs=arguments,
             min_size=settings.metastore_pool_size,
             max_size=settings.metastore_pool_size,
             timeout=settings.metastore_statement_timeout_ms / 1000,
@@ -54,7 +57,8 @@ async def open_pool(url: str, settings: Settings) -> Pool:
 
 
 def _connection_arguments(url: str, settings: Settings) -> dict[str, Any]:
-    arguments = conninfo_to_dict(url)
+    with translated("open pool", writes=False):
+        arguments = conninfo_to_dict(url)
     server_side = {
         "statement_timeout": settings.metastore_statement_timeout_ms,
         "lock_timeout": settings.metastore_lock_timeout_ms,

@@ -1,0 +1,86 @@
+"""What most tests stand on: one throw-away Postgres per test process, a fresh database per test.
+
+`postgres_server`  the embedded server (fsync off), started once per process
+`metastore_url`    a fresh, migrated database: copied from a template, about 20 ms
+`metastore`        a PostgresMetastore on it
+`fake_clock`       a ManualClock
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, settings
+
+from config.settings import Settings
+from metastore.postgres.embedded import EmbeddedPostgres
+from metastore.postgres.migrate import migrate
+from tests.manual_clock import ManualClock
+
+if TYPE_CHECKING:
+    from metastore.postgres.store import PostgresMetastore
+
+# no deadlines: a busy machine must not fail a test
+settings.register_profile(
+    "headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("headrace")
+
+TEMPLATE = "headrace_template"
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[EmbeddedPostgres]:
+    """A server whose data goes with the test run."""
+    with tempfile.TemporaryDirectory(prefix="headrace-tests-") as directory:
+        place = Path(directory)
+        place.chmod(0o711)  # started by root, Postgres runs as another user and must get through
+        server = EmbeddedPostgres(place, fsync=False)
+        server.start()
+        yield server
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def metastore_template(postgres_server: EmbeddedPostgres) -> str:
+    """The name of a migrated database that is copied for each test; nobody connects to it."""
+    _run(postgres_server, f"CREATE DATABASE {TEMPLATE}")
+    migrate(postgres_server.url(TEMPLATE))
+    return TEMPLATE
+
+
+@pytest.fixture
+def metastore_url(postgres_server: EmbeddedPostgres, metastore_template: str) -> Iterator[str]:
+    """Address of a migrated database of this test's own. Copies share one cluster and incarnation id."""
+    name = f"test_{next(_numbers)}"
+    _run(postgres_server, f"CREATE DATABASE {name} TEMPLATE {metastore_template}")
+    yield postgres_server.url(name)
+    _run(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+async def metastore(metastore_url: str) -> AsyncIterator[PostgresMetastore]:
+    """The real metastore on a database of this test's own."""
+    from metastore.postgres.store import PostgresMetastore
+
+    store = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=4))
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def fake_clock() -> ManualClock:
+    """Time that only this test moves."""
+    return ManualClock()
+
+
+def _run(server: EmbeddedPostgres, sql: str) -> None:
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute(sql)

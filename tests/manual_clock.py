@@ -1,0 +1,88 @@
+"""A clock that stands still until a test moves it.
+
+Fault model: none. Sleepers wake in the order of their deadlines, and everything that becomes
+runnable runs before the next one wakes, so a test with real timeouts takes no real time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Awaitable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_TURNS = 50
+"""Turns of the loop that let a chain of callbacks and tasks come to rest."""
+
+
+class ManualClock:
+    """Implements storage.clock.Clock. `monotonic` starts at 1000 s, the wall clock at `start_ms`."""
+
+    def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
+        self._start_ms = start_ms
+        self._now = 1000.0
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._order = itertools.count()
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def wall_ms(self) -> int:
+        return self._start_ms + round((self._now - 1000.0) * 1000)
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self._now + seconds, next(self._order), woken))
+        await woken
+
+    def jump(self, seconds: float) -> None:
+        """Move time without letting anybody run: for code that only asks what time it is."""
+        self._now += seconds
+
+    async def advance(self, seconds: float) -> None:
+        """Move time by `seconds`, waking each sleeper at its own deadline."""
+        end = self._now + seconds
+        await self.settle()
+        while self._wake_next(end):
+            await self.settle()
+        self._now = max(self._now, end)
+
+    async def run(self, work: Awaitable[T], limit_seconds: float = 3600.0) -> T:
+        """The result of `work`, with time moving on by itself whenever everybody sleeps.
+
+        Real I/O (a server, a thread) is waited for in real time. TimeoutError past the limit of virtual time.
+        """
+        task = asyncio.ensure_future(work)
+        end = self._now + limit_seconds
+        while not task.done():
+            await self.settle()
+            if not task.done() and not self._wake_next(end):
+                if self._sleepers_left():
+                    task.cancel()
+                    raise TimeoutError(f"not done after {limit_seconds} s of virtual time")
+                await asyncio.wait({task}, timeout=0.001)
+        return await task
+
+    async def settle(self) -> None:
+        """Let everything that can run, run."""
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+
+    def _wake_next(self, end: float) -> bool:
+        if not self._sleepers_left() or self._sleepers[0][0] > end:
+            return False
+        deadline, _, woken = heapq.heappop(self._sleepers)
+        self._now = max(self._now, deadline)
+        woken.set_result(None)
+        return True
+
+    def _sleepers_left(self) -> bool:
+        while self._sleepers and self._sleepers[0][2].done():  # cancelled
+            heapq.heappop(self._sleepers)
+        return bool(self._sleepers)

@@ -1,0 +1,99 @@
+"""Migrations: applied once, in order, under a lock, and never changed."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from metastore.postgres import migrate as module
+from metastore.postgres.embedded import EmbeddedPostgres
+from metastore.postgres.migrate import MigrationReport, SqlFile, migrate
+from storage.errors import InvalidError, UnavailableError
+
+
+@pytest.fixture
+def empty_url(postgres_server: EmbeddedPostgres) -> Iterator[str]:
+    """A database without a schema."""
+    with psycopg.connect(postgres_server.url(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE empty")
+        yield postgres_server.url("empty")
+        connection.execute("DROP DATABASE empty WITH (FORCE)")
+
+
+def _value(url: str, sql: str) -> object:
+    with psycopg.connect(url) as connection:
+        row = connection.execute(sql.encode()).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def test_a_new_database_gets_everything_and_a_second_run_finds_nothing_to_do(empty_url: str) -> None:
+    first = migrate(empty_url, commit_shards=3)
+    again = migrate(empty_url, commit_shards=8)
+
+    assert first.applied == tuple(file.name for file in module.sql_files(module.MIGRATIONS))
+    assert again == MigrationReport((), first.cluster_id, first.incarnation_id, 3)
+    assert len(base64.urlsafe_b64decode(first.cluster_id + "==")) == 16
+    assert _value(empty_url, "SELECT array_agg(shard ORDER BY shard) FROM commit_shards WHERE seq = 0") == [0, 1, 2]
+    assert _value(empty_url, "SELECT next_offset FROM metadata_head") == 0
+    assert _value(empty_url, "SELECT array_agg(name ORDER BY name) FROM log_slots") == ["commit_answers", "commit_log"]
+
+
+def test_two_processes_migrating_at_once_both_succeed_with_one_cluster(empty_url: str) -> None:
+    reports: list[MigrationReport] = []
+    threads = [threading.Thread(target=lambda: reports.append(migrate(empty_url))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(reports) == 4
+    assert len({report.cluster_id for report in reports}) == 1
+    applied = [name for report in reports for name in report.applied]
+    assert sorted(applied) == [file.name for file in module.sql_files(module.MIGRATIONS)]
+
+
+def test_a_changed_migration_is_refused_by_name(empty_url: str) -> None:
+    migrate(empty_url)
+    with psycopg.connect(empty_url) as connection:
+        connection.execute("UPDATE schema_migrations SET checksum = 'other' WHERE name = '0001_initial'")
+
+    with pytest.raises(InvalidError, match="0001_initial"):
+        migrate(empty_url)
+
+
+def test_a_migration_of_a_newer_version_is_refused_by_name(empty_url: str) -> None:
+    migrate(empty_url)
+    with psycopg.connect(empty_url) as connection:
+        connection.execute("INSERT INTO schema_migrations (name, checksum) VALUES ('0999_later', 'x')")
+
+    with pytest.raises(InvalidError, match="0999_later"):
+        migrate(empty_url)
+
+
+def test_a_failing_migration_leaves_nothing_and_names_its_file(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = SqlFile("0001_good", "CREATE TABLE good ();"), SqlFile("0002_bad", "CREATE TABLE bad (); SELECT 1/0;")
+    monkeypatch.setattr(module, "sql_files", lambda _: [good, bad])
+
+    with pytest.raises(InvalidError, match="0002_bad"):
+        migrate(empty_url)
+
+    assert _value(empty_url, "SELECT to_regclass('good') IS NOT NULL AND to_regclass('bad') IS NULL")
+    assert _value(empty_url, "SELECT array_agg(name) FROM schema_migrations") == ["0001_good"]
+
+
+def test_a_cluster_id_is_kept_and_another_one_refused(empty_url: str) -> None:
+    given = "3Db5QLSqSZieL3rJBUUegA"
+    assert migrate(empty_url, cluster_id=given).cluster_id == given
+    assert migrate(empty_url, cluster_id=given).cluster_id == given
+    with pytest.raises(InvalidError, match=given):
+        migrate(empty_url, cluster_id="AAAAAAAAAAAAAAAAAAAAAA")
+
+
+def test_an_unreachable_server_is_unavailable() -> None:
+    with pytest.raises(UnavailableError, match="migrate failed"):
+        migrate("postgresql://headrace@127.0.0.1:1/nowhere")
