@@ -9,12 +9,21 @@ hints, v10), KIP-516 (topic ids, v13). Versions 0-2 are read only in order to be
 
 from __future__ import annotations
 
+import struct
 import uuid
 from dataclasses import dataclass, field
 
-from agent.protocol.wire import NO_TAGS, LeaderHint, NodeEndpoint, Tags
+from agent.protocol import wire
+from agent.protocol.wire import INT32, NO_TAGS, LeaderHint, NodeEndpoint, Tags
+from storage.errors import InvalidError
 
+FIRST_FLEXIBLE = 9
+FIRST_BY_ID = 13
 NO_OFFSET = -1
+
+_ACKS_AND_TIMEOUT = struct.Struct(">hi")
+_ANSWER = struct.Struct(">ihq")
+_INT64 = struct.Struct(">q")
 
 
 @dataclass(slots=True)
@@ -32,7 +41,7 @@ class ProduceTopic:
     name: str | None
     topic_id: uuid.UUID | None
     partitions: list[ProducePartition]
-    tags: Tags = NO_TAGS
+    tags: Tags = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -83,3 +92,121 @@ class ProduceReply:
     topics: list[ProduceTopicReply]
     throttle_time_ms: int = 0
     node_endpoints: list[NodeEndpoint] = field(default_factory=list)
+
+
+def decode_produce(body: memoryview, version: int) -> ProduceRequest:
+    """The request, its records as windows into `body`; InvalidError when it is not one, or bytes are left over."""
+    try:
+        request, end = _read_request(body, version)
+    except wire.MALFORMED as error:
+        raise InvalidError(f"malformed request: api=produce version={version} {error}") from error
+    if end != len(body):
+        raise InvalidError(f"malformed request: api=produce version={version} surplus={len(body) - end}")
+    return request
+
+
+def _read_request(body: memoryview, version: int) -> tuple[ProduceRequest, int]:
+    flexible = version >= FIRST_FLEXIBLE
+    transactional_id, position = None, 0
+    if version >= 3:
+        transactional_id, position = wire.read_string_or_null(body, 0, flexible)
+    acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(body, position)
+    count, position = wire.read_count(body, position + 6, flexible)
+    topics = []
+    for _ in range(count):
+        topic, position = _read_topic(body, position, version, flexible)
+        topics.append(topic)
+    if flexible:
+        _, position = wire.read_tags(body, position)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
+
+
+def _read_topic(body: memoryview, position: int, version: int, flexible: bool) -> tuple[ProduceTopic, int]:
+    name, topic_id, position = wire.read_topic_reference(body, position, flexible, version >= FIRST_BY_ID)
+    count, position = wire.read_count(body, position, flexible)
+    if not flexible:
+        partitions, position = _read_partitions(body, position, count)
+        return ProduceTopic(name, topic_id, partitions, NO_TAGS), position
+    partitions, position = _read_flexible_partitions(body, position, count)
+    tags, position = wire.read_tags(body, position)
+    return ProduceTopic(name, topic_id, partitions, tags), position
+
+
+def _read_partitions(body: memoryview, position: int, count: int) -> tuple[list[ProducePartition], int]:
+    partitions = []
+    for _ in range(count):
+        (index,) = INT32.unpack_from(body, position)
+        size, position = wire.read_size(body, position + 4, False)
+        end = position + max(size, 0)
+        partitions.append(ProducePartition(index, None if size < 0 else body[position:end]))
+        position = end
+    return partitions, position
+
+
+def _read_flexible_partitions(body: memoryview, position: int, count: int) -> tuple[list[ProducePartition], int]:
+    partitions = []
+    for _ in range(count):
+        (index,) = INT32.unpack_from(body, position)
+        size, position = wire.read_size(body, position + 4, True)
+        end = position + max(size, 0)
+        partitions.append(ProducePartition(index, None if size < 0 else body[position:end]))
+        if body[end]:
+            _, position = wire.read_tags(body, end)
+        else:
+            position = end + 1
+    return partitions, position
+
+
+def refuse(request: ProduceRequest, error_code: int, message: str | None = None) -> ProduceReply:
+    """A reply that gives every partition of `request` the same error."""
+    return ProduceReply(
+        [
+            ProduceTopicReply(
+                topic.name,
+                topic.topic_id,
+                [ProducePartitionReply(p.index, error_code, error_message=message) for p in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def encode_produce_response(correlation_id: int, version: int, reply: ProduceReply) -> list[bytes | memoryview]:
+    """Response header and body as buffers for the listener; what `version` lacks is left out."""
+    flexible = version >= FIRST_FLEXIBLE
+    parts = [INT32.pack(correlation_id)]
+    if flexible:
+        parts.append(wire.EMPTY_TAGS)
+    parts.append(wire.size_prefix(len(reply.topics), flexible))
+    for topic in reply.topics:
+        parts.append(wire.topic_reference(topic.name, topic.topic_id, flexible, version >= FIRST_BY_ID))
+        parts.append(wire.size_prefix(len(topic.partitions), flexible))
+        for partition in topic.partitions:
+            _write_partition(parts, partition, version)
+        if flexible:
+            parts.append(wire.EMPTY_TAGS)
+    if version >= 1:
+        parts.append(INT32.pack(reply.throttle_time_ms))
+    if flexible:
+        has_endpoints = version >= 10 and reply.node_endpoints
+        parts.append(wire.tags({0: wire.node_endpoints(reply.node_endpoints)} if has_endpoints else {}))
+    return [b"".join(parts)]
+
+
+def _write_partition(parts: list[bytes], partition: ProducePartitionReply, version: int) -> None:
+    flexible = version >= FIRST_FLEXIBLE
+    parts.append(_ANSWER.pack(partition.index, partition.error_code, partition.base_offset))
+    if version >= 2:
+        parts.append(_INT64.pack(partition.log_append_time_ms))
+    if version >= 5:
+        parts.append(_INT64.pack(partition.log_start_offset))
+    if version >= 8:
+        parts.append(wire.size_prefix(len(partition.record_errors), flexible))
+        for error in partition.record_errors:
+            parts += (INT32.pack(error.batch_index), wire.string(error.message, flexible))
+            if flexible:
+                parts.append(wire.EMPTY_TAGS)
+        parts.append(wire.string(partition.error_message, flexible))
+    if flexible:
+        leader = partition.current_leader if version >= 10 else None
+        parts.append(wire.tags({0: wire.leader_hint(leader)}) if leader else wire.EMPTY_TAGS)

@@ -1,21 +1,34 @@
-"""The primitives of Kafka's wire format that the hand-written codecs share.
+"""The primitives of Kafka's wire format, for everything that reads bytes of a stranger.
 
-Place: below produce_codec, fetch_codec and the listener's header parser.
-Invariant: a read never passes the end of its buffer and never trusts a length before comparing it
-with what is left. If the process dies here nothing is lost: no state.
+Place: below produce_codec, fetch_codec, entity_reader and the listener's header parser.
+Invariant: a reader takes (data, position) and returns (value, next position). It never passes the
+end of its buffer, and compares every length and count with what is left before it uses it.
+Malformed input raises one of MALFORMED; whoever decodes a whole request turns that into InvalidError.
+If the process dies here nothing is lost: no state.
 Source: Kafka protocol guide; KIP-482 (compact types, tagged fields).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+
+from storage.errors import InvalidError
 
 Tags = Mapping[int, memoryview]
 """Tagged fields by tag, each as its raw bytes."""
 
 NO_TAGS: Tags = MappingProxyType({})
+EMPTY_TAGS = b"\0"
+NULL_UUID = uuid.UUID(int=0)
+UUID_BYTES = 16
+MALFORMED = (IndexError, struct.error, UnicodeDecodeError, InvalidError)
+
+INT16 = struct.Struct(">h")
+INT32 = struct.Struct(">i")
 
 
 @dataclass(slots=True)
@@ -34,3 +47,167 @@ class NodeEndpoint:
     host: str
     port: int
     rack: str | None = None
+
+
+# -- reading
+
+
+def read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
+    """An unsigned varint of at most 32 bits."""
+    value = data[position]
+    position += 1
+    if value < 0x80:
+        return value, position
+    value &= 0x7F
+    for shift in (7, 14, 21, 28):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> 32:
+                break
+            return value, position
+    raise InvalidError("varint wider than 32 bits")
+
+
+def read_size(data: memoryview, position: int, flexible: bool) -> tuple[int, int]:
+    """Byte length of a string, bytes or records field with a 32-bit or compact length; -1 for null."""
+    if flexible:
+        size, position = read_uvarint(data, position)
+        size -= 1
+    else:
+        (size,) = INT32.unpack_from(data, position)
+        position += 4
+    return _checked(size, data, position), position
+
+
+def read_count(data: memoryview, position: int, flexible: bool) -> tuple[int, int]:
+    """Number of elements of an array that may not be null; each element takes at least one byte."""
+    count, position = read_size(data, position, flexible)
+    if count < 0:
+        raise InvalidError("null where an array must stand")
+    return count, position
+
+
+def read_string_or_null(data: memoryview, position: int, flexible: bool) -> tuple[str | None, int]:
+    """A nullable string: int16 length, or compact when flexible."""
+    if flexible:
+        size, position = read_size(data, position, True)
+    else:
+        (size,) = INT16.unpack_from(data, position)
+        position += 2
+        _checked(size, data, position)
+    if size < 0:
+        return None, position
+    end = position + size
+    return str(data[position:end], "utf-8"), end
+
+
+def read_string(data: memoryview, position: int, flexible: bool) -> tuple[str, int]:
+    """A string that may not be null."""
+    value, position = read_string_or_null(data, position, flexible)
+    if value is None:
+        raise InvalidError("null where a string must stand")
+    return value, position
+
+
+def read_uuid(data: memoryview, position: int) -> tuple[uuid.UUID, int]:
+    """16 bytes; Kafka's null is the zero id."""
+    end = position + UUID_BYTES
+    if end > len(data):
+        raise InvalidError("uuid passes the end")
+    return uuid.UUID(bytes=bytes(data[position:end])), end
+
+
+def read_topic_reference(
+    data: memoryview, position: int, flexible: bool, by_id: bool
+) -> tuple[str | None, uuid.UUID | None, int]:
+    """(name, None, next) or (None, topic id, next): how a request of Produce or Fetch names a topic."""
+    if by_id:
+        topic_id, position = read_uuid(data, position)
+        return None, topic_id, position
+    name, position = read_string(data, position, flexible)
+    return name, None, position
+
+
+def read_tags(data: memoryview, position: int) -> tuple[Tags, int]:
+    """A tag section. Unknown tags are legal: a newer client may send them (KIP-482)."""
+    count = data[position]
+    if count == 0:
+        return NO_TAGS, position + 1
+    count, position = read_uvarint(data, position)
+    tags: dict[int, memoryview] = {}
+    for _ in range(count):
+        tag, position = read_uvarint(data, position)
+        size, position = read_uvarint(data, position)
+        end = position + _checked(size, data, position)
+        tags[tag] = data[position:end]
+        position = end
+    return tags, position
+
+
+def _checked(size: int, data: memoryview, position: int) -> int:
+    if size > len(data) - position:
+        raise InvalidError(f"length passes the end: length={size} left={len(data) - position}")
+    if size < -1:
+        raise InvalidError(f"negative length: {size}")
+    return size
+
+
+# -- writing
+
+
+def uvarint(value: int) -> bytes:
+    """The unsigned varint of `value` >= 0."""
+    if value < 0x80:
+        return value.to_bytes(1, "big")
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def size_prefix(size: int, flexible: bool) -> bytes:
+    """What stands before `size` bytes or elements; -1 writes null."""
+    return uvarint(size + 1) if flexible else INT32.pack(size)
+
+
+def string(value: str | None, flexible: bool) -> bytes:
+    """A nullable string with its length."""
+    if value is None:
+        return b"\0" if flexible else b"\xff\xff"
+    encoded = value.encode()
+    return (uvarint(len(encoded) + 1) if flexible else INT16.pack(len(encoded))) + encoded
+
+
+def topic_reference(name: str | None, topic_id: uuid.UUID | None, flexible: bool, by_id: bool) -> bytes:
+    """How a response names a topic: by id from the version on in which requests do."""
+    if by_id:
+        return (topic_id or NULL_UUID).bytes
+    return string(name or "", flexible)
+
+
+def tags(fields: Mapping[int, bytes]) -> bytes:
+    """A tag section; `fields` in ascending tag order, as KIP-482 asks."""
+    if not fields:
+        return EMPTY_TAGS
+    parts = [uvarint(len(fields))]
+    for tag, value in fields.items():
+        parts += (uvarint(tag), uvarint(len(value)), value)
+    return b"".join(parts)
+
+
+def leader_hint(hint: LeaderHint) -> bytes:
+    """The LeaderIdAndEpoch struct, flexible versions only."""
+    return INT32.pack(hint.leader_id) + INT32.pack(hint.leader_epoch) + EMPTY_TAGS
+
+
+def node_endpoints(endpoints: Sequence[NodeEndpoint]) -> bytes:
+    """The NodeEndpoints array, flexible versions only."""
+    parts = [size_prefix(len(endpoints), True)]
+    for node in endpoints:
+        parts += (INT32.pack(node.node_id), string(node.host, True), INT32.pack(node.port))
+        parts += (string(node.rack, True), EMPTY_TAGS)
+    return b"".join(parts)
