@@ -10,14 +10,24 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+import crc32c
+
 HEADER_BYTES = 61
 LENGTH_OFFSET = 8
 """Where the int32 length stands; it counts the bytes after itself."""
 LENGTH_PREFIX_BYTES = 12
+MAGIC_OFFSET = 16
+"""Where the magic byte stands, in every message format since the first."""
+MAGIC = 2
 CRC_START = 21
 """The CRC32C covers everything from the attributes on."""
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
+CODEC_MASK = 0x07
+LOG_APPEND_TIME_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
 
 
 class BatchHeader(NamedTuple):
@@ -42,7 +52,32 @@ class BatchHeader(NamedTuple):
         """The whole batch in bytes."""
         return self.batch_length + LENGTH_PREFIX_BYTES
 
+    @property
+    def codec(self) -> int:
+        """The compression codec's number; 5 to 7 are nobody's."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Whether every record's time is `max_timestamp`, stamped by the broker (KIP-32)."""
+        return bool(self.attributes & LOG_APPEND_TIME_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch belongs to a transaction of its producer."""
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it holds transaction markers, which only a broker writes."""
+        return bool(self.attributes & CONTROL_BIT)
+
 
 def read_header(data: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
     """The header at `position`; struct.error when fewer than 61 bytes follow. Checks nothing."""
-    return BatchHeader(*_HEADER.unpack_from(data, position))
+    return BatchHeader._make(HEADER.unpack_from(data, position))
+
+
+def batch_crc(batch: memoryview) -> int:
+    """The CRC32C that the header of this one whole batch should state."""
+    return crc32c.crc32c(batch[CRC_START:])

@@ -1,0 +1,189 @@
+"""Opening batches into records and building batches from records, through aiokafka's Cython codec.
+
+Place: on the write path only for compacted topics (keys); otherwise compaction and tools. Off the
+event loop: it costs about a microsecond per record.
+Invariant: what decodes has exactly the header's records, at increasing offsets inside the header's
+range; `decode_records(encode_batch(records))` gives the same records. Bytes that do not decode
+raise CorruptError and nothing else. If the process dies here nothing is lost.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import crc32c
+import numpy
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+from storage.errors import CorruptError, InvalidError
+from storage.records.check import MIN_RECORD_BYTES
+from storage.records.compression import MAX_EXPANSION, Codec, compress, decompress_into
+from storage.records.header import (
+    CODEC_MASK,
+    CRC_START,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    LOG_APPEND_TIME_BIT,
+    MAGIC,
+    BatchHeader,
+    batch_crc,
+    read_header,
+)
+
+MAX_OPENED_BYTES = 64 * 1024 * 1024
+"""The most that the records of one batch may unpack to, unless a caller says otherwise."""
+
+_NO_TIMESTAMP = -1
+_INT32_MAX = 2**31 - 1
+_GUARD_BYTES = 64
+"""Zeros after the records: the Cython reader may step a few bytes past the end before it notices."""
+
+
+class Record(NamedTuple):
+    """One record. `offset` is absolute, `timestamp` in ms (-1: none)."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] = []  # noqa: RUF012 -- shared, and nobody changes it
+
+
+def decode_records(batch: memoryview, *, max_opened_bytes: int = MAX_OPENED_BYTES) -> list[Record]:
+    """The records of one whole batch, in order. Offsets count from the header's base offset.
+
+    CorruptError when checksum, compressed body, record framing or counts are wrong, or when the
+    records unpack to more than `max_opened_bytes`.
+    """
+    header = _sound_header(batch)
+    opened = _open(batch, header, max_opened_bytes)
+    if header.record_count * MIN_RECORD_BYTES > len(opened) - HEADER_BYTES:
+        raise CorruptError(f"more records claimed than there are: records={header.record_count} bytes={len(opened)}")
+    try:
+        records = [
+            Record(r.offset, _NO_TIMESTAMP if r.timestamp is None else r.timestamp, r.key, r.value, r.headers)
+            for r in DefaultRecordBatch(opened)
+        ]
+    # Lengths beyond any buffer surface as the last two; header names need not be UTF-8.
+    except (CorruptRecordException, UnicodeDecodeError, OverflowError, MemoryError) as error:
+        raise CorruptError(f"broken record: batch_bytes={len(batch)} {error!r}") from error
+    _check_offsets(header, records)
+    return records
+
+
+def encode_batch(
+    records: Sequence[Record],
+    *,
+    codec: Codec = Codec.NONE,
+    base_offset: int,
+    last_offset: int | None = None,
+    log_append_time: bool = False,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    leader_epoch: int = -1,
+) -> bytes:
+    """One batch of `records`, whose offsets rise from `base_offset` or later.
+
+    `last_offset`, when given, makes the batch cover offsets beyond its last record: compaction keeps
+    every offset a valid position. With `log_append_time` readers see the highest timestamp for all.
+    InvalidError when there are no records, offsets do not rise, or the batch would not fit 2 GiB.
+    """
+    if not records:
+        raise InvalidError(f"a batch needs a record: base_offset={base_offset}")
+    end = records[-1].offset if last_offset is None else last_offset
+    if end < records[-1].offset or end - base_offset > _INT32_MAX:
+        raise InvalidError(f"offsets do not fit the batch: base_offset={base_offset} last_offset={end}")
+    body = compress(codec, _encode_body(records, base_offset))
+    if len(body) > _INT32_MAX - HEADER_BYTES:
+        raise InvalidError(f"batch too large: records={len(records)} body_bytes={len(body)}")
+    unsealed = HEADER.pack(
+        base_offset,
+        HEADER_BYTES - LENGTH_PREFIX_BYTES + len(body),
+        leader_epoch,
+        MAGIC,
+        0,
+        codec | (LOG_APPEND_TIME_BIT if log_append_time else 0),
+        end - base_offset,
+        records[0].timestamp,
+        max(record.timestamp for record in records),
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    )
+    crc = crc32c.crc32c(body, crc32c.crc32c(unsealed[CRC_START:]))
+    return b"".join((unsealed[: CRC_START - 4], crc.to_bytes(4, "big"), unsealed[CRC_START:], body))
+
+
+def _sound_header(batch: memoryview) -> BatchHeader:
+    if len(batch) < HEADER_BYTES:
+        raise CorruptError(f"batch shorter than its header: bytes={len(batch)}")
+    header = read_header(batch)
+    if header.magic != MAGIC or header.size != len(batch) or batch_crc(batch) != header.crc:
+        raise CorruptError(f"not a sound batch: bytes={len(batch)} claimed={header.size} magic={header.magic}")
+    if header.codec >= len(MAX_EXPANSION):
+        raise CorruptError(f"unknown compression codec: codec={header.codec}")
+    if header.record_count < 0 or header.last_offset_delta < 0:
+        raise CorruptError(f"negative counts: records={header.record_count} last_delta={header.last_offset_delta}")
+    return header
+
+
+def _open(batch: memoryview, header: BatchHeader, max_opened_bytes: int) -> memoryview:
+    """The batch with its records unpacked and its codec bits cleared, in memory that has guard bytes after it."""
+    body = batch[HEADER_BYTES:]
+    limit = min(max_opened_bytes, len(body) * MAX_EXPANSION[header.codec])
+    # Left to the operating system to fill page by page, so a limit that is not used costs nothing.
+    memory = numpy.zeros(HEADER_BYTES + limit + _GUARD_BYTES, numpy.uint8).data
+    target = memory[HEADER_BYTES : HEADER_BYTES + limit]
+    if header.codec == Codec.NONE:
+        if len(body) > limit:
+            raise CorruptError(f"records too large to open: bytes={len(body)} limit={limit}")
+        size = len(body)
+        target[:size] = body
+    else:
+        size = decompress_into(Codec(header.codec), body, target)
+    HEADER.pack_into(memory, 0, *header._replace(attributes=header.attributes & ~CODEC_MASK))
+    return memory[: HEADER_BYTES + size]
+
+
+def _check_offsets(header: BatchHeader, records: list[Record]) -> None:
+    """The library stops at the header's count and refuses left-over bytes; offsets are ours to check."""
+    previous = header.base_offset - 1
+    for record in records:
+        if record.offset <= previous:
+            raise CorruptError(f"record offsets do not rise: offset={record.offset} after={previous}")
+        previous = record.offset
+    if previous > header.base_offset + header.last_offset_delta:
+        raise CorruptError(f"record beyond its batch: offset={previous} last_delta={header.last_offset_delta}")
+
+
+def _encode_body(records: Sequence[Record], base_offset: int) -> bytes:
+    """The records without a batch header, uncompressed.
+
+    The builder sees times as deltas already: it takes a first timestamp of -1 for "not set yet".
+    """
+    builder = DefaultRecordBatchBuilder(
+        magic=MAGIC,
+        compression_type=Codec.NONE,
+        is_transactional=0,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_size=sys.maxsize,
+    )
+    base_timestamp = records[0].timestamp
+    previous = base_offset - 1
+    for offset, timestamp, key, value, headers in records:
+        if offset <= previous:
+            raise InvalidError(f"record offsets do not rise: offset={offset} after={previous}")
+        previous = offset
+        try:
+            builder.append(offset - base_offset, timestamp - base_timestamp, key, value, headers)
+        except OverflowError as error:
+            raise InvalidError(f"record time does not fit: offset={offset} timestamp={timestamp}") from error
+    return bytes(memoryview(builder.build())[HEADER_BYTES:])

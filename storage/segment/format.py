@@ -1,0 +1,175 @@
+"""The bytes of a segment file that are not batches: header, footer and trailer (docs/FORMAT.md).
+
+Place: between writer.py and reader.py, which agree here on every byte.
+Invariant: header and trailer keep size and place in every version, so a reader can always name the
+version that it does not know. A footer that decodes is sorted, and its entries cover the bytes
+between header and footer without gap or overlap. If the process dies here nothing is lost.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import crc32c
+
+from storage.errors import CorruptError, InvalidError
+from storage.records.header import HEADER_BYTES
+
+VERSION = 1
+HEADER = struct.Struct(">8sH6x")
+TRAILER = struct.Struct(">IHHI8s")
+"""Footer length, zeros, version, CRC32C of the footer and the eight bytes before itself, end magic."""
+
+SEGMENT_HEADER = HEADER.pack(b"HEADRACE", VERSION)
+BODY_START = HEADER.size
+INDEX_INTERVAL_BYTES = 256 * 1024
+"""A partition gets an index entry once this many bytes lie behind its last one."""
+MAX_FOOTER_BYTES = 64 * 1024 * 1024
+"""Room for 800,000 partitions; a footer that claims more is a lie."""
+
+_END_MAGIC = b"ECARDAEH"
+_CRC_COVERED_TRAILER_BYTES = 8
+_COUNTS = struct.Struct(">III")
+_ENTRY = struct.Struct(">16siqqqIqqqII")
+_INDEX_ENTRY = struct.Struct(">qqq")
+
+
+class IndexEntry(NamedTuple):
+    """A batch in the middle of a partition's bytes where a reader may begin."""
+
+    record_position: int
+    """Records of the partition in this file before that batch (last offset deltas + 1)."""
+    max_timestamp: int
+    """The highest timestamp before that batch, ms."""
+    position: int
+    """The file's byte at which the batch starts."""
+
+
+class PartitionEntry(NamedTuple):
+    """What a file holds of one partition: one run of bytes. Times in ms, positions and lengths in bytes."""
+
+    topic_id: uuid.UUID
+    partition_index: int
+    partition_key: int
+    position: int
+    length: int
+    batch_count: int
+    record_count: int
+    """Offsets that the batches take: the sum of last offset delta + 1."""
+    min_timestamp: int
+    """The lowest base timestamp of a batch (max timestamp under LogAppendTime)."""
+    max_timestamp: int
+    prefix_crc: int
+    """CRC32C over the first 21 bytes of every batch: what batches' own CRCs leave out, and those CRCs."""
+    index_entries: tuple[IndexEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """A segment file's own account of itself; `partitions` sorted by topic id, then partition index."""
+
+    object_size: int
+    index_interval_bytes: int
+    partitions: tuple[PartitionEntry, ...]
+
+
+def encode_footer(partitions: Sequence[PartitionEntry], index_interval_bytes: int) -> bytes:
+    """Footer and trailer. InvalidError when it would be larger than readers accept."""
+    index = [entry for partition in partitions for entry in partition.index_entries]
+    rows = [_ENTRY.pack(p.topic_id.bytes, *p[1:-1], len(p.index_entries)) for p in partitions]
+    footer = b"".join(
+        (
+            _COUNTS.pack(len(partitions), len(index), index_interval_bytes),
+            *rows,
+            *(_INDEX_ENTRY.pack(*entry) for entry in index),
+        )
+    )
+    if len(footer) > MAX_FOOTER_BYTES:
+        raise InvalidError(f"too many partitions for one segment file: partitions={len(partitions)}")
+    trailer = TRAILER.pack(len(footer), 0, VERSION, 0, _END_MAGIC)
+    crc = crc32c.crc32c(trailer[:_CRC_COVERED_TRAILER_BYTES], crc32c.crc32c(footer))
+    return footer + TRAILER.pack(len(footer), 0, VERSION, crc, _END_MAGIC)
+
+
+def tail_bytes(tail: bytes | memoryview, object_size: int) -> int:
+    """How many bytes at the object's end hold footer and trailer. Reads only the trailer, the end of `tail`.
+
+    CorruptError when this is no segment file, is one of an unknown version, or the length cannot be.
+    """
+    if len(tail) < TRAILER.size or object_size < BODY_START + TRAILER.size:
+        raise CorruptError(f"segment file too short: size={object_size} tail={len(tail)}")
+    length, _, version, _, magic = TRAILER.unpack_from(tail, len(tail) - TRAILER.size)
+    if magic != _END_MAGIC:
+        raise CorruptError(f"segment file has no end magic: size={object_size}")
+    if version != VERSION:
+        raise CorruptError(f"segment file of an unknown version: version={version} known={VERSION}")
+    if not _COUNTS.size <= length <= min(MAX_FOOTER_BYTES, object_size - BODY_START - TRAILER.size):
+        raise CorruptError(f"segment footer length cannot be: length={length} size={object_size}")
+    return int(length) + TRAILER.size
+
+
+def decode_footer(tail: bytes | memoryview, object_size: int) -> Footer:
+    """The footer from the object's last bytes, of which there must be `tail_bytes` at least.
+
+    CorruptError unless the checksum holds and the entries make sense.
+    """
+    needed = tail_bytes(tail, object_size)
+    if needed > len(tail):
+        raise CorruptError(f"segment tail does not hold the footer: tail={len(tail)} needed={needed}")
+    end = memoryview(tail)[len(tail) - needed :]
+    footer, trailer = end[: -TRAILER.size], end[-TRAILER.size :]
+    crc = crc32c.crc32c(trailer[:_CRC_COVERED_TRAILER_BYTES], crc32c.crc32c(footer))
+    if crc != TRAILER.unpack(trailer)[3]:
+        raise CorruptError(f"segment footer checksum mismatch: size={object_size} footer_bytes={len(footer)}")
+    partition_count, index_count, interval = _COUNTS.unpack_from(footer)
+    index_start = _COUNTS.size + partition_count * _ENTRY.size
+    if partition_count == 0 or index_start + index_count * _INDEX_ENTRY.size != len(footer):
+        raise CorruptError(f"segment footer counts do not fit: partitions={partition_count} index={index_count}")
+    index = [IndexEntry._make(fields) for fields in _INDEX_ENTRY.iter_unpack(footer[index_start:])]
+    partitions = _assemble(footer[_COUNTS.size : index_start], index)
+    _check_layout(partitions, object_size - needed)
+    return Footer(object_size, interval, partitions)
+
+
+def _assemble(rows: memoryview, index: list[IndexEntry]) -> tuple[PartitionEntry, ...]:
+    """Join each row with its share of the index; CorruptError when the shares do not add up."""
+    partitions = []
+    taken = 0
+    for row in _ENTRY.iter_unpack(rows):
+        share = tuple(index[taken : taken + row[-1]])
+        taken += row[-1]
+        partitions.append(PartitionEntry._make((uuid.UUID(bytes=row[0]), *row[1:-1], share)))
+    if taken != len(index):
+        raise CorruptError(f"segment index entries do not add up: claimed={taken} stored={len(index)}")
+    return tuple(partitions)
+
+
+def _check_layout(partitions: tuple[PartitionEntry, ...], body_end: int) -> None:
+    """Sorted, without gap or overlap from the header to the footer, and each index inside its partition."""
+    position = BODY_START
+    previous = (-1, -1)
+    for entry in partitions:
+        key = (entry.topic_id.int, entry.partition_index)
+        if key <= previous or entry.partition_index < 0 or entry.position != position:
+            raise CorruptError(f"segment footer out of order: topic_id={key[0]:032x} partition={key[1]}")
+        if entry.batch_count < 1 or entry.length < entry.batch_count * HEADER_BYTES:
+            raise CorruptError(f"segment footer counts cannot be: topic_id={key[0]:032x} partition={key[1]}")
+        previous, position = key, position + entry.length
+        _check_index(entry)
+    if position != body_end:
+        raise CorruptError(f"segment footer does not cover the file: covered={position} body_end={body_end}")
+
+
+def _check_index(entry: PartitionEntry) -> None:
+    """Byte and record positions rise, inside the partition's own."""
+    before = IndexEntry(-1, 0, entry.position)
+    for mark in entry.index_entries:
+        if mark.position <= before.position or mark.record_position <= before.record_position:
+            raise CorruptError(f"segment index does not rise: topic_id={entry.topic_id} position={mark.position}")
+        before = mark
+    if before.position >= entry.position + entry.length or before.record_position >= entry.record_count:
+        raise CorruptError(f"segment index leaves its partition: topic_id={entry.topic_id} position={before.position}")
