@@ -33,6 +33,7 @@ _POSITION_V9 = struct.Struct(">iiqqi")
 _POSITION_V12 = struct.Struct(">iiqiqi")
 _ANSWER_V4 = struct.Struct(">ihqq")
 _ANSWER_V5 = struct.Struct(">ihqqq")
+_PLAIN_V12 = struct.Struct(">ihqqqBi")
 _TWO_INT64 = struct.Struct(">qq")
 _EPOCH_END = struct.Struct(">iqB")
 
@@ -268,6 +269,17 @@ def _write_partition(fields: bytearray, partition: FetchPartitionReply, version:
     """Everything before the records."""
     flexible = version >= FIRST_FLEXIBLE
     p = partition
+    if flexible and p.aborted_transactions is None:
+        fields += _PLAIN_V12.pack(
+            p.index,
+            p.error_code,
+            p.high_watermark,
+            p.last_stable_offset,
+            p.log_start_offset,
+            0,
+            p.preferred_read_replica,
+        )
+        return
     if version >= 5:
         fields += _ANSWER_V5.pack(p.index, p.error_code, p.high_watermark, p.last_stable_offset, p.log_start_offset)
     else:

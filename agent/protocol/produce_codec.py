@@ -144,16 +144,19 @@ def _read_partitions(body: memoryview, position: int, count: int) -> tuple[list[
 
 
 def _read_flexible_partitions(body: memoryview, position: int, count: int) -> tuple[list[ProducePartition], int]:
+    """As above for compact types. The hottest loop of the decoder: no call per field where one byte says enough."""
     partitions = []
+    unpack, read_uvarint, length = INT32.unpack_from, wire.read_uvarint, len(body)
     for _ in range(count):
-        (index,) = INT32.unpack_from(body, position)
-        size, position = wire.read_size(body, position + 4, True)
-        end = position + max(size, 0)
-        partitions.append(ProducePartition(index, None if size < 0 else body[position:end]))
+        (index,) = unpack(body, position)
+        size_plus_one, position = read_uvarint(body, position + 4)
+        end = position + size_plus_one - 1 if size_plus_one else position
+        if end >= length:
+            raise InvalidError(f"records pass the end: partition={index} size={size_plus_one - 1}")
+        partitions.append(ProducePartition(index, body[position:end] if size_plus_one else None))
+        position = end + 1
         if body[end]:
             _, position = wire.read_tags(body, end)
-        else:
-            position = end + 1
     return partitions, position
 
 

@@ -58,6 +58,9 @@ def read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
     position += 1
     if value < 0x80:
         return value, position
+    byte = data[position]
+    if byte < 0x80:
+        return value & 0x7F | byte << 7, position + 1
     value &= 0x7F
     for shift in (7, 14, 21, 28):
         byte = data[position]
@@ -78,7 +81,9 @@ def read_size(data: memoryview, position: int, flexible: bool) -> tuple[int, int
     else:
         (size,) = INT32.unpack_from(data, position)
         position += 4
-    return _checked(size, data, position), position
+    if size > len(data) - position or size < -1:
+        raise _passes_the_end(size, data, position)
+    return size, position
 
 
 def read_count(data: memoryview, position: int, flexible: bool) -> tuple[int, int]:
@@ -96,7 +101,8 @@ def read_string_or_null(data: memoryview, position: int, flexible: bool) -> tupl
     else:
         (size,) = INT16.unpack_from(data, position)
         position += 2
-        _checked(size, data, position)
+        if size > len(data) - position or size < -1:
+            raise _passes_the_end(size, data, position)
     if size < 0:
         return None, position
     end = position + size
@@ -140,33 +146,30 @@ def read_tags(data: memoryview, position: int) -> tuple[Tags, int]:
     for _ in range(count):
         tag, position = read_uvarint(data, position)
         size, position = read_uvarint(data, position)
-        end = position + _checked(size, data, position)
+        end = position + size
+        if end > len(data):
+            raise _passes_the_end(size, data, position)
         tags[tag] = data[position:end]
         position = end
     return tags, position
 
 
-def _checked(size: int, data: memoryview, position: int) -> int:
-    if size > len(data) - position:
-        raise InvalidError(f"length passes the end: length={size} left={len(data) - position}")
-    if size < -1:
-        raise InvalidError(f"negative length: {size}")
-    return size
+def _passes_the_end(size: int, data: memoryview, position: int) -> InvalidError:
+    return InvalidError(f"impossible length: length={size} left={len(data) - position}")
 
 
 # -- writing
 
 
 def uvarint(value: int) -> bytes:
-    """The unsigned varint of `value` >= 0."""
-    if value < 0x80:
+    """The unsigned varint of 0 <= `value` < 2**35."""
+    if value < 1 << 7:
         return value.to_bytes(1, "big")
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    if value < 1 << 14:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value < 1 << 21:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+    return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14 & 0x7F | 0x80)) + uvarint(value >> 21)
 
 
 def size_prefix(size: int, flexible: bool) -> bytes:
