@@ -1,0 +1,325 @@
+"""The reference model of the metastore: CommitApi and ReadApi in plain sequential Python.
+
+Place: what the Postgres implementation is compared with (tests/properties/test_commit_machine.py),
+and a stand-in for it in tests of the produce and fetch paths. Invariant: dicts and loops, one batch
+after the other; when this file and a clever one disagree, this one is right until shown otherwise.
+Every topic, agent or condemned id is made by a helper below; `clock.wall_ms` is the database's clock.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from metastore.keys import commit_shard, partition_key, split_partition_key
+from metastore.values import (
+    BatchAnswer,
+    BatchOutcome,
+    Extent,
+    ExtentQuery,
+    FeedKind,
+    FeedPage,
+    FeedRow,
+    FileAnswer,
+    FileCommit,
+    FileStatus,
+    LogStartMove,
+    OffsetAnswer,
+    OffsetKind,
+    OffsetQuery,
+    PartitionExtents,
+    StagedBatch,
+)
+from storage.clock import Clock, SystemClock
+from storage.errors import InvalidError
+from storage.file_id import born_ms
+from tests.model.producer_model import ProducerState, find_duplicate, judge, remember
+
+ANSWERS_KEPT_MS = 3_600_000
+"""A file born longer ago is refused, unless its answer is still there."""
+BORN_AHEAD_MS = 600_000
+"""A file born further in the future is refused."""
+PRODUCER_ID_EXPIRATION_MS = 86_400_000
+FIRST_PRODUCER_ID = 1000
+EXTENTS_PER_QUERY = 500
+"""find_extents never answers with more for one query."""
+
+
+@dataclass
+class ModelPartition:
+    """Everything of one partition."""
+
+    leader_epoch: int = 0
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    extents: list[Extent] = field(default_factory=list)
+    producers: dict[int, ProducerState] = field(default_factory=dict)
+
+
+class ModelMetastore:
+    """CommitApi and ReadApi. Nothing is ever concurrent here."""
+
+    def __init__(self, clock: Clock | None = None, *, shards: int = 4) -> None:
+        self.clock = clock or SystemClock()
+        self.shards = shards
+        self.incarnation_id = uuid.UUID(int=1)
+        self.metadata_offset = 0
+        self.partitions: dict[int, ModelPartition] = {}
+        self.partition_counts: dict[int, int] = {}
+        """Topic number -> undeleted partition count."""
+        self.agents: dict[int, int] = {}
+        """Node id -> broker epoch, for agents that are registered and not fenced."""
+        self.answers: dict[uuid.UUID, FileAnswer] = {}
+        self.condemned: set[uuid.UUID] = set()
+        self.feed: dict[int, list[FeedRow]] = {shard: [] for shard in range(shards)}
+        self.feed_heads: dict[int, int] = dict.fromkeys(range(shards), 0)
+        self.producer_id_blocks: list[tuple[range, int]] = []
+        """(ids, leased at ms)."""
+
+    # -- helpers: what other parts of the metastore do
+
+    def create_topic(self, topic_number: int, partition_count: int) -> list[int]:
+        """The keys of the new topic's partitions, by index."""
+        keys = [partition_key(topic_number, index) for index in range(partition_count)]
+        for key in keys:
+            self.partitions[key] = ModelPartition()
+        self.partition_counts[topic_number] = partition_count
+        self.metadata_offset += 1 + partition_count
+        return keys
+
+    def delete_topic(self, topic_number: int) -> None:
+        """Forget the topic's partitions and tell readers."""
+        deleted = [key for key in self.partitions if split_partition_key(key)[0] == topic_number]
+        for key in deleted:
+            del self.partitions[key]
+        del self.partition_counts[topic_number]
+        self.metadata_offset += 1
+        for shard in sorted({self._shard(key) for key in deleted}):
+            keys = [key for key in deleted if self._shard(key) == shard]
+            self._append_feed(shard, FeedKind.TOPIC_DELETED, deleted_keys=keys)
+
+    def move_log_start(self, key: int, offset: int) -> None:
+        """What DeleteRecords and retention do: forget whole extents below `offset` and tell readers."""
+        partition = self.partitions[key]
+        partition.log_start_offset = offset
+        partition.extents = [extent for extent in partition.extents if extent.last_offset >= offset]
+        self._append_feed(self._shard(key), FeedKind.LOG_START, log_starts=[LogStartMove(key, offset)])
+
+    def set_leader_epoch(self, key: int, leader_epoch: int) -> None:
+        """What partition growth does."""
+        self.partitions[key].leader_epoch = leader_epoch
+
+    def set_partition_count(self, topic_number: int, undeleted: int) -> None:
+        """The count that producers are checked against (P4)."""
+        self.partition_counts[topic_number] = undeleted
+
+    def register_agent(self, node_id: int, broker_epoch: int) -> None:
+        """From now on (node id, broker epoch) may commit."""
+        self.agents[node_id] = broker_epoch
+
+    def fence_agent(self, node_id: int) -> None:
+        """From now on its new files are refused."""
+        self.agents.pop(node_id, None)
+
+    def condemn(self, file_id: uuid.UUID) -> bool:
+        """What the sweeper does before it deletes an unnamed object; False when a commit came first."""
+        if file_id in self.answers:
+            return False
+        self.condemned.add(file_id)
+        return True
+
+    def forget_feed(self, shard: int) -> None:
+        """What slot rotation does to rows that were kept long enough."""
+        self.feed[shard].clear()
+
+    def expire_producers(self) -> None:
+        """Forget all producer state, as if nobody had produced for producer.id.expiration.ms."""
+        for partition in self.partitions.values():
+            partition.producers.clear()
+
+    # -- CommitApi
+
+    async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
+        """See metastore.api.CommitApi."""
+        if len({file.file_id for file in files}) != len(files):
+            raise InvalidError("commit refused: a file id stands twice in one call")
+        appended: list[Extent] = []
+        answers = [self._commit_file(node_id, broker_epoch, file, appended) for file in files]
+        for shard in sorted({self._shard(extent.partition_key) for extent in appended}):
+            mine = [extent for extent in appended if self._shard(extent.partition_key) == shard]
+            mine.sort(key=lambda extent: (extent.partition_key, extent.base_offset))
+            self._append_feed(shard, FeedKind.COMMIT, extents=mine)
+        return answers
+
+    def _commit_file(self, node_id: int, broker_epoch: int, file: FileCommit, appended: list[Extent]) -> FileAnswer:
+        if file.file_id in self.answers:
+            return self.answers[file.file_id]
+        if self.agents.get(node_id) != broker_epoch:
+            return FileAnswer(file.file_id, FileStatus.AGENT_FENCED)
+        age_ms = self.clock.wall_ms() - born_ms(file.file_id)
+        if age_ms > ANSWERS_KEPT_MS or age_ms < -BORN_AHEAD_MS:
+            return FileAnswer(file.file_id, FileStatus.TOO_OLD)
+        if file.file_id in self.condemned:
+            return FileAnswer(file.file_id, FileStatus.CONDEMNED)
+        open_extents: dict[int, Extent] = {}
+        batches = [self._commit_batch(file.file_id, batch, open_extents, appended) for batch in file.batches]
+        appended.extend(open_extents.values())
+        for extent in open_extents.values():
+            self.partitions[extent.partition_key].extents.append(extent)
+        self.answers[file.file_id] = FileAnswer(file.file_id, FileStatus.COMMITTED, batches)
+        return self.answers[file.file_id]
+
+    def _commit_batch(
+        self, file_id: uuid.UUID, batch: StagedBatch, open_extents: dict[int, Extent], appended: list[Extent]
+    ) -> BatchAnswer:
+        partition = self.partitions.get(batch.partition_key)
+        if partition is None:
+            return BatchAnswer(BatchOutcome.UNKNOWN_PARTITION, -1, -1)
+        state = partition.producers.get(batch.producer_id)
+        duplicate = find_duplicate(state, batch)
+        if duplicate is not None:
+            return BatchAnswer(BatchOutcome.DUPLICATE, duplicate.base_offset, duplicate.append_time_ms)
+        if batch.leader_epoch not in (-1, partition.leader_epoch):
+            return BatchAnswer(BatchOutcome.LEADER_EPOCH_MISMATCH, -1, -1)
+        if batch.partition_count not in (-1, self.partition_counts[split_partition_key(batch.partition_key)[0]]):
+            return BatchAnswer(BatchOutcome.PARTITION_COUNT_MISMATCH, -1, -1)
+        base_offset = partition.high_watermark
+        if batch.producer_id >= 0:
+            outcome = judge(state, batch, self._id_expired(batch.producer_id))
+            if outcome is not BatchOutcome.APPENDED:
+                return BatchAnswer(outcome, -1, -1)
+            partition.producers[batch.producer_id] = remember(state, batch, base_offset)
+        partition.high_watermark += batch.record_count
+        self._extend(file_id, batch, base_offset, open_extents, appended)
+        return BatchAnswer(BatchOutcome.APPENDED, base_offset, batch.max_timestamp)
+
+    def _extend(
+        self,
+        file_id: uuid.UUID,
+        batch: StagedBatch,
+        base_offset: int,
+        open_extents: dict[int, Extent],
+        appended: list[Extent],
+    ) -> None:
+        """Make the batch part of the partition's open extent when the bytes join, else of a new one."""
+        partition = self.partitions[batch.partition_key]
+        last_offset = base_offset + batch.record_count - 1
+        before = open_extents.get(batch.partition_key)
+        if before is not None and before.position + before.length == batch.position:
+            open_extents[batch.partition_key] = before._replace(
+                last_offset=last_offset,
+                length=before.length + batch.length,
+                max_timestamp=max(before.max_timestamp, batch.max_timestamp),
+            )
+            return
+        if before is not None:
+            partition.extents.append(before)
+            appended.append(before)
+        open_extents[batch.partition_key] = Extent(
+            partition_key=batch.partition_key,
+            base_offset=base_offset,
+            last_offset=last_offset,
+            file_id=file_id,
+            position=batch.position,
+            length=batch.length,
+            leader_epoch=partition.leader_epoch,
+            max_timestamp=batch.max_timestamp,
+        )
+
+    async def allocate_producer_ids(self, count: int) -> range:
+        """See metastore.api.CommitApi."""
+        if count < 1:
+            raise InvalidError(f"producer ids refused: count={count}")
+        first = self.producer_id_blocks[-1][0].stop if self.producer_id_blocks else FIRST_PRODUCER_ID
+        block = range(first, first + count)
+        self.producer_id_blocks.append((block, self.clock.wall_ms()))
+        return block
+
+    def _id_expired(self, producer_id: int) -> bool:
+        """Whether the id was leased so long ago that its state may have been forgotten; an unleased id was not."""
+        for block, leased_at_ms in self.producer_id_blocks:
+            if producer_id in block:
+                return self.clock.wall_ms() - leased_at_ms > PRODUCER_ID_EXPIRATION_MS
+        return False
+
+    # -- ReadApi
+
+    async def find_extents(self, queries: Sequence[ExtentQuery]) -> list[PartitionExtents]:
+        """See metastore.api.ReadApi."""
+        return [self._find_extents(query) for query in queries]
+
+    def _find_extents(self, query: ExtentQuery) -> PartitionExtents:
+        partition = self.partitions.get(query.partition_key)
+        if partition is None:
+            return PartitionExtents(query.partition_key, False, -1, -1, [])
+        found: list[Extent] = []
+        taken_bytes = 0
+        for extent in partition.extents:
+            if extent.last_offset < max(query.offset, partition.log_start_offset):
+                continue
+            if found and (taken_bytes >= query.max_bytes or len(found) == EXTENTS_PER_QUERY):
+                break
+            found.append(extent)
+            taken_bytes += extent.length
+        return PartitionExtents(query.partition_key, True, partition.log_start_offset, partition.high_watermark, found)
+
+    async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
+        """See metastore.api.ReadApi."""
+        return [self._list_offset(query) for query in queries]
+
+    def _list_offset(self, query: OffsetQuery) -> OffsetAnswer:
+        partition = self.partitions.get(query.partition_key)
+        if partition is None:
+            return OffsetAnswer(False, -1, -1, None)
+        extents = partition.extents
+        if query.timestamp == OffsetKind.LATEST:
+            return OffsetAnswer(True, partition.high_watermark, partition.leader_epoch, None)
+        if query.timestamp == OffsetKind.EARLIEST:
+            epoch = extents[0].leader_epoch if extents else partition.leader_epoch
+            return OffsetAnswer(True, partition.log_start_offset, epoch, None)
+        wanted = query.timestamp
+        if query.timestamp == OffsetKind.MAX_TIMESTAMP:
+            wanted = max((extent.max_timestamp for extent in extents), default=0)
+        for extent in extents:
+            if extent.max_timestamp >= wanted:
+                return OffsetAnswer(True, extent.base_offset, extent.leader_epoch, extent)
+        return OffsetAnswer(True, -1, -1, None)
+
+    async def poll_feed(self, positions: Mapping[int, int]) -> FeedPage:
+        """See metastore.api.ReadApi."""
+        rows: list[FeedRow] = []
+        lost: list[int] = []
+        for shard, position in sorted(positions.items()):
+            head = self.feed_heads[shard]
+            later = [row for row in self.feed[shard] if row.seq > position]
+            if position > head or len(later) != head - position:
+                lost.append(shard)
+            else:
+                rows.extend(later)
+        return FeedPage(
+            incarnation_id=self.incarnation_id,
+            wall_ms=self.clock.wall_ms(),
+            heads=dict(self.feed_heads),
+            rows=rows,
+            lost_shards=lost,
+            metadata_offset=self.metadata_offset,
+        )
+
+    # -- inside
+
+    def _shard(self, key: int) -> int:
+        return commit_shard(key, self.shards)
+
+    def _append_feed(
+        self,
+        shard: int,
+        kind: FeedKind,
+        *,
+        extents: Sequence[Extent] = (),
+        log_starts: Sequence[LogStartMove] = (),
+        deleted_keys: Sequence[int] = (),
+    ) -> None:
+        self.feed_heads[shard] += 1
+        row = FeedRow(shard, self.feed_heads[shard], kind, list(extents), list(log_starts), list(deleted_keys))
+        self.feed[shard].append(row)

@@ -1,0 +1,73 @@
+"""Producer state of one (partition, producer id), folded one batch at a time: obviously right, never fast.
+
+Place: inside the reference model that the real commit is compared with. Invariant: `judge` is the
+only place that says what an idempotent producer may do; it reads as the rules do (KIP-98, W7).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from metastore.values import BatchOutcome, StagedBatch
+
+REMEMBERED_BATCHES = 5
+SEQUENCES = 2**31
+
+
+class RingEntry(NamedTuple):
+    """One remembered batch."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    append_time_ms: int
+
+
+@dataclass
+class ProducerState:
+    """`ring` is newest first."""
+
+    epoch: int
+    next_sequence: int
+    ring: list[RingEntry] = field(default_factory=list)
+
+
+def last_sequence(batch: StagedBatch) -> int:
+    """The sequence of the batch's last record; sequences wrap to 0 after 2**31 - 1."""
+    return (batch.base_sequence + batch.record_count - 1) % SEQUENCES
+
+
+def find_duplicate(state: ProducerState | None, batch: StagedBatch) -> RingEntry | None:
+    """The remembered batch that this one repeats: same epoch, same first and last sequence."""
+    if state is None or state.epoch != batch.producer_epoch:
+        return None
+    for entry in state.ring:
+        if (entry.base_sequence, entry.last_sequence) == (batch.base_sequence, last_sequence(batch)):
+            return entry
+    return None
+
+
+def judge(state: ProducerState | None, batch: StagedBatch, id_expired: bool) -> BatchOutcome:
+    """What a batch that is no duplicate may expect. `id_expired`: state may have existed and been forgotten."""
+    if state is None:
+        in_order = batch.base_sequence == 0 or id_expired
+    elif batch.producer_epoch < state.epoch:
+        return BatchOutcome.PRODUCER_FENCED
+    elif batch.producer_epoch > state.epoch:
+        in_order = batch.base_sequence == 0
+    else:
+        in_order = batch.base_sequence == state.next_sequence
+    return BatchOutcome.APPENDED if in_order else BatchOutcome.OUT_OF_ORDER
+
+
+def remember(state: ProducerState | None, batch: StagedBatch, base_offset: int) -> ProducerState:
+    """The state after `batch` was appended at `base_offset`."""
+    entry = RingEntry(batch.base_sequence, last_sequence(batch), base_offset, batch.max_timestamp)
+    same_epoch = state is not None and state.epoch == batch.producer_epoch
+    older = state.ring if state is not None and same_epoch else []
+    return ProducerState(
+        epoch=batch.producer_epoch,
+        next_sequence=(last_sequence(batch) + 1) % SEQUENCES,
+        ring=[entry, *older][:REMEMBERED_BATCHES],
+    )
