@@ -2,7 +2,9 @@
 
 Place: between a Request of the listener and a handler that thinks in fields, not versions.
 Invariant: a handler names every field it knows; a version that lacks one leaves it out. A body that
-does not decode raises InvalidError and changes nothing. If the process dies here nothing is lost.
+does not decode raises InvalidError and changes nothing. Requests are read by agent/protocol/entity_reader.py
+(kio's reader aborts the process on a lying count), responses written by kio.
+If the process dies here nothing is lost.
 Source: Kafka's message schemas, KIP-482 for flexible versions.
 """
 
@@ -18,9 +20,11 @@ from types import ModuleType
 from typing import Any
 
 from kio.schema.index import api_key_map
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_writer
 
 from agent.listener.request import Request, Response
+from agent.protocol.entity_reader import entity_reader
+from agent.protocol.wire import MALFORMED
 from storage.errors import InvalidError
 
 NO_THROTTLE = datetime.timedelta(0)
@@ -48,15 +52,14 @@ class Schema:
         return bool(self.request_type.__flexible__)
 
     def decode(self, body: memoryview | bytes) -> Any:
-        """The request entity in `body`; InvalidError when the bytes are not one, or some are left over."""
-        data = bytes(body)
+        """The request entity at the start of `body`; InvalidError when the bytes are not one.
+
+        Bytes after it are ignored, as Kafka does: librdkafka 2.16 ends AlterUserScramCredentials with one too many.
+        """
         try:
-            entity, consumed = self._read(data, 0)
-        except Exception as error:  # kio raises a dozen kinds for malformed input, KeyError among them
-            raise InvalidError(f"malformed request: api_key={self.api_key} version={self.version} {error!r}") from error
-        if consumed != len(data):
-            surplus = len(data) - consumed
-            raise InvalidError(f"malformed request: api_key={self.api_key} version={self.version} surplus={surplus}")
+            entity, _ = self._read(memoryview(body), 0)
+        except (*MALFORMED, OverflowError) as error:
+            raise InvalidError(f"malformed request: api_key={self.api_key} version={self.version} {error}") from error
         return entity
 
     def make(self, name: str, **values: Any) -> Any:
