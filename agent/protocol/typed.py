@@ -62,7 +62,7 @@ class Schema:
             raise InvalidError(f"malformed request: api_key={self.api_key} version={self.version} {error}") from error
         return entity
 
-    def make(self, name: str, **values: Any) -> Any:
+    def make(self, name: str, /, **values: Any) -> Any:
         """An instance of the response module's class `name`; values that this version lacks are dropped."""
         cls = _named(self._response_module, name)
         known = _field_names(cls)
