@@ -1,0 +1,198 @@
+"""Kafka's flexible encoding, both ways, for types described by annotated dataclasses.
+
+Place: under the metadata log's records (metastore/log/records.py).
+Invariant: a field's annotation is its whole wire description; decoding what was encoded gives an
+equal value. Tagged fields that equal their default are left out; tags that this version does not
+know are skipped, so a newer writer may add them.
+If the process dies here nothing is lost: no state.
+Source: KIP-482 (compact strings and arrays, tagged fields), Kafka protocol guide (primitive types).
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Sequence
+from dataclasses import MISSING, Field, fields
+from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
+
+from storage.errors import CorruptError
+
+
+class Reader:
+    """A position in bytes; CorruptError when they end too early."""
+
+    def __init__(self, data: bytes, position: int = 0, end: int | None = None) -> None:
+        self.data = data
+        self.position = position
+        self.end = len(data) if end is None else end
+
+    def take(self, size: int) -> bytes:
+        """The next `size` bytes."""
+        start, self.position = self.position, self.position + size
+        if self.position > self.end:
+            raise CorruptError(f"metadata record ends early: wanted={size} left={self.end - start}")
+        return self.data[start : self.position]
+
+    def uvarint(self) -> int:
+        """An unsigned varint of at most 5 bytes."""
+        value = 0
+        for shift in range(0, 35, 7):
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise CorruptError("metadata record has a varint of more than 5 bytes")
+
+
+def write_uvarint(out: bytearray, value: int) -> None:
+    """Append an unsigned varint."""
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+class Codec(Protocol):
+    """How one type of value is written and read."""
+
+    def write(self, out: bytearray, value: Any) -> None:
+        """Append the value."""
+
+    def read(self, reader: Reader) -> Any:
+        """The next value."""
+
+
+class Fixed:
+    """A number of fixed size, by its struct format; struct.error when it does not fit."""
+
+    def __init__(self, form: str) -> None:
+        self._struct = struct.Struct(">" + form)
+
+    def write(self, out: bytearray, value: Any) -> None:
+        out += self._struct.pack(value)
+
+    def read(self, reader: Reader) -> Any:
+        return self._struct.unpack(reader.take(self._struct.size))[0]
+
+
+class Uuid:
+    """16 bytes."""
+
+    def write(self, out: bytearray, value: uuid.UUID) -> None:
+        out += value.bytes
+
+    def read(self, reader: Reader) -> uuid.UUID:
+        return uuid.UUID(bytes=reader.take(16))
+
+
+class Bytes:
+    """Compact bytes: length + 1 as varint; None, where allowed, is 0."""
+
+    def write(self, out: bytearray, value: bytes | None) -> None:
+        write_uvarint(out, 0 if value is None else len(value) + 1)
+        out += value or b""
+
+    def read(self, reader: Reader) -> bytes | None:
+        size = reader.uvarint()
+        return None if size == 0 else reader.take(size - 1)
+
+
+class String(Bytes):
+    """Compact string in UTF-8."""
+
+    def write(self, out: bytearray, value: str | None) -> None:  # type: ignore[override]
+        super().write(out, None if value is None else value.encode())
+
+    def read(self, reader: Reader) -> str | None:  # type: ignore[override]
+        data = super().read(reader)
+        try:
+            return None if data is None else data.decode()
+        except UnicodeDecodeError as error:
+            raise CorruptError("metadata record has a string that is not UTF-8") from error
+
+
+class NotNull:
+    """Refuses the null that the inner codec would allow."""
+
+    def __init__(self, inner: Codec) -> None:
+        self.write = inner.write
+        self._read = inner.read
+
+    def read(self, reader: Reader) -> Any:
+        value = self._read(reader)
+        if value is None:
+            raise CorruptError("metadata record has a null where none may be")
+        return value
+
+
+class Array:
+    """Compact array, read as a tuple; None, where allowed, is length 0."""
+
+    def __init__(self, item: Codec) -> None:
+        self._item = item
+
+    def write(self, out: bytearray, value: Sequence[Any] | None) -> None:
+        write_uvarint(out, 0 if value is None else len(value) + 1)
+        for item in value or ():
+            self._item.write(out, item)
+
+    def read(self, reader: Reader) -> tuple[Any, ...] | None:
+        size = reader.uvarint()
+        return None if size == 0 else tuple(self._item.read(reader) for _ in range(size - 1))
+
+
+class Tag:
+    """Marks a field as tagged; `Tag(3)` in its annotation, after the codec."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class Structure:
+    """A dataclass: its plain fields in order, then its tagged fields by rising tag."""
+
+    def __init__(self, cls: type) -> None:
+        hints = get_type_hints(cls, include_extras=True)
+        self._cls = cls
+        self._plain: list[tuple[str, Codec]] = []
+        self._tagged: dict[int, tuple[Field[Any], Codec]] = {}
+        for field in fields(cls):
+            codec, tag = _wire_description(hints[field.name])
+            if tag is None:
+                self._plain.append((field.name, codec))
+            else:
+                assert field.default is not MISSING, f"a tagged field needs a default: {cls.__name__}.{field.name}"
+                self._tagged[tag] = (field, codec)
+
+    def write(self, out: bytearray, value: Any) -> None:
+        for name, codec in self._plain:
+            codec.write(out, getattr(value, name))
+        present = [tag for tag, (field, _) in self._tagged.items() if getattr(value, field.name) != field.default]
+        write_uvarint(out, len(present))
+        for tag in sorted(present):
+            field, codec = self._tagged[tag]
+            body = bytearray()
+            codec.write(body, getattr(value, field.name))
+            write_uvarint(out, tag)
+            write_uvarint(out, len(body))
+            out += body
+
+    def read(self, reader: Reader) -> Any:
+        values = {name: codec.read(reader) for name, codec in self._plain}
+        for _ in range(reader.uvarint()):
+            tag, size = reader.uvarint(), reader.uvarint()
+            start = reader.position
+            body = Reader(reader.data, start, start + len(reader.take(size)))
+            if tag in self._tagged:
+                field, codec = self._tagged[tag]
+                values[field.name] = codec.read(body)
+                if body.position != body.end:
+                    raise CorruptError(f"metadata record has a tagged field of the wrong size: tag={tag} size={size}")
+        return self._cls(**values)
+
+
+def _wire_description(hint: Any) -> tuple[Codec, int | None]:
+    assert get_origin(hint) is Annotated
+    _, codec, *rest = get_args(hint)
+    return codec, rest[0].number if rest else None
