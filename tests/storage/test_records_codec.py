@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
+from typing import Any
 
 import cramjam
 import pytest
@@ -85,7 +87,7 @@ def with_body(batch: bytes, body: bytes, **fields: int) -> bytes:
     return forge(batch[:HEADER_BYTES] + body, batch_length=HEADER_BYTES - 12 + len(body), **fields)
 
 
-PACK = {
+PACK: dict[Codec, Callable[[bytes], Any]] = {
     Codec.GZIP: cramjam.gzip.compress,
     Codec.SNAPPY: cramjam.snappy.compress_raw,
     Codec.LZ4: cramjam.lz4.compress,
