@@ -1,0 +1,221 @@
+"""Objects as files below one local directory, for `file:///…`: demos, tests, a shared file system.
+
+Place: under the decorators, in the stead of S3.
+Invariant: a file under its key's name is whole and durable. It is written and synced under a
+temporary name in the same file system, then renamed (or linked, when the key must be free), then
+the folder is synced.
+If the process dies in a put, what is left is a temporary file: never listed, removed at the next
+open once it is old. A key cannot be another key's folder ("a" beside "a/b"): InvalidError.
+Blocking calls run on asyncio's threads; a cancelled put may still take effect, whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import stat
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from storage.clock import Clock
+from storage.errors import AlreadyExistsError, InvalidError, NotFoundError, OutcomeUnknownError, UnavailableError
+from storage.objects.keys import check_key
+from storage.objects.ranges import check_inside
+from storage.objects.store import ByteRange, ObjectInfo
+
+INCOMPLETE = ".incomplete"
+"""The folder of temporary files: no key may lie in it."""
+
+INCOMPLETE_MS_MAX = 3_600_000
+"""A temporary file this old has no writer any more."""
+
+_REFUSALS = {
+    errno.EACCES,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+}
+"""Errors of the file system that trying again does not cure. The rest (no space, I/O error) may pass."""
+
+logger = logging.getLogger(__name__)
+
+
+class DirectoryStore:
+    """Keys are paths below `root`, which is created when it is missing. Any number of processes may share it."""
+
+    def __init__(self, root: Path, clock: Clock) -> None:
+        """InvalidError when `root` cannot be created or written."""
+        self._root = root
+        self._incomplete = root / INCOMPLETE
+        self._synced: set[Path] = set()
+        with _translated("open", str(root)):
+            self._incomplete.mkdir(parents=True, exist_ok=True)
+            _remove_older_than(self._incomplete, clock.wall_ms() - INCOMPLETE_MS_MAX)
+
+    async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
+        return await asyncio.to_thread(self._put, key, self._path(key), body, if_absent)
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        return await asyncio.to_thread(self._get, key, self._path(key), byte_range)
+
+    async def get_many(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
+        return [await self.get(key, byte_range) for byte_range in ranges]
+
+    async def head(self, key: str) -> ObjectInfo:
+        return await asyncio.to_thread(self._head, key, self._path(key))
+
+    async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        folders = [""]  # a stack of folders and keys still to come, the next in key order on top
+        while folders:
+            name = folders.pop()
+            if name and not name.endswith("/"):
+                if name.startswith(prefix) and name > start_after:
+                    try:
+                        yield await self.head(name)
+                    except NotFoundError:
+                        continue  # deleted since its folder was read
+            elif _may_hold(name, prefix, start_after):
+                folders += reversed(await asyncio.to_thread(self._names_in, name))
+
+    async def delete_many(self, keys: Sequence[str]) -> list[str]:
+        return await asyncio.to_thread(self._delete, {key: self._path(key) for key in keys})
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+    def _path(self, key: str) -> Path:
+        if check_key(key).startswith(INCOMPLETE + "/"):
+            raise InvalidError(f"bad object key: key={key!r} reason=reserved for temporary files")
+        return self._root / key
+
+    def _put(self, key: str, path: Path, body: bytes | memoryview, if_absent: bool) -> ObjectInfo:
+        with _translated("put", key):
+            descriptor, name = tempfile.mkstemp(dir=self._incomplete)
+            try:
+                with open(descriptor, "wb") as file:
+                    file.write(body)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    info = _info(key, os.fstat(file.fileno()))
+                self._make_folder(path.parent)
+                if if_absent:
+                    os.link(name, path)
+                else:
+                    os.replace(name, path)
+            finally:
+                Path(name).unlink(missing_ok=True)
+        _settle(path.parent)
+        return info
+
+    def _make_folder(self, folder: Path) -> None:
+        """Create `folder` and its parents, each durably named by its parent."""
+        if folder == self._root or folder in self._synced:
+            return
+        self._make_folder(folder.parent)
+        try:
+            folder.mkdir(exist_ok=True)
+        except FileExistsError as error:
+            raise InvalidError(f"bad object key: key lies below another key: folder={folder}") from error
+        _sync_folder(folder.parent)
+        self._synced.add(folder)
+
+    def _get(self, key: str, path: Path, byte_range: ByteRange | None) -> bytes:
+        with _translated("get", key), open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if byte_range is None:
+                return file.read()
+            check_inside(key, byte_range, size)
+            return os.pread(file.fileno(), byte_range.length, byte_range.start)
+
+    def _head(self, key: str, path: Path) -> ObjectInfo:
+        with _translated("head", key):
+            status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise NotFoundError(f"no such object: key={key}")
+        return _info(key, status)
+
+    def _names_in(self, folder: str) -> list[str]:
+        """Keys and subfolders (these end in "/") of a folder, in the order in which keys sort."""
+        try:
+            with _translated("list", folder), os.scandir(self._root / folder) as entries:
+                names = [folder + entry.name + ("/" if entry.is_dir() else "") for entry in entries]
+        except NotFoundError:
+            return []
+        return sorted(name for name in names if name != INCOMPLETE + "/")
+
+    def _delete(self, paths: dict[str, Path]) -> list[str]:
+        confirmed, folders = [], set()
+        for key, path in paths.items():
+            try:
+                with _translated("delete", key):
+                    path.unlink()
+                folders.add(path.parent)
+            except NotFoundError:
+                pass  # a missing key counts as deleted
+            except (InvalidError, UnavailableError) as error:
+                logger.warning("delete refused: key=%s error=%s", key, error)
+                continue
+            confirmed.append(key)
+        for folder in folders:
+            _settle(folder)
+        return confirmed
+
+
+@contextmanager
+def _translated(operation: str, key: str) -> Iterator[None]:
+    """Turn the file system's errors into ours."""
+    try:
+        yield
+    except FileExistsError as error:
+        raise AlreadyExistsError(f"object exists: key={key}") from error
+    except OSError as error:
+        if operation not in ("open", "put") and error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
+            raise NotFoundError(f"no such object: key={key}") from error
+        kind = InvalidError if error.errno in _REFUSALS else UnavailableError
+        raise kind(f"{operation} failed: key={key} error={error}") from error
+
+
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(
+        key=key,
+        size=status.st_size,
+        modified_ms=status.st_mtime_ns // 1_000_000,
+        etag=f"{status.st_mtime_ns:x}-{status.st_size:x}",
+    )
+
+
+def _may_hold(folder: str, prefix: str, start_after: str) -> bool:
+    """Whether `folder` ("" or ending in "/") can hold a key below `prefix` and after `start_after`."""
+    return (folder.startswith(prefix) or prefix.startswith(folder)) and (
+        folder > start_after or start_after.startswith(folder)
+    )
+
+
+def _settle(folder: Path) -> None:
+    """Make renames and removals in `folder` durable; OutcomeUnknownError when they may not be."""
+    try:
+        _sync_folder(folder)
+    except OSError as error:
+        raise OutcomeUnknownError(f"change not known to be durable: folder={folder} error={error}") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_older_than(folder: Path, limit_ms: int) -> None:
+    for path in folder.iterdir():
+        if path.stat().st_mtime_ns // 1_000_000 < limit_ms:
+            path.unlink(missing_ok=True)
+            logger.info("removed what a put left unfinished: path=%s", path)

@@ -1,0 +1,70 @@
+"""A second, identical request when the first is slow: cuts the tail of an object store's latency.
+
+Place: inside retrying (each attempt is hedged), outside measuring (both requests are counted).
+Invariant: both requests carry the same bytes, so it does not matter which one the store took. Both
+are over when the call returns: the loser is cancelled and waited for.
+If the process dies here, one or both puts may have happened: the same object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from storage.clock import Clock
+from storage.errors import OutcomeUnknownError
+from storage.objects.decorator import StoreDecorator
+from storage.objects.store import ByteRange, ObjectInfo, ObjectStore
+
+T = TypeVar("T")
+
+
+class HedgedStore(StoreDecorator):
+    """Hedges `get`, `head` and `put` after `after_ms`. A put with `if_absent` is not: it would meet its own twin."""
+
+    def __init__(self, inner: ObjectStore, after_ms: int, clock: Clock) -> None:
+        super().__init__(inner)
+        self._after_s = after_ms / 1000
+        self._clock = clock
+
+    async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
+        if if_absent:
+            return await self._inner.put(key, body, if_absent=True)
+        return await self._race(lambda: self._inner.put(key, body))
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        return await self._race(lambda: self._inner.get(key, byte_range))
+
+    async def head(self, key: str) -> ObjectInfo:
+        return await self._race(lambda: self._inner.head(key))
+
+    async def _race(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The first success; a failure before the hedge started is raised at once."""
+        first = asyncio.create_task(call())
+        timer = asyncio.create_task(self._clock.sleep(self._after_s))
+        started: list[asyncio.Task[Any]] = [first, timer]
+        try:
+            await asyncio.wait({first, timer}, return_when=asyncio.FIRST_COMPLETED)
+            if first.done():
+                return first.result()
+            second = asyncio.create_task(call())
+            started.append(second)
+            return await _first_success(first, second)
+        finally:
+            for task in started:
+                task.cancel()
+            await asyncio.gather(*started, return_exceptions=True)
+
+
+async def _first_success(first: asyncio.Task[T], second: asyncio.Task[T]) -> T:
+    """When both fail, the error that leaves more open: a lost answer rules over a refusal."""
+    waiting = {first, second}
+    while waiting:
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            if task.exception() is None:
+                return task.result()
+    if isinstance(second.exception(), OutcomeUnknownError):
+        return second.result()
+    return first.result()

@@ -1,0 +1,25 @@
+"""What an object key may look like, the same for every store.
+
+Place: the first line of every operation of every store.
+Invariant: a key that passes means the same object in S3, in a directory and in memory: no store
+normalises it, and no directory store can be led out of its root by it.
+If the process dies here nothing is lost: no state.
+"""
+
+from __future__ import annotations
+
+from storage.errors import InvalidError
+
+KEY_BYTES_MAX = 1024
+"""S3's limit, the store's prefix included."""
+
+
+def check_key(key: str) -> str:
+    """`key` itself; InvalidError when it is absolute, too long, unprintable, or has an empty, `.` or `..` part."""
+    if not key.isprintable():
+        raise InvalidError(f"bad object key: key={key!r} reason=unprintable character")
+    if len(key.encode()) > KEY_BYTES_MAX:
+        raise InvalidError(f"bad object key: key={key[:40]!r}… reason=longer than {KEY_BYTES_MAX} bytes")
+    if any(part in ("", ".", "..") for part in key.split("/")):
+        raise InvalidError(f"bad object key: key={key!r} reason=empty or relative part")
+    return key

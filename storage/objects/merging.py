@@ -1,0 +1,38 @@
+"""Joins ranges that lie near each other into one request.
+
+Place: the outermost decorator, so that every request it makes is retried and measured by itself.
+Invariant: the caller sees exactly the ranges it asked for, in its own order.
+If the process dies here nothing is lost: no state.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from storage.objects.decorator import StoreDecorator
+from storage.objects.ranges import merge_ranges, read_each
+from storage.objects.store import ByteRange, ObjectStore
+
+GAP_BYTES = 1024 * 1024
+"""Reading this much for nothing costs about what one more request costs: 0.4 ms of CPU (`load/bench_store.py`)
+against the 0.5 ms that a request takes, or 10 ms of one S3 connection's time against its 20-30 ms to the first byte."""
+
+
+class MergingStore(StoreDecorator):
+    """`get_many` with one request for all ranges that have at most `gap_bytes` between them."""
+
+    def __init__(self, inner: ObjectStore, gap_bytes: int = GAP_BYTES) -> None:
+        super().__init__(inner)
+        self._gap_bytes = gap_bytes
+
+    async def get_many(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
+        spans = merge_ranges(ranges, self._gap_bytes)
+        bodies = await read_each(self.get, key, spans)
+        starts = [span.start for span in spans]
+        found = []
+        for asked in ranges:
+            index = bisect_right(starts, asked.start) - 1
+            start = asked.start - starts[index]
+            found.append(bodies[index][start : start + asked.length])
+        return found

@@ -1,0 +1,91 @@
+"""From an address to a store that is ready to use.
+
+Place: called once by whoever composes a process (cli), for each bucket.
+Invariant: every store is dressed alike, from the inside out:
+  measured   every request that the bucket sees is counted
+  hedged     a slow request gets a twin, and both are counted
+  retrying   a failed request, hedged or not, is sent again
+  merging    near ranges become one request before any of that
+If the process dies here nothing is lost: connections are opened by the first request.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from config.settings import Settings
+from storage.clock import Clock
+from storage.errors import InvalidError
+from storage.objects.directory import DirectoryStore
+from storage.objects.hedging import HedgedStore
+from storage.objects.measured import MeasuredStore
+from storage.objects.memory import MemoryStore
+from storage.objects.merging import MergingStore
+from storage.objects.retrying import RetryingStore
+from storage.objects.s3 import S3Store
+from storage.objects.s3_client import S3Options
+from storage.objects.store import ObjectStore
+
+_FORMS = "s3://bucket/prefix, file:///directory or memory://name"
+
+_memory_stores: dict[str, MemoryStore] = {}
+"""By name, so that the agents of one process share `memory://name`; kept until the process ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """The settings that matter to a store, under the settings' own names and with their defaults."""
+
+    s3_endpoint: str | None = None
+    s3_region: str | None = None
+    s3_path_style: bool = False
+    s3_max_connections: int = 64
+    s3_request_timeout_ms: int = 10_000
+    store_retries: int = 5
+    store_hedge_after_ms: int = 0
+
+    @classmethod
+    def of(cls, settings: Settings) -> StoreOptions:
+        return cls(**{name: getattr(settings, name) for name in cls.__dataclass_fields__})
+
+
+def open_store(url: str, options: StoreOptions, *, clock: Clock, rng: random.Random) -> ObjectStore:
+    """The store at `url` (s3://bucket/prefix, file:///directory, memory://name).
+
+    InvalidError, saying what is wrong, for any other address. Nothing is sent yet.
+    """
+    store: ObjectStore = MeasuredStore(_plain_store(url, options, clock), clock)
+    if options.store_hedge_after_ms:
+        store = HedgedStore(store, options.store_hedge_after_ms, clock)
+    if options.store_retries:
+        store = RetryingStore(store, options.store_retries, clock, rng)
+    return MergingStore(store)
+
+
+def _plain_store(url: str, options: StoreOptions, clock: Clock) -> ObjectStore:
+    parts = urlsplit(url)
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise InvalidError(f"bad bucket address: {url!r} (no options or credentials here; use {_FORMS})")
+    match parts.scheme:
+        case "s3" if parts.netloc:
+            return S3Store(_s3_options(parts, options), clock)
+        case "file" if parts.netloc in ("", "localhost") and parts.path.strip("/"):
+            return DirectoryStore(Path(unquote(parts.path)), clock)
+        case "memory" if parts.netloc and not parts.path:
+            return _memory_stores.setdefault(parts.netloc, MemoryStore(clock))
+    raise InvalidError(f"bad bucket address: {url!r} (expected {_FORMS})")
+
+
+def _s3_options(parts: SplitResult, options: StoreOptions) -> S3Options:
+    return S3Options(
+        bucket=parts.netloc,
+        prefix=unquote(parts.path).strip("/"),
+        endpoint=options.s3_endpoint,
+        region=options.s3_region,
+        path_style=options.s3_path_style,
+        max_connections=options.s3_max_connections,
+        request_timeout_s=options.s3_request_timeout_ms / 1000,
+    )

@@ -1,0 +1,112 @@
+"""Sends again what failed and may be sent again.
+
+Place: around hedging and measuring, so that every attempt is hedged and counted.
+Invariant: an attempt sends the very bytes of the first. What the store refused for good (InvalidError)
+is raised at once. A put or delete that was ever in doubt never ends as a RetryableError, which says that nothing happened.
+If the process dies between attempts, it is as if the last one was cut: whole, or not there.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from storage.clock import Clock
+from storage.errors import (
+    AlreadyExistsError,
+    CorruptError,
+    HeadraceError,
+    OutcomeUnknownError,
+    RetryableError,
+    ThrottledError,
+)
+from storage.objects.decorator import StoreDecorator
+from storage.objects.store import ByteRange, ObjectInfo, ObjectStore
+
+BACKOFF_S = 0.05
+BACKOFF_S_MAX = 2.0
+THROTTLED_BACKOFF_S = 0.5
+THROTTLED_BACKOFF_S_MAX = 8.0
+
+_TRY_AGAIN = (RetryableError, OutcomeUnknownError, CorruptError)
+"""CorruptError too: from here a transfer that was cut looks like an object that is damaged."""
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class RetryingStore(StoreDecorator):
+    """Up to `retries` attempts after the first, after a pause drawn from 0 to a limit that doubles (full jitter)."""
+
+    def __init__(self, inner: ObjectStore, retries: int, clock: Clock, rng: random.Random) -> None:
+        super().__init__(inner)
+        self._retries = retries
+        self._clock = clock
+        self._rng = rng
+
+    async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
+        """With `if_absent`, OutcomeUnknownError when the key is taken and an earlier attempt may have taken it."""
+        return await self._attempts("put", key, lambda: self._inner.put(key, body, if_absent=if_absent))
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        return await self._attempts("get", key, lambda: self._inner.get(key, byte_range))
+
+    async def head(self, key: str) -> ObjectInfo:
+        return await self._attempts("head", key, lambda: self._inner.head(key))
+
+    async def delete_many(self, keys: Sequence[str]) -> list[str]:
+        first = keys[0] if keys else ""
+        return await self._attempts("delete", first, lambda: self._inner.delete_many(keys))
+
+    async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        """Goes on after the last key that was seen."""
+        attempt = 0
+        while True:
+            try:
+                async for info in self._inner.list_objects(prefix, start_after=start_after):
+                    yield info
+                    start_after, attempt = info.key, 0
+                return
+            except _TRY_AGAIN as error:
+                attempt += 1
+                if attempt > self._retries:
+                    raise
+                await self._pause("list", prefix, attempt, error)
+
+    async def _attempts(self, operation: str, key: str, call: Callable[[], Awaitable[T]]) -> T:
+        doubt: OutcomeUnknownError | None = None
+        attempt = 0
+        while True:
+            try:
+                return await call()
+            except AlreadyExistsError as error:
+                if doubt is None:
+                    raise
+                text = f"key is taken, perhaps by an earlier attempt of this put: key={key} check=read it"
+                raise OutcomeUnknownError(text) from error
+            except _TRY_AGAIN as error:
+                if isinstance(error, OutcomeUnknownError):
+                    doubt = error
+                attempt += 1
+                if attempt > self._retries:
+                    if doubt is None or doubt is error:
+                        raise
+                    raise doubt from error
+                await self._pause(operation, key, attempt, error)
+
+    async def _pause(self, operation: str, key: str, attempt: int, error: HeadraceError) -> None:
+        throttled = isinstance(error, ThrottledError)
+        first, most = (THROTTLED_BACKOFF_S, THROTTLED_BACKOFF_S_MAX) if throttled else (BACKOFF_S, BACKOFF_S_MAX)
+        pause_s = self._rng.uniform(0, min(most, first * 2 ** (attempt - 1)))
+        logger.info(
+            "store request failed, trying again: operation=%s key=%s attempt=%d pause_ms=%d error=%s",
+            operation,
+            key,
+            attempt,
+            pause_s * 1000,
+            error,
+        )
+        await self._clock.sleep(pause_s)

@@ -1,0 +1,183 @@
+"""Objects in S3 or anything that speaks like it.
+
+Place: under the decorators; the only file that sends requests to a bucket.
+Invariant: a put that returned is whole and unaltered in the store. S3 answers 200 only after it read
+Content-Length bytes (else 400 IncompleteBody) whose CRC32C is the one we sent (else 400 BadDigest), and
+keeps that CRC32C; when its answer carries a CRC32C it is compared here as well. So `put`'s answer is the
+proof, and `head` is for a put whose answer was lost. A server that ignores the checksum header
+still proves the length.
+If the process dies in a put, S3 drops the half-received body: nothing is visible, nothing is kept.
+Time-outs: `request_timeout_s` covers a request whole, the wait for a pooled connection included.
+Keys are listed in key order by S3 general purpose buckets; directory buckets (S3 Express) list in none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+import crc32c
+
+from storage.clock import Clock
+from storage.errors import CorruptError, UnavailableError
+from storage.objects.keys import check_key
+from storage.objects.ranges import check_range, read_each
+from storage.objects.s3_body import RequestBody
+from storage.objects.s3_client import S3Options, new_client, send_bodies_at_once
+from storage.objects.s3_errors import REQUEST_FAILURES, translate
+from storage.objects.store import ByteRange, ObjectInfo
+
+PAGE_KEYS = 1000
+"""Keys in one listing or deletion request: S3's limit."""
+
+logger = logging.getLogger(__name__)
+
+
+def _never() -> bool:
+    return False
+
+
+def _always() -> bool:
+    return True
+
+
+class S3Store:
+    """One bucket and prefix. Connects at the first request, inside the running loop; one loop per store."""
+
+    def __init__(self, options: S3Options, clock: Clock) -> None:
+        """`clock` only stamps `modified_ms` of a put's answer, which carries no time of its own."""
+        self._options = options
+        self._clock = clock
+        self._bucket = options.bucket
+        self._prefix = f"{options.prefix}/" if options.prefix else ""
+        self._connecting = asyncio.Lock()
+        self._connections = AsyncExitStack()
+        self._client: Any = None
+        self._closed = False
+
+    async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
+        view = memoryview(body).cast("B")
+        checksum = base64.b64encode(crc32c.crc32c(view).to_bytes(4, "big")).decode()
+        content = RequestBody(view)
+        condition = {"IfNoneMatch": "*"} if if_absent else {}
+        async with self._request("put", key, in_doubt=lambda: content.consumed) as client:
+            answer = await client.put_object(
+                Bucket=self._bucket,
+                Key=self._name(key),
+                Body=content,
+                ContentLength=view.nbytes,
+                ChecksumCRC32C=checksum,
+                **condition,
+            )
+        if (stored := answer.get("ChecksumCRC32C", checksum)) != checksum:
+            raise CorruptError(f"stored body differs from what was sent: key={key} crc32c={stored} sent={checksum}")
+        return ObjectInfo(key, view.nbytes, self._clock.wall_ms(), _etag(answer))
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        asked = {}
+        if byte_range is not None:
+            check_range(byte_range)
+            asked["Range"] = f"bytes={byte_range.start}-{byte_range.start + byte_range.length - 1}"
+        async with self._request("get", key) as client:
+            answer = await client.get_object(Bucket=self._bucket, Key=self._name(key), **asked)
+            async with answer["Body"] as stream:
+                body: bytes = await stream.read()
+        if byte_range is not None:
+            _check_part(key, byte_range, answer.get("ContentRange", ""), len(body))
+        return body
+
+    async def get_many(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """One request per range, side by side, as far as `max_connections` goes; MergingStore joins near ranges."""
+        return await read_each(self.get, key, ranges)
+
+    async def head(self, key: str) -> ObjectInfo:
+        async with self._request("head", key) as client:
+            answer = await client.head_object(Bucket=self._bucket, Key=self._name(key))
+        return ObjectInfo(key, answer["ContentLength"], _modified_ms(answer), _etag(answer))
+
+    async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        query = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, "MaxKeys": PAGE_KEYS}
+        if start_after:
+            query["StartAfter"] = self._prefix + start_after
+        while True:
+            async with self._request("list", prefix) as client:
+                page = await client.list_objects_v2(**query)
+            for entry in page.get("Contents", ()):
+                key = entry["Key"].removeprefix(self._prefix)
+                yield ObjectInfo(key, entry["Size"], _modified_ms(entry), _etag(entry))
+            if not page.get("IsTruncated"):
+                return
+            query["ContinuationToken"] = page["NextContinuationToken"]
+
+    async def delete_many(self, keys: Sequence[str]) -> list[str]:
+        """In requests of 1,000. What the store refuses to delete is logged and left out of the answer."""
+        names = list(dict.fromkeys(self._name(key) for key in keys))
+        confirmed: list[str] = []
+        for start in range(0, len(names), PAGE_KEYS):
+            confirmed += await self._delete(names[start : start + PAGE_KEYS])
+        return confirmed
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._connections.aclose()
+
+    async def _delete(self, names: list[str]) -> list[str]:
+        objects = [{"Key": name} for name in names]
+        async with self._request("delete", names[0], in_doubt=_always) as client:
+            answer = await client.delete_objects(Bucket=self._bucket, Delete={"Objects": objects, "Quiet": False})
+        deleted = {entry["Key"] for entry in answer.get("Deleted", ())}
+        for refusal in answer.get("Errors", ()):
+            if refusal.get("Code") == "NoSuchKey":
+                deleted.add(refusal["Key"])
+            else:
+                logger.warning("delete refused: key=%s code=%s", refusal.get("Key"), refusal.get("Code"))
+        return [name.removeprefix(self._prefix) for name in names if name in deleted]
+
+    def _name(self, key: str) -> str:
+        return check_key(self._prefix + check_key(key))
+
+    @asynccontextmanager
+    async def _request(self, operation: str, key: str, *, in_doubt: Callable[[], bool] = _never) -> AsyncIterator[Any]:
+        """The client, for one request within its time limit; errors become ours.
+
+        `in_doubt` is asked when the request failed: whether it may have changed the store.
+        """
+        try:
+            async with asyncio.timeout(self._options.request_timeout_s):
+                yield await self._connected()
+        except REQUEST_FAILURES as error:
+            request = f"operation={operation} bucket={self._bucket} key={key}"
+            raise translate(error, request, in_doubt=in_doubt()) from error
+
+    async def _connected(self) -> Any:
+        async with self._connecting:
+            if self._closed:
+                raise UnavailableError(f"store is closed: bucket={self._bucket}")
+            if self._client is None:
+                self._client = await self._connections.enter_async_context(new_client(self._options))
+                send_bodies_at_once(self._client)
+        return self._client
+
+
+def _check_part(key: str, byte_range: ByteRange, content_range: str, received: int) -> None:
+    """CorruptError unless the answer is exactly the asked part: S3 cuts a range at the object's end in silence."""
+    last = byte_range.start + byte_range.length - 1
+    if received != byte_range.length or not content_range.startswith(f"bytes {byte_range.start}-{last}/"):
+        raise CorruptError(
+            f"range not served whole: key={key} start={byte_range.start} length={byte_range.length} "
+            f"received={received} content_range={content_range!r}"
+        )
+
+
+def _etag(answer: dict[str, Any]) -> str:
+    return str(answer.get("ETag", "")).strip('"')
+
+
+def _modified_ms(answer: dict[str, Any]) -> int:
+    modified: datetime = answer["LastModified"]
+    return round(modified.timestamp() * 1000)

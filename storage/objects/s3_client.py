@@ -1,0 +1,77 @@
+"""How we talk to S3: addresses, time-outs, and the settings that make a request cheap.
+
+Place: under S3Store; aioboto3 does the signing and the parsing.
+Invariant: one request here is one request on the wire. Botocore's retries are off, and what aiohttp
+would repeat in silence is stopped by RequestBody: retrying is a decorator's, where it is counted.
+If the process dies here nothing is lost: connections close.
+
+Cost (load/bench_store.py prints it): as aioboto3 comes, a PUT's body is hashed twice in Python's loop.
+`when_required` and `payload_signing_enabled=False` together end that, over http and https alike; the
+first alone makes botocore sign the body with SHA-256 instead. What they gave up is put back at a
+fortieth of the price: S3Store sends the body's CRC32C (hardware), which S3 checks before it answers.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import aioboto3
+from aiobotocore.config import AioConfig
+from botocore.handlers import add_expect_header
+
+from storage.errors import InvalidError
+from storage.objects.keys import check_key
+
+CONNECT_TIMEOUT_S_MAX = 3.0
+"""A connection that is not up by then is tried elsewhere; requests have their own, longer limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Options:
+    """Where the objects lie. `endpoint`, `region` None: AWS and its environment. InvalidError for nonsense."""
+
+    bucket: str
+    prefix: str = ""
+    endpoint: str | None = None
+    region: str | None = None
+    path_style: bool = False
+    max_connections: int = 64
+    request_timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.prefix:
+            check_key(self.prefix)
+        if self.endpoint is not None:
+            parts = urlsplit(self.endpoint)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise InvalidError(f"bad s3.endpoint: {self.endpoint!r} (expected http://host:port or https://host)")
+
+
+def new_client(options: S3Options) -> AbstractAsyncContextManager[Any]:
+    """An aioboto3 S3 client, connected lazily; credentials come from the standard AWS chain."""
+    client: AbstractAsyncContextManager[Any] = aioboto3.Session().client(
+        "s3",
+        endpoint_url=options.endpoint,
+        region_name=options.region,
+        config=AioConfig(
+            connect_timeout=min(CONNECT_TIMEOUT_S_MAX, options.request_timeout_s),
+            read_timeout=options.request_timeout_s,
+            max_pool_connections=options.max_connections,
+            retries={"total_max_attempts": 1},
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            s3={
+                "addressing_style": "path" if options.path_style else "auto",
+                "payload_signing_enabled": False,
+            },
+        ),
+    )
+    return client
+
+
+def send_bodies_at_once(client: Any) -> None:
+    """Do not wait for "100 Continue" before a body: that is a round trip per PUT, and some servers never send it."""
+    client.meta.events.unregister("before-call.s3", add_expect_header)

@@ -1,0 +1,145 @@
+"""What a failed S3 request means: every error of botocore and aiohttp as one of ours.
+
+Place: around each request of S3Store.
+Invariant: UnavailableError and ThrottledError are only raised when the request certainly changed
+nothing. A put or delete that may have reached the store and got no definite refusal is
+OutcomeUnknownError: that includes 500, 502 and 504, which a proxy or a store may send after it acted.
+If the process dies here nothing is lost: no state.
+"""
+
+from __future__ import annotations
+
+import socket
+from http import HTTPStatus
+
+import aiohttp
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    CredentialRetrievalError,
+    EndpointConnectionError,
+    IncompleteReadError,
+    MetadataRetrievalError,
+    NoCredentialsError,
+    NoRegionError,
+    ParamValidationError,
+    PartialCredentialsError,
+    ProxyConnectionError,
+    SSLError,
+    TokenRetrievalError,
+)
+
+from storage.errors import (
+    AlreadyExistsError,
+    CorruptError,
+    HeadraceError,
+    InvalidError,
+    NotFoundError,
+    OutcomeUnknownError,
+    ThrottledError,
+    UnavailableError,
+)
+
+REQUEST_FAILURES = (BotoCoreError, ClientError, aiohttp.ClientError, OSError, TimeoutError)
+"""Everything that a request may raise without being a bug of ours."""
+
+_NEVER_SENT = (
+    ConnectTimeoutError,
+    CredentialRetrievalError,
+    MetadataRetrievalError,
+    ProxyConnectionError,
+    SSLError,
+    TokenRetrievalError,
+    aiohttp.ClientConnectorError,
+    socket.gaierror,
+)
+_MISCONFIGURED: dict[type[Exception], str] = {
+    NoCredentialsError: "the AWS credential chain: no credentials were found",
+    PartialCredentialsError: "the AWS credential chain: key or secret is missing",
+    NoRegionError: "s3.region",
+    ParamValidationError: "the bucket's name",
+    aiohttp.ClientConnectorCertificateError: "the server's certificate, or AWS_CA_BUNDLE",
+}
+
+_BY_CODE: dict[str, type[HeadraceError]] = {
+    "BadDigest": CorruptError,
+    "ConditionalRequestConflict": UnavailableError,
+    "IncompleteBody": CorruptError,
+    "InvalidRange": CorruptError,
+    "NoSuchBucket": InvalidError,
+    "OperationAborted": UnavailableError,
+    "RequestTimeout": UnavailableError,
+    "ServiceUnavailable": UnavailableError,
+    "XAmzContentChecksumMismatch": CorruptError,
+}
+_BY_STATUS: dict[int, type[HeadraceError]] = {
+    HTTPStatus.NOT_FOUND: NotFoundError,
+    HTTPStatus.REQUEST_TIMEOUT: UnavailableError,
+    HTTPStatus.PRECONDITION_FAILED: AlreadyExistsError,
+    HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE: CorruptError,
+    HTTPStatus.TOO_MANY_REQUESTS: ThrottledError,
+    HTTPStatus.NOT_IMPLEMENTED: InvalidError,
+    HTTPStatus.SERVICE_UNAVAILABLE: ThrottledError,
+}
+_CHECKS: dict[str, str] = {
+    "301": "s3.region",
+    "403": "the AWS credentials, and their policy for this bucket and prefix",
+    "501": "whether the server supports this request (conditional puts need If-None-Match)",
+    "AuthorizationHeaderMalformed": "s3.region",
+    "InvalidAccessKeyId": "the AWS credentials",
+    "NoSuchBucket": "the bucket's name, and s3.endpoint",
+    "PermanentRedirect": "s3.region",
+    "RequestTimeTooSkewed": "this machine's clock",
+    "SignatureDoesNotMatch": "the AWS secret key",
+}
+_CHECK_ANYTHING = "bucket, s3.endpoint, s3.region and s3.path.style"
+
+
+def translate(error: Exception, request: str, *, in_doubt: bool) -> HeadraceError:
+    """The error to raise from `error`.
+
+    `request` names operation, bucket and key. `in_doubt`: it would change the store, and may have reached it.
+    """
+    if isinstance(error, ClientError):
+        return _refused(error, request, in_doubt)
+    cause = _cause(error)
+    text = f"store unreachable: {request} error={type(cause).__name__}: {cause}"
+    for kind, check in _MISCONFIGURED.items():
+        if isinstance(cause, kind):
+            return InvalidError(f"{text} check={check}")
+    if isinstance(cause, _NEVER_SENT):
+        return UnavailableError(text)
+    if isinstance(cause, (IncompleteReadError, aiohttp.ClientPayloadError)) and not in_doubt:
+        return CorruptError(f"body cut short: {request} error={cause}")
+    return OutcomeUnknownError(text) if in_doubt else UnavailableError(text)
+
+
+def _cause(error: Exception) -> Exception:
+    """What aiobotocore wrapped: it calls every lost connection an EndpointConnectionError."""
+    if isinstance(error, (EndpointConnectionError, SSLError)):
+        cause = error.kwargs.get("error")
+        if isinstance(cause, Exception):
+            return cause
+    return error
+
+
+def _refused(error: ClientError, request: str, in_doubt: bool) -> HeadraceError:
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    text = f"store refused: {request} status={status} code={code}"
+    kind = _kind(code, status)
+    if kind is InvalidError:
+        return InvalidError(f"{text} check={_CHECKS.get(code) or _CHECKS.get(str(status)) or _CHECK_ANYTHING}")
+    if kind is None:
+        return OutcomeUnknownError(text) if in_doubt else UnavailableError(text)
+    return kind(text)
+
+
+def _kind(code: str, status: int) -> type[HeadraceError] | None:
+    """The error's class; None for a failure inside the store, which says nothing about what it did."""
+    if code.startswith(("SlowDown", "Throttl")):
+        return ThrottledError
+    if kind := _BY_CODE.get(code) or _BY_STATUS.get(status):
+        return kind
+    return None if status >= HTTPStatus.INTERNAL_SERVER_ERROR else InvalidError
