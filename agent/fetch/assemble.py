@@ -1,0 +1,44 @@
+"""What one reader gets of one partition: batches under their real offsets, not copied.
+
+Place: last step of the read path before the reply is encoded.
+Invariant: an extent's batches are added all at once or, when one of them is unsound, not at all; base
+offset and leader epoch stand in 16 fresh bytes in front of the stored rest.
+If the process dies here clients repeat their fetch.
+"""
+
+from __future__ import annotations
+
+from agent.fetch.cache import Piece
+from agent.fetch.walk import BatchStart, walk
+from metastore.values import Extent
+from storage.records.patch import PATCHED_BYTES, patched_header
+
+
+class Portion:
+    """Grows extent by extent. `buffers` hold `size_bytes` of whole batches."""
+
+    __slots__ = ("buffers", "size_bytes")
+
+    def __init__(self) -> None:
+        self.buffers: list[bytes | memoryview] = []
+        self.size_bytes = 0
+
+    def add(self, extent: Extent, piece: Piece, start: BatchStart, *, max_bytes: int, at_least_one: bool) -> BatchStart:
+        """Add the batches from `start` on, where `piece` begins, while the portion stays within `max_bytes`.
+
+        With `at_least_one` the portion's first batch may exceed it. Returns where it stopped.
+        CorruptError as walk.py, and then nothing was added.
+        """
+        buffers: list[bytes | memoryview] = []
+        size = self.size_bytes
+        end = start
+        for batch in walk(extent, piece, start):
+            if size + len(batch.data) > max_bytes and not (at_least_one and size == 0):
+                break
+            buffers.append(patched_header(batch.header.batch_length, batch.offset, extent.leader_epoch))
+            buffers.append(batch.data[PATCHED_BYTES:])
+            size += len(batch.data)
+            end = batch.next
+        self.buffers += buffers
+        self.size_bytes = size
+        return end

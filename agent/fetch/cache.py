@@ -1,0 +1,148 @@
+"""The chunk cache: recently written files whole, recently read ones in aligned chunks.
+
+Place: between read.py and the object store, for readers near the high watermark.
+Invariant: a chunk is loaded by one GET however many readers want it; its bytes are immutable, so a
+view handed out stays right after eviction. Never more than `capacity_bytes` are held (views that
+readers still hold come on top).
+Segment files differ in length and a GET past the end is refused, so the last chunk is loaded only
+up to where live bytes are known to lie (`live_end`), and again, longer, should more become known.
+If the process dies here the next one reads from the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import OrderedDict
+from typing import NamedTuple
+
+from agent.fetch import metrics
+from storage.errors import CorruptError
+from storage.file_id import object_key
+from storage.objects.store import ByteRange, ObjectStore
+
+CHUNK_BYTES = 4 * 1024 * 1024
+"""Few GETs for a file of the usual 8 MiB, and one for the small files of a quiet cluster."""
+
+_WHOLE = -1
+
+_Entry = tuple[uuid.UUID, int]
+"""File and chunk number; _WHOLE for a file that was put whole."""
+
+
+class Piece(NamedTuple):
+    """Bytes of a segment file. `checked`: they never left this process since their CRCs were checked."""
+
+    data: memoryview
+    checked: bool
+
+
+class ChunkCache:
+    """Byte-bounded, least recently used goes first."""
+
+    def __init__(self, store: ObjectStore, *, capacity_bytes: int, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self._store = store
+        self._capacity = capacity_bytes
+        self._chunk_bytes = chunk_bytes
+        self._held = 0
+        self._entries: OrderedDict[_Entry, memoryview] = OrderedDict()
+        self._loads: dict[_Entry, asyncio.Task[memoryview]] = {}
+
+    def put_file(self, file_id: uuid.UUID, data: bytes | memoryview) -> None:
+        """Keep a file that this agent has just written, without copying it."""
+        self._keep((file_id, _WHOLE), memoryview(data).toreadonly())
+
+    def peek(self, file_id: uuid.UUID, start: int, end: int) -> Piece | None:
+        """The bytes from `start` to `end` if all of them are here; no input or output."""
+        whole = self._entries.get((file_id, _WHOLE))
+        if whole is not None and end <= len(whole):
+            self._entries.move_to_end((file_id, _WHOLE))
+            return Piece(whole[start:end], checked=True)
+        parts = []
+        for chunk, first, last in self._pieces(start, end):
+            data = self._entries.get((file_id, chunk))
+            if data is None or len(data) < last:
+                return None
+            self._entries.move_to_end((file_id, chunk))
+            parts.append(data[first:last])
+        return Piece(_joined(parts), checked=False)
+
+    async def read(self, file_id: uuid.UUID, start: int, end: int, live_end: int = 0) -> Piece:
+        """The bytes from `start` to `end`, loaded if need be; what the store raises. `live_end` as above."""
+        piece = self.peek(file_id, start, end)
+        if piece is not None:
+            return piece
+        wanted = list(self._pieces(start, end))
+        chunks = await asyncio.gather(*(self._chunk((file_id, chunk), last, live_end) for chunk, _, last in wanted))
+        parts = [data[first:last] for data, (_, first, last) in zip(chunks, wanted, strict=True)]
+        return Piece(_joined(parts), checked=False)
+
+    def forget(self, file_id: uuid.UUID) -> None:
+        """Drop what is held of a file that turned out to be missing or corrupt."""
+        for entry in [entry for entry in self._entries if entry[0] == file_id]:
+            self._held -= len(self._entries.pop(entry))
+        metrics.CACHE_BYTES.set(self._held)
+
+    async def close(self) -> None:
+        """End the loads in progress; their readers see them cancelled."""
+        loads = list(self._loads.values())
+        for load in loads:
+            load.cancel()
+        await asyncio.gather(*loads, return_exceptions=True)
+
+    def _pieces(self, start: int, end: int) -> list[tuple[int, int, int]]:
+        """(chunk, first byte in it, byte after the last in it) for each chunk that `start` to `end` touches."""
+        size = self._chunk_bytes
+        return [
+            (chunk, max(start - chunk * size, 0), min(end - chunk * size, size))
+            for chunk in range(start // size, (end - 1) // size + 1)
+        ]
+
+    async def _chunk(self, entry: _Entry, length: int, live_end: int) -> memoryview:
+        """At least the first `length` bytes of a chunk."""
+        while True:
+            data = self._entries.get(entry)
+            if data is not None and len(data) >= length:
+                return data
+            load = self._loads.get(entry)
+            if load is not None:  # somebody else's, which may turn out too short for this reader
+                data = await asyncio.shield(load)
+                if len(data) >= length:
+                    return data
+                continue
+            known = min(live_end - entry[1] * self._chunk_bytes, self._chunk_bytes)
+            load = asyncio.create_task(self._load(entry, max(length, known)))
+            self._loads[entry] = load
+            load.add_done_callback(lambda done: self._loaded(entry, done))
+            # Shielded: the load goes on for the others when this reader's connection closes.
+            return await asyncio.shield(load)
+
+    async def _load(self, entry: _Entry, length: int) -> memoryview:
+        file_id, chunk = entry
+        data = await self._store.get(object_key(file_id), ByteRange(chunk * self._chunk_bytes, length))
+        if len(data) != length:
+            raise CorruptError(f"short read: file={file_id} chunk={chunk} wanted={length} got={len(data)}")
+        view = memoryview(data)
+        self._keep(entry, view)
+        return view
+
+    def _loaded(self, entry: _Entry, load: asyncio.Task[memoryview]) -> None:
+        del self._loads[entry]
+        if not load.cancelled():
+            load.exception()  # each reader raised it; without a reader left, nobody needs it
+
+    def _keep(self, entry: _Entry, data: memoryview) -> None:
+        if len(data) > self._capacity:
+            return
+        replaced = self._entries.pop(entry, None)
+        self._held += len(data) - (len(replaced) if replaced is not None else 0)
+        self._entries[entry] = data
+        while self._held > self._capacity:
+            _, evicted = self._entries.popitem(last=False)
+            self._held -= len(evicted)
+        metrics.CACHE_BYTES.set(self._held)
+
+
+def _joined(parts: list[memoryview]) -> memoryview:
+    """One view; copies only what lies across chunks."""
+    return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))

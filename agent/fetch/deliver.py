@@ -1,0 +1,222 @@
+"""From located extents to each reader's batches, within the limits of the request.
+
+Place: between the long poll, which knows that there is enough to send, and the reply.
+Invariant: limits hold for the response and for each partition, but for one batch per response, which
+goes to the first partition in an order that is rotated anew each time: nobody starves behind a
+partition that lags or has huge batches. A file that is missing or corrupt is asked of the primary
+once more (compaction may have swapped it away), then it is a storage error: never a loop, never a
+wrong byte.
+If the process dies here clients repeat their fetch.
+Source: KIP-74 (limits, one batch at least).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from agent.fetch import metrics
+from agent.fetch.assemble import Portion
+from agent.fetch.cache import ChunkCache, Piece
+from agent.fetch.locate import Located, Locator
+from agent.fetch.read import Slice, SliceReader
+from agent.fetch.seek import Seeker
+from agent.fetch.walk import BatchStart, first_size, start_of
+from metastore.values import Extent, ExtentQuery
+from storage.errors import CorruptError, HeadraceError, NotFoundError
+from storage.records.header import HEADER_BYTES
+
+T = TypeVar("T")
+
+HISTORICAL_BYTES = 16 * 1024 * 1024
+"""The most that a response carries when some of it is historical: bounds what backfills hold in memory."""
+
+
+_GONE_OR_UNSOUND = (NotFoundError, CorruptError)
+
+
+class Job(NamedTuple):
+    """One partition that has something to deliver; `number` is its place among the queries."""
+
+    number: int
+    query: ExtentQuery
+    place: Located
+
+
+class Stretch(NamedTuple):
+    """A part of an extent: the batches from `start` on, and the slice that should hold what fits."""
+
+    extent: Extent
+    start: BatchStart
+    slice: Slice
+
+
+Outcome = Portion | HeadraceError
+
+
+class Delivery:
+    """Turns located extents into portions."""
+
+    def __init__(
+        self, locator: Locator, reader: SliceReader, seeker: Seeker, cache: ChunkCache, rng: random.Random
+    ) -> None:
+        self._locator = locator
+        self._reader = reader
+        self._cache = cache
+        self._seeker = seeker
+        self._rng = rng
+
+    async def deliver(
+        self, queries: Sequence[ExtentQuery], located: Sequence[Located], max_bytes: int
+    ) -> list[tuple[Located, Outcome]]:
+        """One (what is known of the partition, its batches or the error) per query, in order.
+
+        `max_bytes` bounds the response, each query's own `max_bytes` its partition.
+        """
+        places = list(located)
+        jobs = self._rotated([Job(i, queries[i], place) for i, place in enumerate(places) if place.extents])
+        if not all(job.place.recent for job in jobs):
+            max_bytes = min(max_bytes, HISTORICAL_BYTES)
+        outcomes = await self._attempt(jobs, max_bytes)
+        lost = [job for job in jobs if isinstance(outcomes.get(job.number), _GONE_OR_UNSOUND)]
+        if lost:
+            again = await self._ask_again(lost)
+            places = [again.get(i, place) for i, place in enumerate(places)]
+            jobs = [Job(job.number, job.query, places[job.number]) for job in lost if places[job.number].extents]
+            for job in lost:
+                del outcomes[job.number]
+            left = max_bytes - sum(portion.size_bytes for portion in outcomes.values() if isinstance(portion, Portion))
+            outcomes |= await self._attempt(jobs, left, at_least_one=left == max_bytes)
+        _report(queries, outcomes)
+        return [(place, outcomes.get(i) or Portion()) for i, place in enumerate(places)]
+
+    def _rotated(self, jobs: list[Job]) -> list[Job]:
+        first = self._rng.randrange(len(jobs)) if len(jobs) > 1 else 0
+        return jobs[first:] + jobs[:first]
+
+    async def _ask_again(self, lost: Sequence[Job]) -> dict[int, Located]:
+        """What the primary says now of partitions whose files were missing or corrupt, by number."""
+        for job in lost:
+            for extent in job.place.extents:
+                self._cache.forget(extent.file_id)
+        places = await self._locator.locate_at_primary([job.query for job in lost])
+        return {job.number: place for job, place in zip(lost, places, strict=True)}
+
+    async def _attempt(self, jobs: Sequence[Job], max_bytes: int, *, at_least_one: bool = True) -> dict[int, Outcome]:
+        """Outcomes by number, in the order of `jobs` until `max_bytes` are full; the rest get none."""
+        chosen = _within(jobs, max_bytes)
+        starts = await self._starts(chosen)
+        plans = [
+            start if isinstance(start, HeadraceError) else _stretches(job.place, start, limit)
+            for (job, limit), start in zip(chosen, starts, strict=True)
+        ]
+        slices = [stretch.slice for plan in plans if isinstance(plan, list) for stretch in plan]
+        pieces = dict(zip(slices, await self._reader.read(slices), strict=True))
+        outcomes: dict[int, Outcome] = {}
+        left = max_bytes
+        for (job, _), plan in zip(chosen, plans, strict=True):
+            try:
+                limit = max(min(job.query.max_bytes, left), 0)
+                portion = await self._fill(_sound(plan), pieces, limit, at_least_one=at_least_one)
+                at_least_one = at_least_one and not portion.buffers
+                left -= portion.size_bytes
+                outcomes[job.number] = portion
+            except HeadraceError as error:
+                outcomes[job.number] = error
+        return outcomes
+
+    async def _starts(self, chosen: Sequence[tuple[Job, int]]) -> list[BatchStart | HeadraceError]:
+        """Where each job begins. Extents that are entered midway for the first time are searched side by side."""
+        firsts = [(job.place.extents[0], job.query.offset, job.place.recent) for job, _ in chosen]
+        known = [self._seeker.known_start(extent, offset) for extent, offset, _ in firsts]
+        searches = [
+            self._seeker.find_start(extent, offset, recent=recent)
+            for (extent, offset, recent), start in zip(firsts, known, strict=True)
+            if start is None
+        ]
+        found = iter(await asyncio.gather(*searches)) if searches else iter(())
+        return [next(found) if start is None else start for start in known]
+
+    async def _fill(
+        self, plan: Sequence[Stretch], pieces: Mapping[Slice, Piece | HeadraceError], limit: int, *, at_least_one: bool
+    ) -> Portion:
+        """The portion that the stretches give. What fails after the first extent ends it; the next fetch meets it."""
+        portion = Portion()
+        for extent, start, wanted in plan:
+            try:
+                piece = _sound(pieces[wanted])
+                if at_least_one and not portion.buffers:
+                    piece = await self._whole_first(extent, start, wanted, piece)
+                end = portion.add(extent, piece, start, max_bytes=limit, at_least_one=at_least_one)
+            except HeadraceError:
+                if portion.buffers:
+                    break
+                raise
+            if end.position < extent.position + extent.length:
+                if end != start:
+                    self._seeker.remember(extent, end)
+                break
+        return portion
+
+    async def _whole_first(self, extent: Extent, start: BatchStart, wanted: Slice, piece: Piece) -> Piece:
+        """`piece`, or a larger one when it does not hold its first batch."""
+        size = first_size(extent, piece, start)
+        if size <= len(piece.data):
+            return piece
+        (larger,) = await self._reader.read([wanted._replace(end=start.position + size)])
+        return _sound(larger)
+
+
+def available_bytes(query: ExtentQuery, place: Located) -> int:
+    """About how many bytes the reader can have. An extent that it enters midway counts by its share of offsets."""
+    if not place.extents:
+        return 0
+    first = place.extents[0]
+    skipped = max(query.offset - first.base_offset, 0) * first.length // (first.last_offset - first.base_offset + 1)
+    return min(sum(extent.length for extent in place.extents) - skipped, query.max_bytes)
+
+
+def _within(jobs: Sequence[Job], max_bytes: int) -> list[tuple[Job, int]]:
+    """The jobs that fit `max_bytes`, at least one, each with the bytes it may take."""
+    chosen: list[tuple[Job, int]] = []
+    left = max_bytes
+    for job in jobs:
+        if left <= 0 and chosen:
+            break
+        limit = max(min(job.query.max_bytes, left), 0)
+        chosen.append((job, limit))
+        left -= min(available_bytes(job.query, job.place), limit)
+    return chosen
+
+
+def _stretches(place: Located, start: BatchStart, limit: int) -> list[Stretch]:
+    """Slices of the extents in order, `limit` bytes of them from `start` on, and at least a header."""
+    plan: list[Stretch] = []
+    for extent in place.extents:
+        if plan:
+            start = start_of(extent)
+        end = extent.position + extent.length
+        stop = min(end, start.position + max(limit, HEADER_BYTES))
+        plan.append(Stretch(extent, start, Slice(extent.file_id, start.position, stop, place.recent)))
+        limit -= stop - start.position
+        if stop < end or limit <= 0:
+            break
+    return plan
+
+
+def _sound(value: T | HeadraceError) -> T:
+    if isinstance(value, HeadraceError):
+        raise value
+    return value
+
+
+def _report(queries: Sequence[ExtentQuery], outcomes: Mapping[int, Outcome]) -> None:
+    """Count what is delivered; count and log what could not be."""
+    for number, outcome in outcomes.items():
+        if isinstance(outcome, Portion):
+            metrics.BYTES.inc(outcome.size_bytes)
+        else:
+            key, offset, _ = queries[number]
+            metrics.report_unreadable(key, f"offset={offset}", outcome)

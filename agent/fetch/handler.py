@@ -1,0 +1,163 @@
+"""The Fetch handler: a request in, a long poll, a reply.
+
+Place: between the listener and the read path plan -> locate -> read -> assemble.
+Invariant: the reply comes when there is enough to send, when something is wrong, when the client's
+patience ends or when the agent drains; never later. One partition's error is no other's. A waiting
+fetch asks nobody anything: it looks at the index when the feed brought something.
+If the process dies here clients repeat their fetch elsewhere.
+Source: KIP-74 (limits), KIP-227 (sessions), KIP-516 (topic ids). No transactions yet, so the last
+stable offset is the high watermark and no transaction is aborted, whatever the isolation level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.view import ClusterView
+from agent.fetch.assemble import Portion
+from agent.fetch.deliver import Delivery, Outcome, available_bytes
+from agent.fetch.index import LOOK_AGAIN
+from agent.fetch.locate import Located, Locator, Place
+from agent.fetch.plan import Target, TopicRef, resolve, unknown_topic
+from agent.fetch.sessions import FetchSessions, Ref
+from agent.fetch.waiters import Waiters
+from agent.listener.request import Request, Response
+from agent.protocol.errors import stored_data_error
+from agent.protocol.fetch_codec import (
+    FIRST_BY_ID,
+    AbortedTransaction,
+    FetchPartition,
+    FetchPartitionReply,
+    FetchReply,
+    FetchRequest,
+    FetchTopicReply,
+    decode_fetch,
+    encode_fetch_response,
+)
+from metastore.values import ExtentQuery
+from storage.clock import Clock
+
+READ_COMMITTED = 1
+
+Answer = tuple[Ref, FetchPartitionReply]
+
+
+class FetchHandler:
+    """Serves API key 1. `max_bytes` bounds every response, whatever its request allows."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        sessions: FetchSessions,
+        locator: Locator,
+        delivery: Delivery,
+        waiters: Waiters,
+        clock: Clock,
+        *,
+        max_bytes: int,
+    ) -> None:
+        self._view = view
+        self._sessions = sessions
+        self._locator = locator
+        self._delivery = delivery
+        self._waiters = waiters
+        self._clock = clock
+        self._max_bytes = max_bytes
+        self._draining = False
+
+    async def handle(self, request: Request) -> Response:
+        """Any version from 4 to 18. InvalidError for a body that is not a Fetch request."""
+        version = request.api_version
+        fetch = decode_fetch(request.body, version)
+        exchange = self._sessions.open(fetch, by_id=version >= FIRST_BY_ID)
+        if exchange.error:
+            reply = FetchReply([], error_code=exchange.error)
+        else:
+            replies = await self._serve(fetch, exchange.wanted, request.received_at + fetch.max_wait_ms / 1000)
+            reply = FetchReply(_by_topic(exchange.narrow(replies)), session_id=exchange.session_id)
+        return Response(encode_fetch_response(request.correlation_id, version, reply))
+
+    def drain(self) -> None:
+        """Answer every waiting fetch with what there is, and let none wait from now on."""
+        self._draining = True
+        self._waiters.notify_all(LOOK_AGAIN)
+
+    async def _serve(self, fetch: FetchRequest, wanted: Mapping[Ref, FetchPartition], deadline: float) -> list[Answer]:
+        """One reply per wanted partition, in order. `deadline` on the clock's monotonic time."""
+        resolved = await resolve(
+            self._view, [Target(topic, index, p.current_leader_epoch) for (topic, index), p in wanted.items()]
+        )
+        queries = [
+            ExtentQuery(answer.key, partition.fetch_offset, partition.max_bytes)
+            for answer, partition in zip(resolved, wanted.values(), strict=True)
+            if not answer.error
+        ]
+        max_bytes = min(fetch.max_bytes, self._max_bytes)
+        worth_waiting = bool(queries) and len(queries) == len(resolved)
+        located = await self._poll(queries, min(fetch.min_bytes, max_bytes) if worth_waiting else 0, deadline)
+        delivered = iter(await self._delivery.deliver(queries, located, max_bytes))
+        aborted: list[AbortedTransaction] | None = [] if fetch.isolation_level == READ_COMMITTED else None
+        return [
+            (ref, FetchPartitionReply(ref[1], answer.error) if answer.error else _reply(ref, *next(delivered), aborted))
+            for ref, answer in zip(wanted, resolved, strict=True)
+        ]
+
+    async def _poll(self, queries: Sequence[ExtentQuery], min_bytes: int, deadline: float) -> list[Located]:
+        """The extents, once there are `min_bytes` of them, or something is wrong, or the time is up."""
+        located = await self._locator.locate(queries)
+        if self._missing(queries, located, min_bytes, deadline) <= 0:
+            return located
+        with self._waiters.watch(query.partition_key for query in queries) as waiter:
+            while True:
+                waiter.reset()
+                located = await self._locator.locate(queries)
+                missing = self._missing(queries, located, min_bytes, deadline)
+                if missing <= 0:
+                    return located
+                await waiter.wait(missing, self._clock, deadline - self._clock.monotonic())
+
+    def _missing(
+        self, queries: Sequence[ExtentQuery], located: Sequence[Located], min_bytes: int, deadline: float
+    ) -> int:
+        """How many bytes must still arrive to end the wait; 0 when nothing is waited for."""
+        if self._draining or self._clock.monotonic() >= deadline:
+            return 0
+        if any(place.place is not Place.FOUND for place in located):
+            return 0
+        return min_bytes - sum(map(available_bytes, queries, located))
+
+
+def _reply(ref: Ref, place: Located, outcome: Outcome, aborted: list[AbortedTransaction] | None) -> FetchPartitionReply:
+    topic, index = ref
+    if place.place is Place.GONE:
+        return FetchPartitionReply(index, unknown_topic(topic))
+    if place.failure is not None:
+        return FetchPartitionReply(index, stored_data_error(place.failure))
+    reply = FetchPartitionReply(
+        index,
+        high_watermark=place.high_watermark,
+        last_stable_offset=place.high_watermark,
+        log_start_offset=place.log_start_offset,
+        aborted_transactions=aborted,
+    )
+    if place.place is Place.OUT_OF_RANGE:
+        reply.error_code = ErrorCode.offset_out_of_range
+    elif isinstance(outcome, Portion):
+        reply.records = outcome.buffers
+    else:
+        reply.error_code = stored_data_error(outcome)
+    return reply
+
+
+def _by_topic(answers: Sequence[Answer]) -> list[FetchTopicReply]:
+    """Replies under their topics, named as the request named them."""
+    topics: dict[TopicRef, FetchTopicReply] = {}
+    for (topic, _), reply in answers:
+        found = topics.get(topic)
+        if found is None:
+            found = FetchTopicReply(topic, None, []) if isinstance(topic, str) else FetchTopicReply(None, topic, [])
+            topics[topic] = found
+        found.partitions.append(reply)
+    return list(topics.values())

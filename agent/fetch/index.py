@@ -1,0 +1,204 @@
+"""The tail index: what this agent knows, from the commit feed, about the newest extents.
+
+Place: first place where a fetch looks (locate.py); fed by feed.py, completed by primary answers.
+Invariant: a partition's extents here are gap-free in offsets and end where the feed has come to.
+Whatever is uncertain is forgotten, and a forgotten partition is asked of the primary: the index may
+lag, it never invents. Two sources meet without a race because high watermark and log start only
+grow within one life of the metastore, and because nothing is learnt from a primary answer that was
+asked for before something was forgotten (`generation`).
+If the process dies here nothing is lost: the next one starts at the feed's heads with an empty index.
+"""
+
+from __future__ import annotations
+
+import uuid
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict, deque
+from operator import attrgetter
+from typing import NamedTuple
+
+from metastore.keys import commit_shard
+from metastore.values import Extent, FeedKind, FeedPage, FeedRow, PartitionExtents
+
+LOOK_AGAIN = 1 << 62
+"""Said of a key instead of a number of new bytes: what a waiting fetch believed no longer holds."""
+
+EXTENTS_MAX = 65_536
+"""Extents kept over all partitions; about 20 MB. The oldest arrival goes first."""
+
+FILES_MAX = 8_192
+"""Files whose live end is remembered."""
+
+_base_offset = attrgetter("base_offset")
+_last_offset = attrgetter("last_offset")
+
+
+class Sight(NamedTuple):
+    """What a reader at one offset of a partition can have. Offsets in records."""
+
+    log_start_offset: int
+    high_watermark: int
+    extents: list[Extent]
+    """From the one that holds the offset on, in order; empty at the high watermark."""
+
+
+class _Tail:
+    """One partition. Offsets are lower bounds until the primary `confirmed` them once."""
+
+    __slots__ = ("confirmed", "extents", "high_watermark", "log_start_offset")
+
+    def __init__(self) -> None:
+        self.extents: list[Extent] = []
+        self.high_watermark = 0
+        self.log_start_offset = 0
+        self.confirmed = False
+
+
+class TailIndex:
+    """Per partition: recent extents, high watermark, log start. `positions` is what the feed is asked with."""
+
+    def __init__(self, shards: int, extents_max: int = EXTENTS_MAX) -> None:
+        self.positions: dict[int, int] = {}
+        self.generation = 0
+        """Counts everything that was forgotten. Take it before asking the primary, give it to `observe`."""
+        self._shards = shards
+        self._extents_max = extents_max
+        self._incarnation: uuid.UUID | None = None
+        self._tails: dict[int, _Tail] = {}
+        self._arrivals: deque[int] = deque()  # keys of the extents held, oldest first
+        self._file_ends: OrderedDict[uuid.UUID, int] = OrderedDict()
+
+    def look(self, key: int, offset: int, max_bytes: int) -> Sight | None:
+        """Extents from `offset` on, about `max_bytes` of them; None when only the primary can tell."""
+        tail = self._tails.get(key)
+        if tail is None or not tail.confirmed:
+            return None
+        if offset == tail.high_watermark:
+            return Sight(tail.log_start_offset, tail.high_watermark, [])
+        extents = tail.extents
+        if not extents or not max(extents[0].base_offset, tail.log_start_offset) <= offset <= extents[-1].last_offset:
+            return None
+        first = bisect_left(extents, offset, key=_last_offset)
+        return Sight(tail.log_start_offset, tail.high_watermark, up_to(extents, first, max_bytes))
+
+    def high_watermark(self, key: int) -> int:
+        """The newest high watermark that was heard of; 0 when nothing was."""
+        tail = self._tails.get(key)
+        return tail.high_watermark if tail else 0
+
+    def live_end(self, file_id: uuid.UUID) -> int:
+        """Where the last live byte lies that the feed named in this file; 0 when it named none."""
+        return self._file_ends.get(file_id, 0)
+
+    def observe(self, answer: PartitionExtents, generation: int) -> None:
+        """Learn watermark and log start from the primary, unless something was forgotten since `generation`."""
+        key = answer.partition_key
+        if generation != self.generation or commit_shard(key, self._shards) not in self.positions:
+            return
+        if not answer.known:
+            self._tails.pop(key, None)
+            return
+        tail = self._tails.setdefault(key, _Tail())
+        tail.high_watermark = max(tail.high_watermark, answer.high_watermark)
+        tail.confirmed = True
+        self._move_log_start(tail, answer.log_start_offset)
+
+    def apply(self, page: FeedPage) -> dict[int, int]:
+        """Take a page in. Returns what waiting fetches must hear: key -> new bytes, or LOOK_AGAIN."""
+        if page.incarnation_id != self._incarnation:
+            heard = self.forget_all()
+            self._incarnation = page.incarnation_id
+            self.positions = dict(page.heads)
+            return heard
+        heard = {}
+        for shard in page.lost_shards:
+            self._forget_shard(shard, page.heads[shard], heard)
+        for row in page.rows:
+            self._apply_row(row, heard)
+        for shard, head in page.heads.items():
+            if shard not in self.positions:
+                self.positions[shard] = head
+            elif head < self.positions[shard]:  # the feed went back without saying so
+                self._forget_shard(shard, head, heard)
+        return heard
+
+    def forget_all(self) -> dict[int, int]:
+        """Forget every partition and position: the next page is the first one. Returns as `apply` does."""
+        heard = dict.fromkeys(self._tails, LOOK_AGAIN)
+        self.generation += 1
+        self._incarnation = None
+        self._tails.clear()
+        self._arrivals.clear()
+        self._file_ends.clear()
+        self.positions = {}
+        return heard
+
+    def _forget_shard(self, shard: int, position: int, heard: dict[int, int]) -> None:
+        keys = [key for key in self._tails if commit_shard(key, self._shards) == shard]
+        self._forget_keys(keys, heard)
+        self.positions[shard] = position
+
+    def _forget_keys(self, keys: list[int], heard: dict[int, int]) -> None:
+        self.generation += 1
+        for key in keys:
+            self._tails.pop(key, None)
+            heard[key] = LOOK_AGAIN
+
+    def _apply_row(self, row: FeedRow, heard: dict[int, int]) -> None:
+        position = self.positions.get(row.shard)
+        if position is None or row.seq <= position:
+            return
+        if row.seq != position + 1:  # rows are missing: nothing of this shard is certain any more
+            self._forget_shard(row.shard, row.seq, heard)
+        self.positions[row.shard] = row.seq
+        if row.kind is FeedKind.COMMIT:
+            for extent in row.extents:
+                self._append(extent)
+                heard[extent.partition_key] = heard.get(extent.partition_key, 0) + extent.length
+        elif row.kind is FeedKind.LOG_START:
+            for move in row.log_starts:
+                self._move_log_start(self._tails.setdefault(move.partition_key, _Tail()), move.log_start_offset)
+        elif row.kind is FeedKind.SWAP:
+            for extent in row.extents:
+                self._drop_through(extent.partition_key, extent.last_offset)
+        else:
+            self._forget_keys(row.deleted_keys, heard)
+
+    def _append(self, extent: Extent) -> None:
+        key = extent.partition_key
+        tail = self._tails.setdefault(key, _Tail())
+        if tail.extents and extent.base_offset != tail.extents[-1].last_offset + 1:
+            # Commits of a shard leave no gap and never go back: what was held is of another life.
+            self.generation += 1
+            tail = self._tails[key] = _Tail()
+        tail.extents.append(extent)
+        tail.high_watermark = max(tail.high_watermark, extent.last_offset + 1)
+        self._arrivals.append(key)
+        while len(self._arrivals) > self._extents_max:
+            oldest = self._tails.get(self._arrivals.popleft())
+            if oldest is not None and oldest.extents:
+                del oldest.extents[0]
+        end = extent.position + extent.length
+        self._file_ends[extent.file_id] = max(end, self._file_ends.get(extent.file_id, 0))
+        if len(self._file_ends) > FILES_MAX:
+            self._file_ends.popitem(last=False)
+
+    def _drop_through(self, key: int, last_offset: int) -> None:
+        """A swap replaced extents up to `last_offset`: who reads there asks the primary."""
+        tail = self._tails.get(key)
+        if tail is not None:
+            del tail.extents[: bisect_right(tail.extents, last_offset, key=_base_offset)]
+
+    def _move_log_start(self, tail: _Tail, log_start_offset: int) -> None:
+        tail.log_start_offset = max(tail.log_start_offset, log_start_offset)
+        del tail.extents[: bisect_left(tail.extents, log_start_offset, key=_last_offset)]
+
+
+def up_to(extents: list[Extent], first: int, max_bytes: int) -> list[Extent]:
+    """`extents[first:]` until they hold `max_bytes`; at least one."""
+    held = 0
+    for end in range(first, len(extents)):
+        held += extents[end].length
+        if held >= max_bytes:
+            return extents[first : end + 1]
+    return extents[first:]

@@ -1,0 +1,167 @@
+"""The ListOffsets handler: earliest, latest, by timestamp.
+
+Place: between the listener and the metastore; opens extents only for timestamps.
+Invariant: every answer comes from the primary, because consumers start, and decide whether they are
+caught up, by it. One partition's error is no other's.
+If the process dies here clients repeat their request.
+Source: Kafka's ListOffsetsRequest.json; KIP-734 (-3), KIP-405 (-4), KIP-1005 (-5), KIP-1023 (-6).
+Nothing is tiered here: the local log starts where the log starts, and the tiered offsets are -1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.view import ClusterView
+from agent.fetch.metrics import report_unreadable
+from agent.fetch.plan import Target, resolve
+from agent.fetch.timestamps import TimestampSearch
+from agent.listener.request import Request, Response
+from agent.protocol import typed
+from agent.protocol.errors import stored_data_error
+from metastore.api import ReadApi
+from metastore.values import OffsetAnswer, OffsetKind, OffsetQuery
+from storage.errors import CorruptError, HeadraceError, NotFoundError
+
+log = logging.getLogger(__name__)
+
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+_FIRST_VERSION = {
+    OffsetKind.LATEST: 0,
+    OffsetKind.EARLIEST: 0,
+    OffsetKind.MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The version from which on a special timestamp means something; Kafka refuses it below."""
+
+
+class Found(NamedTuple):
+    """What is said of one partition; -1 stands for "none"."""
+
+    error: int = ErrorCode.none
+    offset: int = -1
+    timestamp: int = -1
+    leader_epoch: int = -1
+
+
+class ListOffsetsHandler:
+    """Serves API key 2."""
+
+    def __init__(self, view: ClusterView, metastore: ReadApi, search: TimestampSearch) -> None:
+        self._view = view
+        self._metastore = metastore
+        self._search = search
+
+    async def handle(self, request: Request) -> Response:
+        """Any version from 1 to 11. InvalidError for a body that is not a ListOffsets request."""
+        schema, entity = typed.decode(request)
+        asked = [(topic.name, partition) for topic in entity.topics for partition in topic.partitions]
+        found = iter(await self._find_all(asked, request.api_version))
+        topics = tuple(
+            schema.make(
+                "ListOffsetsTopicResponse",
+                name=topic.name,
+                partitions=tuple(_partition_response(schema, p.partition_index, next(found)) for p in topic.partitions),
+            )
+            for topic in entity.topics
+        )
+        return typed.reply(request, schema.response(throttle_time=typed.NO_THROTTLE, topics=topics))
+
+    async def _find_all(self, asked: Sequence[tuple[str, Any]], version: int) -> list[Found]:
+        """One answer per asked partition, in order."""
+        targets = [Target(name, p.partition_index, getattr(p, "current_leader_epoch", -1)) for name, p in asked]
+        times = Counter((target.topic, target.partition) for target in targets)
+        found: list[Found | None] = []
+        questions = []
+        for target, (_, partition), resolved in zip(targets, asked, await resolve(self._view, targets), strict=True):
+            duplicate = times[target.topic, target.partition] > 1
+            verdict = _without_asking(partition.timestamp, version, resolved.error, duplicate=duplicate)
+            found.append(verdict)
+            if verdict is None:
+                timestamp = OffsetKind.EARLIEST if partition.timestamp == EARLIEST_LOCAL else partition.timestamp
+                questions.append(OffsetQuery(resolved.key, timestamp))
+        answers = iter(await self._answer(questions))
+        return [next(answers) if verdict is None else verdict for verdict in found]
+
+    async def _answer(self, questions: Sequence[OffsetQuery]) -> list[Found]:
+        """One call for all questions; then extents are opened side by side."""
+        if not questions:
+            return []
+        try:
+            answers = await self._ask(questions)
+        except HeadraceError as error:
+            log.warning("offsets not listed: partitions=%d error=%s", len(questions), error)
+            return [Found(stored_data_error(error))] * len(questions)
+        opened = iter(
+            await asyncio.gather(
+                *(self._open(q, *answer) for q, answer in zip(questions, answers, strict=True) if answer[0].extent)
+            )
+        )
+        return [next(opened) if answer.extent else _without_opening(answer) for answer, _ in answers]
+
+    async def _ask(self, questions: Sequence[OffsetQuery]) -> list[tuple[OffsetAnswer, int]]:
+        """The primary's answers, each with the partition's log start where a record will be looked for."""
+        by_record = [q for q in questions if q.timestamp not in (OffsetKind.LATEST, OffsetKind.EARLIEST)]
+        starts = [OffsetQuery(q.partition_key, OffsetKind.EARLIEST) for q in by_record]
+        answers = await self._metastore.list_offsets([*questions, *starts])
+        log_starts = {s.partition_key: a.offset for s, a in zip(starts, answers[len(questions) :], strict=True)}
+        return [(answers[i], log_starts.get(q.partition_key, -1)) for i, q in enumerate(questions)]
+
+    async def _open(self, question: OffsetQuery, answer: OffsetAnswer, log_start_offset: int) -> Found:
+        """The record that the question asks for. A missing or corrupt file is asked of the primary once more."""
+        try:
+            try:
+                return await self._first_record(question, answer, log_start_offset)
+            except (NotFoundError, CorruptError):
+                ((answer, log_start_offset),) = await self._ask([question])
+                return await self._first_record(question, answer, log_start_offset)
+        except HeadraceError as error:
+            report_unreadable(question.partition_key, f"timestamp={question.timestamp}", error)
+            return Found(stored_data_error(error))
+
+    async def _first_record(self, question: OffsetQuery, answer: OffsetAnswer, log_start_offset: int) -> Found:
+        if answer.extent is None:
+            return _without_opening(answer)
+        newest = question.timestamp == OffsetKind.MAX_TIMESTAMP
+        timestamp = answer.extent.max_timestamp if newest else question.timestamp
+        record = await self._search.first_record(answer.extent, log_start_offset, timestamp)
+        return Found() if record is None else Found(ErrorCode.none, *record)
+
+
+def _without_asking(timestamp: int, version: int, error: int, *, duplicate: bool) -> Found | None:
+    """What is known of a partition before the metastore is asked, if that settles it."""
+    if duplicate:
+        return Found(ErrorCode.invalid_request)
+    if timestamp < 0 and version < _FIRST_VERSION.get(timestamp, version + 1):
+        return Found(ErrorCode.unsupported_version)
+    if error:
+        return Found(error)
+    return Found() if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD) else None
+
+
+def _without_opening(answer: OffsetAnswer) -> Found:
+    if not answer.known:
+        return Found(ErrorCode.unknown_topic_or_partition)
+    return Found(offset=answer.offset, leader_epoch=answer.leader_epoch)
+
+
+def _partition_response(schema: typed.Schema, index: int, found: Found) -> Any:
+    return schema.make(
+        "ListOffsetsPartitionResponse",
+        partition_index=index,
+        error_code=ErrorCode(found.error),
+        timestamp=found.timestamp,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch,
+    )

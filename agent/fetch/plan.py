@@ -1,0 +1,85 @@
+"""From the names in a request to partition keys, or the error that each name deserves.
+
+Place: first step of Fetch and ListOffsets, before anything is looked up.
+Invariant: a request resolves each name against one image. Nothing is called unknown, and no leader
+epoch too new, before the image caught up with the metadata log's head.
+If the process dies here clients repeat their request.
+Source: KIP-320 (leader epochs), KIP-516 (topic ids).
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.view import ClusterView
+from agent.protocol.errors import stored_data_error
+from metastore.log.image import MetadataImage
+from storage.errors import HeadraceError
+
+log = logging.getLogger(__name__)
+
+TopicRef = str | uuid.UUID
+"""A topic as the request names it."""
+
+_MAY_BE_NEWS = frozenset(
+    (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id, ErrorCode.unknown_leader_epoch)
+)
+
+
+class Target(NamedTuple):
+    """A partition of a request; `leader_epoch` is the client's, -1 if it sent none."""
+
+    topic: TopicRef
+    partition: int
+    leader_epoch: int
+
+
+class Resolved(NamedTuple):
+    """`key` names the partition when `error` is none, else it is -1."""
+
+    key: int
+    error: int = ErrorCode.none
+
+
+async def resolve(view: ClusterView, targets: Sequence[Target]) -> list[Resolved]:
+    """One answer per target, in order."""
+    image = view.image
+    answers = [_resolve(image, target) for target in targets]
+    if all(answer.error not in _MAY_BE_NEWS for answer in answers):
+        return answers
+    try:
+        image = await view.catch_up()
+    except HeadraceError as error:
+        log.warning("names not resolved: metadata log not readable: error=%s", error)
+        failed = Resolved(-1, stored_data_error(error))
+        return [failed if answer.error in _MAY_BE_NEWS else answer for answer in answers]
+    return [_resolve(image, target) for target in targets]
+
+
+def unknown_topic(topic: TopicRef) -> ErrorCode:
+    """What a client is told of a topic that does not exist, by the way it named it."""
+    return ErrorCode.unknown_topic_or_partition if isinstance(topic, str) else ErrorCode.unknown_topic_id
+
+
+def _resolve(image: MetadataImage, target: Target) -> Resolved:
+    if isinstance(target.topic, str):
+        topic = image.topics_by_name.get(target.topic)
+    else:
+        topic = image.topics_by_id.get(target.topic)
+    if topic is None:
+        return Resolved(-1, unknown_topic(target.topic))
+    key = topic.key(target.partition)
+    if key is None:
+        return Resolved(-1, ErrorCode.unknown_topic_or_partition)
+    if target.leader_epoch >= 0:
+        current = topic.leader_epochs[target.partition]
+        if target.leader_epoch < current:
+            return Resolved(-1, ErrorCode.fenced_leader_epoch)
+        if target.leader_epoch > current:
+            return Resolved(-1, ErrorCode.unknown_leader_epoch)
+    return Resolved(key)

@@ -1,0 +1,73 @@
+"""Finding one batch inside an extent: the one that holds an offset, or the first that is new enough.
+
+Place: before delivery, when a reader begins in the middle of an extent; and in ListOffsets.
+Invariant: every batch that is stepped over was judged (walk.py), so a found offset is the real one.
+Only `WINDOW_BYTES` of the extent are held at a time, or one batch if that is larger.
+If the process dies here nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agent.fetch.read import Slice, SliceReader
+from agent.fetch.resume import ResumeHints
+from agent.fetch.walk import BatchStart, FoundBatch, first_size, start_of, walk
+from metastore.values import Extent
+from storage.errors import CorruptError, HeadraceError
+
+WINDOW_BYTES = 1024 * 1024
+
+
+class Seeker:
+    """Looks into extents; remembers in `hints` what it found."""
+
+    def __init__(self, reader: SliceReader, hints: ResumeHints) -> None:
+        self._reader = reader
+        self._hints = hints
+
+    def known_start(self, extent: Extent, offset: int) -> BatchStart | None:
+        """Where the batch that holds `offset` begins, if that is known without reading.
+
+        The extent's start for any offset before it.
+        """
+        return start_of(extent) if offset <= extent.base_offset else self._hints.find(extent, offset)
+
+    def remember(self, extent: Extent, start: BatchStart) -> None:
+        """A reader stopped before `start` and will come back for it."""
+        self._hints.remember(extent, start.offset, start)
+
+    async def find_start(self, extent: Extent, offset: int, *, recent: bool) -> BatchStart | HeadraceError:
+        """The same by reading; or what kept it from being read."""
+        try:
+            found = await self.first_batch(extent, lambda b: offset < b.next.offset, start_of(extent), recent=recent)
+        except HeadraceError as error:
+            return error
+        if found is None:
+            return CorruptError(f"offset not in its extent: offset={offset} extent={extent}")
+        start = BatchStart(found.position, found.offset)
+        self._hints.remember(extent, offset, start)
+        return start
+
+    async def first_batch(
+        self, extent: Extent, wanted: Callable[[FoundBatch], bool], start: BatchStart, *, recent: bool
+    ) -> FoundBatch | None:
+        """The first batch of the extent from `start` on that is `wanted`; None when none is.
+
+        Raises what reading raises, and CorruptError as walk.py does.
+        """
+        end = extent.position + extent.length
+        window = WINDOW_BYTES
+        while start.position < end:
+            stop = min(start.position + window, end)
+            (piece,) = await self._reader.read([Slice(extent.file_id, start.position, stop, recent)])
+            if isinstance(piece, HeadraceError):
+                raise piece
+            before = start
+            for batch in walk(extent, piece, start):
+                if wanted(batch):
+                    return batch
+                start = batch.next
+            # A batch larger than the window is read whole in the next round.
+            window = max(WINDOW_BYTES, first_size(extent, piece, start)) if start == before else WINDOW_BYTES
+        return None

@@ -1,0 +1,109 @@
+"""The read path, composed: what the rest of the agent starts, feeds and asks.
+
+Place: the agent's process registers `handle_fetch` and `handle_list_offsets` with the dispatcher; the
+write path calls `on_flushed` and `on_committed`, and takes file births from `database_now_ms`.
+Invariant: nothing is served before the feed was polled once; nothing here outlives `close`.
+If the process dies here nothing is lost: no state but memory.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+
+from agent.cluster.view import ClusterView
+from agent.fetch.cache import ChunkCache
+from agent.fetch.deliver import Delivery
+from agent.fetch.feed import FeedFollower
+from agent.fetch.handler import FetchHandler
+from agent.fetch.index import TailIndex
+from agent.fetch.list_offsets import ListOffsetsHandler
+from agent.fetch.locate import Locator
+from agent.fetch.read import SliceReader
+from agent.fetch.resume import ResumeHints
+from agent.fetch.seek import Seeker
+from agent.fetch.sessions import FetchSessions
+from agent.fetch.timestamps import TimestampSearch
+from agent.fetch.waiters import Waiters
+from agent.listener.request import Request, Response
+from config.settings import Settings
+from metastore.api import ReadApi
+from storage.clock import Clock
+from storage.objects.store import ObjectStore
+
+
+class FetchService:
+    """`on_metadata_moved` is called when the metadata log's head lies beyond the view's image."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        metastore: ReadApi,
+        view: ClusterView,
+        settings: Settings,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        on_metadata_moved: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._view = view
+        self._on_metadata_moved = on_metadata_moved
+        self._cache = ChunkCache(store, capacity_bytes=settings.cache_bytes)
+        index = TailIndex(view.commit_shards)
+        waiters = Waiters()
+        self._feed = FeedFollower(
+            metastore,
+            index,
+            waiters,
+            clock,
+            interval_ms=settings.feed_poll_interval_ms,
+            on_metadata=self._on_metadata,
+        )
+        reader = SliceReader(store, self._cache, index.live_end)
+        seeker = Seeker(reader, ResumeHints())
+        locator = Locator(index, metastore)
+        delivery = Delivery(locator, reader, seeker, self._cache, rng)
+        sessions = FetchSessions(clock, rng)
+        self._fetch = FetchHandler(
+            view, sessions, locator, delivery, waiters, clock, max_bytes=settings.fetch_max_bytes
+        )
+        self._list_offsets = ListOffsetsHandler(view, metastore, TimestampSearch(metastore, seeker))
+
+    async def start(self) -> None:
+        """Poll the feed once, then follow it. Raises what the first poll raises."""
+        await self._feed.start()
+
+    async def handle_fetch(self, request: Request) -> Response:
+        """API key 1, versions 4-18."""
+        return await self._fetch.handle(request)
+
+    async def handle_list_offsets(self, request: Request) -> Response:
+        """API key 2, versions 1-11."""
+        return await self._list_offsets.handle(request)
+
+    def on_flushed(self, file_id: uuid.UUID, segment: bytes | memoryview) -> None:
+        """This agent stored a file: keep its bytes for tail readers. Nobody may change them afterwards."""
+        self._cache.put_file(file_id, segment)
+
+    def on_committed(self) -> None:
+        """This agent committed something: poll the feed now."""
+        self._feed.poke()
+
+    def database_now_ms(self) -> int:
+        """The database's clock, for the birth of file ids. UnavailableError before `start`."""
+        return self._feed.database_now_ms()
+
+    def drain(self) -> None:
+        """Answer waiting fetches at once; from now on none waits."""
+        self._fetch.drain()
+
+    async def close(self) -> None:
+        """Drain, and end everything in the background."""
+        self.drain()
+        await self._feed.close()
+        await self._cache.close()
+
+    def _on_metadata(self, metadata_offset: int) -> None:
+        if metadata_offset > self._view.image.offset:
+            self._on_metadata_moved()

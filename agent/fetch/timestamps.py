@@ -1,0 +1,73 @@
+"""The first record that is new enough: a timestamp look-up's second half.
+
+Place: under ListOffsets; the metastore named the first extent that may hold the record.
+Invariant: the answer is a record that may be read (at or above the log start) whose own timestamp
+reaches the wanted one, and no earlier one does. Batches whose header promises more than its records
+hold are passed over.
+If the process dies here clients repeat their request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from agent.fetch.seek import Seeker
+from agent.fetch.walk import FoundBatch, start_of
+from metastore.api import ReadApi
+from metastore.values import Extent, ExtentQuery
+from storage.records.codec import decode_records
+
+ALL_BYTES = 2**31 - 1
+
+
+class FoundRecord(NamedTuple):
+    """`timestamp` in ms."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class TimestampSearch:
+    """Opens extents, batches and records; raises what reading them raises."""
+
+    def __init__(self, metastore: ReadApi, seeker: Seeker) -> None:
+        self._metastore = metastore
+        self._seeker = seeker
+
+    async def first_record(self, extent: Extent, log_start_offset: int, timestamp: int) -> FoundRecord | None:
+        """The first record from `log_start_offset` on whose timestamp is `timestamp` or later, from `extent` on."""
+        candidate: Extent | None = extent
+        while candidate is not None:
+            found = await self._in_extent(candidate, log_start_offset, timestamp)
+            if found is not None:
+                return found
+            candidate = await self._next_candidate(candidate, timestamp)
+        return None
+
+    async def _in_extent(self, extent: Extent, log_start_offset: int, timestamp: int) -> FoundRecord | None:
+        def may_hold(batch: FoundBatch) -> bool:
+            return batch.header.max_timestamp >= timestamp and batch.next.offset > log_start_offset
+
+        start = start_of(extent)
+        while batch := await self._seeker.first_batch(extent, may_hold, start, recent=False):
+            records = await asyncio.to_thread(decode_records, batch.data)
+            for record in records:
+                offset = batch.offset + record.offset - batch.header.base_offset
+                if record.timestamp >= timestamp and offset >= log_start_offset:
+                    return FoundRecord(offset, record.timestamp, extent.leader_epoch)
+            start = batch.next
+        return None
+
+    async def _next_candidate(self, extent: Extent, timestamp: int) -> Extent | None:
+        """The next extent that may hold the record; the first one rarely disappoints, so this may be slow."""
+        key, offset = extent.partition_key, extent.last_offset + 1
+        while True:
+            (answer,) = await self._metastore.find_extents([ExtentQuery(key, offset, ALL_BYTES)])
+            for later in answer.extents:
+                if later.max_timestamp >= timestamp:
+                    return later
+            if not answer.extents:
+                return None
+            offset = answer.extents[-1].last_offset + 1

@@ -1,0 +1,86 @@
+"""Waiting fetches, by the partitions that they wait for.
+
+Place: between the feed, which says what arrived, and the long poll in handler.py.
+Invariant: what is heard between `reset` and `wait` ends the wait at once, so no arrival is slept
+through. A waiter hears byte counts only; what it may deliver it looks up again itself.
+If the process dies here clients repeat their fetch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from agent.fetch import metrics
+from storage.clock import Clock
+
+
+class Waiter:
+    """One waiting fetch."""
+
+    __slots__ = ("_heard", "_needed", "_woken")
+
+    def __init__(self) -> None:
+        self._heard = 0
+        self._needed = 0
+        self._woken: asyncio.Future[None] | None = None
+
+    def reset(self) -> None:
+        """What was heard until now is known: the caller looks at the index next."""
+        self._heard = 0
+
+    def hear(self, new_bytes: int) -> None:
+        """Something arrived for one of the partitions."""
+        self._heard += new_bytes
+        if self._heard >= self._needed and self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    async def wait(self, needed_bytes: int, clock: Clock, seconds: float) -> None:
+        """Return once `needed_bytes` were heard of since `reset`, or after `seconds`."""
+        if self._heard >= needed_bytes or seconds <= 0:
+            return
+        self._needed = needed_bytes
+        self._woken = woken = asyncio.get_running_loop().create_future()
+        timer = asyncio.ensure_future(clock.sleep(seconds))
+        timer.add_done_callback(lambda _: None if woken.done() else woken.set_result(None))
+        try:
+            await woken
+        finally:
+            self._woken = None
+            timer.cancel()
+
+
+class Waiters:
+    """All of them; `notify` costs what is heard, not what waits."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[int, set[Waiter]] = {}
+
+    @contextmanager
+    def watch(self, keys: Iterable[int]) -> Iterator[Waiter]:
+        """A waiter on all `keys` for as long as the block runs."""
+        keys = set(keys)
+        waiter = Waiter()
+        for key in keys:
+            self._by_key.setdefault(key, set()).add(waiter)
+        metrics.WAITING.inc()
+        try:
+            yield waiter
+        finally:
+            metrics.WAITING.dec()
+            for key in keys:
+                waiting = self._by_key[key]
+                waiting.discard(waiter)
+                if not waiting:
+                    del self._by_key[key]
+
+    def notify(self, heard: Mapping[int, int]) -> None:
+        """Tell whoever waits for these keys: key -> new bytes."""
+        for key, new_bytes in heard.items():
+            for waiter in self._by_key.get(key, ()):
+                waiter.hear(new_bytes)
+
+    def notify_all(self, new_bytes: int) -> None:
+        """Tell everybody."""
+        self.notify(dict.fromkeys(self._by_key, new_bytes))
