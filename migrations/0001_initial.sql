@@ -57,6 +57,12 @@ CREATE TABLE agent_leases (
     node_id          int         PRIMARY KEY,
     last_contact_at  timestamptz NOT NULL
 ) WITH (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+-- Tells the agents' silence from the metastore's own (functions/lease_watch.sql).
+CREATE TABLE lease_watch (
+    singleton        boolean     PRIMARY KEY DEFAULT true CHECK (singleton),
+    last_contact_at  timestamptz NOT NULL,               -- of whoever holds no lease: refused registrations
+    resumed_at       timestamptz NOT NULL                -- contacts resumed after everybody was silent
+);
 
 -- The commit. Lock order: commit shards ascending, then file ids.
 CREATE TABLE commit_shards (
@@ -156,3 +162,4 @@ CREATE TABLE group_offsets (
     committed_at   timestamptz NOT NULL,
     PRIMARY KEY (group_id, partition_key)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
+CREATE INDEX group_offsets_partition ON group_offsets (partition_key);  -- a topic's deletion finds its rows

@@ -15,10 +15,13 @@ from contextlib import contextmanager
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
-from storage.errors import HeadraceError, InvalidError, OutcomeUnknownError, UnavailableError
+from storage.errors import AlreadyExistsError, HeadraceError, InvalidError, OutcomeUnknownError, UnavailableError
 
 _INVALID_CLASSES = frozenset({"0A", "21", "22", "23", "42", "54", "P0"})
 """Not supported, cardinality, data, constraint, syntax or access rule, size limit, raised by a function."""
+
+_NOT_MIGRATED = frozenset({"42P01", "42703", "42883"})
+"""Undefined table, column, function."""
 
 
 @contextmanager
@@ -33,8 +36,12 @@ def translated(operation: str, *, writes: bool) -> Iterator[None]:
 def translate(error: psycopg.Error, operation: str, *, writes: bool) -> HeadraceError:
     """The HeadraceError for a failed statement (`writes`: whether it would have changed anything)."""
     message = f"{operation} failed: sqlstate={error.sqlstate or 'none'} {_first_line(error)}"
+    if error.sqlstate in _NOT_MIGRATED:
+        message += " (was `headrace migrate` run?)"
     if isinstance(error, PoolTimeout | PoolClosed | TooManyRequests):
         return UnavailableError(message)
+    if isinstance(error, psycopg.errors.UniqueViolation):
+        return AlreadyExistsError(message)
     if _rolled_back(error):
         invalid = error.sqlstate is not None and error.sqlstate[:2] in _INVALID_CLASSES
         return InvalidError(message) if invalid else UnavailableError(message)

@@ -68,6 +68,7 @@ def migrate(url: str, *, commit_shards: int = 8, cluster_id: str | None = None) 
         applied = [file.name for file in sql_files(MIGRATIONS) if _apply(connection, file)]
         with connection.transaction():
             _take_lock(connection)
+            connection.execute("SET LOCAL check_function_bodies = off")  # they call each other in any order
             for file in sql_files(FUNCTIONS):
                 _execute_file(connection, file)
             return _describe(connection, tuple(applied), commit_shards, cluster_id)
@@ -160,6 +161,9 @@ def _create_cluster(connection: Connection, commit_shards: int, cluster_id: str 
     connection.execute(
         "INSERT INTO commit_shards (shard, seq) SELECT shard, 0 FROM generate_series(0, %s - 1) AS shard",
         (commit_shards,),
+    )
+    connection.execute(
+        "INSERT INTO lease_watch (last_contact_at, resumed_at) VALUES (clock_timestamp(), clock_timestamp())"
     )
     # tick 0 lies long before any real slot: the first rotation clears all of them
     connection.execute("INSERT INTO log_slots (name, cleared_tick) VALUES ('commit_log', 0), ('commit_answers', 0)")

@@ -1,0 +1,38 @@
+-- Store a consumer group's positions, all or none; answers the partitions that are there, or NULL
+-- when p_coordinator_epoch is no longer the group's (NULL: a consumer without a generation).
+-- Locks: shares the group's row (a claim waits), then the partitions' rows (a deletion waits), then
+-- the offsets by partition. Idempotent: yes, the same positions are written again.
+-- Cost: one upsert per partition.
+CREATE OR REPLACE FUNCTION commit_group_offsets(
+    p_group_id           text,
+    p_coordinator_epoch  bigint,
+    p_keys               bigint[],   -- ascending, each once
+    p_offsets            bigint[],
+    p_leader_epochs      int[],
+    p_metadata           text[]
+) RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_known bigint[];
+BEGIN
+    IF p_coordinator_epoch IS NOT NULL THEN
+        PERFORM FROM consumer_groups
+          WHERE group_id = p_group_id AND coordinator_epoch = p_coordinator_epoch FOR SHARE;
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    v_known := array(SELECT partition_key FROM partitions WHERE partition_key = ANY (p_keys)
+                      ORDER BY partition_key FOR KEY SHARE);
+
+    INSERT INTO group_offsets AS g (group_id, partition_key, committed_offset, leader_epoch, metadata, committed_at)
+    SELECT p_group_id, o.partition_key, o.committed_offset, o.leader_epoch, o.metadata, wall_time()
+      FROM unnest(p_keys, p_offsets, p_leader_epochs, p_metadata)
+           AS o (partition_key, committed_offset, leader_epoch, metadata)
+     WHERE o.partition_key = ANY (v_known)
+     ORDER BY o.partition_key
+    ON CONFLICT (group_id, partition_key) DO UPDATE
+       SET committed_offset = excluded.committed_offset, leader_epoch = excluded.leader_epoch,
+           metadata = excluded.metadata, committed_at = excluded.committed_at;
+    RETURN v_known;
+END $$;

@@ -1,0 +1,37 @@
+-- Append RemoveTopicRecords and take the topics out of the projection, unless the log has moved on:
+-- then false, and nothing happened. From then on no commit, look-up or fetch knows their partitions.
+-- Locks: metadata_head, the topics' commit shards, their partitions' rows, their group offsets.
+-- Idempotent: a repeated call finds the head moved and does nothing.
+-- Cost: three rows deleted and one queued per partition; extents and producer state are left to
+-- purge_deleted_partitions.
+CREATE OR REPLACE FUNCTION delete_topics(p_expected_head bigint, p_topic_ids uuid[], p_records bytea[]) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_names   text[];
+    v_keys    bigint[];
+    v_shards  smallint[];
+BEGIN
+    IF lock_metadata_head() <> p_expected_head THEN
+        RETURN false;
+    END IF;
+    PERFORM append_metadata(p_expected_head, p_records);
+    WITH deleted AS (DELETE FROM topics WHERE topic_id = ANY (p_topic_ids) RETURNING name)
+    SELECT array_agg(name) INTO v_names FROM deleted;
+    IF cardinality(v_names) IS DISTINCT FROM cardinality(p_topic_ids) THEN
+        RAISE EXCEPTION 'a topic is not there: topic_ids=% found=%', p_topic_ids, v_names;
+    END IF;
+    DELETE FROM configs WHERE resource_type = 2 AND resource_name = ANY (v_names);
+
+    -- partitions only change under the head's lock, so what is read before the shards' locks stands
+    SELECT array_agg(partition_key), array_agg(DISTINCT shard) INTO v_keys, v_shards
+      FROM partitions WHERE topic_id = ANY (p_topic_ids);
+    PERFORM lock_shards(v_shards);
+    PERFORM append_feed(d.shard, 3::smallint, d.payload)
+       FROM (SELECT shard, string_agg(int8send(partition_key), ''::bytea ORDER BY partition_key) AS payload
+               FROM partitions WHERE topic_id = ANY (p_topic_ids) GROUP BY shard) AS d;
+    DELETE FROM partitions WHERE partition_key = ANY (v_keys);
+    DELETE FROM partition_heads WHERE partition_key = ANY (v_keys);
+    DELETE FROM group_offsets WHERE partition_key = ANY (v_keys);
+    INSERT INTO deleted_partitions (partition_key, deleted_at) SELECT key, wall_time() FROM unnest(v_keys) AS key;
+    RETURN true;
+END $$;

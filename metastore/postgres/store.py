@@ -1,0 +1,111 @@
+"""PostgresMetastore: metastore/api.py on Postgres, each operation in the module of its path.
+
+Place: opened once per process by whoever composes it; everything else sees `metastore.api` only.
+Invariant: no state but the connection pool and the facts that never change in a cluster's life.
+If the process dies, nothing of it is left in Postgres but committed rows.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Self
+
+from config.settings import Settings
+from metastore.log.image import MetadataImage, apply
+from metastore.postgres import cluster, groups
+from metastore.postgres.migrate import MIGRATIONS, sql_files
+from metastore.postgres.pool import open_pool
+from metastore.postgres.statement import Pool, Statement
+from metastore.values import AgentRegistration, CommittedOffset, NewTopic, RegisteredAgent
+from storage.errors import InvalidError
+
+_DESCRIBE_CLUSTER = Statement("describe_cluster", writes=False)
+
+
+class PostgresMetastore:
+    """Implements metastore.api.Metastore; make it with `open`."""
+
+    def __init__(
+        self, pool: Pool, settings: Settings, cluster_id: str, incarnation_id: uuid.UUID, commit_shards: int
+    ) -> None:
+        self.pool = pool
+        self.settings = settings
+        self.cluster_id = cluster_id
+        self.incarnation_id = incarnation_id
+        self.commit_shards = commit_shards
+
+    @classmethod
+    async def open(cls, url: str, settings: Settings) -> Self:
+        """Connect to a migrated database.
+
+        InvalidError when it lacks migrations of this version; UnavailableError when it is not there.
+        """
+        pool = await open_pool(url, settings)
+        try:
+            return cls(pool, settings, *await _describe_cluster(pool))
+        except BaseException:
+            await pool.close()
+            raise
+
+    async def close(self) -> None:
+        """Close the connections; calls in flight fail."""
+        await self.pool.close()
+
+    async def load_image(self) -> MetadataImage:
+        """The cluster as of the log's head, for tools; an agent follows the log instead."""
+        image = MetadataImage()
+        while records := await self.read_metadata(image.offset):
+            image = apply(image, records)
+        return image
+
+    # -- the metadata log, topics, agents
+
+    async def metadata_head(self) -> int:
+        return await cluster.metadata_head(self.pool)
+
+    async def read_metadata(self, start_offset: int, limit: int = 10_000) -> list[bytes]:
+        return await cluster.read_metadata(self.pool, start_offset, limit)
+
+    async def create_topics(self, expected_head: int, topics: Sequence[NewTopic]) -> bool:
+        return await cluster.create_topics(self.pool, expected_head, topics)
+
+    async def delete_topics(self, expected_head: int, topic_ids: Sequence[uuid.UUID]) -> bool:
+        return await cluster.delete_topics(self.pool, expected_head, topic_ids)
+
+    async def register_agent(self, registration: AgentRegistration) -> RegisteredAgent:
+        return await cluster.register_agent(self.pool, registration, self.settings.broker_session_timeout_ms)
+
+    async def heartbeat(self, node_id: int, broker_epoch: int, *, want_fence: bool, session_timeout_ms: int) -> bool:
+        return await cluster.heartbeat(
+            self.pool, node_id, broker_epoch, want_fence=want_fence, session_timeout_ms=session_timeout_ms
+        )
+
+    async def unregister_agent(self, node_id: int, broker_epoch: int) -> None:
+        await cluster.unregister_agent(self.pool, node_id, broker_epoch)
+
+    # -- consumer groups
+
+    async def claim_group(self, group_id: str, node_id: int, broker_epoch: int) -> tuple[int, bytes]:
+        return await groups.claim_group(self.pool, group_id, node_id, broker_epoch)
+
+    async def save_group(self, group_id: str, coordinator_epoch: int, state: bytes) -> None:
+        await groups.save_group(self.pool, group_id, coordinator_epoch, state)
+
+    async def commit_offsets(
+        self, group_id: str, coordinator_epoch: int | None, offsets: Sequence[CommittedOffset]
+    ) -> list[bool]:
+        return await groups.commit_offsets(self.pool, group_id, coordinator_epoch, offsets)
+
+    async def fetch_offsets(self, group_id: str, partition_keys: Sequence[int] | None) -> list[CommittedOffset]:
+        return await groups.fetch_offsets(self.pool, group_id, partition_keys)
+
+
+async def _describe_cluster(pool: Pool) -> tuple[str, uuid.UUID, int]:
+    """(cluster id, incarnation id, commit shards); InvalidError unless every migration of this version is in."""
+    rows = await _DESCRIBE_CLUSTER.rows(pool)
+    recorded = rows[0][3] if rows else []
+    missing = [file.name for file in sql_files(MIGRATIONS) if file.name not in recorded]
+    if missing:
+        raise InvalidError(f"database lacks migrations: run `headrace migrate`: missing={','.join(missing)}")
+    return rows[0][0], rows[0][1], rows[0][2]
