@@ -22,6 +22,8 @@ class Connection:
     client_software: str = ""
     produce_order: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held from receiving a Produce request until its batches are in the buffer: first come, first appended."""
+    closed: bool = False
+    """The client is gone: a long poll may end early. Handlers are not cancelled for it."""
 
 
 @dataclass(slots=True)
@@ -34,7 +36,10 @@ class Request:
     correlation_id: int
     client_id: str | None
     body: memoryview
-    """Read-only bytes after the header; stays valid as long as somebody references it."""
+    """Read-only bytes after the header, a window into the frame; stays valid as long as somebody references it.
+
+    A produce frame's memory counts as free again when its handler returns.
+    """
     received_at: float
     """Clock.monotonic() when the last byte arrived."""
 

@@ -1,0 +1,67 @@
+"""Finds the handler of each request; knows what the agent serves.
+
+Place: between the listener and the handlers of produce, fetch, groups, admin and cluster.
+Invariant: exactly the registered APIs are advertised. What is not served ends its connection, as in
+Kafka: a response in a version that the client did not ask for could not be read.
+If the process dies here nothing is lost: no state.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from agent.listener.request import CloseConnection, Handler, Request, Response
+from agent.protocol.api_versions import API_VERSIONS, APIS, PRODUCE, Api, ApiVersionsHandler
+from agent.protocol.produce_codec import decode_produce, encode_produce_response, refuse
+from agent.protocol.typed import schema
+
+FIRST_PRODUCE_VERSION = 3
+"""Record batches v2. Lower versions carry formats that Kafka 4 dropped too."""
+
+
+class Dispatcher:
+    """A table of handlers, itself a Handler: `KafkaListener(dispatcher.handle, ...)`."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Handler] = {}
+        self._answer_versions = ApiVersionsHandler(self.served())
+
+    def served(self) -> list[Api]:
+        """The rows that are advertised."""
+        return [APIS[key] for key in sorted((API_VERSIONS, *self._handlers))]
+
+    def register(self, api_key: int, handler: Handler) -> None:
+        """Serve `api_key` with `handler` from now on. ValueError for a key without a row in APIS, or taken."""
+        if api_key not in APIS or api_key == API_VERSIONS or api_key in self._handlers:
+            raise ValueError(f"api cannot be registered: api_key={api_key}")
+        self._handlers[api_key] = handler
+        self._answer_versions = ApiVersionsHandler(self.served())
+
+    def warm_up(self) -> None:
+        """Load the schemas of everything served: a first request would hold the loop for some milliseconds."""
+        for api in self.served():
+            for version in range(api.min_version, api.max_version + 1):
+                if api.key != PRODUCE or version >= FIRST_PRODUCE_VERSION:
+                    schema(api.key, version)
+
+    async def handle(self, request: Request) -> Response:
+        """The handler's Response; CloseConnection for what is not served."""
+        if request.api_key == API_VERSIONS:
+            return await self._answer_versions(request)
+        handler = self._handlers.get(request.api_key)
+        if handler is None:
+            raise CloseConnection("api not served")
+        if not APIS[request.api_key].serves(request.api_version):
+            raise CloseConnection("version not served")
+        if request.api_key == PRODUCE and request.api_version < FIRST_PRODUCE_VERSION:
+            return _refuse_old_produce(request)
+        return await handler(request)
+
+
+def _refuse_old_produce(request: Request) -> Response:
+    """UNSUPPORTED_VERSION for every partition; with acks=0 a closed connection is all that a client can notice."""
+    produce = decode_produce(request.body, request.api_version)
+    if produce.acks == 0:
+        raise CloseConnection("produce version not served")
+    reply = refuse(produce, ErrorCode.unsupported_version)
+    return Response(encode_produce_response(request.correlation_id, request.api_version, reply))

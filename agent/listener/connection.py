@@ -1,0 +1,291 @@
+"""One client's connection: frames in, requests started in order, replies out in the same order.
+
+Place: between asyncio and the dispatcher; first and last step of every request.
+Invariants: requests start in the order in which they arrived; what is in progress is bounded (requests
+per connection, bytes of produce frames over all connections) by reading no further; whatever goes
+wrong on a connection ends this connection, after the replies before it, and no other.
+A handler is never cancelled because its client went away: a batch that is in the buffer stays there.
+If the process dies here the client sees a closed connection: its outcome is unknown, it asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from agent.listener.frames import FrameHead, FrameReader, read_request_header
+from agent.listener.host import ConnectionHost
+from agent.listener.replies import ReplyQueue, Slot
+from agent.listener.request import CloseConnection, Connection, Request
+from agent.listener.writer import ReplyWriter
+from agent.protocol.api_versions import APIS, PRODUCE
+from storage.errors import InvalidError
+
+logger = logging.getLogger(__name__)
+
+_CAUTIOUS_BYTES = 4 * 1024
+"""One read while producers wait for memory: what a paused connection holds back is not in the budget."""
+_FRAME_SECONDS = 60.0
+_FRAME_BYTES_PER_SECOND = 1024 * 1024
+"""A frame that began must be whole after 60 s and 1 s per MiB: half a frame may not hold memory for ever."""
+_NEVER = float("inf")
+_NO_BYTES = memoryview(b"")
+
+
+class KafkaConnection(asyncio.BufferedProtocol):
+    """The asyncio side of one connection."""
+
+    _transport: asyncio.Transport
+    _client: Connection
+    _writer: ReplyWriter
+    _replies: ReplyQueue
+
+    def __init__(self, host: ConnectionHost) -> None:
+        self._host = host
+        self._frames = FrameReader(host.limits.socket_request_max_bytes)
+        self._held = b""
+        """Received behind the point at which reading paused."""
+        self._direct = False
+        """Whether the read in progress goes into the frame rather than the slab."""
+        self._awaited: FrameHead | None = None
+        """The frame that waits for memory."""
+        self._reserved_bytes = 0
+        """Held for the frame that is being read."""
+        self._frame_deadline = _NEVER
+        self._active_at = host.clock.monotonic()
+        self._paused = False
+        self._deaf = False
+        """Nothing more will be read: the connection ends after its replies."""
+        self._flush_scheduled = False
+
+    # -- asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._writer = ReplyWriter(transport)
+        self._replies = ReplyQueue(self._writer, self._host.metrics)
+        peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        self._client = Connection(
+            connection_id=self._host.next_connection_id(), peer=f"{peer[0]}:{peer[1]}", listener_host=local[0]
+        )
+        refusal = self._host.refusal()
+        self._host.connections.add(self)
+        self._host.metrics.connections.inc()
+        if refusal:
+            self._give_up(refusal)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        vacant = self._frames.vacant()
+        self._direct = vacant is not None
+        if vacant is not None:
+            return vacant
+        return self._host.slab[:_CAUTIOUS_BYTES] if self._host.budget.waiting else self._host.slab
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._host.metrics.received_bytes.inc(nbytes)
+        if self._direct:
+            self._frames.filled(nbytes)
+            self._cut(_NO_BYTES)
+        else:
+            self._cut(self._host.slab[:nbytes])
+
+    def pause_writing(self) -> None:
+        self._writer.pause()
+
+    def resume_writing(self) -> None:
+        # Not at once: asyncio 3.11 breaks when a protocol closes its transport within this callback.
+        self._writer.resume()
+        self._schedule_flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._client.closed = True
+        self._deaf = True
+        self._drop_unread()
+        self._replies.clear()
+        self._host.connections.discard(self)
+        self._host.metrics.connections.dec()
+        self._host.ended()
+
+    # -- reading
+
+    def _cut(self, data: memoryview) -> None:
+        """Start a request for every whole frame in `data`, until it is used up or reading has to pause."""
+        try:
+            while not self._full():
+                if not self._frames.opened:
+                    head, data = self._frames.read_head(data)
+                    if head is None or not self._admit(head):
+                        break
+                data = self._frames.fill(data)
+                frame = self._frames.take()
+                if frame is None:
+                    break
+                self._start(frame)
+        except InvalidError as error:
+            logger.warning("connection refused: peer=%s reason=%s", self._client.peer, error)
+            self._end("malformed")
+            return
+        self._held = bytes(data)
+        if self._full() and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _full(self) -> bool:
+        """Whether no further request may be read for now."""
+        return (
+            self._deaf
+            or self._awaited is not None
+            or self._writer.blocked
+            or len(self._replies) >= self._host.limits.max_inflight_requests
+        )
+
+    def _read_on(self) -> None:
+        """Go on after a pause, if its reason is gone."""
+        if not self._paused or self._full():
+            return
+        if self._frames.opened:
+            self._set_deadline(self._frames.size)
+        held, self._held = self._held, b""
+        self._cut(memoryview(held))
+        if not self._full():
+            self._paused = False
+            self._transport.resume_reading()
+
+    def _admit(self, head: FrameHead) -> bool:
+        """Open the frame; False when it has to wait for memory, as only produce frames do."""
+        if head.api_key == PRODUCE:
+            if not self._host.budget.reserve(head.size, self._on_memory):
+                self._awaited = head
+                return False
+            self._reserved_bytes = head.size
+        self._open(head)
+        return True
+
+    def _on_memory(self) -> None:
+        """The budget granted what `_awaited` needs. Read soon, not within the budget's round."""
+        assert self._awaited is not None
+        head, self._awaited = self._awaited, None
+        self._reserved_bytes = head.size
+        self._open(head)
+        asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _open(self, head: FrameHead) -> None:
+        self._frames.open(head)
+        self._set_deadline(head.size)
+
+    def _set_deadline(self, size: int) -> None:
+        self._frame_deadline = self._host.clock.monotonic() + _FRAME_SECONDS + size / _FRAME_BYTES_PER_SECOND
+
+    def _drop_unread(self) -> None:
+        """Give up what was not read to its end."""
+        self._held = b""
+        self._frame_deadline = _NEVER
+        if self._awaited is not None:
+            self._awaited = None
+            self._host.budget.withdraw(self._on_memory)
+        size, self._reserved_bytes = self._reserved_bytes, 0
+        self._host.budget.release(size)
+
+    # -- handling
+
+    def _start(self, frame: memoryview) -> None:
+        """Turn a frame into a request and start its handler."""
+        header = read_request_header(frame)
+        now = self._host.clock.monotonic()
+        self._active_at = now
+        self._frame_deadline = _NEVER
+        request = Request(
+            connection=self._client,
+            api_key=header.api_key,
+            api_version=header.api_version,
+            correlation_id=header.correlation_id,
+            client_id=header.client_id,
+            body=frame[header.body_start :],
+            received_at=now,
+        )
+        slot = Slot(header.api_key, now)
+        self._replies.append(slot)
+        self._host.metrics.request_received(header.api_key, header.api_version)
+        reserved_bytes, self._reserved_bytes = self._reserved_bytes, 0
+        self._host.track(asyncio.get_running_loop().create_task(self._serve(slot, request, reserved_bytes)))
+
+    async def _serve(self, slot: Slot, request: Request, reserved_bytes: int) -> None:
+        """Run one handler to its end, whatever it does, and give its frame's memory back."""
+        try:
+            slot.buffers = (await self._host.handle(request)).buffers
+        except (CloseConnection, InvalidError) as error:
+            slot.fatal = "refused"
+            logger.warning("request refused: %s reason=%s", _describe(request), error)
+        except asyncio.CancelledError:
+            slot.fatal = "cancelled"
+            raise
+        except Exception:
+            slot.fatal = "failed"
+            logger.exception("request failed, its connection ends: %s", _describe(request))
+        finally:
+            slot.done = True
+            self._host.budget.release(reserved_bytes)
+            self._schedule_flush()
+
+    # -- replying
+
+    def _schedule_flush(self) -> None:
+        """Send soon: requests that one commit answers share a write."""
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        self._active_at = self._host.clock.monotonic()
+        self._replies.flush(self._active_at)
+        if self._replies.fatal:
+            self._end(self._replies.fatal)
+        if not self._deaf:
+            self._read_on()
+        elif self._replies.finished:
+            self._transport.close()
+
+    # -- ending
+
+    def drain(self) -> None:
+        """Read nothing more; close once everything in progress is answered."""
+        self._end("drain")
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._transport.abort()
+
+    def expire(self, now: float) -> None:
+        """End the connection if its client is idle, stalls within a frame, or does not read its replies."""
+        idle = now - self._active_at > self._host.limits.connections_max_idle_ms / 1000
+        if now > self._frame_deadline and not self._paused:
+            self._give_up("stalled")
+        elif idle and self._writer.blocked:
+            self._give_up("not_reading")
+        elif idle and not self._replies and self._awaited is None:
+            self._end("idle")
+
+    def _give_up(self, reason: str) -> None:
+        logger.warning("connection given up: peer=%s reason=%s", self._client.peer, reason)
+        self._host.metrics.connection_closed(reason)
+        self.abort()
+
+    def _end(self, reason: str) -> None:
+        """Read nothing more; the connection closes once what is in progress is answered."""
+        if self._deaf:
+            return
+        self._deaf = True
+        self._host.metrics.connection_closed(reason)
+        self._transport.pause_reading()
+        self._drop_unread()
+        self._schedule_flush()
+
+
+def _describe(request: Request) -> str:
+    api = APIS.get(request.api_key)
+    return (
+        f"api={api.name if api else request.api_key} version={request.api_version} client_id={request.client_id!r}"
+        f" peer={request.connection.peer} connection={request.connection.connection_id}"
+    )

@@ -1,0 +1,125 @@
+"""Cuts a connection's bytes into request frames, and reads a frame's header.
+
+Place: first step of every request: socket -> frame -> Request.
+Invariant: each frame is one bytearray of exactly its length, written once and never reused, so that
+whoever holds a window into it may keep it. Only what a frame announced within the limit is allocated,
+and for a large frame the socket is read straight into it.
+If the process dies here nothing is lost: nothing was answered.
+Source: Kafka protocol guide (int32 length, request header v1 and v2).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from agent.protocol import wire
+from agent.protocol.api_versions import APIS
+from storage.errors import InvalidError
+
+MIN_FRAME_BYTES = 8
+"""API key, version and correlation id."""
+DIRECT_BYTES = 16 * 1024
+"""What is missing of a frame is read straight into it from this size on; below, one read takes several frames."""
+
+_LENGTH_BYTES = 4
+_HEAD = struct.Struct(">ih")
+_FIXED_HEADER = struct.Struct(">hhi")
+
+
+class FrameHead(NamedTuple):
+    """What is known before a frame is allocated; `size` in bytes, without the length field itself."""
+
+    size: int
+    api_key: int
+
+
+class RequestHeader(NamedTuple):
+    """`body_start` is a position in the frame. Right for unknown APIs too, but for their tagged header fields."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_start: int
+
+
+class FrameReader:
+    """One connection's state between two reads: nothing, part of a head, a head, or a frame that fills up."""
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._head_bytes = bytearray()
+        self._frame: memoryview | None = None
+        self._filled = 0
+
+    @property
+    def opened(self) -> bool:
+        """Whether a frame is allocated and not yet taken."""
+        return self._frame is not None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the open frame; 0 when none is open."""
+        return 0 if self._frame is None else len(self._frame)
+
+    def read_head(self, data: memoryview) -> tuple[FrameHead | None, memoryview]:
+        """(the next frame's head, or None when more bytes are needed; what is left of `data`).
+
+        InvalidError for a length outside the limits.
+        """
+        missing = _HEAD.size - len(self._head_bytes)
+        self._head_bytes += data[:missing]
+        if len(self._head_bytes) < _HEAD.size:
+            return None, data[missing:]
+        head = FrameHead(*_HEAD.unpack(self._head_bytes))
+        if not MIN_FRAME_BYTES <= head.size <= self._max_frame_bytes:
+            raise InvalidError(f"frame outside the limits: size={head.size} max={self._max_frame_bytes}")
+        return head, data[missing:]
+
+    def open(self, head: FrameHead) -> None:
+        """Allocate the frame whose head was read."""
+        self._frame = memoryview(bytearray(head.size))
+        key_bytes = self._head_bytes[_LENGTH_BYTES:]
+        self._frame[: len(key_bytes)] = key_bytes
+        self._filled = len(key_bytes)
+        self._head_bytes.clear()
+
+    def vacant(self) -> memoryview | None:
+        """The open frame's missing part, if it is large enough to be read into directly."""
+        if self._frame is None or len(self._frame) - self._filled < DIRECT_BYTES:
+            return None
+        return self._frame[self._filled :]
+
+    def filled(self, count: int) -> None:
+        """`count` bytes were written into `vacant()`."""
+        self._filled += count
+
+    def fill(self, data: memoryview) -> memoryview:
+        """Copy what the open frame still needs; returns what is left of `data`."""
+        assert self._frame is not None, "open() comes before fill()"
+        count = min(len(self._frame) - self._filled, len(data))
+        self._frame[self._filled : self._filled + count] = data[:count]
+        self._filled += count
+        return data[count:]
+
+    def take(self) -> memoryview | None:
+        """The whole frame, read-only; None while bytes are missing."""
+        frame = self._frame
+        if frame is None or self._filled < len(frame):
+            return None
+        self._frame = None
+        return frame.toreadonly()
+
+
+def read_request_header(frame: memoryview) -> RequestHeader:
+    """The header at the start of `frame`; InvalidError when it is malformed."""
+    try:
+        api_key, api_version, correlation_id = _FIXED_HEADER.unpack_from(frame, 0)
+        client_id, position = wire.read_string_or_null(frame, _FIXED_HEADER.size, False)
+        api = APIS.get(api_key)
+        if api is not None and api_version >= api.first_flexible:
+            _, position = wire.read_tags(frame, position)
+    except wire.MALFORMED as error:
+        raise InvalidError(f"malformed request header: {error}") from error
+    return RequestHeader(api_key, api_version, correlation_id, client_id, position)

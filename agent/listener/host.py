@@ -1,0 +1,96 @@
+"""What all connections of one listener share.
+
+Place: made by the server, handed to every connection.
+Invariant: belongs to one event loop. The slab is filled and emptied within one callback of that loop,
+so that one is enough for all connections.
+If the process dies here nothing is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent.listener.memory import MemoryBudget
+from agent.listener.metrics import ListenerMetrics
+from agent.listener.request import Handler
+from config.settings import Settings
+from storage.clock import Clock
+
+if TYPE_CHECKING:
+    from agent.listener.connection import KafkaConnection
+
+SLAB_BYTES = 128 * 1024
+"""One read of small frames. Larger gains little, smaller costs calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What clients may take; names and meanings as in config/settings.py."""
+
+    socket_request_max_bytes: int
+    buffer_memory_bytes: int
+    max_inflight_requests: int
+    max_connections: int
+    connections_max_idle_ms: int
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Limits:
+        return cls(
+            socket_request_max_bytes=settings.socket_request_max_bytes,
+            buffer_memory_bytes=settings.buffer_memory_bytes,
+            max_inflight_requests=settings.max_inflight_requests,
+            max_connections=settings.max_connections,
+            connections_max_idle_ms=settings.connections_max_idle_ms,
+        )
+
+
+class ConnectionHost:
+    """The listener's handler, limits, clock, metrics and memory, and who is there."""
+
+    def __init__(self, handle: Handler, limits: Limits, clock: Clock, metrics: ListenerMetrics) -> None:
+        self.handle = handle
+        self.limits = limits
+        self.clock = clock
+        self.metrics = metrics
+        self.budget = MemoryBudget(limits.buffer_memory_bytes)
+        self.slab = memoryview(bytearray(SLAB_BYTES))
+        self.connections: set[KafkaConnection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        """Handlers in progress; they outlive their connection."""
+        self.draining = False
+        self._all_ended = asyncio.Event()
+        self._last_connection_id = 0
+        metrics.watch_budget(lambda: self.budget.in_use_bytes, lambda: self.budget.waiting)
+
+    def next_connection_id(self) -> int:
+        """A number that no other connection of this listener gets."""
+        self._last_connection_id += 1
+        return self._last_connection_id
+
+    def refusal(self) -> str:
+        """Why a new connection is not wanted; empty when it is."""
+        if self.draining:
+            return "drain"
+        return "too_many" if len(self.connections) >= self.limits.max_connections else ""
+
+    def track(self, task: asyncio.Task[None]) -> None:
+        """Keep a handler's task until it is done."""
+        self.tasks.add(task)
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        self.ended()
+
+    def ended(self) -> None:
+        """A connection or a handler has ended."""
+        if not self.connections and not self.tasks:
+            self._all_ended.set()
+
+    async def wait_until_ended(self) -> None:
+        """Return once no connection and no handler is left; only meaningful while draining."""
+        self._all_ended.clear()
+        self.ended()
+        await self._all_ended.wait()

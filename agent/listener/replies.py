@@ -1,0 +1,69 @@
+"""Replies of one connection, in the order of its requests.
+
+Place: last step of every request, between its handler and the socket.
+Invariant: a reply leaves when all before it have left, however long each took; nothing leaves after
+a request that ends the connection.
+If the process dies here the client sees a closed connection: its outcome is unknown, it asks again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from agent.listener.metrics import ListenerMetrics
+from agent.listener.writer import ReplyWriter
+
+
+@dataclass(slots=True)
+class Slot:
+    """One request's place in the order."""
+
+    api_key: int
+    received_at: float
+    done: bool = False
+    buffers: list[bytes | memoryview] | None = None
+    """The reply once done; None sends nothing."""
+    fatal: str = ""
+    """Why the connection ends here instead; empty when it does not."""
+
+
+class ReplyQueue:
+    """Slots in arrival order, and the writer behind them."""
+
+    def __init__(self, writer: ReplyWriter, metrics: ListenerMetrics) -> None:
+        self._writer = writer
+        self._metrics = metrics
+        self._slots: deque[Slot] = deque()
+        self.fatal = ""
+        """Set once the order has reached a fatal slot: what came before is with the writer, nothing follows."""
+
+    def __len__(self) -> int:
+        """Requests without a reply that was sent or queued."""
+        return len(self._slots)
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything that will ever be sent is with the kernel, provided that nothing is appended."""
+        return (not self._slots or bool(self.fatal)) and self._writer.empty
+
+    def append(self, slot: Slot) -> None:
+        """Take the next place."""
+        self._slots.append(slot)
+
+    def flush(self, now: float) -> None:
+        """Send what is next in order, as far as it is done and the client reads."""
+        while self._slots and self._slots[0].done and not self.fatal and not self._writer.blocked:
+            slot = self._slots.popleft()
+            self.fatal = slot.fatal
+            if slot.fatal:
+                break
+            self._metrics.request_answered(slot.api_key, now - slot.received_at)
+            if slot.buffers is not None:
+                self._metrics.sent_bytes.inc(self._writer.add(slot.buffers))
+        self._writer.flush()
+
+    def clear(self) -> None:
+        """Forget everything: the client is gone."""
+        self._slots.clear()
+        self._writer.clear()

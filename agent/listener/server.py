@@ -1,0 +1,78 @@
+"""The Kafka listener: accepts connections, watches them, drains them.
+
+Place: the agent's front door; `agent.dispatch` stands behind it.
+Invariant: no client can end the listener or another client's connection. After `drain` nothing new
+was started, and what was in progress had its grace.
+If the process dies here clients reconnect elsewhere; nothing unacknowledged was promised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from agent.listener.connection import KafkaConnection
+from agent.listener.host import ConnectionHost, Limits
+from agent.listener.metrics import ListenerMetrics
+from agent.listener.request import Handler
+from storage.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+_SWEEP_SECONDS = 5.0
+"""How often idle and stalled connections are looked for."""
+
+
+class KafkaListener:
+    """One listening socket. `handle` gets every request; see agent/listener/request.py for its contract."""
+
+    def __init__(self, handle: Handler, limits: Limits, clock: Clock, registry: CollectorRegistry = REGISTRY) -> None:
+        self._host = ConnectionHost(handle, limits, clock, ListenerMetrics(registry))
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; port 0 picks a free one. Returns the port. OSError when the address cannot be bound."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: KafkaConnection(self._host), host, port, backlog=_BACKLOG)
+        self._sweeper = loop.create_task(self._sweep())
+        bound: int = self._server.sockets[0].getsockname()[1]
+        logger.info("kafka listener started: host=%s port=%d", host, bound)
+        return bound
+
+    async def drain(self, grace_seconds: float) -> None:
+        """Accept and read nothing more, answer what is in progress, close. After the grace, cut off what is left."""
+        if self._server is None or self._sweeper is None:
+            return
+        self._server.close()
+        self._sweeper.cancel()
+        self._host.draining = True
+        for connection in list(self._host.connections):
+            connection.drain()
+        ended = asyncio.ensure_future(self._host.wait_until_ended())
+        grace = asyncio.ensure_future(self._host.clock.sleep(grace_seconds))
+        await asyncio.wait((ended, grace), return_when=asyncio.FIRST_COMPLETED)
+        grace.cancel()
+        if not ended.done():
+            await self._cut_off()
+            await ended
+        logger.info("kafka listener stopped")
+
+    async def _cut_off(self) -> None:
+        tasks, connections = list(self._host.tasks), list(self._host.connections)
+        logger.warning("drain ran out of time: connections=%d requests=%d", len(connections), len(tasks))
+        for connection in connections:
+            connection.abort()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _sweep(self) -> None:
+        while True:
+            await self._host.clock.sleep(_SWEEP_SECONDS)
+            now = self._host.clock.monotonic()
+            for connection in list(self._host.connections):
+                connection.expire(now)

@@ -1,0 +1,96 @@
+"""Which APIs and versions Headrace can serve, and the ApiVersions answer (API key 18).
+
+Place: the listener reads request headers by this table; `agent.dispatch` advertises those rows that
+have a handler.
+Invariant: only what is implemented is advertised, at most up to the newest stable version of Kafka 4
+that kio 0.6 knows. If the process dies here nothing is lost: no state.
+Source: KIP-35, KIP-511 (client software), KIP-896 (lowest versions), KAFKA-18659 (Produce from 0).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from agent.listener.request import Request, Response
+from agent.protocol.typed import NO_THROTTLE, decode, schema
+
+PRODUCE = 0
+FETCH = 1
+API_VERSIONS = 18
+
+
+class Api(NamedTuple):
+    """One row: versions are inclusive; from `first_flexible` on, headers and bodies carry tagged fields."""
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    first_flexible: int
+
+    def serves(self, version: int) -> bool:
+        return self.min_version <= version <= self.max_version
+
+
+_TABLE = (
+    # Advertised from 0 because librdkafka picks its message format by it; 0-2 are answered UNSUPPORTED_VERSION.
+    Api(PRODUCE, "Produce", 0, 13, 9),
+    Api(FETCH, "Fetch", 4, 18, 12),
+    Api(2, "ListOffsets", 1, 11, 6),
+    Api(3, "Metadata", 0, 13, 9),
+    Api(8, "OffsetCommit", 2, 10, 8),
+    Api(9, "OffsetFetch", 1, 10, 6),
+    Api(10, "FindCoordinator", 0, 6, 3),
+    Api(11, "JoinGroup", 0, 9, 6),
+    Api(12, "Heartbeat", 0, 4, 4),
+    Api(13, "LeaveGroup", 0, 5, 4),
+    Api(14, "SyncGroup", 0, 5, 4),
+    Api(API_VERSIONS, "ApiVersions", 0, 4, 3),
+    Api(19, "CreateTopics", 2, 7, 5),
+    Api(20, "DeleteTopics", 1, 6, 4),
+    Api(22, "InitProducerId", 0, 5, 2),
+    Api(60, "DescribeCluster", 0, 2, 0),
+)
+
+APIS: dict[int, Api] = {api.key: api for api in _TABLE}
+"""Every API that Headrace can serve, by key."""
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+class ApiVersionsHandler:
+    """Answers with the rows it was made for, also to a client that asks in a version that nobody knows."""
+
+    def __init__(self, served: Iterable[Api]) -> None:
+        self._served = tuple(served)
+
+    async def __call__(self, request: Request) -> Response:
+        """The ranges; UNSUPPORTED_VERSION in v0 for an unknown version, INVALID_REQUEST for a malformed software name.
+
+        A known software name and version is kept with the connection.
+        """
+        version = request.api_version
+        if not APIS[API_VERSIONS].serves(version):
+            return Response(self._encode(request.correlation_id, 0, ErrorCode.unsupported_version))
+        if version < 3:
+            return Response(self._encode(request.correlation_id, version, ErrorCode.none))
+        _, asked = decode(request)
+        software, software_version = asked.client_software_name, asked.client_software_version
+        if not (_SOFTWARE.fullmatch(software) and _SOFTWARE.fullmatch(software_version)):
+            return Response(self._encode(request.correlation_id, version, ErrorCode.invalid_request))
+        request.connection.client_software = f"{software}/{software_version}"
+        return Response(self._encode(request.correlation_id, version, ErrorCode.none))
+
+    def _encode(self, correlation_id: int, version: int, error: ErrorCode) -> list[bytes | memoryview]:
+        answer = schema(API_VERSIONS, version)
+        rows = () if error == ErrorCode.invalid_request else self._served
+        api_keys = tuple(
+            answer.make("ApiVersion", api_key=api.key, min_version=api.min_version, max_version=api.max_version)
+            for api in rows
+        )
+        entity = answer.response(error_code=error, api_keys=api_keys, throttle_time=NO_THROTTLE)
+        return answer.encode(correlation_id, entity)

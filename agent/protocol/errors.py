@@ -1,0 +1,90 @@
+"""The one place where what happened becomes a Kafka error code.
+
+Place: last step before a reply is encoded, on every path.
+Invariant: a code that clients read as "not stored" is used only where nothing was stored for certain.
+An unknown outcome is REQUEST_TIMED_OUT, which librdkafka counts as "possibly stored" (it counts
+NOT_LEADER_OR_FOLLOWER and KAFKA_STORAGE_ERROR as "not stored", and so do we).
+If the process dies here nothing is lost: no state.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from metastore.values import BatchOutcome, FileStatus
+from storage.errors import (
+    AlreadyExistsError,
+    CorruptError,
+    FencedError,
+    InvalidError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RetryableError,
+)
+
+INVALID_PARTITION_METADATA = 10_253
+"""KIP-253's retriable error; Kafka never gave it a number. Only clients that send partition counts see it."""
+
+_BATCH_CODES: dict[BatchOutcome, int] = {
+    BatchOutcome.APPENDED: ErrorCode.none,
+    BatchOutcome.DUPLICATE: ErrorCode.none,  # answered with the original's offset, as if it were the first
+    BatchOutcome.OUT_OF_ORDER: ErrorCode.out_of_order_sequence_number,
+    BatchOutcome.PRODUCER_FENCED: ErrorCode.invalid_producer_epoch,
+    BatchOutcome.UNKNOWN_PARTITION: ErrorCode.unknown_topic_or_partition,
+    BatchOutcome.PARTITION_COUNT_MISMATCH: INVALID_PARTITION_METADATA,
+    BatchOutcome.LEADER_EPOCH_MISMATCH: ErrorCode.not_leader_or_follower,
+}
+
+_FILE_CODES: dict[FileStatus, int] = {
+    FileStatus.COMMITTED: ErrorCode.none,
+    FileStatus.AGENT_FENCED: ErrorCode.not_leader_or_follower,
+    FileStatus.CONDEMNED: ErrorCode.kafka_storage_error,
+    FileStatus.TOO_OLD: ErrorCode.request_timed_out,  # an earlier try may have gone through
+}
+
+_ERROR_CODES: list[tuple[type[BaseException], int]] = [
+    (OutcomeUnknownError, ErrorCode.request_timed_out),
+    (TimeoutError, ErrorCode.request_timed_out),
+    (FencedError, ErrorCode.not_leader_or_follower),
+    (RetryableError, ErrorCode.kafka_storage_error),
+    (CorruptError, ErrorCode.corrupt_message),
+    (NotFoundError, ErrorCode.unknown_topic_or_partition),
+    (AlreadyExistsError, ErrorCode.topic_already_exists),
+    (InvalidError, ErrorCode.invalid_request),
+]
+
+_COORDINATOR_CODES: dict[int, int] = {
+    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
+    ErrorCode.kafka_storage_error: ErrorCode.coordinator_not_available,
+}
+
+
+def batch_error(outcome: BatchOutcome) -> int:
+    """The code that answers one batch of a committed file."""
+    return int(_BATCH_CODES[outcome])
+
+
+def file_error(status: FileStatus) -> int:
+    """The code that answers every batch of a file with this status."""
+    return int(_FILE_CODES[status])
+
+
+def error_code(error: BaseException) -> int:
+    """The code for an exception of storage/errors.py; UNKNOWN_SERVER_ERROR for one that nobody expected."""
+    for kind, code in _ERROR_CODES:
+        if isinstance(error, kind):
+            return int(code)
+    return int(ErrorCode.unknown_server_error)
+
+
+def coordinator_error(error: BaseException) -> int:
+    """As `error_code`, for group requests: fenced and retryable ones make the client look for the coordinator."""
+    code = error_code(error)
+    return int(_COORDINATOR_CODES.get(code, code))
+
+
+def stored_data_error(error: BaseException) -> int:
+    """As `error_code`, where our own stored data is read: a missing or corrupt object is a storage error."""
+    if isinstance(error, NotFoundError | CorruptError):
+        return int(ErrorCode.kafka_storage_error)
+    return error_code(error)
