@@ -1,0 +1,65 @@
+"""The ClusterView that the rest of the agent asks: image, membership and routing put together.
+
+Place: composed once per process; started after the listener has its port, stopped after the last
+flush is committed.
+Invariant: routing follows from one image. An agent whose own lease ran out no longer counts itself a
+coordinator, although its image may: somebody else may be one already.
+If the process dies here, its lease runs out and its shares move to the others.
+"""
+
+from __future__ import annotations
+
+from agent.cluster.follower import MetadataFollower
+from agent.cluster.membership import Membership
+from agent.cluster.routing import Routes
+from metastore.log.image import AgentImage, MetadataImage
+
+
+class Cluster:
+    """Implements agent.cluster.view.ClusterView."""
+
+    def __init__(self, cluster_id: str, commit_shards: int, follower: MetadataFollower, membership: Membership) -> None:
+        self.cluster_id = cluster_id
+        self.commit_shards = commit_shards
+        self.follower = follower
+        self.membership = membership
+        self._routes = Routes(follower.image, commit_shards)
+
+    @property
+    def node_id(self) -> int:
+        return self.membership.node_id
+
+    @property
+    def broker_epoch(self) -> int:
+        return self.membership.broker_epoch
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.follower.image
+
+    async def catch_up(self) -> MetadataImage:
+        return await self.follower.catch_up()
+
+    def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
+        return self._current_routes().leader(partition_key, zone)
+
+    def coordinator(self, group_id: str) -> AgentImage | None:
+        """None too when it would be this agent, but its lease ran out."""
+        found = self._current_routes().coordinator(group_id)
+        if found is not None and found.node_id == self.node_id and not self.membership.holds_lease():
+            return None
+        return found
+
+    async def start(self) -> None:
+        """Join the cluster; errors as Membership.start."""
+        await self.membership.start()
+
+    async def stop(self) -> None:
+        """Leave it, and stop following the log."""
+        await self.membership.stop()
+        await self.follower.close()
+
+    def _current_routes(self) -> Routes:
+        if self._routes.image is not self.follower.image:
+            self._routes = Routes(self.follower.image, self.commit_shards)
+        return self._routes

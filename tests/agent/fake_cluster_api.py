@@ -1,0 +1,221 @@
+"""ClusterApi in memory, with the real records in its log.
+
+Fault model: `fail_before[operation]` are raised before the operation does anything, one per call;
+`fail_after[operation]` after it was done, so its answer is lost. `before_append` runs just before a
+compare-and-append looks at the head: another agent that is quicker. Time is the test's clock. A lease
+runs out as in metastore/api.py: whoever heartbeats next fences everybody who was silent too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from metastore.log.records import (
+    BrokerEndpoint,
+    ConfigRecord,
+    FenceBrokerRecord,
+    MetadataRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+    encode_record,
+)
+from metastore.values import AgentRegistration, NewTopic, RegisteredAgent
+from storage.errors import FencedError, HeadraceError, InvalidError
+from tests.manual_clock import ManualClock
+
+FIRST_LEASED_NODE_ID = 1_000
+
+
+@dataclass
+class _Agent:
+    registration: AgentRegistration
+    epoch: int
+    fenced: bool
+    last_contact: float
+    timeout: float = 18.0
+
+
+@dataclass
+class FakeClusterApi:
+    """One metastore; share it between the agents of a test."""
+
+    clock: ManualClock
+    log: list[bytes] = field(default_factory=list)
+    calls: Counter[str] = field(default_factory=Counter)
+    fail_before: defaultdict[str, list[HeadraceError]] = field(default_factory=lambda: defaultdict(list))
+    fail_after: defaultdict[str, list[HeadraceError]] = field(default_factory=lambda: defaultdict(list))
+    before_append: Callable[[], None] | None = None
+    agents: dict[int, _Agent] = field(default_factory=dict)
+    next_producer_id: int = 0
+    latency: float = 0.0
+    """Seconds of the test's clock that each call takes, before anything is done."""
+
+    # -- what tests do by hand
+
+    def append(self, *records: MetadataRecord) -> int:
+        """Append; the offset of the first record."""
+        self.log.extend(encode_record(record) for record in records)
+        return len(self.log) - len(records)
+
+    def add_topic(self, name: str, partitions: int = 1, configs: dict[str, str] | None = None) -> uuid.UUID:
+        topic_id = uuid.uuid4()
+        self._append_topic(NewTopic(name, topic_id, partitions, configs or {}))
+        return topic_id
+
+    def add_agent(self, node_id: int, rack: str | None = None, host: str = "agent") -> None:
+        """Another agent, registered and unfenced, that never goes silent."""
+        registration = AgentRegistration(node_id, uuid.uuid4(), f"{host}-{node_id}", 9092, rack)
+        epoch = self._append_registration(node_id, registration)
+        self.append(UnfenceBrokerRecord(broker_id=node_id, broker_epoch=epoch))
+        self.agents[node_id] = _Agent(registration, epoch, False, float("inf"))
+
+    # -- ClusterApi
+
+    async def metadata_head(self) -> int:
+        await self._begin("metadata_head")
+        return len(self.log)
+
+    async def read_metadata(self, start_offset: int, limit: int = 10_000) -> list[bytes]:
+        await self._begin("read_metadata")
+        return self.log[start_offset : start_offset + limit]
+
+    async def create_topics(self, expected_head: int, topics: Sequence[NewTopic]) -> bool:
+        await self._begin("create_topics")
+        if not self._compare(expected_head):
+            return False
+        for topic in topics:
+            self._append_topic(topic)
+        self._end("create_topics")
+        return True
+
+    async def delete_topics(self, expected_head: int, topic_ids: Sequence[uuid.UUID]) -> bool:
+        await self._begin("delete_topics")
+        if not self._compare(expected_head):
+            return False
+        self.append(*(RemoveTopicRecord(topic_id=topic_id) for topic_id in topic_ids))
+        self._end("delete_topics")
+        return True
+
+    async def register_agent(self, registration: AgentRegistration) -> RegisteredAgent:
+        await self._begin("register_agent")
+        node_id = registration.node_id
+        for known, agent in self.agents.items():
+            if agent.registration.incarnation_id == registration.incarnation_id:
+                return RegisteredAgent(known, agent.epoch)
+        if node_id is None:
+            node_id = next(n for n in range(FIRST_LEASED_NODE_ID, 2_000) if n not in self.agents)
+        holder = self.agents.get(node_id)
+        if holder is not None and self.clock.monotonic() < holder.last_contact + holder.timeout:
+            raise InvalidError(f"another incarnation holds the node id: node_id={node_id}")
+        epoch = self._append_registration(node_id, registration)
+        self.agents[node_id] = _Agent(registration, epoch, True, self.clock.monotonic())
+        self._end("register_agent")
+        return RegisteredAgent(node_id, epoch)
+
+    async def heartbeat(self, node_id: int, broker_epoch: int, *, want_fence: bool, session_timeout_ms: int) -> bool:
+        await self._begin("heartbeat")
+        agent = self.agents.get(node_id)
+        if agent is None or agent.epoch != broker_epoch:
+            raise FencedError(f"stale broker epoch: node_id={node_id} broker_epoch={broker_epoch}")
+        agent.last_contact, agent.timeout = self.clock.monotonic(), session_timeout_ms / 1000
+        for other_id, other in self.agents.items():
+            if self.clock.monotonic() >= other.last_contact + other.timeout:
+                self._set_fenced(other_id, True)
+        self._set_fenced(node_id, want_fence)
+        self._end("heartbeat")
+        return not agent.fenced
+
+    async def unregister_agent(self, node_id: int, broker_epoch: int) -> None:
+        await self._begin("unregister_agent")
+        if node_id in self.agents and self.agents[node_id].epoch == broker_epoch:
+            del self.agents[node_id]
+            self.append(UnregisterBrokerRecord(broker_id=node_id, broker_epoch=broker_epoch))
+
+    # -- the part of CommitApi that hands out producer ids
+
+    async def allocate_producer_ids(self, count: int) -> range:
+        await self._begin("allocate_producer_ids")
+        self.next_producer_id += count
+        self._end("allocate_producer_ids")
+        return range(self.next_producer_id - count, self.next_producer_id)
+
+    # -- insides
+
+    async def _begin(self, operation: str) -> None:
+        self.calls[operation] += 1
+        if self.latency:
+            await self.clock.sleep(self.latency)
+        else:
+            await asyncio.sleep(0)
+        if self.fail_before[operation]:
+            raise self.fail_before[operation].pop(0)
+
+    def _end(self, operation: str) -> None:
+        if self.fail_after[operation]:
+            raise self.fail_after[operation].pop(0)
+
+    def _compare(self, expected_head: int) -> bool:
+        if self.before_append is not None:
+            racer, self.before_append = self.before_append, None
+            racer()
+        return expected_head == len(self.log)
+
+    def _append_topic(self, topic: NewTopic) -> None:
+        count = topic.partition_count
+        self.append(
+            TopicRecord(
+                topic_name=topic.name,
+                topic_id=topic.topic_id,
+                initial_partition_count=count,
+                undeleted_partition_count=count,
+            )
+        )
+        nobody: tuple[int, ...] = ()
+        self.append(
+            *(
+                PartitionRecord(
+                    partition_id=index,
+                    topic_id=topic.topic_id,
+                    replicas=nobody,
+                    isr=nobody,
+                    removing_replicas=nobody,
+                    adding_replicas=nobody,
+                    leader_epoch=0,
+                )
+                for index in range(count)
+            ),
+            *(
+                ConfigRecord(resource_type=2, resource_name=topic.name, name=name, value=value)
+                for name, value in topic.configs.items()
+            ),
+        )
+
+    def _append_registration(self, node_id: int, registration: AgentRegistration) -> int:
+        endpoint = BrokerEndpoint(name="CLIENT", host=registration.host, port=registration.port, security_protocol=0)
+        epoch = len(self.log)
+        self.append(
+            RegisterBrokerRecord(
+                broker_id=node_id,
+                incarnation_id=registration.incarnation_id,
+                broker_epoch=epoch,
+                end_points=(endpoint,),
+                features=None,
+                rack=registration.rack,
+            )
+        )
+        return epoch
+
+    def _set_fenced(self, node_id: int, fenced: bool) -> None:
+        agent = self.agents[node_id]
+        if agent.fenced != fenced:
+            agent.fenced = fenced
+            record = FenceBrokerRecord if fenced else UnfenceBrokerRecord
+            self.append(record(broker_id=node_id, broker_epoch=agent.epoch))

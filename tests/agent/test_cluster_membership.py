@@ -1,0 +1,216 @@
+"""An agent's life: registered fenced, unfenced when caught up, registered anew when fenced, gone at stop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from agent.cluster.cluster import Cluster
+from agent.cluster.follower import MetadataFollower
+from agent.cluster.membership import REGISTRATION_TIMEOUT_SECONDS, BrokerState, Identity, Membership
+from agent.cluster.view import ClusterView
+from metastore.keys import partition_key
+from metastore.log.records import FenceBrokerRecord
+from storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
+from tests.agent.fake_cluster_api import FakeClusterApi
+from tests.manual_clock import ManualClock
+
+
+@pytest.fixture
+def api(fake_clock: ManualClock) -> FakeClusterApi:
+    return FakeClusterApi(fake_clock)
+
+
+def an_agent(api: FakeClusterApi, node_id: int | None = 1, rack: str | None = None, seed: int = 7) -> Cluster:
+    follower = MetadataFollower(api)
+    membership = Membership(
+        api,
+        follower,
+        Identity(node_id, "127.0.0.1", 9092, rack),
+        heartbeat_interval_ms=3_000,
+        session_timeout_ms=18_000,
+        clock=api.clock,
+        rng=random.Random(seed),
+        registry=CollectorRegistry(),
+    )
+    return Cluster("cluster-id", 8, follower, membership)
+
+
+async def test_a_cluster_is_a_view(api: FakeClusterApi) -> None:
+    view: ClusterView = an_agent(api)
+    assert (view.cluster_id, view.commit_shards, view.node_id, view.broker_epoch) == ("cluster-id", 8, -1, -1)
+
+
+async def test_starting_ends_unfenced_and_routed_to(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    cluster = an_agent(api, rack="a")
+    assert cluster.leader(partition_key(5, 0)) is None
+    await fake_clock.run(cluster.start())
+    own = cluster.image.agents[1]
+    assert (own.fenced, own.rack, own.broker_epoch) == (False, "a", cluster.broker_epoch)
+    assert cluster.leader(partition_key(5, 0)) == own
+    assert cluster.coordinator("g") == own
+    await cluster.stop()
+    assert api.agents == {}
+    assert cluster.membership.state is BrokerState.NOT_RUNNING
+
+
+async def test_unfenced_only_when_caught_up(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    for number in range(5):
+        api.add_topic(f"t{number}", 10)
+    cluster = an_agent(api)
+    wishes: list[tuple[bool, int]] = []
+    heartbeat = api.heartbeat
+
+    async def watched(node_id: int, broker_epoch: int, *, want_fence: bool, session_timeout_ms: int) -> bool:
+        wishes.append((want_fence, cluster.image.offset - broker_epoch))
+        return await heartbeat(node_id, broker_epoch, want_fence=want_fence, session_timeout_ms=session_timeout_ms)
+
+    api.heartbeat = watched  # type: ignore[method-assign]
+    api.fail_before["read_metadata"] = [UnavailableError("down")] * 3
+    await fake_clock.run(cluster.start())
+    assert wishes == [(False, 1)]  # the image held the registration itself before the one heartbeat that unfenced
+    assert len(cluster.image.topics_by_name) == 5
+    await cluster.stop()
+
+
+async def test_broker_states_are_kafkas_and_pass_through_recovery(
+    api: FakeClusterApi, fake_clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = CollectorRegistry()
+    follower = MetadataFollower(api)
+    identity = Identity(1, "127.0.0.1", 9092, None)
+    membership = Membership(
+        api,
+        follower,
+        identity,
+        heartbeat_interval_ms=3_000,
+        session_timeout_ms=18_000,
+        clock=fake_clock,
+        rng=random.Random(1),
+        registry=registry,
+    )
+
+    def gauge() -> float | None:
+        return registry.get_sample_value("headrace_broker_state")
+
+    assert gauge() == 0
+    with caplog.at_level("INFO"):
+        await fake_clock.run(membership.start())
+        assert gauge() == 3
+        membership.begin_shutdown()
+        assert gauge() == 6
+        assert membership.holds_lease()
+        await membership.stop()
+    assert gauge() == 0
+    states = [record.getMessage().split()[2:5:2] for record in caplog.records if "broker state" in record.getMessage()]
+    assert [new for _, new in states] == [
+        "STARTING",
+        "RECOVERY",
+        "RUNNING",
+        "PENDING_CONTROLLED_SHUTDOWN",
+        "SHUTTING_DOWN",
+        "NOT_RUNNING",
+    ]
+
+
+async def test_heartbeats_keep_the_lease_and_follow_the_log(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    cluster = an_agent(api)
+    await fake_clock.run(cluster.start())
+    api.add_topic("orders")
+    api.calls.clear()
+    await fake_clock.advance(60)
+    assert api.calls["heartbeat"] == 20
+    assert cluster.membership.holds_lease()
+    assert "orders" in cluster.image.topics_by_name
+    await cluster.stop()
+
+
+async def test_a_silent_agent_is_fenced_by_the_others(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    silent, other = an_agent(api, 1), an_agent(api, 2, seed=8)
+    await fake_clock.run(silent.start())
+    await fake_clock.run(other.start())
+    assert {a.node_id for a in other.image.live_agents()} == {1, 2}
+    assert silent.membership._heartbeats is not None
+    silent.membership._heartbeats.cancel()
+    await fake_clock.advance(22)
+    assert {a.node_id for a in other.image.live_agents()} == {2}
+    assert 1 in other.image.agents  # still registered
+    await other.stop()
+
+
+async def test_the_own_deadline_counts_from_before_sending(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    cluster = an_agent(api)
+    await fake_clock.run(cluster.start())
+    api.latency = 10.0
+    sent_at = fake_clock.monotonic() + 3
+    await fake_clock.advance(14)  # sent after 3 s, answered 10 s later
+    api.fail_before["heartbeat"] = [UnavailableError("down")] * 1000
+    lease = sent_at + 18 - fake_clock.monotonic()
+    await fake_clock.advance(lease - 0.1)
+    assert cluster.membership.holds_lease()
+    await fake_clock.advance(0.2)
+    assert not cluster.membership.holds_lease()
+    assert cluster.coordinator("g") is None  # it must not take itself for a coordinator any more
+    assert cluster.leader(partition_key(1, 1)) is not None  # a hint only: clients keep what they have
+    await fake_clock.run(cluster.stop())
+
+
+async def test_a_stale_epoch_registers_a_new_incarnation(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    cluster = an_agent(api)
+    await fake_clock.run(cluster.start())
+    first_epoch = cluster.broker_epoch
+    first_incarnation = api.agents[1].registration.incarnation_id
+    del api.agents[1]
+    api.append(FenceBrokerRecord(broker_id=1, broker_epoch=first_epoch))
+    await fake_clock.advance(4)
+    assert cluster.membership.state is BrokerState.RUNNING
+    assert cluster.broker_epoch > first_epoch
+    assert api.agents[1].registration.incarnation_id != first_incarnation
+    assert not cluster.image.agents[1].fenced
+    await cluster.stop()
+
+
+async def test_a_lost_answer_to_a_registration_registers_once(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    api.fail_after["register_agent"] = [OutcomeUnknownError("lost")]
+    cluster = an_agent(api, node_id=None)
+    await fake_clock.run(cluster.start())
+    assert api.calls["register_agent"] == 2
+    assert list(api.agents) == [cluster.node_id]
+    await cluster.stop()
+
+
+async def test_a_node_id_in_use_is_taken_over_when_its_lease_ran_out(
+    api: FakeClusterApi, fake_clock: ManualClock
+) -> None:
+    gone = an_agent(api)
+    await fake_clock.run(gone.start())
+    assert gone.membership._heartbeats is not None
+    gone.membership._heartbeats.cancel()
+    successor = an_agent(api, seed=9)
+    started_at = fake_clock.monotonic()
+    await fake_clock.run(successor.start())
+    assert 17 <= fake_clock.monotonic() - started_at <= 20
+    assert successor.broker_epoch > gone.broker_epoch
+    await successor.stop()
+
+
+async def test_a_node_id_that_stays_in_use_ends_the_start(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    api.add_agent(1)
+    started_at = fake_clock.monotonic()
+    with pytest.raises(InvalidError, match="node_id=1"):
+        await fake_clock.run(an_agent(api).start())
+    assert fake_clock.monotonic() - started_at == pytest.approx(REGISTRATION_TIMEOUT_SECONDS, abs=2)
+
+
+async def test_stopping_without_the_metastore_still_stops(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    cluster = an_agent(api)
+    await fake_clock.run(cluster.start())
+    api.fail_before["unregister_agent"] = [UnavailableError("down")]
+    await cluster.stop()
+    assert cluster.membership.state is BrokerState.NOT_RUNNING
+    assert 1 in api.agents  # its lease runs out instead
+    running = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    assert not [task for task in running if not task.done()]
