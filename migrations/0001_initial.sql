@@ -74,7 +74,9 @@ CREATE TABLE commit_shards (
 -- that neither waits for the other.
 CREATE TABLE partition_heads (
     partition_key   bigint PRIMARY KEY,
-    high_watermark  bigint NOT NULL
+    high_watermark  bigint NOT NULL,
+    max_timestamp   bigint NOT NULL DEFAULT -1,          -- of all that was ever appended
+    open_extents    int    NOT NULL DEFAULT 0            -- since the last time block
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
 
 CREATE TABLE segment_files (
@@ -95,6 +97,16 @@ CREATE TABLE extents (
     max_timestamp  bigint NOT NULL,
     PRIMARY KEY (partition_key, last_offset)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
+
+-- Where timestamps lie, coarsely: a level 0 row covers about 64 extents up to last_offset, a row of
+-- the next level 64 rows. max_timestamp is an upper bound: retention and compaction only remove records.
+CREATE TABLE time_blocks (
+    partition_key  bigint   NOT NULL,
+    level          smallint NOT NULL,
+    last_offset    bigint   NOT NULL,
+    max_timestamp  bigint   NOT NULL,
+    PRIMARY KEY (partition_key, level, last_offset)
+);
 
 CREATE TABLE producer_state (
     partition_key  bigint   NOT NULL,
@@ -121,12 +133,12 @@ CREATE TABLE commit_log (
     seq      bigint   NOT NULL,
     kind     smallint NOT NULL,        -- metastore.values.FeedKind
     payload  bytea    NOT NULL,
-    PRIMARY KEY (slot, shard, seq)
+    PRIMARY KEY (shard, seq, slot)     -- a reader knows shard and seq, and looks into every slot
 ) PARTITION BY LIST (slot);
 CREATE TABLE commit_answers (
     slot     smallint NOT NULL,
     file_id  uuid     NOT NULL,
-    answer   bytea    NOT NULL,        -- per batch: outcome int2, base offset int8, append time int8
+    answer   bytea    NOT NULL,        -- per batch, by partition key: outcome int2, base offset int8, append time int8
     PRIMARY KEY (slot, file_id)
 ) PARTITION BY LIST (slot);
 DO $$

@@ -1,0 +1,14 @@
+-- Take commit shards' locks until the transaction ends: whoever numbers a feed row, or changes what
+-- a commit judges by (heads, producer state, the partition itself), holds its shard's.
+-- Call it in a statement of its own: the statements after it see what the last holder committed.
+-- Locks: advisory (7201, shard), ascending, whatever the order of the array; before any file id,
+-- after metadata_head. Idempotent: a lock that is held already is taken again. Cost: no I/O.
+CREATE OR REPLACE FUNCTION lock_shards(p_shards smallint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_shard smallint;
+BEGIN
+    FOR v_shard IN SELECT DISTINCT s FROM unnest(p_shards) AS s ORDER BY s LOOP
+        PERFORM pg_advisory_xact_lock(7201, v_shard);
+    END LOOP;
+END $$;
