@@ -1,0 +1,256 @@
+"""The metastore's tables as SQLAlchemy Core knows them: what migrations/ add up to.
+
+Place: for tools and people who want to query the metastore from Python; the paths use .sql files.
+Invariant: a database made from this description equals a migrated one, in columns, types, keys,
+checks, indexes and storage parameters (tests/metastore/test_schema.py compares the catalogs).
+The meaning of tables and columns stands in migrations/. If the process dies here nothing is lost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    text,
+)
+
+metadata = MetaData()
+
+
+def _column(name: str, kind: Any, *, key: bool = False, null: bool = False, default: str | None = None) -> Column[Any]:
+    """Never null and never a sequence unless said so."""
+    server_default = None if default is None else text(default)
+    return Column(
+        name, kind, primary_key=key, nullable=null and not key, autoincrement=False, server_default=server_default
+    )
+
+
+def _singleton() -> tuple[Column[Any], CheckConstraint]:
+    """The key of a table with one row."""
+    return _column("singleton", Boolean(), key=True, default="true"), CheckConstraint("singleton")
+
+
+def _churning(scale: float, threshold: int, **more: float) -> dict[str, Any]:
+    """Storage parameters of a table whose rows are updated all the time."""
+    options = {**more, "autovacuum_vacuum_scale_factor": scale, "autovacuum_vacuum_threshold": threshold}
+    return {"postgresql_with": options}
+
+
+TIMESTAMP = DateTime(timezone=True)
+
+schema_migrations = Table(
+    "schema_migrations",
+    metadata,
+    _column("name", Text(), key=True),
+    _column("checksum", Text()),
+    _column("applied_at", TIMESTAMP, default="clock_timestamp()"),
+)
+cluster = Table(
+    "cluster",
+    metadata,
+    *_singleton(),
+    _column("cluster_id", Text()),
+    _column("incarnation_id", Uuid()),
+    _column("commit_shards", SmallInteger()),
+    CheckConstraint("commit_shards > 0"),
+)
+
+metadata_head = Table("metadata_head", metadata, *_singleton(), _column("next_offset", BigInteger()))
+metadata_log = Table(
+    "metadata_log",
+    metadata,
+    _column("record_offset", BigInteger(), key=True),
+    _column("record", LargeBinary()),
+    _column("appended_at", TIMESTAMP),
+)
+
+topics = Table(
+    "topics",
+    metadata,
+    _column("topic_id", Uuid(), key=True),
+    _column("topic_number", BigInteger()),
+    _column("name", Text()),
+    _column("initial_partition_count", Integer()),
+    _column("undeleted_partition_count", Integer()),
+    UniqueConstraint("topic_number"),
+    UniqueConstraint("name"),
+)
+partitions = Table(
+    "partitions",
+    metadata,
+    _column("partition_key", BigInteger(), key=True),
+    _column("topic_id", Uuid()),
+    _column("partition_index", Integer()),
+    _column("shard", SmallInteger()),
+    _column("leader_epoch", Integer()),
+    _column("log_start_offset", BigInteger(), default="0"),
+    UniqueConstraint("topic_id", "partition_index"),
+)
+configs = Table(
+    "configs",
+    metadata,
+    _column("resource_type", SmallInteger(), key=True),
+    _column("resource_name", Text(), key=True),
+    _column("name", Text(), key=True),
+    _column("value", Text()),
+)
+agents = Table(
+    "agents",
+    metadata,
+    _column("node_id", Integer(), key=True),
+    _column("incarnation_id", Uuid()),
+    _column("broker_epoch", BigInteger()),
+    _column("fenced", Boolean()),
+    _column("host", Text()),
+    _column("port", Integer()),
+    _column("rack", Text(), null=True),
+    UniqueConstraint("incarnation_id"),
+)
+agent_leases = Table(
+    "agent_leases",
+    metadata,
+    _column("node_id", Integer(), key=True),
+    _column("last_contact_at", TIMESTAMP),
+    **_churning(0, 500, fillfactor=20),
+)
+lease_watch = Table(
+    "lease_watch",
+    metadata,
+    *_singleton(),
+    _column("last_contact_at", TIMESTAMP),
+    _column("resumed_at", TIMESTAMP),
+)
+
+commit_shards = Table(
+    "commit_shards",
+    metadata,
+    _column("shard", SmallInteger(), key=True),
+    _column("seq", BigInteger()),
+    **_churning(0, 1000, fillfactor=10),
+)
+partition_heads = Table(
+    "partition_heads",
+    metadata,
+    _column("partition_key", BigInteger(), key=True),
+    _column("high_watermark", BigInteger()),
+    _column("max_timestamp", BigInteger(), default="-1"),
+    _column("open_extents", Integer(), default="0"),
+    **_churning(0.05, 1000, fillfactor=30),
+)
+segment_files = Table(
+    "segment_files",
+    metadata,
+    _column("file_id", Uuid(), key=True),
+    _column("state", SmallInteger()),
+    _column("size", BigInteger()),
+    _column("live_bytes", BigInteger()),
+    _column("committed_at", TIMESTAMP),
+)
+extents = Table(
+    "extents",
+    metadata,
+    _column("partition_key", BigInteger(), key=True),
+    _column("last_offset", BigInteger(), key=True),
+    _column("base_offset", BigInteger()),
+    _column("file_id", Uuid()),
+    _column("position", BigInteger()),
+    _column("length", BigInteger()),
+    _column("leader_epoch", Integer()),
+    _column("max_timestamp", BigInteger()),
+    postgresql_with={"autovacuum_vacuum_insert_scale_factor": 0.05, "autovacuum_analyze_scale_factor": 0.05},
+)
+time_blocks = Table(
+    "time_blocks",
+    metadata,
+    _column("partition_key", BigInteger(), key=True),
+    _column("level", SmallInteger(), key=True),
+    _column("last_offset", BigInteger(), key=True),
+    _column("max_timestamp", BigInteger()),
+)
+producer_state = Table(
+    "producer_state",
+    metadata,
+    _column("partition_key", BigInteger(), key=True),
+    _column("producer_id", BigInteger(), key=True),
+    _column("epoch", SmallInteger()),
+    _column("next_sequence", Integer()),
+    _column("ring", LargeBinary()),
+    _column("touched_hour", Integer()),
+    Index("producer_state_touched", "touched_hour"),
+    **_churning(0.05, 1000, fillfactor=50),
+)
+producer_id_blocks = Table(
+    "producer_id_blocks",
+    metadata,
+    _column("first_id", BigInteger(), key=True),
+    _column("last_id", BigInteger()),
+    _column("leased_at", TIMESTAMP),
+)
+commit_log = Table(
+    "commit_log",
+    metadata,
+    _column("slot", SmallInteger()),
+    _column("shard", SmallInteger()),
+    _column("seq", BigInteger()),
+    _column("kind", SmallInteger()),
+    _column("payload", LargeBinary()),
+    PrimaryKeyConstraint("shard", "seq", "slot"),
+    postgresql_partition_by="LIST (slot)",
+)
+commit_answers = Table(
+    "commit_answers",
+    metadata,
+    _column("slot", SmallInteger(), key=True),
+    _column("file_id", Uuid(), key=True),
+    _column("answer", LargeBinary()),
+    postgresql_partition_by="LIST (slot)",
+)
+log_slots = Table(
+    "log_slots",
+    metadata,
+    _column("name", Text(), key=True),
+    _column("cleared_tick", BigInteger()),
+)
+deleted_partitions = Table(
+    "deleted_partitions",
+    metadata,
+    _column("partition_key", BigInteger(), key=True),
+    _column("deleted_at", TIMESTAMP),
+)
+
+consumer_groups = Table(
+    "consumer_groups",
+    metadata,
+    _column("group_id", Text(), key=True),
+    _column("coordinator_epoch", BigInteger()),
+    _column("node_id", Integer()),
+    _column("state", LargeBinary()),
+    postgresql_with={"fillfactor": 50},
+)
+group_offsets = Table(
+    "group_offsets",
+    metadata,
+    _column("group_id", Text(), key=True),
+    _column("partition_key", BigInteger(), key=True),
+    _column("committed_offset", BigInteger()),
+    _column("leader_epoch", Integer()),
+    _column("metadata", Text()),
+    _column("committed_at", TIMESTAMP),
+    Index("group_offsets_partition", "partition_key"),
+    **_churning(0.05, 1000, fillfactor=50),
+)
