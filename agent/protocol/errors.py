@@ -21,6 +21,13 @@ from storage.errors import (
     OutcomeUnknownError,
     RetryableError,
 )
+from storage.records.errors import (
+    BatchTooLargeError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    UnsupportedCodecError,
+    UnsupportedMagicError,
+)
 
 INVALID_PARTITION_METADATA = 10_253
 """KIP-253's retriable error; Kafka never gave it a number. Only clients that send partition counts see it."""
@@ -50,6 +57,11 @@ _ERROR_CODES: list[tuple[type[BaseException], int]] = [
     (CorruptError, ErrorCode.corrupt_message),
     (NotFoundError, ErrorCode.unknown_topic_or_partition),
     (AlreadyExistsError, ErrorCode.topic_already_exists),
+    (InvalidRecordError, ErrorCode.invalid_record),
+    (InvalidTimestampError, ErrorCode.invalid_timestamp),
+    (BatchTooLargeError, ErrorCode.message_too_large),
+    (UnsupportedMagicError, ErrorCode.unsupported_for_message_format),
+    (UnsupportedCodecError, ErrorCode.unsupported_compression_type),
     (InvalidError, ErrorCode.invalid_request),
 ]
 

@@ -1,0 +1,213 @@
+"""Group commit: stored files become ordered, readable batches in one metastore call at a time.
+
+Place: between upload and acknowledge; the linearisation point of the write path.
+Invariant: a commit whose outcome is unknown is repeated, unchanged, under the same file ids until a
+definite answer comes; whatever depends on it waits, everything else goes on. A call that certainly
+did nothing puts its files back. A file that the metastore refuses is found by halving the groups,
+and fails alone.
+If the process dies with a call in flight, the batches are stored or not, and nobody was told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from agent.cluster.view import ClusterView
+from agent.produce.acknowledge import Acknowledger
+from agent.produce.metrics import ProduceMetrics
+from agent.produce.order import FlushOrder
+from agent.produce.pending import not_stored
+from agent.produce.staged_file import FileState, StagedFile
+from metastore.api import CommitApi
+from metastore.values import FileAnswer, FileCommit, FileStatus
+from storage.clock import Clock
+from storage.errors import InvalidError, OutcomeUnknownError, RetryableError
+
+log = logging.getLogger(__name__)
+
+GROUP_FILES_MAX = 64
+GROUP_BATCHES_MAX = 10_000
+"""A group's batches may exceed it by one file's. Keeps a call well below the statement timeout."""
+PAUSE_MIN_S = 0.05
+PAUSE_MAX_S = 2.0
+"""Between calls while they fail; doubles from one to the other."""
+
+
+class Committer:
+    """Runs one call at a time. `on_fenced` asks for a new registration, `on_committed` tells the readers."""
+
+    def __init__(
+        self,
+        metastore: CommitApi,
+        view: ClusterView,
+        order: FlushOrder,
+        acknowledger: Acknowledger,
+        clock: Clock,
+        rng: random.Random,
+        metrics: ProduceMetrics,
+        *,
+        on_committed: Callable[[], None],
+        on_fenced: Callable[[], None],
+    ) -> None:
+        self._metastore = metastore
+        self._view = view
+        self._order = order
+        self._acknowledger = acknowledger
+        self._clock = clock
+        self._rng = rng
+        self._metrics = metrics
+        self._on_committed = on_committed
+        self._on_fenced = on_fenced
+        self._wake = asyncio.Event()
+        self._doubtful: deque[list[StagedFile]] = deque()
+        self._doubt_is_next = False
+        self._files_max = GROUP_FILES_MAX
+        self._failures = 0
+
+    def wake(self) -> None:
+        """A file was stored or settled: look again."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Commit until cancelled."""
+        while True:
+            self._wake.clear()
+            group = self._next_group()
+            if not group:
+                await self._wake.wait()
+                continue
+            await self._commit(group)
+            if self._failures:
+                await self._clock.sleep(self._pause())
+
+    def _next_group(self) -> list[StagedFile]:
+        """Groups in doubt take turns with new ones, so that neither holds up the other; empty when there is none."""
+        if self._doubt_is_next and self._doubtful:
+            self._doubt_is_next = False
+            return self._doubtful.popleft()
+        self._doubt_is_next = True
+        for file in self._order:
+            if file.state is FileState.STORED and not file.is_in_doubt:
+                self._acknowledger.drop_if_unwanted(file)
+        group = self._order.next_group(self._files_max, GROUP_BATCHES_MAX, self._clock.monotonic())
+        if not group and self._doubtful:
+            return self._doubtful.popleft()
+        return group
+
+    def _pause(self) -> float:
+        """Grows with each failure in a row; uneven, so that agents do not come back in step."""
+        pause = min(PAUSE_MIN_S * 2.0 ** min(self._failures - 1, 10), PAUSE_MAX_S)
+        return pause * (0.5 + self._rng.random() / 2)
+
+    async def _commit(self, group: list[StagedFile]) -> None:
+        """One call and what follows from it."""
+        try:
+            answers = await self._call(group)
+        except InvalidError as error:
+            self._log_failure("refused", group, error)
+            self._halve(group, error)
+        except RetryableError as error:
+            self._log_failure("nothing happened", group, error)
+            self._try_later(group)
+        except OutcomeUnknownError as error:
+            self._log_failure("outcome unknown", group, error)
+            self._doubt(group)
+        except Exception as error:  # a bug, or a client library's; what reached the metastore is unknown
+            log.exception("commit failed in an unforeseen way: files=%d", len(group))
+            self._log_failure("outcome unknown", group, error)
+            self._doubt(group)
+        else:
+            self._settle(group, answers)
+
+    async def _call(self, files: list[StagedFile]) -> list[FileAnswer]:
+        started_at = self._clock.monotonic()
+        commits = [self._commit_of(file, started_at) for file in files]
+        answers = await self._metastore.commit_files(self._view.node_id, self._view.broker_epoch, commits)
+        _check_shape(commits, answers)
+        self._metrics.commit_seconds.observe(self._clock.monotonic() - started_at)
+        self._metrics.commit_files.observe(len(files))
+        return answers
+
+    def _commit_of(self, file: StagedFile, now: float) -> FileCommit:
+        """What is sent for the file: made once, and from then on the same."""
+        if file.commit is None:
+            assert file.file_id is not None, "stored without an id"
+            file.commit = FileCommit(file.file_id, file.size_bytes, [entry.batch for entry in file.staged])
+            file.trace.commit_started_at = now
+        file.state = FileState.COMMITTING
+        file.trace.commit_calls += 1
+        return file.commit
+
+    def _settle(self, group: list[StagedFile], answers: Sequence[FileAnswer]) -> None:
+        fenced: list[StagedFile] = []
+        for file, answer in zip(group, answers, strict=True):
+            if answer.status == FileStatus.COMMITTED:
+                self._acknowledger.committed(file, answer.batches)
+            elif answer.status == FileStatus.AGENT_FENCED:
+                fenced.append(file)
+            elif answer.status == FileStatus.TOO_OLD and file.is_in_doubt:
+                self._acknowledger.left_unknown(file)
+            else:
+                self._acknowledger.failed(file, not_stored(FileStatus(answer.status).name.lower()))
+        if fenced:
+            log.warning("commit refused, agent fenced: files=%d epoch=%d", len(fenced), self._view.broker_epoch)
+            self._try_later(fenced)
+            self._on_fenced()
+        if len(fenced) < len(group):
+            self._files_max = min(self._files_max * 2, GROUP_FILES_MAX)
+            self._failures = 0
+            self._on_committed()
+
+    def _halve(self, group: list[StagedFile], error: InvalidError) -> None:
+        """The call itself is wrong: look for the one file that makes it so. The metastore is well, so do not pause."""
+        self._failures = 0
+        if len(group) == 1:
+            self._acknowledger.failed(group[0], not_stored(f"refused by the metastore: {error}"))
+            return
+        self._files_max = len(group) // 2
+        self._put_back(group)
+
+    def _try_later(self, group: list[StagedFile]) -> None:
+        """This call did nothing; an earlier one may have."""
+        self._back_off()
+        if any(file.is_in_doubt for file in group):
+            self._doubtful.append(group)
+        else:
+            self._put_back(group)
+
+    def _doubt(self, group: list[StagedFile]) -> None:
+        """This call may have happened: it will be repeated as it is."""
+        self._back_off()
+        for file in group:
+            file.is_in_doubt = True
+        self._doubtful.append(group)
+
+    def _put_back(self, group: list[StagedFile]) -> None:
+        """To be grouped anew. A file that is not in doubt may meanwhile lose batches whose predecessors failed."""
+        for file in group:
+            file.state = FileState.STORED
+            if not file.is_in_doubt:
+                file.commit = None
+
+    def _back_off(self) -> None:
+        self._files_max = max(self._files_max // 2, 1)
+        self._failures += 1
+
+    def _log_failure(self, what: str, group: list[StagedFile], error: Exception) -> None:
+        log.warning("commit failed, %s: files=%d error=%s", what, len(group), error)
+        self._metrics.commit_failures.labels(type(error).__name__).inc()
+
+
+def _check_shape(commits: Sequence[FileCommit], answers: Sequence[FileAnswer]) -> None:
+    """An answer that does not fit the question tells nothing."""
+    fits = len(answers) == len(commits) and all(
+        answer.file_id == commit.file_id
+        and len(answer.batches) == (len(commit.batches) if answer.status is FileStatus.COMMITTED else 0)
+        for commit, answer in zip(commits, answers, strict=False)
+    )
+    if not fits:
+        raise OutcomeUnknownError(f"commit answer does not fit: files={len(commits)} answers={len(answers)}")

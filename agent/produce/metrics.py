@@ -1,0 +1,82 @@
+"""What the write path counts, for Prometheus.
+
+Place: written by every file of agent/produce, read by the HTTP listener.
+Invariant: counted per file or per call, never per batch in a loop of its own; a label has few
+values, topics and partitions are never labels.
+If the process dies here the counters start again at 0, as Prometheus expects.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from agent.produce.pending import Refusal
+from agent.produce.staged_file import FileTrace
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class ProduceMetrics:
+    """One set per agent; `registry` is what its HTTP listener shows."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.buffer_seconds = Histogram(
+            "headrace_produce_buffer_seconds",
+            "From a segment file's first batch to its flush",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.put_seconds = Histogram(
+            "headrace_produce_put_seconds",
+            "One segment file's upload, the store's own retries included",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.commit_seconds = Histogram(
+            "headrace_produce_commit_seconds", "One commit call that was answered", buckets=_SECONDS, registry=registry
+        )
+        self.commit_files = Histogram(
+            "headrace_produce_commit_files",
+            "Segment files in one commit call",
+            buckets=(1, 2, 4, 8, 16, 32, 64),
+            registry=registry,
+        )
+        self.commit_failures = Counter(
+            "headrace_produce_commit_failures_total", "Commit calls without an answer", ["error"], registry=registry
+        )
+        self.flushes = Counter(
+            "headrace_produce_flushes_total", "Buffers closed, by reason", ["reason"], registry=registry
+        )
+        self.files_in_flight = Gauge(
+            "headrace_produce_files_in_flight", "Segment files flushed and not settled", registry=registry
+        )
+        self.files = Counter(
+            "headrace_produce_files_total", "Segment files settled: committed or not", ["result"], registry=registry
+        )
+        self.batches = Counter("headrace_produce_batches_total", "Batches that were appended", registry=registry)
+        self.bytes = Counter("headrace_produce_bytes_total", "Bytes of batches that were flushed", registry=registry)
+        self.duplicates = Counter(
+            "headrace_produce_duplicates_total", "Batches dropped at commit as duplicates", registry=registry
+        )
+        self.refused = Counter(
+            "headrace_produce_refused_total", "Batches answered with an error", ["error"], registry=registry
+        )
+        self.timed_out = Counter(
+            "headrace_produce_timed_out_total", "Requests answered by their deadline", registry=registry
+        )
+
+    def count_refused(self, refusal: Refusal, batches: int = 1) -> None:
+        """Batches got this error."""
+        self.refused.labels(refusal.name).inc(batches)
+
+    def flushed(self, trace: FileTrace) -> None:
+        """A buffer was closed."""
+        self.flushes.labels(trace.reason.value).inc()
+        self.buffer_seconds.observe(trace.closed_at - trace.opened_at)
+        self.bytes.inc(trace.size_bytes)
+        self.files_in_flight.inc()
+
+    def settled(self, trace: FileTrace) -> None:
+        """Every batch of a file has its answer."""
+        self.files.labels("committed" if trace.is_committed else "failed").inc()
+        self.files_in_flight.dec()

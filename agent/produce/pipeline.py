@@ -1,0 +1,223 @@
+"""The write path as one component: what the agent composes, starts, drains and closes.
+
+Place: behind the listener's dispatch for Produce; in front of bucket and metastore.
+Invariant: `handle` answers after the commit of everything it acknowledges, in no case before.
+`drain` returns when nothing is unsettled. A loop that ends by a bug stops the whole path: requests
+are then refused by closing their connections, never left to hang.
+If the process dies here, clients repeat what was not acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from agent.cluster.view import ClusterView
+from agent.listener.request import CloseConnection, Request, Response
+from agent.produce.acknowledge import Acknowledger
+from agent.produce.buffer import ActiveBuffer
+from agent.produce.commit import Committer
+from agent.produce.metrics import ProduceMetrics
+from agent.produce.order import FlushOrder
+from agent.produce.pending import not_stored
+from agent.produce.receive import Received, Receiver, refusal_of
+from agent.produce.staged_file import FileTrace, FlushReason, StagedFile
+from agent.produce.upload import Uploader
+from agent.produce.validate import RuleBook
+from agent.protocol.produce_codec import ProduceReply, decode_produce, encode_produce_response, refuse
+from config.settings import Settings
+from metastore.api import CommitApi
+from storage.clock import Clock
+from storage.errors import HeadraceError
+from storage.objects.store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+EXPIRY_TICK_S = 0.1
+"""How often deadlines are looked at: a request may time out this much late."""
+
+
+def _nothing() -> None:
+    """A callback that nobody asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callbacks:
+    """What the write path tells and asks the rest of the agent. None of them may block."""
+
+    database_now_ms: Callable[[], int]
+    """The database's clock, for the birth of file ids. UnavailableError while it is unknown."""
+    on_flushed: Callable[[uuid.UUID, bytes], None] = lambda file_id, body: None
+    """A segment file is in the bucket: a cache may keep its bytes. Not committed yet."""
+    on_committed: Callable[[], None] = _nothing
+    """Something became readable."""
+    on_fenced: Callable[[], None] = _nothing
+    """The metastore does not know this agent's epoch: register again. Called once per refused call."""
+    on_settled: Callable[[FileTrace], None] = lambda trace: None
+    """A file and all its batches were answered: for load reports."""
+    log_start_offset: Callable[[int], int] = lambda partition_key: -1
+    """A partition's log start as far as it is known here; -1 is Kafka's "unknown"."""
+
+
+class ProducePipeline:
+    """`store` brings its own retries. One per agent."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        metastore: CommitApi,
+        view: ClusterView,
+        settings: Settings,
+        clock: Clock,
+        rng: random.Random,
+        callbacks: Callbacks,
+        registry: CollectorRegistry,
+    ) -> None:
+        self._clock = clock
+        self._metrics = ProduceMetrics(registry)
+        self._buffer = ActiveBuffer(linger_s=settings.linger_ms / 1000, flush_bytes=settings.segment_bytes)
+        self._order = FlushOrder()
+        self._receiver = Receiver(
+            view, clock, RuleBook(message_max_bytes=settings.message_max_bytes), on_refused=self._metrics.count_refused
+        )
+        self._uploader = Uploader(
+            store,
+            clock,
+            rng,
+            self._metrics,
+            parallelism=settings.upload_parallelism,
+            database_now_ms=callbacks.database_now_ms,
+            on_flushed=callbacks.on_flushed,
+        )
+        self._acknowledger = Acknowledger(
+            self._order,
+            self._buffer,
+            clock,
+            self._metrics,
+            log_start_offset=callbacks.log_start_offset,
+            on_settled=callbacks.on_settled,
+            progress=lambda: self._committer.wake(),
+        )
+        self._committer = Committer(
+            metastore,
+            view,
+            self._order,
+            self._acknowledger,
+            clock,
+            rng,
+            self._metrics,
+            on_committed=callbacks.on_committed,
+            on_fenced=callbacks.on_fenced,
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.stopped: str | None = "not started"
+        """Why requests are refused; None while they are served."""
+
+    async def start(self) -> None:
+        """Begin to serve."""
+        self.stopped = None
+        self._spawn(self._committer.run(), "produce-commit")
+        self._spawn(self._expire_requests(), "produce-expiry")
+
+    async def handle(self, request: Request) -> Response:
+        """Answer a Produce request. InvalidError when it does not decode, CloseConnection where Kafka closes too."""
+        if self.stopped:
+            raise CloseConnection(f"produce is stopped: {self.stopped}")
+        produce = decode_produce(request.body, request.api_version)
+        refusal = refusal_of(request.api_version, produce)
+        if refusal:
+            self._metrics.count_refused(refusal, sum(len(topic.partitions) for topic in produce.topics))
+            return _respond(request, produce.acks, refuse(produce, *refusal))
+        async with request.connection.produce_order:
+            received = await self._receiver.receive(request, produce)
+            self._append(received)
+        return _respond(request, produce.acks, await received.pending.wait())
+
+    async def drain(self) -> None:
+        """Flush at once, and return when every batch has its answer. Waits as long as bucket and metastore take."""
+        while not self.stopped and (self._buffer.file or self._order):
+            self._flush(FlushReason.DRAIN)
+            await self._acknowledger.is_idle.wait()
+
+    async def close(self) -> None:
+        """Stop. Requests that are still waiting end with their connections: their outcome is unknown."""
+        tasks = list(self._tasks)
+        self._stop("closed")
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _append(self, received: Received) -> None:
+        if self.stopped:
+            received.pending.abort()
+        elif received.arrivals:
+            now = self._clock.monotonic()
+            if self._buffer.add(received.pending, received.arrivals, received.image_offset, now):
+                self._spawn(self._flush_when_due(self._buffer.file), "produce-linger")
+            if self._buffer.is_full:
+                self._flush(FlushReason.SIZE)
+
+    async def _flush_when_due(self, file: StagedFile | None) -> None:
+        await self._clock.sleep(self._buffer.due_at - self._clock.monotonic())
+        if self._buffer.file is file:  # else it was closed for its size
+            self._flush(FlushReason.LINGER)
+
+    def _flush(self, reason: FlushReason) -> None:
+        file = self._buffer.close(reason, self._clock.monotonic())
+        if file is not None:
+            self._metrics.flushed(file.trace)
+            self._order.append(file)
+            self._acknowledger.is_idle.clear()
+            self._spawn(self._upload(file), "produce-upload")
+
+    async def _upload(self, file: StagedFile) -> None:
+        try:
+            await self._uploader.upload(file, self._acknowledger.drop_if_unwanted)
+        except HeadraceError as error:
+            self._acknowledger.failed(file, not_stored(f"upload failed: {error}"))
+        except Exception as error:  # a bug, or a client library's: the file is not committed, so it is not stored
+            log.exception("upload failed in an unforeseen way: file_id=%s", file.file_id)
+            self._acknowledger.failed(file, not_stored(f"upload failed: {error!r}"))
+        self._committer.wake()
+
+    async def _expire_requests(self) -> None:
+        while True:
+            await self._clock.sleep(EXPIRY_TICK_S)
+            self._acknowledger.expire()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.critical("write path broken: task=%s", task.get_name(), exc_info=error)
+            self._stop(f"{task.get_name()} failed: {error!r}")
+
+    def _stop(self, reason: str) -> None:
+        """End all work; whoever waits loses its connection rather than its time."""
+        self.stopped = self.stopped or reason
+        for task in self._tasks:
+            task.cancel()
+        for file in (*self._order, *filter(None, [self._buffer.file])):
+            for request in file.requests:
+                request.abort()
+        self._acknowledger.is_idle.set()
+
+
+def _respond(request: Request, acks: int, reply: ProduceReply) -> Response:
+    """Nothing for acks=0, unless something failed: closing the connection is how Kafka tells such a client."""
+    if acks != 0:
+        return Response(encode_produce_response(request.correlation_id, request.api_version, reply))
+    failed = sum(1 for topic in reply.topics for partition in topic.partitions if partition.error_code)
+    if failed:
+        raise CloseConnection(f"produce with acks=0 failed: batches={failed}")
+    return Response(None)

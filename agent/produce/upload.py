@@ -1,0 +1,101 @@
+"""From a closed buffer to an object in the bucket.
+
+Place: between buffer and commit. Retries, hedging and timeouts are the store's decorators' job:
+they send the same bytes under the same key again.
+Invariant: an id is used for one layout only, and a file counts as stored only when the store
+confirmed its whole length. A file that was not stored for certain is never committed, so its
+batches failed for certain, even when an object of its name may lie in the bucket: the sweeper's.
+If the process dies here nothing was acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable
+
+from agent.produce.metrics import ProduceMetrics
+from agent.produce.staged_file import Arrival, FileState, Staged, StagedFile
+from metastore.values import StagedBatch
+from storage.clock import Clock
+from storage.errors import CorruptError
+from storage.file_id import new_file_id, object_key
+from storage.objects.store import ObjectStore
+from storage.segment.writer import SegmentWriter
+
+
+class Uploader:
+    """At most `parallelism` uploads side by side; files that wait for a place are not laid out yet."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        rng: random.Random,
+        metrics: ProduceMetrics,
+        *,
+        parallelism: int,
+        database_now_ms: Callable[[], int],
+        on_flushed: Callable[[uuid.UUID, bytes], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._rng = rng
+        self._metrics = metrics
+        self._places = asyncio.Semaphore(parallelism)
+        self._database_now_ms = database_now_ms
+        self._on_flushed = on_flushed
+
+    async def upload(self, file: StagedFile, is_unwanted: Callable[[StagedFile], bool]) -> None:
+        """Store the file, unless it is unwanted by the time it has a place. Raises what the store raises.
+
+        CorruptError when the store kept another length than was sent.
+        """
+        async with self._places:
+            if is_unwanted(file):
+                return
+            file.trace.put_started_at = self._clock.monotonic()
+            file.file_id = new_file_id(self._database_now_ms(), self._rng)
+            body = lay_out(file)
+            stored = await self._store.put(object_key(file.file_id), body)
+            if stored.size != len(body):
+                raise CorruptError(f"stored length differs: key={stored.key} sent={len(body)} stored={stored.size}")
+        file.size_bytes = len(body)
+        file.trace.stored_at = self._clock.monotonic()
+        self._metrics.put_seconds.observe(file.trace.stored_at - file.trace.put_started_at)
+        self._on_flushed(file.file_id, body)
+        file.state = FileState.STORED
+
+
+def lay_out(file: StagedFile) -> bytes:
+    """The file's bytes; afterwards its batches are known by their positions, and the frames are let go."""
+    writer = SegmentWriter()
+    runs = sorted(file.arrivals.values(), key=_place_of)
+    staged = [_stage(writer, arrival, run[0].leader_epoch) for run in runs for arrival in run]
+    body = writer.finish()
+    file.arrivals, file.staged = {}, staged
+    return body
+
+
+def _place_of(run: list[Arrival]) -> tuple[int, int]:
+    return run[0].topic_id.int, run[0].partition_index
+
+
+def _stage(writer: SegmentWriter, arrival: Arrival, leader_epoch: int) -> Staged:
+    """A partition's batches of one file share the leader epoch of the first: all are taken, or none is."""
+    topic_id, index, key, _, owner, data, header, request, reply = arrival
+    position = writer.add(topic_id, index, key, data, header)
+    batch = StagedBatch(
+        key,
+        position,
+        len(data),
+        header.record_count,
+        # A producer may leave the maximum unset.
+        max(header.max_timestamp, header.base_timestamp) if not header.is_log_append_time else header.max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        leader_epoch,
+    )
+    return Staged(batch, owner, header.is_log_append_time, request, reply)
