@@ -19,7 +19,6 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from storage.errors import CorruptError, InvalidError
-from storage.records.check import MIN_RECORD_BYTES
 from storage.records.compression import MAX_EXPANSION, Codec, compress, decompress_into
 from storage.records.header import (
     CODEC_MASK,
@@ -61,8 +60,6 @@ def decode_records(batch: memoryview, *, max_opened_bytes: int = MAX_OPENED_BYTE
     """
     header = _sound_header(batch)
     opened = _open(batch, header, max_opened_bytes)
-    if header.record_count * MIN_RECORD_BYTES > len(opened) - HEADER_BYTES:
-        raise CorruptError(f"more records claimed than there are: records={header.record_count} bytes={len(opened)}")
     try:
         records = [
             Record(r.offset, _NO_TIMESTAMP if r.timestamp is None else r.timestamp, r.key, r.value, r.headers)

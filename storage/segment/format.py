@@ -100,7 +100,7 @@ def tail_bytes(tail: bytes | memoryview, object_size: int) -> int:
 
     CorruptError when this is no segment file, is one of an unknown version, or the length cannot be.
     """
-    if len(tail) < TRAILER.size or object_size < BODY_START + TRAILER.size:
+    if len(tail) < TRAILER.size:
         raise CorruptError(f"segment file too short: size={object_size} tail={len(tail)}")
     length, _, version, _, magic = TRAILER.unpack_from(tail, len(tail) - TRAILER.size)
     if magic != _END_MAGIC:

@@ -18,7 +18,7 @@ from storage.records.errors import (
     UnsupportedCodecError,
     UnsupportedMagicError,
 )
-from storage.records.header import TRANSACTIONAL_BIT, read_header
+from storage.records.header import HEADER_BYTES, TRANSACTIONAL_BIT, read_header
 from tests.storage.batches import forge, plain_batch
 
 CLIENT_BATCHES = Path(__file__).parents[1] / "golden" / "client_batches.tsv"
@@ -66,6 +66,8 @@ def test_a_sound_batch_gives_its_header() -> None:
         ({"record_count": 0, "last_offset_delta": -1}, InvalidRecordError),
         ({"record_count": -1, "last_offset_delta": -2}, InvalidRecordError),
         ({"record_count": 2}, InvalidRecordError),
+        ({"record_count": 1, "last_offset_delta": -1}, InvalidRecordError),
+        ({"record_count": 2, "last_offset_delta": 1}, InvalidRecordError),
         ({"last_offset_delta": 10**9}, InvalidRecordError),
         ({"record_count": 10**9, "last_offset_delta": 10**9 - 1}, InvalidRecordError),
         ({"producer_id": -2, "producer_epoch": 0, "base_sequence": 0}, InvalidRecordError),
@@ -80,10 +82,15 @@ def test_a_lying_header_is_refused(fields: dict[str, int], error: type[HeadraceE
         check(forge(plain_batch(), **fields))
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_compression_does_not_excuse_an_impossible_count(codec: Codec) -> None:
-    with pytest.raises(InvalidRecordError):
-        check(forge(plain_batch(), attributes=codec, record_count=10**9, last_offset_delta=10**9 - 1))
+@pytest.mark.parametrize(
+    ("codec", "expansion"), [(Codec.GZIP, 1032), (Codec.SNAPPY, 22), (Codec.LZ4, 255), (Codec.ZSTD, 32_768)]
+)
+def test_compression_does_not_excuse_an_impossible_count(codec: Codec, expansion: int) -> None:
+    batch = plain_batch()
+    most = (len(batch) - HEADER_BYTES) * expansion // 7
+    check(forge(batch, attributes=codec, record_count=most, last_offset_delta=most - 1))
+    with pytest.raises(InvalidRecordError, match="more records than fit"):
+        check(forge(batch, attributes=codec, record_count=most + 1, last_offset_delta=most))
 
 
 def test_transactional_batches_pass_and_say_so() -> None:

@@ -82,6 +82,18 @@ def test_raw_snappy_opens_as_well_as_framed() -> None:
     assert decode_records(memoryview(batch)) == decode_records(memoryview(plain))
 
 
+def test_snappy_is_framed_block_by_block() -> None:
+    records = [Record(0, 1, None, bytes(range(256)) * 400)]
+    assert decode_records(memoryview(encode_batch(records, codec=Codec.SNAPPY, base_offset=0))) == records
+
+
+@pytest.mark.parametrize("tail", [b"\0\0", b"\0\0\0\0", b"\xff\xff\xff\xfc", b"\0\0\0\x09\0"], ids=bytes.hex)
+def test_broken_snappy_framing_is_corrupt(tail: bytes) -> None:
+    framed = encode_batch([Record(0, 1, None, b"v")], codec=Codec.SNAPPY, base_offset=0)
+    with pytest.raises(CorruptError, match="codec=snappy"):
+        decode_records(memoryview(with_body(framed, framed[HEADER_BYTES:] + tail)))
+
+
 def with_body(batch: bytes, body: bytes, **fields: int) -> bytes:
     """The header of `batch` over another body, checksum redone."""
     return forge(batch[:HEADER_BYTES] + body, batch_length=HEADER_BYTES - 12 + len(body), **fields)
@@ -125,6 +137,7 @@ def test_the_bound_is_on_opened_bytes(codec: Codec) -> None:
         pytest.param(b"\x0e\x00\x00\x00\x01\x02v\x00\x00", id="bytes left over"),
         pytest.param(b"\x0e\x00\x00\x00" + varint(2**62) + b"v\x00\x00", id="key beyond memory"),
         pytest.param(b"\x0e\x00\x00\x00" + varint(2**63 - 1) + b"v\x00\x00", id="key length overflows"),
+        pytest.param(b"\x0e\x00\x00\x00" + varint(2**63 - 60) + b"v\x00\x00", id="key length nearly overflows"),
         pytest.param(b"\x0e\x00\x00\x00" + b"\xff" * 30, id="endless varint"),
         pytest.param(b"\x0e\x00\x00\x00\x01\x02v" + varint(2**40), id="headers without end"),
         pytest.param(b"\x0e\x00\x00\x00\x01\x02v" + varint(-1), id="negative header count"),
@@ -143,6 +156,12 @@ def test_broken_records_are_corrupt(body: bytes) -> None:
 def test_a_record_count_that_lies_is_corrupt(claimed: int) -> None:
     with pytest.raises(CorruptError):
         decode_records(memoryview(forge(plain_batch(2), record_count=claimed)))
+
+
+@pytest.mark.parametrize("fields", [{"record_count": -1}, {"record_count": 0, "last_offset_delta": -1}], ids=str)
+def test_negative_counts_are_corrupt_even_without_records(fields: dict[str, int]) -> None:
+    with pytest.raises(CorruptError, match="negative counts"):
+        decode_records(memoryview(with_body(plain_batch(), b"", **fields)))
 
 
 @pytest.mark.parametrize("fields", [{"crc": 7}, {"magic": 1}, {"attributes": 5}, {"batch_length": 50}], ids=str)

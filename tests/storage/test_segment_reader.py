@@ -120,6 +120,20 @@ async def test_a_lying_footer_length_costs_no_second_read(small: bytes, length: 
     assert len(store.asked) == 1
 
 
+async def test_a_footer_longer_than_its_object_is_not_asked_for(small: bytes) -> None:
+    store = RangeStore(reseal(small, bytes(footer_of(small)), length=len(small)))
+    with pytest.raises(CorruptError, match="length cannot be"):
+        await load_footer(store.as_store(), "there", len(small))
+    assert len(store.asked) == 1
+
+
+def test_a_file_without_partitions_is_corrupt(small: bytes) -> None:
+    nothing = struct.pack(">III", 0, 0, 256)
+    without_body = small[:16] + small[-TRAILER_BYTES - len(footer_of(small)) :]
+    with pytest.raises(CorruptError, match="counts do not fit"):
+        verify_segment(reseal(without_body, nothing))
+
+
 def test_a_tail_that_misses_the_footer_s_start_is_told_so(small: bytes) -> None:
     with pytest.raises(CorruptError, match="does not hold the footer"):
         read_footer(small[-60:], len(small))
@@ -146,6 +160,7 @@ COUNTS, ROW = 12, 80
         (4, struct.pack(">I", 2**32 - 1), "counts do not fit"),
         (COUNTS, b"\xff" * 16, "out of order"),
         (COUNTS + 16, struct.pack(">i", -1), "out of order"),
+        (COUNTS + ROW + 16, struct.pack(">i", 0), "out of order"),
         (COUNTS + 28, struct.pack(">q", 17), "out of order"),
         (COUNTS + 28, struct.pack(">q", 2**62), "out of order"),
         (COUNTS + 36, struct.pack(">q", -100), "counts cannot be"),
@@ -233,4 +248,7 @@ def test_the_index_leads_close_to_a_record_or_a_time() -> None:
         ):
             assert start <= position < start + 1_000 + len(batches[0])
             assert records == positions.index(start) * 10
+    for mark in entry.index_entries:
+        assert start_at_record(entry, mark.record_position) == (mark.record_position, mark.position)
+        assert start_at_record(entry, mark.record_position - 1)[1] < mark.position
     assert start_at_record(entry, 0) == start_at_timestamp(entry, 0) == (0, entry.position)

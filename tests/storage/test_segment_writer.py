@@ -62,6 +62,15 @@ def test_the_writer_refuses_to_come_back_to_a_partition() -> None:
         lay_out([Placed(A, 0, BATCHES[0]), Placed(A, 1, BATCHES[0]), Placed(A, 0, BATCHES[0])])
 
 
+@pytest.mark.requirement("W6")
+def test_a_partition_cannot_appear_under_two_keys() -> None:
+    writer = SegmentWriter()
+    batch = memoryview(BATCHES[0])
+    writer.add(A, 0, 1, batch, read_header(batch))
+    with pytest.raises(InvalidError, match="not sorted"):
+        writer.add(A, 0, 2, batch, read_header(batch))
+
+
 def test_equal_input_gives_equal_bytes() -> None:
     placed = [Placed(A, 0, BATCHES[0]), Placed(B, 3, BATCHES[1])]
     assert lay_out(placed) == lay_out(placed)
