@@ -192,16 +192,16 @@ def _within(jobs: Sequence[Job], max_bytes: int) -> list[tuple[Job, int]]:
 
 
 def _stretches(place: Located, start: BatchStart, limit: int) -> list[Stretch]:
-    """Slices of the extents in order, `limit` bytes of them from `start` on, and at least a header."""
+    """Slices of the extents in order, `limit` bytes of them from `start` on; of the first at least a header."""
     plan: list[Stretch] = []
     for extent in place.extents:
         if plan:
             start = start_of(extent)
         end = extent.position + extent.length
         stop = min(end, start.position + max(limit, HEADER_BYTES))
-        plan.append(Stretch(extent, start, Slice(extent.file_id, start.position, stop, place.recent)))
+        plan.append(Stretch(extent, start, Slice(extent.file_id, start.position, stop, end, place.recent)))
         limit -= stop - start.position
-        if stop < end or limit <= 0:
+        if limit < HEADER_BYTES:
             break
     return plan
 

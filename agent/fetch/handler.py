@@ -24,7 +24,7 @@ from agent.fetch.plan import Target, TopicRef, resolve, unknown_topic
 from agent.fetch.sessions import FetchSessions, Ref
 from agent.fetch.waiters import Waiters
 from agent.listener.request import Request, Response
-from agent.protocol.errors import stored_data_error
+from agent.protocol.errors import READ_FAILED
 from agent.protocol.fetch_codec import (
     FIRST_BY_ID,
     AbortedTransaction,
@@ -133,8 +133,8 @@ def _reply(ref: Ref, place: Located, outcome: Outcome, aborted: list[AbortedTran
     topic, index = ref
     if place.place is Place.GONE:
         return FetchPartitionReply(index, unknown_topic(topic))
-    if place.failure is not None:
-        return FetchPartitionReply(index, stored_data_error(place.failure))
+    if place.place is Place.UNAVAILABLE:
+        return FetchPartitionReply(index, READ_FAILED)
     reply = FetchPartitionReply(
         index,
         high_watermark=place.high_watermark,
@@ -147,7 +147,7 @@ def _reply(ref: Ref, place: Located, outcome: Outcome, aborted: list[AbortedTran
     elif isinstance(outcome, Portion):
         reply.records = outcome.buffers
     else:
-        reply.error_code = stored_data_error(outcome)
+        reply.error_code = READ_FAILED
     return reply
 
 

@@ -24,7 +24,7 @@ from agent.fetch.plan import Target, resolve
 from agent.fetch.timestamps import TimestampSearch
 from agent.listener.request import Request, Response
 from agent.protocol import typed
-from agent.protocol.errors import stored_data_error
+from agent.protocol.errors import READ_FAILED
 from metastore.api import ReadApi
 from metastore.values import OffsetAnswer, OffsetKind, OffsetQuery
 from storage.errors import CorruptError, HeadraceError, NotFoundError
@@ -102,7 +102,7 @@ class ListOffsetsHandler:
             answers = await self._ask(questions)
         except HeadraceError as error:
             log.warning("offsets not listed: partitions=%d error=%s", len(questions), error)
-            return [Found(stored_data_error(error))] * len(questions)
+            return [Found(READ_FAILED)] * len(questions)
         opened = iter(
             await asyncio.gather(
                 *(self._open(q, *answer) for q, answer in zip(questions, answers, strict=True) if answer[0].extent)
@@ -128,7 +128,7 @@ class ListOffsetsHandler:
                 return await self._first_record(question, answer, log_start_offset)
         except HeadraceError as error:
             report_unreadable(question.partition_key, f"timestamp={question.timestamp}", error)
-            return Found(stored_data_error(error))
+            return Found(READ_FAILED)
 
     async def _first_record(self, question: OffsetQuery, answer: OffsetAnswer, log_start_offset: int) -> Found:
         if answer.extent is None:

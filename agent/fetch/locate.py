@@ -30,7 +30,7 @@ class Place(enum.Enum):
     GONE = enum.auto()
     """Deleted: no such partition any more."""
     UNAVAILABLE = enum.auto()
-    """The metastore had to be asked and did not answer: `failure` says why."""
+    """The metastore had to be asked and did not answer."""
 
 
 class Located(NamedTuple):
@@ -42,7 +42,6 @@ class Located(NamedTuple):
     extents: Sequence[Extent] = ()
     recent: bool = False
     """These extents reach the high watermark or come from the index: other readers will want them too."""
-    failure: HeadraceError | None = None
 
 
 class Locator:
@@ -74,7 +73,7 @@ class Locator:
             answers = await self._metastore.find_extents(queries)
         except HeadraceError as error:
             log.warning("extents not found: partitions=%d error=%s", len(queries), error)
-            return [Located(Place.UNAVAILABLE, failure=error)] * len(queries)
+            return [Located(Place.UNAVAILABLE)] * len(queries)
         for answer in answers:
             self._index.observe(answer, generation)
         return [self._judge(query, answer) for query, answer in zip(queries, answers, strict=True)]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from agent.cluster.view import ClusterView
-from agent.protocol.errors import stored_data_error
+from agent.protocol.errors import READ_FAILED
 from metastore.log.image import MetadataImage
 from storage.errors import HeadraceError
 
@@ -56,7 +56,7 @@ async def resolve(view: ClusterView, targets: Sequence[Target]) -> list[Resolved
         image = await view.catch_up()
     except HeadraceError as error:
         log.warning("names not resolved: metadata log not readable: error=%s", error)
-        failed = Resolved(-1, stored_data_error(error))
+        failed = Resolved(-1, READ_FAILED)
         return [failed if answer.error in _MAY_BE_NEWS else answer for answer in answers]
     return [_resolve(image, target) for target in targets]
 

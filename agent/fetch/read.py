@@ -25,12 +25,15 @@ HISTORICAL_READS = 16
 
 
 class Slice(NamedTuple):
-    """The bytes from `start` to `end` of a file. `recent`: near the high watermark, worth caching."""
+    """The bytes from `start` to `end` of a file."""
 
     file_id: uuid.UUID
     start: int
     end: int
+    live_end: int
+    """The end of the extent: who reads on will want these bytes too."""
     recent: bool
+    """Near the high watermark: worth caching."""
 
 
 class SliceReader:
@@ -69,7 +72,7 @@ class SliceReader:
             return dict.fromkeys(group, error)
 
     async def _through_cache(self, group: list[Slice]) -> dict[Slice, Piece | HeadraceError]:
-        live_end = max(self._live_end(group[0].file_id), max(wanted.end for wanted in group))
+        live_end = max(self._live_end(group[0].file_id), max(wanted.live_end for wanted in group))
         pieces = await asyncio.gather(*(self._cache.read(s.file_id, s.start, s.end, live_end) for s in group))
         return dict(zip(group, pieces, strict=True))
 

@@ -60,7 +60,7 @@ class Seeker:
         window = WINDOW_BYTES
         while start.position < end:
             stop = min(start.position + window, end)
-            (piece,) = await self._reader.read([Slice(extent.file_id, start.position, stop, recent)])
+            (piece,) = await self._reader.read([Slice(extent.file_id, start.position, stop, end, recent)])
             if isinstance(piece, HeadraceError):
                 raise piece
             before = start

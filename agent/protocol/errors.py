@@ -32,6 +32,10 @@ from storage.records.errors import (
 INVALID_PARTITION_METADATA = 10_253
 """KIP-253's retriable error; Kafka never gave it a number. Only clients that send partition counts see it."""
 
+READ_FAILED = int(ErrorCode.kafka_storage_error)
+"""For a consumer's read that failed, whatever kept it from our stored data: a read may always be repeated,
+so an unknown outcome is no special case, and Java's consumer throws on REQUEST_TIMED_OUT."""
+
 _BATCH_CODES: dict[BatchOutcome, int] = {
     BatchOutcome.APPENDED: ErrorCode.none,
     BatchOutcome.DUPLICATE: ErrorCode.none,  # answered with the original's offset, as if it were the first
