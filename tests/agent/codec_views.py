@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from agent.protocol.fetch_codec import FetchRequest
@@ -11,7 +12,7 @@ from agent.protocol.wire import NULL_UUID
 View = tuple[Any, ...]
 
 
-def milliseconds(delta: Any) -> int:
+def milliseconds(delta: timedelta) -> int:
     return round(delta.total_seconds() * 1000)
 
 

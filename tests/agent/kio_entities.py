@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime
 import functools
 import io
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, fields
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
+from kio.schema.response_header.v0.header import ResponseHeader as HeaderV0
+from kio.schema.response_header.v1.header import ResponseHeader as HeaderV1
 from kio.serial import entity_reader, entity_writer
 
 Strategy = st.SearchStrategy[Any]
@@ -20,6 +22,11 @@ def kio_write(entity: Any) -> bytes:
     buffer = io.BytesIO()
     entity_writer(type(entity))(buffer, entity)
     return buffer.getvalue()
+
+
+def kio_read_header(data: bytes, flexible: bool) -> tuple[Any, int]:
+    """(the response header, where the body starts)."""
+    return entity_reader(HeaderV1 if flexible else HeaderV0)(data, 0)
 
 
 def kio_read(entity_type: Any, data: bytes) -> Any:
@@ -80,7 +87,4 @@ def _value(field_type: Any, kafka_type: str | None) -> Strategy:
         if get_origin(item_type) is UnionType:
             item_type = get_args(item_type)[0]
         return st.lists(_value(item_type, kafka_type), max_size=3).map(tuple)
-    if is_dataclass(field_type):
-        return entities(field_type)
-    assert kafka_type is not None
-    return _VALUES[kafka_type]
+    return entities(field_type) if kafka_type is None else _VALUES[kafka_type]

@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kio.schema.response_header.v0.header import ResponseHeader as HeaderV0
-from kio.schema.response_header.v1.header import ResponseHeader as HeaderV1
-from kio.serial import entity_reader
 
 from agent.protocol.fetch_codec import (
     FIRST_BY_ID,
@@ -27,7 +24,7 @@ from agent.protocol.wire import NULL_UUID, LeaderHint, NodeEndpoint
 from storage.errors import InvalidError
 from tests.agent.client_vectors import vectors
 from tests.agent.codec_views import fetch_view, kio_fetch_view, milliseconds
-from tests.agent.kio_entities import entities, kio_read, kio_write
+from tests.agent.kio_entities import entities, kio_read, kio_read_header, kio_write
 
 VERSIONS = range(4, 19)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -88,7 +85,8 @@ def _decode_or_refuse(body: bytes, version: int) -> None:
         request = decode_fetch(memoryview(body), version)
     except InvalidError:
         return
-    assert sum(1 + len(t.partitions) for t in (*request.topics, *request.forgotten)) <= len(body)
+    held = sum(1 + len(topic.partitions) for topic in request.topics)
+    assert held + sum(1 + len(topic.partitions) for topic in request.forgotten) <= len(body)
 
 
 PARTITIONS = st.builds(
@@ -98,7 +96,7 @@ PARTITIONS = st.builds(
     high_watermark=INT64,
     last_stable_offset=INT64,
     log_start_offset=INT64,
-    records=st.lists(st.binary(max_size=200).map(memoryview) | st.binary(max_size=200), max_size=3),
+    records=st.lists(st.binary(max_size=200).map(lambda data: memoryview(data)) | st.binary(max_size=200), max_size=3),
     aborted_transactions=st.none() | st.lists(st.builds(AbortedTransaction, INT64, INT64), max_size=2),
     preferred_read_replica=INT32,
     diverging_epoch=st.none() | st.builds(EpochEnd, INT32, INT64),
@@ -119,7 +117,7 @@ REPLIES = st.builds(
 @given(correlation_id=INT32, reply=REPLIES)
 def test_responses_are_what_kio_reads(version: int, correlation_id: int, reply: FetchReply) -> None:
     data = b"".join(encode_fetch_response(correlation_id, version, reply))
-    header, start = entity_reader(HeaderV1 if version >= FIRST_FLEXIBLE else HeaderV0)(data, 0)
+    header, start = kio_read_header(data, version >= FIRST_FLEXIBLE)
     assert header.correlation_id == correlation_id
     theirs = kio_read(_kio(version, "response"), data[start:])
     assert milliseconds(theirs.throttle_time) == reply.throttle_time_ms

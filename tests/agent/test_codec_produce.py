@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kio.schema.response_header.v0.header import ResponseHeader as HeaderV0
-from kio.schema.response_header.v1.header import ResponseHeader as HeaderV1
-from kio.serial import entity_reader
 
 from agent.protocol.produce_codec import (
     FIRST_BY_ID,
@@ -30,7 +27,7 @@ from agent.protocol.wire import NULL_UUID, LeaderHint, NodeEndpoint
 from storage.errors import InvalidError
 from tests.agent.client_vectors import vectors
 from tests.agent.codec_views import kio_produce_view, milliseconds, produce_view
-from tests.agent.kio_entities import entities, kio_read, kio_write
+from tests.agent.kio_entities import entities, kio_read, kio_read_header, kio_write
 
 VERSIONS = range(3, 14)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -158,7 +155,7 @@ REPLIES = st.builds(
 @given(correlation_id=INT32, reply=REPLIES)
 def test_responses_are_what_kio_reads(version: int, correlation_id: int, reply: ProduceReply) -> None:
     data = b"".join(encode_produce_response(correlation_id, version, reply))
-    header, start = entity_reader(HeaderV1 if version >= FIRST_FLEXIBLE else HeaderV0)(data, 0)
+    header, start = kio_read_header(data, version >= FIRST_FLEXIBLE)
     assert header.correlation_id == correlation_id
     theirs = kio_read(_kio(version, "response"), data[start:])
     assert milliseconds(theirs.throttle_time) == reply.throttle_time_ms
