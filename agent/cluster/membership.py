@@ -84,6 +84,7 @@ class Membership:
         self._incarnation_id = uuid.UUID(int=0)
         self._lease_until = 0.0
         self._heartbeats: asyncio.Task[None] | None = None
+        self._check_wanted = asyncio.Event()
         self._gauge = Gauge(
             "headrace_broker_state",
             "Broker state with Kafka's numbers: 0 not running, 1 starting, 2 recovery, 3 running, "
@@ -126,6 +127,10 @@ class Membership:
                 logger.warning("leaving failed, the lease runs out instead: node_id=%d error=%s", self.node_id, error)
         self._become(BrokerState.NOT_RUNNING)
 
+    def check_now(self) -> None:
+        """Somebody was told that this registration is stale: heartbeat at once, not at the next turn."""
+        self._check_wanted.set()
+
     def holds_lease(self) -> bool:
         """Whether nobody can have fenced this agent for silence yet."""
         member = self.state in (BrokerState.RUNNING, BrokerState.PENDING_CONTROLLED_SHUTDOWN)
@@ -133,11 +138,22 @@ class Membership:
 
     async def _beat(self) -> None:
         while True:
-            await self._clock.sleep(self._pause_seconds())
+            await self._pause()
             try:
                 await self._step()
             except HeadraceError as error:
                 logger.warning("heartbeat failed: node_id=%d state=%s error=%s", self.node_id, self.state.name, error)
+
+    async def _pause(self) -> None:
+        """Sleep, or wake up early for `check_now`."""
+        timer = asyncio.ensure_future(self._clock.sleep(self._pause_seconds()))
+        wanted = asyncio.ensure_future(self._check_wanted.wait())
+        try:
+            await asyncio.wait((timer, wanted), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            wanted.cancel()
+        self._check_wanted.clear()
 
     def _pause_seconds(self) -> float:
         if self.state in (BrokerState.STARTING, BrokerState.RECOVERY):

@@ -173,6 +173,21 @@ async def test_a_stale_epoch_registers_a_new_incarnation(api: FakeClusterApi, fa
     await cluster.stop()
 
 
+async def test_a_hint_that_the_epoch_is_stale_is_followed_at_once(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    cluster = an_agent(api)
+    await fake_clock.run(cluster.start())
+    first_epoch = cluster.broker_epoch
+    del api.agents[1]
+    cluster.membership.check_now()
+    await fake_clock.advance(1)
+    assert cluster.broker_epoch > first_epoch
+    assert cluster.membership.state is BrokerState.RUNNING
+    api.calls.clear()
+    await fake_clock.advance(30)
+    assert api.calls["heartbeat"] == 10
+    await cluster.stop()
+
+
 async def test_a_lost_answer_to_a_registration_registers_once(api: FakeClusterApi, fake_clock: ManualClock) -> None:
     api.fail_after["register_agent"] = [OutcomeUnknownError("lost")]
     cluster = an_agent(api, node_id=None)

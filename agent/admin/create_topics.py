@@ -1,0 +1,88 @@
+"""CreateTopics (key 19, versions 2-7).
+
+Place: request fields to topic_creation and back.
+Invariant: each topic is answered for itself; one that is refused does not hold up its neighbours.
+If the process dies here, the client asks again and is told which topics exist.
+Source: KIP-4, KIP-464 (-1 for defaults), KIP-525 (configs in the response), KIP-516 (topic ids).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.admin.topic_configs import effective_configs
+from agent.admin.topic_creation import TopicCreation
+from agent.admin.topic_rules import AcceptedTopic, Judgement, Refusal, WantedTopic
+from agent.listener.request import Request, Response
+from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+
+_SOURCE_TOPIC = 1
+_SOURCE_DEFAULT = 5
+
+
+class CreateTopics:
+    """The handler."""
+
+    def __init__(self, creation: TopicCreation, config_defaults: dict[str, str]) -> None:
+        """`config_defaults`: topic config -> this cluster's default, where it is not Kafka's."""
+        self._creation = creation
+        self._config_defaults = config_defaults
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        wanted = [self._wanted(topic) for topic in entity.topics]
+        judgements = await self._creation.create(
+            wanted,
+            deadline=request.received_at + entity.timeout.total_seconds(),
+            validate_only=entity.validate_only,
+        )
+        topics = tuple(
+            self._result(schema, topic.name, judged, entity.validate_only)
+            for topic, judged in zip(wanted, judgements, strict=True)
+        )
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, topics=topics))
+
+    def _wanted(self, topic: Any) -> WantedTopic:
+        return WantedTopic(
+            name=topic.name,
+            topic_id=self._creation.new_topic_id(),
+            partition_count=topic.num_partitions,
+            replication_factor=topic.replication_factor,
+            assignments=[(a.partition_index, a.broker_ids) for a in topic.assignments],
+            configs=[(config.name, config.value) for config in topic.configs],
+        )
+
+    def _result(self, schema: Schema, name: str, judged: Judgement, validate_only: bool) -> Any:
+        match judged:
+            case Refusal(code, message):
+                return schema.make(
+                    "CreatableTopicResult", name=name, topic_id=None, error_code=code, error_message=message, configs=()
+                )
+            case AcceptedTopic(topic, replication_factor):
+                return schema.make(
+                    "CreatableTopicResult",
+                    name=name,
+                    topic_id=None if validate_only else topic.topic_id,
+                    error_code=ErrorCode.none,
+                    error_message=None,
+                    num_partitions=topic.partition_count,
+                    replication_factor=replication_factor,
+                    configs=self._configs(schema, topic.configs),
+                )
+
+    def _configs(self, schema: Schema, given: dict[str, str]) -> tuple[Any, ...]:
+        if schema.version < 5:
+            return ()
+        return tuple(
+            schema.make(
+                "CreatableTopicConfigs",
+                name=config.name,
+                value=config.value,
+                read_only=False,
+                config_source=_SOURCE_DEFAULT if config.is_default else _SOURCE_TOPIC,
+                is_sensitive=False,
+            )
+            for config in effective_configs(given, self._config_defaults)
+        )

@@ -1,0 +1,123 @@
+"""DeleteTopics (key 20, versions 1-6): by name, from version 6 also by topic id.
+
+Place: request fields to RemoveTopicRecords in the metadata log.
+Invariant: a name is resolved once, so a topic that is created again under it meanwhile stays. Gone
+is gone: it does not matter whose append removed it. If the process dies here, the client asks again.
+Source: KIP-516 (topic ids).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections import Counter
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.view import ClusterView
+from agent.listener.request import Request, Response
+from agent.protocol.typed import NO_THROTTLE, decode, reply
+from metastore.api import ClusterApi
+from metastore.log.image import MetadataImage, TopicImage
+from storage.clock import Clock
+from storage.errors import OutcomeUnknownError, UnavailableError
+
+
+@dataclass(slots=True)
+class _Deletion:
+    """One topic of the request as it was named, what it was found to be, and its answer."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+    code: ErrorCode = ErrorCode.none
+    message: str | None = None
+
+    def refuse(self, code: ErrorCode, message: str) -> None:
+        self.code, self.message = code, message
+
+
+class DeleteTopics:
+    """The handler."""
+
+    def __init__(self, cluster: ClusterView, api: ClusterApi, clock: Clock) -> None:
+        self._cluster = cluster
+        self._api = api
+        self._clock = clock
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        if request.api_version >= 6:
+            deletions = [_Deletion(topic.name, topic.topic_id) for topic in entity.topics]
+        else:
+            deletions = [_Deletion(name, None) for name in entity.topic_names]
+        await self._delete(deletions, request.received_at + entity.timeout.total_seconds())
+        responses = tuple(
+            schema.make(
+                "DeletableTopicResult", name=d.name, topic_id=d.topic_id, error_code=d.code, error_message=d.message
+            )
+            for d in deletions
+        )
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, responses=responses))
+
+    async def _delete(self, deletions: list[_Deletion], deadline: float) -> None:
+        _refuse_malformed(deletions)
+        try:
+            image = await self._cluster.catch_up()
+            _resolve(deletions, image)
+            appended = False
+            while remaining := _remaining(deletions, image):
+                if appended and self._clock.monotonic() >= deadline:
+                    return _give_up(deletions, image, "the metadata log kept moving")
+                appended = True
+                with contextlib.suppress(OutcomeUnknownError):  # the next image shows which topics are gone
+                    await self._api.delete_topics(image.offset, remaining)
+                image = await self._cluster.catch_up()
+        except UnavailableError as error:
+            _give_up(deletions, self._cluster.image, str(error))
+
+
+def _refuse_malformed(deletions: list[_Deletion]) -> None:
+    times = Counter((d.name, d.topic_id) for d in deletions)
+    for d in deletions:
+        if d.name is not None and d.topic_id is not None:
+            d.refuse(ErrorCode.invalid_request, "a topic is named by its name or by its id, not by both")
+        elif d.name is None and d.topic_id is None:
+            d.refuse(ErrorCode.invalid_request, "neither topic name nor topic id given")
+        elif times[d.name, d.topic_id] > 1:
+            d.refuse(ErrorCode.invalid_request, "duplicate topic")
+
+
+def _resolve(deletions: list[_Deletion], image: MetadataImage) -> None:
+    given_ids = {d.topic_id for d in deletions if d.topic_id is not None}
+    for d in deletions:
+        if d.code is not ErrorCode.none:
+            continue
+        if d.topic_id is not None:
+            _fill(d, image.topics_by_id.get(d.topic_id), ErrorCode.unknown_topic_id)
+        elif d.name is not None:
+            _fill(d, image.topics_by_name.get(d.name), ErrorCode.unknown_topic_or_partition)
+            if d.topic_id in given_ids:
+                d.refuse(ErrorCode.invalid_request, "the topic is also named by its id")
+
+
+def _fill(deletion: _Deletion, topic: TopicImage | None, unknown: ErrorCode) -> None:
+    if topic is None:
+        deletion.refuse(unknown, "there is no such topic")
+    else:
+        deletion.name, deletion.topic_id = topic.name, topic.topic_id
+
+
+def _remaining(deletions: list[_Deletion], image: MetadataImage) -> list[uuid.UUID]:
+    return [
+        d.topic_id
+        for d in deletions
+        if d.code is ErrorCode.none and d.topic_id is not None and d.topic_id in image.topics_by_id
+    ]
+
+
+def _give_up(deletions: list[_Deletion], image: MetadataImage, reason: str) -> None:
+    """REQUEST_TIMED_OUT for what is still there, or was never resolved."""
+    for d in deletions:
+        if d.code is ErrorCode.none and (d.topic_id is None or d.topic_id in image.topics_by_id):
+            d.refuse(ErrorCode.request_timed_out, reason)

@@ -1,0 +1,79 @@
+"""DescribeCluster (key 60, versions 0-2), and what every answer about the cluster shares with it.
+
+Place: answered from the image, without a query. If the process dies here nothing is lost.
+Invariant: all agents name the same controller for the same image: some live agent, as Kafka's
+brokers do (any agent carries out what clients send to a controller).
+Source: KIP-700, KIP-919 (endpoint types), KIP-1073 (fenced brokers).
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.routing import preferred
+from agent.cluster.view import ClusterView
+from agent.listener.request import Request, Response
+from agent.protocol.typed import NO_THROTTLE, decode, reply
+from metastore.log.image import MetadataImage
+
+BROKERS = 1
+CONTROLLERS = 2
+NOT_ASKED = -(2**31)
+"""What stands for authorized operations that nobody asked for."""
+# Bit n is the AclOperation n: all that Kafka supports on the resource, as nothing is denied.
+CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+
+
+def controller_id(image: MetadataImage) -> int:
+    """The node id that clients send admin requests to; -1 without a live agent."""
+    controller = preferred("controller", image.live_agents())
+    return -1 if controller is None else controller.node_id
+
+
+class DescribeCluster:
+    """The handler."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        image = self._cluster.image
+        endpoint_type = getattr(entity, "endpoint_type", BROKERS)
+        code, message = _endpoint_error(endpoint_type)
+        agents = image.live_agents()
+        if getattr(entity, "include_fenced_brokers", False):
+            agents = sorted(image.agents.values(), key=lambda agent: agent.node_id)
+        brokers = tuple(
+            schema.make(
+                "DescribeClusterBroker",
+                broker_id=agent.node_id,
+                host=agent.host,
+                port=agent.port,
+                rack=agent.rack,
+                is_fenced=agent.fenced,
+            )
+            for agent in agents
+        )
+        response = schema.response(
+            throttle_time=NO_THROTTLE,
+            error_code=code,
+            error_message=message,
+            endpoint_type=endpoint_type,
+            cluster_id=self._cluster.cluster_id,
+            controller_id=controller_id(image),
+            brokers=brokers if code is ErrorCode.none else (),
+            cluster_authorized_operations=(
+                CLUSTER_OPERATIONS if entity.include_cluster_authorized_operations else NOT_ASKED
+            ),
+        )
+        return reply(request, response)
+
+
+def _endpoint_error(endpoint_type: int) -> tuple[ErrorCode, str | None]:
+    if endpoint_type == BROKERS:
+        return ErrorCode.none, None
+    if endpoint_type == CONTROLLERS:
+        return ErrorCode.mismatched_endpoint_type, "this is a broker endpoint; controllers are not reached here"
+    return ErrorCode.unsupported_endpoint_type, f"unsupported endpoint type: {endpoint_type}"

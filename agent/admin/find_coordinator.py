@@ -1,0 +1,56 @@
+"""FindCoordinator (key 10, versions 0-6): which agent keeps a consumer group.
+
+Place: before a consumer's first group request, and after every NOT_COORDINATOR.
+Invariant: the answer is the same on every agent that holds the same image. If the process dies here
+nothing is lost.
+Source: KIP-699 (several keys, version 4).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.view import ClusterView
+from agent.listener.request import Request, Response
+from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+
+GROUP = 0
+TRANSACTION = 1
+
+
+class FindCoordinator:
+    """The handler."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        key_type = getattr(entity, "key_type", GROUP)
+        if request.api_version < 4:
+            found = self._find(schema, "FindCoordinatorResponse", key_type, entity.key)
+            return reply(request, found)
+        coordinators = tuple(self._find(schema, "Coordinator", key_type, key) for key in entity.coordinator_keys)
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, coordinators=coordinators))
+
+    def _find(self, schema: Schema, cls: str, key_type: int, key: str) -> Any:
+        agent, code, message = None, ErrorCode.none, None
+        if key_type == TRANSACTION:
+            # The one code that every client library takes for final, at once; others are asked again.
+            code, message = ErrorCode.transactional_id_authorization_failed, "transactions are not supported"
+        elif key_type != GROUP:
+            code, message = ErrorCode.invalid_request, f"unsupported coordinator key type: {key_type}"
+        elif (agent := self._cluster.coordinator(key)) is None:
+            code, message = ErrorCode.coordinator_not_available, "no live agent"
+        return schema.make(
+            cls,
+            throttle_time=NO_THROTTLE,
+            key=key,
+            node_id=-1 if agent is None else agent.node_id,
+            host="" if agent is None else agent.host,
+            port=-1 if agent is None else agent.port,
+            error_code=code,
+            error_message=message,
+        )

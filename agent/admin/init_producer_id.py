@@ -1,0 +1,70 @@
+"""InitProducerId (key 22, versions 0-5): a fresh producer id for every idempotent producer.
+
+Place: before a producer's first batch; the ids that it hands out key the producer state at commit.
+Invariant: an id is handed out once, ever, and with epoch 0, also to a producer that would keep its
+old id under a bumped epoch (KIP-360): a fresh id can never meet the sequences of the old one. Ids
+come in blocks that the metastore gives to one agent only. If the process dies here, the rest of its
+block is never used.
+Source: KIP-98, KIP-360. Transactions are not offered yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from kio.schema.errors import ErrorCode
+
+from agent.listener.request import Request, Response
+from agent.protocol.typed import NO_THROTTLE, decode, reply
+from metastore.api import CommitApi
+from storage.errors import OutcomeUnknownError, UnavailableError
+
+logger = logging.getLogger(__name__)
+
+BLOCK_IDS = 1_000
+
+
+class ProducerIds:
+    """Hands out ids of the block that this agent holds."""
+
+    def __init__(self, api: CommitApi) -> None:
+        self._api = api
+        self._block = range(0)
+        self._refill = asyncio.Lock()
+
+    async def next(self) -> int:
+        """An id that nobody else ever gets. Errors as allocate_producer_ids."""
+        async with self._refill:
+            if not self._block:
+                self._block = await self._api.allocate_producer_ids(BLOCK_IDS)
+            producer_id, self._block = self._block[0], self._block[1:]
+            return producer_id
+
+
+class InitProducerId:
+    """The handler."""
+
+    def __init__(self, producer_ids: ProducerIds) -> None:
+        self._producer_ids = producer_ids
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        producer_id, code = -1, ErrorCode.none
+        if entity.transactional_id is not None:
+            # The one code that every client library takes for final, at once; others are asked again.
+            code = ErrorCode.transactional_id_authorization_failed
+        else:
+            try:
+                producer_id = await self._producer_ids.next()
+            except (UnavailableError, OutcomeUnknownError) as error:
+                # As Kafka answers while it waits for a block; clients ask again.
+                logger.warning("no producer ids: error=%s", error)
+                code = ErrorCode.coordinator_load_in_progress
+        response = schema.response(
+            throttle_time=NO_THROTTLE,
+            error_code=code,
+            producer_id=producer_id,
+            producer_epoch=-1 if producer_id < 0 else 0,
+        )
+        return reply(request, response)

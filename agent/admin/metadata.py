@@ -1,0 +1,164 @@
+"""Metadata (key 3, versions 0-13): which topics, partitions and agents there are.
+
+Place: a client's first question, and its question after every routing error.
+Invariant: answered from one image, without a query; only a name or id that the image lacks makes the
+agent catch up first. An answer without unknown topics is encoded once per (image, version, client
+zone, request body) and reused. If the process dies here nothing is lost.
+Source: KIP-4, KIP-204/430 (authorized operations), KIP-516 (topic ids), KIP-1102 (top-level error).
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.admin.metadata_response import MetadataRendering, TopicError
+from agent.admin.topic_creation import TopicCreation
+from agent.admin.topic_names import why_illegal
+from agent.admin.topic_rules import Refusal, WantedTopic
+from agent.cluster.view import ClusterView
+from agent.cluster.zone import zone_of
+from agent.listener.request import Request, Response
+from agent.protocol.typed import decode, response_header
+from metastore.log.image import MetadataImage, TopicImage
+from storage.errors import UnavailableError
+
+CACHED_ANSWERS_MAX = 64
+CACHED_BODY_BYTES_MAX = 65_536
+AUTO_CREATION_SECONDS = 10.0
+_FIRST_VERSION_WITH_TOPIC_IDS = 12
+
+_Wanted = list[str | uuid.UUID]
+_CacheKey = tuple[int, str | None, bytes]
+
+
+class Metadata:
+    """The handler."""
+
+    def __init__(self, cluster: ClusterView, creation: TopicCreation, *, auto_create_topics: bool) -> None:
+        self._cluster = cluster
+        self._creation = creation
+        self._auto_create_topics = auto_create_topics
+        self._cached_image: MetadataImage | None = None
+        self._cached: dict[_CacheKey, Response] = {}
+
+    async def __call__(self, request: Request) -> Response:
+        zone = self._zone(request)
+        key = _cache_key(request, zone)
+        if key is not None and self._cached_image is self._cluster.image and (cached := self._cached.get(key)):
+            return _with_correlation(request, cached)
+        schema, entity = decode(request)
+        image, topics = await self._topics(request, entity)
+        rendering = MetadataRendering(
+            self._cluster,
+            schema,
+            image,
+            zone,
+            topic_operations=getattr(entity, "include_topic_authorized_operations", False),
+            cluster_operations=getattr(entity, "include_cluster_authorized_operations", False),
+        )
+        response = Response(schema.encode(request.correlation_id, rendering.response(topics)))
+        if key is not None and not any(isinstance(topic, TopicError) for topic in topics):
+            self._keep(image, key, response)
+        return response
+
+    def _zone(self, request: Request) -> str | None:
+        """The client's zone, if an agent lives there."""
+        zone = zone_of(request.client_id)
+        return zone if any(agent.rack == zone for agent in self._cluster.image.live_agents()) else None
+
+    def _keep(self, image: MetadataImage, key: _CacheKey, response: Response) -> None:
+        if self._cached_image is not image or len(self._cached) >= CACHED_ANSWERS_MAX:
+            self._cached_image, self._cached = image, {}
+        self._cached[key] = response
+
+    async def _topics(self, request: Request, entity: Any) -> tuple[MetadataImage, list[TopicImage | TopicError]]:
+        """Each topic that was asked for, resolved on one image."""
+        if entity.topics is None or (request.api_version == 0 and not entity.topics):
+            image = self._cluster.image
+            return image, [topic for _, topic in sorted(image.topics_by_name.items())]
+        if request.api_version < _FIRST_VERSION_WITH_TOPIC_IDS and any(_asks_by_id(topic) for topic in entity.topics):
+            return self._cluster.image, [_malformed(topic) for topic in entity.topics]
+        wanted: _Wanted = list(dict.fromkeys(_name_or_id(topic) for topic in entity.topics))
+        reachable = True
+        refused: dict[str, ErrorCode] = {}
+        if _missing(self._cluster.image, wanted):
+            try:
+                await self._cluster.catch_up()
+            except UnavailableError:
+                reachable = False
+        if reachable and self._auto_create_topics and getattr(entity, "allow_auto_topic_creation", True):
+            refused = await self._create(_missing(self._cluster.image, wanted))
+        image = self._cluster.image
+        return image, [_find(image, name_or_id, refused, reachable) for name_or_id in wanted]
+
+    async def _create(self, missing: _Wanted) -> dict[str, ErrorCode]:
+        """Create what is asked for by name; the code of each that could not be."""
+        wanted = [WantedTopic(name, self._creation.new_topic_id()) for name in missing if isinstance(name, str)]
+        if not wanted:
+            return {}
+        deadline = self._creation.clock.monotonic() + AUTO_CREATION_SECONDS
+        judgements = await self._creation.create(wanted, deadline=deadline)
+        return {
+            topic.name: judged.code
+            for topic, judged in zip(wanted, judgements, strict=True)
+            if isinstance(judged, Refusal)
+        }
+
+
+def _cache_key(request: Request, zone: str | None) -> _CacheKey | None:
+    """All that an answer depends on beside the image; None for a request that is too long to keep."""
+    if len(request.body) > CACHED_BODY_BYTES_MAX:
+        return None
+    return request.api_version, zone, bytes(request.body)
+
+
+def _asks_by_id(topic: Any) -> bool:
+    return topic.name is None or getattr(topic, "topic_id", None) is not None
+
+
+def _name_or_id(topic: Any) -> str | uuid.UUID:
+    topic_id = getattr(topic, "topic_id", None)
+    return topic_id if topic_id is not None else topic.name or ""
+
+
+def _malformed(topic: Any) -> TopicError:
+    return TopicError(topic.name, topic.topic_id, ErrorCode.invalid_request)
+
+
+def _lookup(image: MetadataImage, name_or_id: str | uuid.UUID) -> TopicImage | None:
+    if isinstance(name_or_id, uuid.UUID):
+        return image.topics_by_id.get(name_or_id)
+    return image.topics_by_name.get(name_or_id)
+
+
+def _missing(image: MetadataImage, wanted: _Wanted) -> _Wanted:
+    return [name_or_id for name_or_id in wanted if _lookup(image, name_or_id) is None]
+
+
+def _find(
+    image: MetadataImage, name_or_id: str | uuid.UUID, refused: dict[str, ErrorCode], reachable: bool
+) -> TopicImage | TopicError:
+    topic = _lookup(image, name_or_id)
+    if topic is not None:
+        return topic
+    if isinstance(name_or_id, uuid.UUID):
+        code = ErrorCode.unknown_topic_id if reachable else ErrorCode.leader_not_available
+        return TopicError(None, name_or_id, code)
+    if why_illegal(name_or_id):
+        code = ErrorCode.invalid_topic_exception
+    elif not reachable:
+        code = ErrorCode.leader_not_available  # it may exist: clients ask again
+    else:
+        code = refused.get(name_or_id, ErrorCode.unknown_topic_or_partition)
+    return TopicError(name_or_id, None, code)
+
+
+def _with_correlation(request: Request, cached: Response) -> Response:
+    """The same answer to another request."""
+    assert cached.buffers is not None
+    header, body = cached.buffers
+    flexible = len(header) > 4
+    return Response([response_header(request.correlation_id, flexible), body])

@@ -1,0 +1,94 @@
+"""What a Metadata response says about agents, topics and partitions, in fields of one version.
+
+Place: under metadata.py; pure rendering of one image for one client zone.
+Invariant: a partition's only replica is its leader: the object store replicates, any agent serves,
+and clients are to come to the leader. If the process dies here nothing is lost.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.admin.describe_cluster import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, controller_id
+from agent.cluster.view import ClusterView
+from agent.protocol.typed import NO_THROTTLE, Schema
+from metastore.log.image import MetadataImage, TopicImage
+
+
+@dataclass(frozen=True, slots=True)
+class TopicError:
+    """A topic that cannot be shown; of name and id, the one it was asked by."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+    code: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRendering:
+    """One image as a client of one zone sees it."""
+
+    cluster: ClusterView
+    schema: Schema
+    image: MetadataImage
+    zone: str | None
+    topic_operations: bool
+    cluster_operations: bool
+
+    def response(self, topics: list[TopicImage | TopicError]) -> Any:
+        """The response entity."""
+        brokers = tuple(
+            self.schema.make("MetadataResponseBroker", node_id=a.node_id, host=a.host, port=a.port, rack=a.rack)
+            for a in self.image.live_agents()
+        )
+        return self.schema.response(
+            throttle_time=NO_THROTTLE,
+            brokers=brokers,
+            cluster_id=self.cluster.cluster_id,
+            controller_id=controller_id(self.image),
+            topics=tuple(self._error(t) if isinstance(t, TopicError) else self._topic(t) for t in topics),
+            cluster_authorized_operations=CLUSTER_OPERATIONS if self.cluster_operations else NOT_ASKED,
+            error_code=ErrorCode.none,
+        )
+
+    def _error(self, topic: TopicError) -> Any:
+        no_name = None if self.schema.version >= 12 else ""
+        return self.schema.make(
+            "MetadataResponseTopic",
+            error_code=topic.code,
+            name=no_name if topic.name is None else topic.name,
+            topic_id=topic.topic_id,
+            is_internal=False,
+            partitions=(),
+        )
+
+    def _topic(self, topic: TopicImage) -> Any:
+        return self.schema.make(
+            "MetadataResponseTopic",
+            error_code=ErrorCode.none,
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=False,
+            partitions=tuple(self._partition(topic, index) for index in range(len(topic.leader_epochs))),
+            topic_authorized_operations=TOPIC_OPERATIONS if self.topic_operations else NOT_ASKED,
+        )
+
+    def _partition(self, topic: TopicImage, index: int) -> Any:
+        key = topic.key(index)
+        assert key is not None
+        leader = self.cluster.leader(key, self.zone)
+        replicas = () if leader is None else (leader.node_id,)
+        return self.schema.make(
+            "MetadataResponsePartition",
+            error_code=ErrorCode.leader_not_available if leader is None else ErrorCode.none,
+            partition_index=index,
+            leader_id=-1 if leader is None else leader.node_id,
+            leader_epoch=topic.leader_epochs[index],
+            replica_nodes=replicas,
+            isr_nodes=replicas,
+            offline_replicas=(),
+        )

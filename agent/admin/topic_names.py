@@ -1,0 +1,24 @@
+"""What a topic may be called: Kafka's rules.
+
+Place: before a topic is created, on request or by itself. Pure; nothing is lost if the process dies.
+"""
+
+from __future__ import annotations
+
+import re
+
+NAME_LENGTH_MAX = 249
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def why_illegal(name: str) -> str | None:
+    """None for a legal name, else what is wrong with it."""
+    if not name:
+        return "the topic name is empty"
+    if name in (".", ".."):
+        return "the topic name cannot be '.' or '..'"
+    if len(name) > NAME_LENGTH_MAX:
+        return f"the topic name is longer than {NAME_LENGTH_MAX} characters"
+    if not _LEGAL.fullmatch(name):
+        return "the topic name has characters other than ASCII letters, digits, '.', '_' and '-'"
+    return None

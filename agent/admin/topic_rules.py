@@ -1,0 +1,153 @@
+"""Whether a topic may be created as asked: pure judgements on one image.
+
+Place: under topic_creation, which appends what was accepted.
+Invariant: a judgement depends on its arguments alone, so it can be repeated on a newer image.
+Replication factor and manual assignments are checked and then only shown: the object store
+replicates, and any agent serves any partition. If the process dies here nothing is lost.
+Source: Kafka's ReplicationControlManager, KIP-464 (-1 means the broker's default).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from agent.admin import topic_configs
+from agent.admin.topic_names import why_illegal
+from metastore.log.image import MetadataImage
+from metastore.values import NewTopic
+
+PARTITIONS_PER_REQUEST_MAX = 10_000
+"""Kafka's controller refuses more in one request."""
+USE_DEFAULT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTopic:
+    """A topic as a client asks for it; -1 and empty mean: the default.
+
+    `topic_id` is the id it gets if it is created. `assignments`: (partition index, broker ids).
+    """
+
+    name: str
+    topic_id: uuid.UUID
+    partition_count: int = USE_DEFAULT
+    replication_factor: int = USE_DEFAULT
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()
+    configs: Sequence[tuple[str, str | None]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a topic is not created."""
+
+    code: ErrorCode
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedTopic:
+    """What now exists, or may be appended."""
+
+    topic: NewTopic
+    replication_factor: int
+
+
+Judgement = AcceptedTopic | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    """num.partitions and default.replication.factor."""
+
+    partition_count: int
+    replication_factor: int
+
+
+def judge(wanted: Sequence[WantedTopic], image: MetadataImage, defaults: TopicDefaults) -> list[Judgement]:
+    """One judgement per topic of a request, in order. A topic that exists under its own id is accepted."""
+    repeats = Counter(topic.name for topic in wanted)
+    lookalikes = _lookalikes([*image.topics_by_name, *repeats])
+    judgements: list[Judgement] = []
+    for topic in wanted:
+        refusal = (
+            _name_refusal(topic, image, repeats[topic.name], lookalikes[_flat(topic.name)])
+            or _shape_refusal(topic)
+            or _config_refusal(topic)
+        )
+        judgements.append(refusal or _accepted(topic, defaults))
+    if sum(judged.topic.partition_count for judged in judgements if isinstance(judged, AcceptedTopic)) > (
+        PARTITIONS_PER_REQUEST_MAX
+    ):
+        limit = Refusal(ErrorCode.policy_violation, "excessively large number of partitions per request")
+        return [limit if isinstance(judged, AcceptedTopic) else judged for judged in judgements]
+    return judgements
+
+
+def _accepted(wanted: WantedTopic, defaults: TopicDefaults) -> AcceptedTopic:
+    partition_count, replication_factor = wanted.partition_count, wanted.replication_factor
+    if wanted.assignments:
+        partition_count, replication_factor = len(wanted.assignments), len(wanted.assignments[0][1])
+    if partition_count == USE_DEFAULT:
+        partition_count = defaults.partition_count
+    if replication_factor == USE_DEFAULT:
+        replication_factor = defaults.replication_factor
+    configs = {name: value.strip() for name, value in wanted.configs if value is not None}
+    return AcceptedTopic(NewTopic(wanted.name, wanted.topic_id, partition_count, configs), replication_factor)
+
+
+def _flat(name: str) -> str:
+    """Metric names cannot tell '.' from '_'."""
+    return name.replace(".", "_")
+
+
+def _lookalikes(names: Iterable[str]) -> defaultdict[str, set[str]]:
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for name in names:
+        found[_flat(name)].add(name)
+    return found
+
+
+def _name_refusal(wanted: WantedTopic, image: MetadataImage, repeats: int, lookalikes: set[str]) -> Refusal | None:
+    name = wanted.name
+    if repeats > 1:
+        return Refusal(ErrorCode.invalid_request, f"duplicate topic name: {name}")
+    if reason := why_illegal(name):
+        return Refusal(ErrorCode.invalid_topic_exception, reason)
+    if (existing := image.topics_by_name.get(name)) and existing.topic_id != wanted.topic_id:
+        return Refusal(ErrorCode.topic_already_exists, f"topic '{name}' already exists")
+    if others := lookalikes - {name}:
+        return Refusal(ErrorCode.invalid_topic_exception, f"topic '{name}' collides with topic '{min(others)}'")
+    return None
+
+
+def _shape_refusal(wanted: WantedTopic) -> Refusal | None:
+    if wanted.assignments:
+        return _assignment_refusal(wanted)
+    if wanted.partition_count != USE_DEFAULT and wanted.partition_count < 1:
+        return Refusal(ErrorCode.invalid_partitions, "number of partitions must be -1 or larger than 0")
+    if wanted.replication_factor != USE_DEFAULT and wanted.replication_factor < 1:
+        return Refusal(ErrorCode.invalid_replication_factor, "replication factor must be -1 or larger than 0")
+    return None
+
+
+def _assignment_refusal(wanted: WantedTopic) -> Refusal | None:
+    if wanted.partition_count != USE_DEFAULT or wanted.replication_factor != USE_DEFAULT:
+        message = "a manual assignment was given, so partitions and replication factor must be -1"
+        return Refusal(ErrorCode.invalid_request, message)
+    if sorted(index for index, _ in wanted.assignments) != list(range(len(wanted.assignments))):
+        return Refusal(ErrorCode.invalid_replica_assignment, "partitions must be numbered from 0 without gaps")
+    if any(not brokers or len(set(brokers)) != len(brokers) for _, brokers in wanted.assignments):
+        message = "each partition needs at least one broker, and none twice"
+        return Refusal(ErrorCode.invalid_replica_assignment, message)
+    return None
+
+
+def _config_refusal(wanted: WantedTopic) -> Refusal | None:
+    reasons = (topic_configs.why_invalid(name, value) for name, value in wanted.configs)
+    reason = next((reason for reason in reasons if reason), None)
+    return None if reason is None else Refusal(ErrorCode.invalid_config, reason)
