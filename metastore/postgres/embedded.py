@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 USER = "headrace"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
-LEFTOVER_TIMEOUT_S = 5.0
+LEFTOVER_TIMEOUT_S = 10.0
 _PROBE_INTERVAL_S = 0.01
 _SOCKET_PATH_LIMIT = 100
 """sun_path holds 108 bytes on Linux, fewer elsewhere."""
@@ -84,7 +84,7 @@ class EmbeddedPostgres:
     """
 
     def __init__(self, data_dir: Path, *, fsync: bool = True, installation: Installation | None = None) -> None:
-        self.data_dir = data_dir
+        self.data_dir = data_dir.absolute()
         self.fsync = fsync
         self._wanted_installation = installation
         self._account = run_as()
@@ -99,8 +99,9 @@ class EmbeddedPostgres:
         AlreadyExistsError when another process supervises this directory; InvalidError when the
         directory or the installation cannot be used; UnavailableError when Postgres does not come up.
         """
-        if self._process is not None:
+        if self._process is not None and self._process.poll() is None:
             return self.url()
+        self.stop()  # it died: tidy up after it
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._lock_fd = _lock(self.data_dir / "supervisor.lock")
         try:
@@ -276,27 +277,36 @@ def _stop_leftovers(pgdata: Path) -> None:
     the process id in a stale postmaster.pid. Caller holds the supervisor lock. Without /proc
     nothing is found, and Postgres itself refuses a directory that is in use.
     """
-    for signal_number in (None, signal.SIGINT, signal.SIGQUIT):  # its watchdog may be about to stop it
+    steps = (None, 0.5), (signal.SIGINT, LEFTOVER_TIMEOUT_S), (signal.SIGQUIT, LEFTOVER_TIMEOUT_S)
+    for signal_number, patience_s in steps:  # first, its watchdog may be about to stop it
         found = _servers_in(pgdata)
         if not found:
             break
         log.warning("postgres left over: pids=%s signal=%s data_dir=%s", found, signal_number, pgdata)
         if signal_number is not None:
-            _send(found, signal_number)
-        _wait_for_none(pgdata)
-    else:
-        raise UnavailableError(f"postgres left over does not stop: pids={_servers_in(pgdata)} data_dir={pgdata}")
+            _send(found, signal_number, _postmaster_id(pgdata))
+        _wait_for_none(pgdata, patience_s)
+    if stubborn := _servers_in(pgdata):
+        raise UnavailableError(f"postgres left over does not stop: pids={stubborn} data_dir={pgdata}")
     (pgdata / "postmaster.pid").unlink(missing_ok=True)
 
 
-def _send(pids: list[int], signal_number: signal.Signals) -> None:
-    for pid in pids:
+def _send(found: list[int], signal_number: signal.Signals, postmaster: int) -> None:
+    """Tell the postmaster, who tells its children; or the orphans, when it is dead."""
+    for pid in [postmaster] if postmaster in found else found:
         with suppress(ProcessLookupError):
             os.kill(pid, signal_number)
 
 
-def _wait_for_none(pgdata: Path) -> None:
-    for _ in _attempts(LEFTOVER_TIMEOUT_S):
+def _postmaster_id(pgdata: Path) -> int:
+    try:
+        return int((pgdata / "postmaster.pid").read_text().split("\n", 1)[0])
+    except FileNotFoundError:  # it is just ending
+        return 0
+
+
+def _wait_for_none(pgdata: Path, patience_s: float) -> None:
+    for _ in _attempts(patience_s):
         if not _servers_in(pgdata):
             return
 

@@ -29,7 +29,6 @@ ACCOUNTS = ("postgres", "nobody")
 """Whom root runs Postgres as: the first that exists."""
 SHARED_BINARIES = Path("/var/cache/headrace")
 SHARED_DATA = Path("/var/lib/headrace")
-_NEEDED = ("bin/postgres", "bin/initdb", "lib", "share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +76,15 @@ def reachable_installation(installation: Installation, account: pwd.struct_passw
     """The installation itself, or a copy of it below SHARED_BINARIES that the account can execute."""
     if reachable(installation.bin_dir / "postgres", account):
         return installation
+    home = installation.bin_dir.parent
     copy = SHARED_BINARIES / f"postgres-{installation.version}"
     if not copy.exists():
-        _copy_installation(installation.bin_dir.parent, copy)
-        log.warning(
-            "postgres binaries copied: unreachable=%s user=%s to=%s", installation.bin_dir, account.pw_name, copy
-        )
+        _copy_installation(home, copy)
+        log.warning("postgres binaries copied: unreachable=%s user=%s to=%s", home, account.pw_name, copy)
     owner = copy.stat()
     if owner.st_uid != 0 or owner.st_mode & 0o022:
         raise InvalidError(f"refusing postgres binaries that others may change: directory={copy}")
-    return Installation(copy / "bin", installation.version)
+    return Installation(copy / home.parent.name / home.name / "bin", installation.version)
 
 
 def make_data_dir(wanted: Path, account: pwd.struct_passwd | None) -> Path:
@@ -139,15 +137,17 @@ def _may_enter(directory: Path, account: pwd.struct_passwd) -> bool:
     return bool(entry.st_mode & 0o001)
 
 
-def _copy_installation(source: Path, target: Path) -> None:
+def _copy_installation(home: Path, target: Path) -> None:
+    """Copy `home` to `target`, in the directories around it that its binaries find their libraries by."""
+    package = home.parent
+    libraries = package.with_name(f"{package.name}.libs")  # where a wheel keeps the libraries that it brings
     target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     half = Path(tempfile.mkdtemp(prefix=".copying-", dir=target.parent))
-    for name in _NEEDED:
-        if (source / name).is_dir():
-            shutil.copytree(source / name, half / name)
-        else:
-            (half / name).parent.mkdir(exist_ok=True)
-            shutil.copy2(source / name, half / name)
+    shutil.copytree(
+        home, half / package.name / home.name, symlinks=True, ignore=shutil.ignore_patterns("include", "*.a")
+    )
+    if libraries.exists():
+        shutil.copytree(libraries, half / libraries.name, symlinks=True)
     half.chmod(0o755)
     try:
         half.rename(target)
