@@ -1,0 +1,72 @@
+"""The commit feed: every change of a reader's view, numbered per commit shard.
+
+Place: polled by each agent a few dozen times a second, so that readers need not ask for news.
+Invariant: a page holds the next rows of a shard without a gap, or names the shard lost.
+If the process dies here nothing is lost: it only reads, and emptying slots is repeated by others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from metastore.postgres.packing import (
+    pack_int2,
+    pack_int8,
+    unpack_extents,
+    unpack_keys,
+    unpack_log_starts,
+)
+from metastore.postgres.statement import Pool, Statement
+from metastore.values import FeedKind, FeedPage, FeedRow
+
+_POLL_FEED = Statement("poll_feed", writes=False)
+_ROTATE_LOG_SLOTS = Statement("rotate_log_slots", writes=True)
+
+
+async def poll_feed(pool: Pool, positions: Mapping[int, int]) -> FeedPage:
+    """metastore.api.ReadApi.poll_feed.
+
+    A page holds at most 64 rows per shard: while `heads` is ahead of the last row, ask again. Shards
+    that `positions` does not name are in `heads` only.
+    """
+    (
+        incarnation_id,
+        wall_ms,
+        metadata_offset,
+        shards,
+        seqs,
+        *columns,
+    ) = await _POLL_FEED.row(
+        pool,
+        shards=pack_int2(np.fromiter(positions.keys(), dtype=np.int64)),
+        seqs=pack_int8(np.fromiter(positions.values(), dtype=np.int64)),
+    )
+    heads = dict(zip(shards, seqs, strict=True))
+    rows = [_row(*fields) for fields in zip(*(column or () for column in columns), strict=True)]
+    present = {row.shard for row in rows}
+    lost = [
+        shard
+        for shard, position in sorted(positions.items())
+        if position > heads[shard] or (position < heads[shard] and shard not in present)
+    ]
+    return FeedPage(incarnation_id, wall_ms, heads, rows, lost, metadata_offset)
+
+
+def _row(shard: int, seq: int, kind: int, payload: bytes) -> FeedRow:
+    row = partial(FeedRow, shard, seq, FeedKind(kind))
+    match kind:
+        case FeedKind.LOG_START:
+            return row(log_starts=unpack_log_starts(payload))
+        case FeedKind.TOPIC_DELETED:
+            return row(deleted_keys=unpack_keys(payload))
+        case _:
+            return row(extents=unpack_extents(payload))
+
+
+async def rotate_log_slots(pool: Pool) -> str | None:
+    """Empty one slot of the feed or the answers, if one's turn is near; its name. Call it every few seconds."""
+    (emptied,) = await _ROTATE_LOG_SLOTS.row(pool)
+    return None if emptied is None else str(emptied)

@@ -1,0 +1,16 @@
+-- Lease a block of producer ids that nobody else ever gets; returns the first. Ids start at 1,000.
+-- When a block was leased tells a commit whether an id may be old enough to have been forgotten.
+-- Locks: advisory (7202, 0). Idempotent: no; a call whose answer is lost wastes its block.
+-- Cost: one index probe, one insert.
+CREATE OR REPLACE FUNCTION allocate_producer_ids(p_count int) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_first bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock(7202, 0);
+    INSERT INTO producer_id_blocks (first_id, last_id, leased_at)
+    SELECT first_id, first_id + p_count - 1, to_timestamp(wall_ms() / 1000.0)
+      FROM (SELECT coalesce(max(last_id) + 1, 1000) AS first_id FROM producer_id_blocks) AS next
+    RETURNING first_id INTO v_first;
+    RETURN v_first;
+END $$;

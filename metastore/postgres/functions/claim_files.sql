@@ -1,0 +1,50 @@
+-- Make new file ids the caller's, and say which ones: commit and sweeper insert under this same
+-- unique key, and whoever inserts first has decided what becomes of the file.
+-- A birth over an hour ago (its answer may be gone, so it could not be told from a new file) or more
+-- than ten minutes ahead (a clock that lies) is left out.
+-- Locks: the ids' rows, ascending; the caller holds its shards' locks already.
+-- Idempotent: an id is claimed once. Cost: one insert per file.
+CREATE OR REPLACE FUNCTION claim_files(p_ids uuid[], p_births bigint[], p_sizes bigint[], p_live_bytes bigint[])
+RETURNS uuid[]
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_claimed uuid[];
+BEGIN
+    WITH claimed AS (
+        INSERT INTO segment_files (file_id, state, size, live_bytes, committed_at)
+        SELECT id, 0, size, live_bytes, clock_timestamp()
+          FROM unnest(p_ids, p_births, p_sizes, p_live_bytes) AS f (id, born_ms, size, live_bytes)
+         WHERE birth_accepted(born_ms)
+         ORDER BY id
+        ON CONFLICT DO NOTHING
+        RETURNING file_id
+    )
+    SELECT array_agg(file_id) INTO v_claimed FROM claimed;
+    RETURN v_claimed;
+END $$;
+
+CREATE OR REPLACE FUNCTION birth_accepted(p_born_ms bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_now bigint := wall_ms();
+BEGIN
+    RETURN p_born_ms BETWEEN v_now - 3600000 AND v_now + 600000;
+END $$;
+
+-- What a file that could not be claimed is answered. What was committed is acknowledged, whoever asks.
+-- Locks: none. Idempotent: reads only. Cost: two index probes.
+CREATE OR REPLACE FUNCTION settled_file(p_id uuid, p_born_ms bigint, p_fenced boolean)
+RETURNS TABLE (status smallint, answer bytea)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT 0::smallint, a.answer FROM commit_answers a
+                  WHERE a.slot = answer_slot(p_born_ms) AND a.file_id = p_id;
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    PERFORM FROM segment_files WHERE file_id = p_id AND state = 1;
+    RETURN QUERY SELECT CASE WHEN p_fenced THEN 1
+                             WHEN FOUND AND birth_accepted(p_born_ms) THEN 2
+                             ELSE 3 END::smallint, ''::bytea;
+END $$;

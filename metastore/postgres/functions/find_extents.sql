@@ -1,0 +1,47 @@
+-- What a reader at p_offsets[i] of p_keys[i] reads next: extents from the one that holds the offset (or
+-- the log start) on, until they hold p_max_bytes[i]; at least one, at most 500.
+-- One row per query, in order: NULLs for a partition that is gone, else log start, high watermark and
+-- the extents, packed (packing.py), all as of one instant.
+-- Locks: none; one snapshot for all. Idempotent: reads only.
+-- Cost: two index probes per query and one per extent in the answer; whatever else there is.
+CREATE OR REPLACE FUNCTION find_extents(p_keys bigint[], p_offsets bigint[], p_max_bytes bigint[])
+RETURNS TABLE (log_start_offset bigint, high_watermark bigint, extents bytea)
+LANGUAGE plpgsql STABLE
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH RECURSIVE walk AS (
+        SELECT q.number, q.max_bytes, p.log_start_offset, h.high_watermark, 1 AS step, e.length AS taken,
+               e.partition_key, e.base_offset, e.last_offset, e.file_id, e.position, e.length, e.leader_epoch,
+               e.max_timestamp
+          FROM unnest(p_keys, p_offsets, p_max_bytes) WITH ORDINALITY AS q (key, wanted, max_bytes, number)
+          LEFT JOIN partitions p ON p.partition_key = q.key
+          LEFT JOIN partition_heads h ON h.partition_key = p.partition_key
+          LEFT JOIN LATERAL (SELECT * FROM extents
+                              WHERE partition_key = p.partition_key
+                                AND last_offset >= greatest(q.wanted, p.log_start_offset)
+                              ORDER BY last_offset LIMIT 1) AS e ON true
+        UNION ALL
+        SELECT w.number, w.max_bytes, w.log_start_offset, w.high_watermark, w.step + 1, w.taken + e.length,
+               e.partition_key, e.base_offset, e.last_offset, e.file_id, e.position, e.length, e.leader_epoch,
+               e.max_timestamp
+          FROM walk w
+         CROSS JOIN LATERAL (SELECT * FROM extents
+                              WHERE partition_key = w.partition_key AND last_offset > w.last_offset
+                              ORDER BY last_offset LIMIT 1) AS e
+         WHERE w.taken < w.max_bytes AND w.step < 500
+    )
+    SELECT max(log_start_offset), max(high_watermark),
+           string_agg(pack_extent(partition_key, base_offset, last_offset, file_id, position, length, leader_epoch,
+                                  max_timestamp), '' ORDER BY last_offset)
+      FROM walk
+     GROUP BY number
+     ORDER BY number;
+END $$;

@@ -1,0 +1,91 @@
+-- Judge the batches of irregular producers one by one: duplicates, gaps, new epochs in mid-call,
+-- never-seen producers that do not start at 0, and batches that are refused for other reasons.
+-- Everything is decided in order, against the state as the batches before left it:
+-- 10-14, 20-24, 15-19, 20-24 is accepted, out of order, accepted, accepted.
+-- tests/model/producer_model.py says the same in plain Python.
+--
+-- outcome comes with 0, or with the refusal that a batch gets unless it is a duplicate (5, 6), or
+-- with one that stands (-1, 4). base and append_time are set for duplicates; base -n names batch n of
+-- this call, whose offset is not known yet.
+-- A never-seen producer may start above 0 only if its id was leased so long ago that its state may
+-- have expired; an id that nobody leased has no such excuse.
+-- Locks: none; the caller holds the shards' locks. Idempotent: reads only.
+-- Cost: a loop over the batches of these producers, one index probe per producer.
+CREATE OR REPLACE FUNCTION fold_producers(
+    p_expiration_ms bigint, p_keys bigint[], p_prod_part int[], p_prod_id bigint[], p_prod_regular boolean[],
+    p_batch_prod int[], p_batch_records int[], p_batch_epoch smallint[], p_batch_sequence int[],
+    INOUT outcome smallint[], INOUT append_time bigint[], OUT base bigint[]
+)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    b       record;
+    v_prod  int := 0;
+    v_epoch smallint;   -- NULL: never seen
+    v_next  int;
+    v_ring  bytea;
+    v_same  boolean;    -- the batch belongs to the epoch that the producer is in
+    v_range bytea;      -- the batch's first and last sequence, as a ring entry opens
+    v_place int;
+BEGIN
+    base := array_fill(-1::bigint, ARRAY[cardinality(outcome)]);
+    FOR b IN
+        SELECT i, prod, records, epoch, sequence
+          FROM unnest(p_batch_prod, p_batch_records, p_batch_epoch, p_batch_sequence)
+               WITH ORDINALITY AS b (prod, records, epoch, sequence, i)
+         WHERE prod > 0 AND NOT p_prod_regular[prod] AND outcome[i] IN (0, 5, 6)
+         ORDER BY prod, i
+    LOOP
+        IF b.prod <> v_prod THEN
+            v_prod := b.prod;
+            SELECT s.epoch, s.next_sequence, s.ring INTO v_epoch, v_next, v_ring
+              FROM producer_state s
+             WHERE s.partition_key = p_keys[p_prod_part[v_prod]] AND s.producer_id = p_prod_id[v_prod];
+        END IF;
+        v_range := int4send(b.sequence) || int4send(next_sequence(b.sequence, b.records - 1));
+        v_same := b.epoch IS NOT DISTINCT FROM v_epoch;
+        v_place := CASE WHEN v_same THEN ring_place(v_ring, v_range) ELSE -1 END;
+        IF v_place >= 0 THEN
+            outcome[b.i] := 1;
+            base[b.i] := ring_number(v_ring, v_place + 8);
+            append_time[b.i] := ring_number(v_ring, v_place + 16);
+        ELSIF outcome[b.i] <> 0 THEN
+            CONTINUE;
+        ELSIF b.epoch < v_epoch THEN
+            outcome[b.i] := 3;
+        ELSIF (v_same AND b.sequence = v_next) OR (NOT v_same AND b.sequence = 0)
+           OR (v_epoch IS NULL AND producer_id_expired(p_prod_id[v_prod], p_expiration_ms)) THEN
+            v_ring := v_range || int8send(-b.i) || int8send(append_time[b.i])
+                      || CASE WHEN v_same THEN substring(v_ring FROM 1 FOR 96) ELSE '' END;
+            v_epoch := b.epoch;
+            v_next := next_sequence(b.sequence, b.records);
+        ELSE
+            outcome[b.i] := 2;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Where in the ring an entry opens with these 8 bytes; -1 if none does.
+CREATE OR REPLACE FUNCTION ring_place(p_ring bytea, p_range bytea) RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE p_range
+    WHEN substring(p_ring FROM 1 FOR 8) THEN 0
+    WHEN substring(p_ring FROM 25 FOR 8) THEN 24
+    WHEN substring(p_ring FROM 49 FOR 8) THEN 48
+    WHEN substring(p_ring FROM 73 FOR 8) THEN 72
+    WHEN substring(p_ring FROM 97 FOR 8) THEN 96
+    ELSE -1 END;
+
+-- The int8 that begins after `p_place` bytes.
+CREATE OR REPLACE FUNCTION ring_number(p_ring bytea, p_place int) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN ('x' || encode(substring(p_ring FROM p_place + 1 FOR 8), 'hex'))::bit(64)::bigint;
+
+CREATE OR REPLACE FUNCTION producer_id_expired(p_producer_id bigint, p_expiration_ms bigint) RETURNS boolean
+LANGUAGE sql VOLATILE PARALLEL SAFE
+RETURN coalesce((
+    SELECT last_id >= p_producer_id AND extract(epoch FROM leased_at) * 1000 < wall_ms() - p_expiration_ms
+      FROM producer_id_blocks
+     WHERE first_id <= p_producer_id
+     ORDER BY first_id DESC
+     LIMIT 1
+), false);

@@ -1,0 +1,36 @@
+-- ListOffsets for many partitions: p_timestamps holds metastore.values.OffsetKind or milliseconds.
+-- One row per query, in order; NULLs for a partition that is gone; extents NULL unless a timestamp found one.
+-- Locks: none; one snapshot for all. Idempotent: reads only.
+-- Cost: two index probes per query, and find_timestamp where a timestamp is asked for.
+CREATE OR REPLACE FUNCTION list_offsets(p_keys bigint[], p_timestamps bigint[])
+RETURNS TABLE (known boolean, found_offset bigint, leader_epoch int, extent bytea)
+LANGUAGE plpgsql STABLE
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT p.partition_key IS NOT NULL,
+           CASE q.stamp WHEN -1 THEN h.high_watermark WHEN -2 THEN p.log_start_offset ELSE coalesce(e.base_offset, -1) END,
+           CASE q.stamp WHEN -1 THEN p.leader_epoch WHEN -2 THEN coalesce(e.leader_epoch, p.leader_epoch) ELSE coalesce(e.leader_epoch, -1) END,
+           CASE WHEN q.stamp NOT IN (-1, -2) AND e.partition_key IS NOT NULL THEN
+               pack_extent(e.partition_key, e.base_offset, e.last_offset, e.file_id, e.position, e.length,
+                           e.leader_epoch, e.max_timestamp) END
+      FROM unnest(p_keys, p_timestamps) WITH ORDINALITY AS q (key, stamp, number)
+      LEFT JOIN partitions p ON p.partition_key = q.key
+      LEFT JOIN partition_heads h ON h.partition_key = p.partition_key
+      LEFT JOIN LATERAL (
+          (SELECT * FROM extents WHERE q.stamp = -2 AND partition_key = p.partition_key
+                                   AND last_offset >= p.log_start_offset ORDER BY last_offset LIMIT 1)
+          UNION ALL
+          SELECT * FROM find_max_timestamp(p.partition_key, p.log_start_offset, h.max_timestamp) WHERE q.stamp = -3
+          UNION ALL
+          SELECT * FROM find_timestamp(p.partition_key, p.log_start_offset, q.stamp) WHERE q.stamp NOT IN (-1, -2, -3)
+      ) AS e ON true
+     ORDER BY q.number;
+END $$;

@@ -1,0 +1,114 @@
+"""Rows as bytes: numpy columns into Postgres arrays, packed bytea into values.
+
+Place: under commit, extents and feed; SQL's side is functions/packing.sql.
+Invariant: fixed width, big endian, no header; both sides change together. An array that psycopg
+builds from a Python list costs forty times as much as one that numpy lays out.
+If the process dies here nothing is lost: no state.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psycopg
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+
+from metastore.values import BatchAnswer, BatchOutcome, Extent, LogStartMove
+from storage.errors import CorruptError
+
+Column = npt.NDArray[Any]
+
+_ARRAY_HEADER = struct.Struct(">iiIii")
+_EMPTY_HEADER = struct.Struct(">iiI")
+_EXTENT = struct.Struct(">qqq16sqqiq")
+_ANSWER = struct.Struct(">hqq")
+_LOG_START = struct.Struct(">qq")
+_KEY = struct.Struct(">q")
+_OUTCOMES = tuple(BatchOutcome)
+
+
+class PackedArray(bytes):
+    """A Postgres array in its binary wire format. Cast the parameter: `%(keys)s::bigint[]`."""
+
+
+class _PackedArrayDumper(Dumper):
+    format = Format.BINARY
+
+    def dump(self, obj: PackedArray) -> bytes:
+        return obj
+
+
+psycopg.adapters.register_dumper(PackedArray, _PackedArrayDumper)
+
+
+def pack_bools(values: Column) -> PackedArray:
+    """boolean[]"""
+    return _pack(values, 16, ">i1")
+
+
+def pack_int2(values: Column) -> PackedArray:
+    """smallint[]; the caller has checked the range."""
+    return _pack(values, 21, ">i2")
+
+
+def pack_int4(values: Column) -> PackedArray:
+    """integer[]; the caller has checked the range."""
+    return _pack(values, 23, ">i4")
+
+
+def pack_int8(values: Column) -> PackedArray:
+    """bigint[]"""
+    return _pack(values, 20, ">i8")
+
+
+def pack_uuids(values: Sequence[uuid.UUID]) -> PackedArray:
+    """uuid[]"""
+    return _pack(np.frombuffer(b"".join(value.bytes for value in values), dtype="V16"), 2950, "V16")
+
+
+def _pack(values: Column, element_oid: int, element_type: str) -> PackedArray:
+    if not len(values):
+        return PackedArray(_EMPTY_HEADER.pack(0, 0, element_oid))
+    body = np.empty(len(values), dtype=[("length", ">i4"), ("value", element_type)])
+    body["length"] = np.dtype(element_type).itemsize
+    body["value"] = values
+    return PackedArray(_ARRAY_HEADER.pack(1, 0, element_oid, len(values), 1) + body.tobytes())
+
+
+def unpack_extents(packed: bytes) -> list[Extent]:
+    """What pack_extent (SQL) made, one after the other."""
+    files: dict[bytes, uuid.UUID] = {}
+    extents = []
+    for key, base, last, file_bytes, position, length, leader_epoch, max_timestamp in _records(_EXTENT, packed):
+        file_id = files.get(file_bytes)
+        if file_id is None:
+            file_id = files[file_bytes] = uuid.UUID(bytes=file_bytes)
+        extents.append(Extent(key, base, last, file_id, position, length, leader_epoch, max_timestamp))
+    return extents
+
+
+def unpack_answers(packed: bytes) -> list[BatchAnswer]:
+    """What pack_answer (SQL) made, one after the other."""
+    return [BatchAnswer(_OUTCOMES[outcome], base, time) for outcome, base, time in _records(_ANSWER, packed)]
+
+
+def unpack_log_starts(packed: bytes) -> list[LogStartMove]:
+    """int8 partition key, int8 log start offset, one after the other."""
+    return [LogStartMove(*move) for move in _records(_LOG_START, packed)]
+
+
+def unpack_keys(packed: bytes) -> list[int]:
+    """int8 partition keys."""
+    return [key for (key,) in _records(_KEY, packed)]
+
+
+def _records(layout: struct.Struct, packed: bytes) -> list[tuple[Any, ...]]:
+    if len(packed) % layout.size:
+        raise CorruptError(f"packed rows are cut off: size={len(packed)} row_size={layout.size}")
+    return list(layout.iter_unpack(packed))
