@@ -35,7 +35,7 @@ def translated(operation: str, *, writes: bool) -> Iterator[None]:
 
 def translate(error: psycopg.Error, operation: str, *, writes: bool) -> HeadraceError:
     """The HeadraceError for a failed statement (`writes`: whether it would have changed anything)."""
-    message = f"{operation} failed: sqlstate={error.sqlstate or 'none'} {_first_line(error)}"
+    message = f"{operation} failed: sqlstate={error.sqlstate or 'none'} {_summary(error)}"
     if error.sqlstate in _NOT_MIGRATED:
         message += " (was `headrace migrate` run?)"
     if isinstance(error, PoolTimeout | PoolClosed | TooManyRequests):
@@ -58,7 +58,8 @@ def _rolled_back(error: psycopg.Error) -> bool:
     return error.sqlstate is not None and error.diag.severity_nonlocalized == "ERROR"
 
 
-def _first_line(error: psycopg.Error) -> str:
-    notes = " ".join(getattr(error, "__notes__", ()))
-    lines = str(error).splitlines() or [type(error).__name__]
-    return f"{lines[0]} {notes}".rstrip()
+def _summary(error: psycopg.Error) -> str:
+    """What Postgres said, in one line: the message, its detail, and where it was added to."""
+    message, *_ = str(error).splitlines() or [type(error).__name__]
+    notes = getattr(error, "__notes__", [])
+    return " ".join(part for part in (message, error.diag.message_detail, *notes) if part)

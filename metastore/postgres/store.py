@@ -8,16 +8,28 @@ If the process dies, nothing of it is left in Postgres but committed rows.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from config.settings import Settings
 from metastore.log.image import MetadataImage, apply
-from metastore.postgres import cluster, groups
+from metastore.postgres import cluster, commit, extents, feed, groups, producer_ids
 from metastore.postgres.migrate import MIGRATIONS, sql_files
 from metastore.postgres.pool import open_pool
 from metastore.postgres.statement import Pool, Statement
-from metastore.values import AgentRegistration, CommittedOffset, NewTopic, RegisteredAgent
+from metastore.values import (
+    AgentRegistration,
+    CommittedOffset,
+    ExtentQuery,
+    FeedPage,
+    FileAnswer,
+    FileCommit,
+    NewTopic,
+    OffsetAnswer,
+    OffsetQuery,
+    PartitionExtents,
+    RegisteredAgent,
+)
 from storage.errors import InvalidError
 
 _DESCRIBE_CLUSTER = Statement("describe_cluster", writes=False)
@@ -58,6 +70,45 @@ class PostgresMetastore:
         while records := await self.read_metadata(image.offset):
             image = apply(image, records)
         return image
+
+    # -- the commit
+
+    async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
+        return await commit.commit_files(
+            self.pool,
+            node_id,
+            broker_epoch,
+            files,
+            producer_id_expiration_ms=self.settings.producer_id_expiration_ms,
+        )
+
+    async def allocate_producer_ids(self, count: int) -> range:
+        return await producer_ids.allocate_producer_ids(self.pool, count)
+
+    # -- reads
+
+    async def find_extents(self, queries: Sequence[ExtentQuery]) -> list[PartitionExtents]:
+        return await extents.find_extents(self.pool, queries)
+
+    async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
+        return await extents.list_offsets(self.pool, queries)
+
+    async def poll_feed(self, positions: Mapping[int, int]) -> FeedPage:
+        return await feed.poll_feed(self.pool, positions)
+
+    # -- housekeeping, in chunks; any agent may call them at any time
+
+    async def rotate_log_slots(self) -> str | None:
+        """Empty a slot of the feed or of the answers whose turn is near; its name. Every few seconds."""
+        return await feed.rotate_log_slots(self.pool)
+
+    async def expire_producer_state(self, limit: int) -> int:
+        """Forget up to `limit` producers unheard of for producer.id.expiration.ms; how many."""
+        return await producer_ids.expire_producer_state(self.pool, self.settings.producer_id_expiration_ms, limit)
+
+    async def purge_deleted_partitions(self, limit: int) -> int:
+        """Remove up to `limit` rows of each kind that a deleted partition left; 0 when nothing is left to do."""
+        return await extents.purge_deleted_partitions(self.pool, limit)
 
     # -- the metadata log, topics, agents
 

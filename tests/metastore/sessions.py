@@ -1,0 +1,79 @@
+"""What tests of the real metastore need beside it: raw sessions, gates that force an order, and time."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+
+from metastore.log.image import MetadataImage
+from metastore.postgres.store import PostgresMetastore
+from metastore.values import AgentRegistration, NewTopic, RegisteredAgent
+
+Session = psycopg.AsyncConnection[tuple[Any, ...]]
+
+
+@asynccontextmanager
+async def session(url: str) -> AsyncIterator[Session]:
+    """A connection of the test's own, in autocommit."""
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        yield connection
+
+
+async def rows(connection: Session, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    """All rows of a query."""
+    return await (await connection.execute(sql.encode(), parameters)).fetchall()
+
+
+async def waiting(connection: Session, count: int) -> None:
+    """Return once `count` other sessions of this database wait for a lock."""
+    query = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid <> pg_backend_pid()"
+    )
+    for _ in range(2000):
+        if (await rows(connection, query))[0][0] >= count:
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"nobody waits: wanted={count}")
+
+
+async def move_time(connection: Session, total_seconds: float) -> None:
+    """Let the metastore's clock be this far ahead of the machine's from now on."""
+    await connection.execute(
+        "CREATE OR REPLACE FUNCTION wall_ms() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE RETURN"
+        f" floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint + {int(total_seconds * 1000)}".encode()
+    )
+
+
+def new_topic(name: str, partition_count: int = 1, **configs: str) -> NewTopic:
+    """With a random id."""
+    return NewTopic(name, uuid.uuid4(), partition_count, configs)
+
+
+async def create(store: PostgresMetastore, *topics: NewTopic) -> MetadataImage:
+    """Create them at whatever the head is; the image after that."""
+    assert await store.create_topics(await store.metadata_head(), topics)
+    return await store.load_image()
+
+
+async def delete(store: PostgresMetastore, *topic_ids: uuid.UUID) -> MetadataImage:
+    """Delete them at whatever the head is; the image after that."""
+    assert await store.delete_topics(await store.metadata_head(), topic_ids)
+    return await store.load_image()
+
+
+def new_agent(node_id: int | None = None, **other: Any) -> AgentRegistration:
+    """A registration under a random incarnation."""
+    return AgentRegistration(node_id, uuid.uuid4(), other.get("host", "agent"), 9092, other.get("rack"))
+
+
+async def join(store: PostgresMetastore, node_id: int | None = None) -> RegisteredAgent:
+    """Register and unfence an agent."""
+    agent = await store.register_agent(new_agent(node_id))
+    assert await store.heartbeat(*agent, want_fence=False, session_timeout_ms=18_000)
+    return agent
