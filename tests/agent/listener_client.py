@@ -1,0 +1,118 @@
+"""A listener on a free port, and a client that speaks frames to it."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from agent.listener.host import Limits
+from agent.listener.request import Handler
+from agent.listener.server import KafkaListener
+from storage.clock import Clock, SystemClock
+
+MIB = 1024 * 1024
+METADATA, PRODUCE = 3, 0
+DRAIN_SECONDS = 5.0
+
+
+def limits(
+    *,
+    request_max: int = 10 * MIB,
+    memory: int = 64 * MIB,
+    inflight: int = 64,
+    connections: int = 100,
+    idle_ms: int = 600_000,
+) -> Limits:
+    return Limits(request_max, memory, inflight, connections, idle_ms)
+
+
+def frame(correlation_id: int, body: bytes = b"", api_key: int = METADATA, version: int = 1) -> bytes:
+    """A request with its length; metadata v1 has no tagged fields."""
+    header = struct.pack(">hhih4s", api_key, version, correlation_id, 4, b"test")
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def produce_frame(correlation_id: int, size: int) -> bytes:
+    """A produce frame whose body has `size` bytes (the listener does not look into it)."""
+    return frame(correlation_id, b"p" * size, api_key=PRODUCE, version=7)
+
+
+@dataclass
+class Client:
+    """One connection. A frame that does not come fails the test by pytest's own time limit."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @classmethod
+    async def connect(cls, port: int) -> Client:
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    async def send(self, *frames: bytes) -> None:
+        self.writer.write(b"".join(frames))
+        await self.writer.drain()
+
+    async def reply(self) -> tuple[int, bytes]:
+        """(correlation id, what follows it)."""
+        (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+        data = await self.reader.readexactly(size)
+        return struct.unpack(">i", data[:4])[0], data[4:]
+
+    async def ended(self) -> bytes:
+        """What still comes before the server closes the connection."""
+        rest = b""
+        try:
+            while data := await self.reader.read(MIB):
+                rest += data
+        except ConnectionResetError:
+            pass
+        return rest
+
+    async def close(self) -> None:
+        self.writer.close()
+        await asyncio.gather(self.writer.wait_closed(), return_exceptions=True)
+
+
+@dataclass
+class Listening:
+    """A started listener and what belongs to it."""
+
+    listener: KafkaListener
+    port: int
+    registry: CollectorRegistry
+
+    async def connect(self) -> Client:
+        return await Client.connect(self.port)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A sample's value; 0 when nothing was counted yet."""
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+
+@asynccontextmanager
+async def listening(
+    handler: Handler, allowed: Limits | None = None, clock: Clock | None = None
+) -> AsyncIterator[Listening]:
+    """A listener until the block ends; then it is drained."""
+    registry = CollectorRegistry()
+    listener = KafkaListener(handler, allowed or limits(), clock or SystemClock(), registry)
+    port = await listener.start("127.0.0.1", 0)
+    try:
+        yield Listening(listener, port, registry)
+    finally:
+        await listener.drain(DRAIN_SECONDS if clock is None else 0.0)
+
+
+async def until(condition: object, turns: int = 20_000) -> None:
+    """Let the loop run until `condition()` holds."""
+    assert callable(condition)
+    for _ in range(turns):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("the condition never came true")

@@ -1,0 +1,372 @@
+"""One connection: order of starts and replies, bounds on what is in progress, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from agent.listener.request import CloseConnection, Request, Response
+from storage.errors import InvalidError, OutcomeUnknownError
+from tests.agent.listener_client import MIB, frame, limits, listening, produce_frame, until
+from tests.manual_clock import ManualClock
+
+
+def _answer(request: Request, body: bytes | memoryview = b"") -> Response:
+    return Response([struct.pack(">i", request.correlation_id), body])
+
+
+async def echo(request: Request) -> Response:
+    return _answer(request, request.body)
+
+
+class Gate:
+    """A handler that answers each request when the test says so."""
+
+    def __init__(self) -> None:
+        self.started: list[int] = []
+        self._open: dict[int, asyncio.Event] = {}
+
+    async def handle(self, request: Request) -> Response:
+        self.started.append(request.correlation_id)
+        await self._event(request.correlation_id).wait()
+        return _answer(request)
+
+    def open(self, *correlation_ids: int) -> None:
+        for correlation_id in correlation_ids:
+            self._event(correlation_id).set()
+
+    def has_started(self, count: int) -> Callable[[], bool]:
+        return lambda: len(self.started) >= count
+
+    def _event(self, correlation_id: int) -> asyncio.Event:
+        return self._open.setdefault(correlation_id, asyncio.Event())
+
+
+async def test_a_request_reaches_the_handler_whole() -> None:
+    seen: list[Request] = []
+
+    async def handle(request: Request) -> Response:
+        seen.append(request)
+        return _answer(request, b"done")
+
+    async with listening(handle) as server:
+        client = await server.connect()
+        await client.send(frame(5, b"body", api_key=3, version=4))
+        assert await client.reply() == (5, b"done")
+        (request,) = seen
+        assert (request.api_key, request.api_version, request.client_id) == (3, 4, "test")
+        assert (bytes(request.body), request.body.readonly) == (b"body", True)
+        assert request.connection.listener_host == "127.0.0.1"
+        assert request.connection.peer.startswith("127.0.0.1:")
+        await client.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, 20_000, 200_000, 3 * MIB])
+async def test_bodies_of_every_size_survive(size: int) -> None:
+    body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    async with listening(echo) as server:
+        client = await server.connect()
+        await client.send(*(frame(i, body) for i in range(3)))
+        for i in range(3):
+            assert await client.reply() == (i, body)
+        await client.close()
+
+
+async def test_a_body_stays_valid_while_somebody_holds_it() -> None:
+    held: list[memoryview] = []
+
+    async def keep(request: Request) -> Response:
+        held.append(request.body)
+        return _answer(request)
+
+    bodies = [bytes([i]) * 5000 for i in range(50)]
+    async with listening(keep) as server:
+        client = await server.connect()
+        for i, body in enumerate(bodies):
+            await client.send(frame(i, body))
+            await client.reply()
+        await client.close()
+    assert [bytes(body) for body in held] == bodies
+
+
+async def test_requests_start_in_order_and_are_answered_in_order() -> None:
+    gate = Gate()
+    async with listening(gate.handle) as server:
+        client = await server.connect()
+        await client.send(*(frame(i) for i in range(10)))
+        await until(gate.has_started(10))
+        assert gate.started == list(range(10))
+        gate.open(*range(9, 0, -1))
+        answer = asyncio.ensure_future(client.reply())
+        await asyncio.sleep(0.01)
+        assert not answer.done(), "the first is not answered, so none is"
+        gate.open(0)
+        assert (await answer)[0] == 0
+        assert [(await client.reply())[0] for _ in range(9)] == list(range(1, 10))
+        await client.close()
+
+
+async def test_a_request_without_an_answer_leaves_no_gap() -> None:
+    async def handle(request: Request) -> Response:
+        return Response(None) if request.correlation_id == 1 else _answer(request)
+
+    async with listening(handle) as server:
+        client = await server.connect()
+        await client.send(frame(0), frame(1), frame(2))
+        assert [(await client.reply())[0] for _ in range(2)] == [0, 2]
+        await client.close()
+
+
+async def test_reading_pauses_at_the_limit_of_requests_in_progress() -> None:
+    gate = Gate()
+    async with listening(gate.handle, limits(inflight=3)) as server:
+        client, other = await server.connect(), await server.connect()
+        await client.send(*(frame(i) for i in range(8)))
+        await until(gate.has_started(3))
+        await other.send(frame(100))
+        await until(gate.has_started(4))
+        assert gate.started == [0, 1, 2, 100], "another connection is not held up"
+        gate.open(0, 1)
+        await until(gate.has_started(6))
+        assert gate.started[4:] == [3, 4]
+        gate.open(*range(2, 8), 100)
+        assert [(await client.reply())[0] for _ in range(8)] == list(range(8))
+        await client.close()
+        await other.close()
+
+
+async def test_produce_frames_wait_for_memory_and_nothing_else_does() -> None:
+    gate = Gate()
+    async with listening(gate.handle, limits(memory=100_000)) as server:
+        first, second, third = [await server.connect() for _ in range(3)]
+        await first.send(produce_frame(0, 90_000))
+        await until(gate.has_started(1))
+        await second.send(produce_frame(1, 50_000), frame(2))
+        await until(lambda: server.metric("headrace_kafka_paused_producers") == 1)
+        await third.send(frame(3), frame(4, b"x" * 200_000))
+        await until(gate.has_started(3))
+        assert gate.started == [0, 3, 4], "what is not a produce request never waits"
+        assert 90_000 < server.metric("headrace_kafka_budget_bytes") < 100_000
+        gate.open(0)
+        await until(gate.has_started(5))
+        assert gate.started[3:] == [1, 2]
+        gate.open(1, 2, 3, 4)
+        assert [(await second.reply())[0] for _ in range(2)] == [1, 2]
+        await until(lambda: server.metric("headrace_kafka_budget_bytes") == 0)
+        for client in (first, second, third):
+            await client.close()
+
+
+async def test_a_frame_larger_than_all_memory_is_served_alone() -> None:
+    async with listening(echo, limits(memory=100_000)) as server:
+        clients = [await server.connect() for _ in range(4)]
+        for i, client in enumerate(clients):
+            await client.send(produce_frame(i, 400_000))
+        for i, client in enumerate(clients):
+            assert await client.reply() == (i, b"p" * 400_000)
+            await client.close()
+        assert server.metric("headrace_kafka_budget_bytes") == 0
+
+
+async def test_a_client_that_leaves_gives_its_memory_back() -> None:
+    gate = Gate()
+    async with listening(gate.handle, limits(memory=100_000)) as server:
+        half, waiting, working = [await server.connect() for _ in range(3)]
+        await working.send(produce_frame(0, 40_000))
+        await until(gate.has_started(1))
+        await half.send(produce_frame(1, 50_000)[:20_000])
+        await until(lambda: server.metric("headrace_kafka_budget_bytes") > 90_000)
+        await waiting.send(produce_frame(2, 50_000))
+        await until(lambda: server.metric("headrace_kafka_paused_producers") == 1)
+        await working.close()
+        await half.close()
+        await until(gate.has_started(2))
+        assert gate.started == [0, 2], "the half frame's memory went to the one that waited"
+        assert server.metric("headrace_kafka_budget_bytes") > 90_000, "a handler in progress keeps its frame"
+        gate.open(0, 2)
+        assert (await waiting.reply())[0] == 2
+        await until(lambda: server.metric("headrace_kafka_budget_bytes") == 0)
+        await waiting.close()
+
+
+async def test_a_handler_is_not_cancelled_when_its_client_leaves() -> None:
+    finished, connections = asyncio.Event(), []
+    release = asyncio.Event()
+
+    async def handle(request: Request) -> Response:
+        connections.append(request.connection)
+        await release.wait()
+        finished.set()
+        return _answer(request)
+
+    async with listening(handle) as server:
+        client = await server.connect()
+        await client.send(frame(1))
+        await until(lambda: bool(connections))
+        await client.close()
+        await until(lambda: connections[0].closed)
+        release.set()
+        await finished.wait()
+
+
+async def test_a_large_reply_to_a_slow_reader_is_whole_and_stops_reading() -> None:
+    big = bytes(range(256)) * 80_000  # 20 MB: more than sockets hold
+    started: list[int] = []
+
+    async def handle(request: Request) -> Response:
+        started.append(request.correlation_id)
+        view = memoryview(big)
+        pieces = [view[i : i + 65_536] for i in range(0, len(view), 65_536)]
+        return Response([struct.pack(">i", request.correlation_id), *pieces])
+
+    async with listening(handle) as server:
+        client, other = await server.connect(), await server.connect()
+        await client.send(frame(0))
+        await until(lambda: started == [0])
+        await asyncio.sleep(0.05)
+        await client.send(frame(1))
+        await other.send(frame(100))
+        assert (await other.reply())[1] == big
+        assert started == [0, 100], "nothing more is read from a client that does not read"
+        assert await client.reply() == (0, big)
+        assert await client.reply() == (1, big)
+        await client.close()
+        await other.close()
+
+
+@pytest.mark.parametrize(
+    "error", [CloseConnection("no"), InvalidError("malformed"), OutcomeUnknownError("lost"), RuntimeError("bug")]
+)
+async def test_a_failing_handler_ends_its_connection_after_the_replies_before_it(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(request: Request) -> Response:
+        if request.correlation_id == 1:
+            raise error
+        await asyncio.sleep(0.01)
+        return _answer(request)
+
+    async with listening(handle) as server:
+        client, other = await server.connect(), await server.connect()
+        with caplog.at_level(logging.WARNING):
+            await client.send(frame(0), frame(1), frame(2))
+            assert (await client.reply())[0] == 0
+            assert await client.ended() == b""
+        assert "api=Metadata version=1 client_id='test'" in caplog.text
+        await other.send(frame(7))
+        assert (await other.reply())[0] == 7
+        await other.close()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param(struct.pack(">ih", 2**31 - 1, 3), id="oversized"),
+        pytest.param(struct.pack(">ih", -1, 3), id="negative"),
+        pytest.param(struct.pack(">ihhih", 10, 3, 1, 1, 99), id="malformed header"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", id="http"),
+    ],
+)
+async def test_a_malformed_frame_ends_its_connection_after_the_replies_before_it(bad: bytes) -> None:
+    async with listening(echo) as server:
+        client, other = await server.connect(), await server.connect()
+        await client.send(frame(0, b"fine"), bad)
+        assert await client.reply() == (0, b"fine")
+        assert await client.ended() == b""
+        assert server.metric("headrace_kafka_connections_closed_total", reason="malformed") == 1
+        await other.send(frame(7))
+        assert (await other.reply())[0] == 7
+        await other.close()
+
+
+async def test_too_many_connections_are_closed_at_once() -> None:
+    async with listening(echo, limits(connections=2)) as server:
+        first, second = await server.connect(), await server.connect()
+        for client in (first, second):
+            await client.send(frame(1))
+            await client.reply()
+        third = await server.connect()
+        assert await third.ended() == b""
+        await first.close()
+        await until(lambda: server.metric("headrace_kafka_connections") == 1)
+        fourth = await server.connect()
+        await fourth.send(frame(4))
+        assert (await fourth.reply())[0] == 4
+        await fourth.close()
+        await second.close()
+
+
+async def test_requests_and_bytes_are_counted() -> None:
+    async with listening(echo) as server:
+        client = await server.connect()
+        await client.send(frame(1, b"12345"), frame(2, api_key=77))
+        await client.reply()
+        await client.reply()
+        assert server.metric("headrace_kafka_requests_total", api="Metadata", version="1") == 1
+        assert server.metric("headrace_kafka_requests_total", api="other", version="other") == 1
+        assert server.metric("headrace_kafka_request_seconds_count", api="Metadata") == 1
+        assert server.metric("headrace_kafka_received_bytes_total") == len(frame(1, b"12345")) + len(frame(2))
+        assert server.metric("headrace_kafka_sent_bytes_total") == 8 + 5 + 8
+        await client.close()
+
+
+async def test_an_idle_connection_is_closed(fake_clock: ManualClock) -> None:
+    async with listening(echo, limits(idle_ms=60_000), fake_clock) as server:
+        idle, busy = await server.connect(), await server.connect()
+        for i in range(3):
+            await fake_clock.advance(30)
+            await busy.send(frame(i))
+            assert (await busy.reply())[0] == i
+        assert await idle.ended() == b""
+        await busy.send(frame(9))
+        assert (await busy.reply())[0] == 9
+        await busy.close()
+
+
+async def test_a_connection_that_waits_for_us_is_not_idle(fake_clock: ManualClock) -> None:
+    gate = Gate()
+    async with listening(gate.handle, limits(idle_ms=60_000, memory=1000), fake_clock) as server:
+        working, waiting = await server.connect(), await server.connect()
+        await working.send(produce_frame(0, 900))
+        await until(gate.has_started(1))
+        await waiting.send(produce_frame(1, 900))
+        await until(lambda: server.metric("headrace_kafka_paused_producers") == 1)
+        await fake_clock.advance(600)
+        gate.open(0, 1)
+        assert (await working.reply())[0] == 0
+        assert (await waiting.reply())[0] == 1
+        await working.close()
+        await waiting.close()
+
+
+async def test_half_a_frame_does_not_hold_memory_for_ever(fake_clock: ManualClock) -> None:
+    async with listening(echo, limits(memory=100_000), fake_clock) as server:
+        slow, other = await server.connect(), await server.connect()
+        await slow.send(produce_frame(0, 90_000)[:100])
+        await until(lambda: server.metric("headrace_kafka_budget_bytes") > 0)
+        await other.send(produce_frame(1, 90_000))
+        for _ in range(7):
+            await slow.send(b"p")  # a byte now and then does not help
+            await fake_clock.advance(10)
+        assert await slow.ended() == b""
+        assert await other.reply() == (1, b"p" * 90_000)
+        assert server.metric("headrace_kafka_connections_closed_total", reason="stalled") == 1
+        await other.close()
+
+
+async def test_a_client_that_does_not_read_its_replies_is_given_up(fake_clock: ManualClock) -> None:
+    async def flood(request: Request) -> Response:
+        return Response([struct.pack(">i", request.correlation_id), bytes(20 * MIB)])
+
+    async with listening(flood, limits(idle_ms=60_000), fake_clock) as server:
+        client = await server.connect()
+        await client.send(frame(0))
+        await until(lambda: server.metric("headrace_kafka_sent_bytes_total") > 0)
+        await fake_clock.advance(120)
+        await until(lambda: server.metric("headrace_kafka_connections") == 0)
+        assert server.metric("headrace_kafka_connections_closed_total", reason="not_reading") == 1
+        await client.close()

@@ -1,0 +1,90 @@
+"""The budget: never over the total, first come first served, nobody starves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.listener.memory import MemoryBudget
+
+
+def test_a_small_frame_does_not_overtake_a_large_one() -> None:
+    budget, granted = MemoryBudget(100), list[str]()
+    assert budget.reserve(60, lambda: None)
+    assert not budget.reserve(80, lambda: granted.append("large"))
+    assert not budget.reserve(1, lambda: granted.append("small"))
+    budget.release(60)
+    assert granted == ["large", "small"]
+    assert budget.in_use_bytes == 81
+
+
+def test_a_frame_larger_than_the_total_is_admitted_alone() -> None:
+    budget, granted = MemoryBudget(100), list[str]()
+    assert budget.reserve(10, lambda: None)
+    assert not budget.reserve(500, lambda: granted.append("huge"))
+    assert not budget.reserve(10, lambda: granted.append("next"))
+    budget.release(10)
+    assert granted == ["huge"]
+    budget.release(500)
+    assert granted == ["huge", "next"]
+
+
+def test_who_gives_up_makes_room_for_those_behind() -> None:
+    budget, granted = MemoryBudget(100), list[str]()
+    assert budget.reserve(50, lambda: None)
+
+    def gone() -> None:
+        raise AssertionError("withdrawn")
+
+    assert not budget.reserve(80, gone)
+    assert not budget.reserve(50, lambda: granted.append("next"))
+    budget.withdraw(gone)
+    assert granted == ["next"]
+    assert budget.waiting == 0
+
+
+def test_ten_thousand_waiters_that_give_up_at_once_do_not_nest() -> None:
+    budget = MemoryBudget(10)
+    assert budget.reserve(10, lambda: None)
+    for _ in range(10_000):
+        assert not budget.reserve(10, lambda: budget.release(10))
+    budget.release(10)
+    assert (budget.in_use_bytes, budget.waiting) == (0, 0)
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.sampled_from(["reserve", "release", "withdraw"]), st.integers(1, 150)), max_size=60))
+def test_any_history_keeps_the_bound_and_the_order(history: list[tuple[str, int]]) -> None:
+    total = 100
+    budget = MemoryBudget(total)
+    held: list[int] = []
+    waiting: list[tuple[int, Callable[[], None]]] = []
+
+    def waiter(size: int) -> Callable[[], None]:
+        def granted() -> None:
+            assert waiting.pop(0) == (size, granted), "first come, first served"
+            held.append(size)
+
+        return granted
+
+    for action, size in history:
+        if action == "reserve":
+            granted = waiter(size)
+            if budget.reserve(size, granted):
+                assert not waiting
+                held.append(size)
+            else:
+                waiting.append((size, granted))
+        elif action == "release" and held:
+            budget.release(held.pop(size % len(held)))
+        elif action == "withdraw" and waiting:
+            _, callback = waiting.pop(size % len(waiting))
+            budget.withdraw(callback)
+        assert budget.in_use_bytes == sum(held)
+        assert sum(held) <= total or len(held) == 1
+        assert not waiting or held, "somebody waits for nobody"
+    while held:
+        budget.release(held.pop())
+    assert (budget.in_use_bytes, budget.waiting, waiting) == (0, 0, [])
