@@ -1,0 +1,62 @@
+"""Which handler serves which API: the whole surface of an agent on one page.
+
+Place: called once by agent/process.py; a new API is a new line here.
+"""
+
+from __future__ import annotations
+
+import random
+
+from agent.admin.create_topics import CreateTopics
+from agent.admin.delete_topics import DeleteTopics
+from agent.admin.describe_cluster import DescribeCluster
+from agent.admin.find_coordinator import FindCoordinator
+from agent.admin.init_producer_id import InitProducerId, ProducerIds
+from agent.admin.metadata import Metadata
+from agent.admin.topic_creation import TopicCreation
+from agent.admin.topic_rules import TopicDefaults
+from agent.cluster.view import ClusterView
+from agent.dispatch import Dispatcher
+from agent.fetch.service import FetchService
+from agent.groups.handlers import GroupHandlers
+from agent.produce.pipeline import ProducePipeline
+from agent.protocol.api_keys import ApiKey
+from config.settings import Settings
+from metastore.api import Metastore
+from storage.clock import Clock
+
+
+def register_handlers(
+    dispatcher: Dispatcher,
+    *,
+    settings: Settings,
+    clock: Clock,
+    rng: random.Random,
+    cluster: ClusterView,
+    metastore: Metastore,
+    produce: ProducePipeline,
+    fetch: FetchService,
+    groups: GroupHandlers,
+) -> None:
+    """Fill the dispatcher's table."""
+    defaults = TopicDefaults(settings.num_partitions, settings.default_replication_factor)
+    creation = TopicCreation(cluster, metastore, clock, rng, defaults)
+    table = {
+        ApiKey.PRODUCE: produce.handle,
+        ApiKey.FETCH: fetch.handle_fetch,
+        ApiKey.LIST_OFFSETS: fetch.handle_list_offsets,
+        ApiKey.METADATA: Metadata(cluster, creation, auto_create_topics=settings.auto_create_topics_enable),
+        ApiKey.CREATE_TOPICS: CreateTopics(creation, {"max.message.bytes": str(settings.message_max_bytes)}),
+        ApiKey.DELETE_TOPICS: DeleteTopics(cluster, metastore, clock),
+        ApiKey.DESCRIBE_CLUSTER: DescribeCluster(cluster),
+        ApiKey.FIND_COORDINATOR: FindCoordinator(cluster),
+        ApiKey.INIT_PRODUCER_ID: InitProducerId(ProducerIds(metastore)),
+        ApiKey.JOIN_GROUP: groups.join_group,
+        ApiKey.SYNC_GROUP: groups.sync_group,
+        ApiKey.HEARTBEAT: groups.heartbeat,
+        ApiKey.LEAVE_GROUP: groups.leave_group,
+        ApiKey.OFFSET_COMMIT: groups.offset_commit,
+        ApiKey.OFFSET_FETCH: groups.offset_fetch,
+    }
+    for api_key, handler in table.items():
+        dispatcher.register(api_key, handler)

@@ -1,0 +1,238 @@
+"""One agent, composed: opened, started, drained, closed.
+
+Place: cli/agent.py runs it; benchmarks and simulations may run it inside their own process.
+Invariant: clients are served only between joining the cluster and leaving it. Stopping drains: what
+was received is flushed, committed and answered, unless the grace runs out.
+If the process dies here nothing acknowledged is lost; what was in doubt the clients' retries settle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import Any, Self
+
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from agent.cluster.cluster import Cluster
+from agent.cluster.follower import MetadataFollower
+from agent.cluster.membership import BrokerState, Identity, Membership
+from agent.dispatch import Dispatcher
+from agent.fetch.service import FetchService
+from agent.groups.handlers import GroupHandlers
+from agent.handlers import register_handlers
+from agent.http.app import make_app
+from agent.http.server import HttpServer, ask
+from agent.listener.host import Limits
+from agent.listener.request import Request, Response
+from agent.listener.server import KafkaListener
+from agent.loop_lag import watch_loop_lag
+from agent.produce.pipeline import Callbacks, ProducePipeline
+from agent.produce.staged_file import FileTrace
+from config.settings import Settings
+from metastore.postgres.store import PostgresMetastore
+from storage.clock import Clock, SystemClock
+from storage.errors import HeadraceError, NotFoundError
+from storage.objects.open import StoreOptions, open_store
+from storage.objects.store import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+
+class Agent:
+    """The stateless process of the design: make it with `open`, then `start` and, in the end, `stop`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: ObjectStore,
+        metastore: PostgresMetastore,
+        clock: Clock,
+        rng: random.Random,
+        registry: CollectorRegistry = REGISTRY,
+    ) -> None:
+        self.settings = settings
+        self.on_settled: list[Any] = []
+        self._store, self._metastore, self._clock, self._rng = store, metastore, clock, rng
+        self._registry = registry
+        self._loop = asyncio.get_running_loop()
+        self._serving = asyncio.Event()
+        self._dispatcher = Dispatcher()
+        self._listener = KafkaListener(self._handle, Limits.from_settings(settings), clock, registry)
+        self._http = HttpServer(make_app(self, registry), settings.http_host, settings.http_port)
+        self.kafka_port = 0
+        self.cluster: Cluster | None = None
+        self._background: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def open(cls, settings: Settings) -> Self:
+        """Connect to metastore and bucket; errors as PostgresMetastore.open and open_store."""
+        clock, rng = SystemClock(), random.Random()
+        store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
+        metastore = await PostgresMetastore.open(settings.metastore_url, settings)
+        return cls(settings, store, metastore, clock, rng)
+
+    async def start(self) -> None:
+        """Listen, join the cluster, then serve. Raises what kept it out."""
+        settings = self.settings
+        self._http.start()
+        self.kafka_port = await self._listener.start(settings.kafka_host, settings.kafka_port)
+        self.cluster = self._compose_cluster()
+        await self.cluster.follower.catch_up()
+        self._compose_paths(self.cluster)
+        await self._fetch.start()
+        await self._produce.start()
+        await self.cluster.start()
+        self._spawn(watch_loop_lag(self._clock, self._registry))
+        self._dispatcher.warm_up()
+        self._serving.set()
+        logger.info("agent started: %s", self.ready_line())
+
+    async def stop(self) -> None:
+        """Drain and leave. Safe in any state, also after a failed start."""
+        grace = self.settings.shutdown_grace_ms / 1000
+        if self.cluster is not None:
+            self.cluster.membership.begin_shutdown()
+            self._fetch.drain()
+            await asyncio.gather(self._produce.drain(), self._listener.drain(grace))
+            await self._groups.close()
+            await self._produce.close()
+            await self.cluster.stop()
+            await self._fetch.close()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await asyncio.to_thread(self._http.stop)
+        await self._metastore.close()
+        await self._store.close()
+
+    def ready_line(self) -> str:
+        """What the command prints once clients can connect."""
+        assert self.cluster is not None
+        host = self.settings.advertised_host or self.settings.kafka_host
+        return (
+            f"ready node={self.cluster.node_id} kafka={host}:{self._advertised_port()} "
+            f"http={self.settings.http_host}:{self._http.port}"
+        )
+
+    # -- agent.http.app.Probe, called on the HTTP loop
+
+    async def not_ready_reason(self) -> str | None:
+        """None when this agent should get traffic."""
+        return await ask(self._loop, self._not_ready_reason())
+
+    async def status(self) -> dict[str, Any]:
+        """Identity and image, for people."""
+        return await ask(self._loop, self._status())
+
+    async def _not_ready_reason(self) -> str | None:
+        if self.cluster is None or self.cluster.membership.state is not BrokerState.RUNNING:
+            return "not a running member of the cluster"
+        if self._produce.stopped:
+            return f"produce is stopped: {self._produce.stopped}"
+        try:
+            await self._metastore.metadata_head()
+        except HeadraceError as error:
+            return f"metastore: {error}"
+        try:
+            await self._store.head("readiness-probe")
+        except NotFoundError:
+            return None
+        except HeadraceError as error:
+            return f"bucket: {error}"
+        return None
+
+    async def _status(self) -> dict[str, Any]:
+        if self.cluster is None:
+            return {"state": BrokerState.NOT_RUNNING.name}
+        image = self.cluster.image
+        return {
+            "state": self.cluster.membership.state.name,
+            "cluster_id": self.cluster.cluster_id,
+            "node_id": self.cluster.node_id,
+            "broker_epoch": self.cluster.broker_epoch,
+            "metadata_offset": image.offset,
+            "topics": len(image.topics_by_name),
+            "agents": [
+                {"node_id": a.node_id, "host": a.host, "port": a.port, "rack": a.rack, "fenced": a.fenced}
+                for a in image.agents.values()
+            ],
+        }
+
+    # -- composition
+
+    def _compose_cluster(self) -> Cluster:
+        settings = self.settings
+        follower = MetadataFollower(self._metastore)
+        membership = Membership(
+            self._metastore,
+            follower,
+            Identity(
+                settings.node_id,
+                settings.advertised_host or settings.kafka_host,
+                self._advertised_port(),
+                settings.broker_rack,
+            ),
+            heartbeat_interval_ms=settings.broker_heartbeat_interval_ms,
+            session_timeout_ms=settings.broker_session_timeout_ms,
+            clock=self._clock,
+            rng=self._rng,
+            registry=self._registry,
+        )
+        return Cluster(self._metastore.cluster_id, self._metastore.commit_shards, follower, membership)
+
+    def _compose_paths(self, cluster: Cluster) -> None:
+        settings, clock, rng = self.settings, self._clock, self._rng
+        self._fetch = FetchService(
+            self._store,
+            self._metastore,
+            cluster,
+            settings,
+            clock,
+            rng,
+            on_metadata_moved=cluster.follower.poke,
+        )
+        self._produce = ProducePipeline(
+            self._store,
+            self._metastore,
+            cluster,
+            settings,
+            clock,
+            rng,
+            Callbacks(
+                database_now_ms=self._fetch.database_now_ms,
+                on_flushed=self._fetch.on_flushed,
+                on_committed=self._fetch.on_committed,
+                on_fenced=cluster.membership.check_now,
+                on_settled=self._settled,
+            ),
+            self._registry,
+        )
+        self._groups = GroupHandlers(self._metastore, cluster, settings, clock, rng)
+        register_handlers(
+            self._dispatcher,
+            settings=settings,
+            clock=clock,
+            rng=rng,
+            cluster=cluster,
+            metastore=self._metastore,
+            produce=self._produce,
+            fetch=self._fetch,
+            groups=self._groups,
+        )
+
+    async def _handle(self, request: Request) -> Response:
+        if not self._serving.is_set():
+            await self._serving.wait()
+        return await self._dispatcher.handle(request)
+
+    def _settled(self, trace: FileTrace) -> None:
+        for listener in self.on_settled:
+            listener(trace)
+
+    def _advertised_port(self) -> int:
+        return self.settings.advertised_port or self.kafka_port
+
+    def _spawn(self, work: Any) -> None:
+        self._background.add(asyncio.create_task(work))
