@@ -34,7 +34,7 @@ from storage.objects.store import ObjectStore
 
 
 class FetchService:
-    """`on_metadata_moved` is called when the metadata log's head lies beyond the view's image."""
+    """`on_metadata_moved` is told the metadata log's head when it lies beyond the view's image."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class FetchService:
         clock: Clock,
         rng: random.Random,
         *,
-        on_metadata_moved: Callable[[], None] = lambda: None,
+        on_metadata_moved: Callable[[int], None] = lambda head: None,
     ) -> None:
         self._view = view
         self._on_metadata_moved = on_metadata_moved
@@ -106,4 +106,4 @@ class FetchService:
 
     def _on_metadata(self, metadata_offset: int) -> None:
         if metadata_offset > self._view.image.offset:
-            self._on_metadata_moved()
+            self._on_metadata_moved(metadata_offset)

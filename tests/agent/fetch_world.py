@@ -165,7 +165,7 @@ class World:
             on_metadata_moved=self._count_move,
         )  # fmt: skip
 
-    def _count_move(self) -> None:
+    def _count_move(self, metadata_offset: int) -> None:
         self.metadata_moves += 1
 
     def create_topic(self, name: str, partitions: int, *, seen: bool = True) -> list[int]:
