@@ -2,7 +2,8 @@
 
 Place: around hedging and measuring, so that every attempt is hedged and counted.
 Invariant: an attempt sends the very bytes of the first. What the store refused for good (InvalidError)
-is raised at once. A put or delete that was ever in doubt never ends as a RetryableError, which says that nothing happened.
+is raised at once. A put or delete that was ever in doubt never ends as a RetryableError, since that
+says that nothing happened.
 If the process dies between attempts, it is as if the last one was cut: whole, or not there.
 """
 
@@ -98,15 +99,20 @@ class RetryingStore(StoreDecorator):
                 await self._pause(operation, key, attempt, error)
 
     async def _pause(self, operation: str, key: str, attempt: int, error: HeadraceError) -> None:
-        throttled = isinstance(error, ThrottledError)
-        first, most = (THROTTLED_BACKOFF_S, THROTTLED_BACKOFF_S_MAX) if throttled else (BACKOFF_S, BACKOFF_S_MAX)
-        pause_s = self._rng.uniform(0, min(most, first * 2 ** (attempt - 1)))
+        seconds = pause_s(attempt, error, self._rng)
         logger.info(
             "store request failed, trying again: operation=%s key=%s attempt=%d pause_ms=%d error=%s",
             operation,
             key,
             attempt,
-            pause_s * 1000,
+            seconds * 1000,
             error,
         )
-        await self._clock.sleep(pause_s)
+        await self._clock.sleep(seconds)
+
+
+def pause_s(attempt: int, error: HeadraceError, rng: random.Random) -> float:
+    """How long to wait after failed attempt number `attempt` (from 1), in seconds."""
+    throttled = isinstance(error, ThrottledError)
+    first, most = (THROTTLED_BACKOFF_S, THROTTLED_BACKOFF_S_MAX) if throttled else (BACKOFF_S, BACKOFF_S_MAX)
+    return rng.uniform(0, min(most, first * 2 ** (attempt - 1)))

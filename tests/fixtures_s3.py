@@ -1,0 +1,138 @@
+"""S3 servers for tests: moto in a thread, and a real one in a process of its own when it is installed.
+
+Fault model: none here (tests/scripted_http.py breaks things on purpose). moto keeps objects in
+memory and checks neither signatures nor checksums; versitygw and MinIO check both.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import aioboto3
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from storage.clock import SystemClock
+from storage.objects.s3 import S3Store
+from storage.objects.s3_client import S3Options
+
+BUCKET = "headrace-contract"
+ACCESS_KEY, SECRET_KEY = "headrace-test", "headrace-test-secret"
+TOOLS = Path(os.environ.get("HEADRACE_TEST_TOOLS", Path.home() / ".cache/headrace-test-tools"))
+NO_SERVER = (
+    "needs a real S3 server: run tests/tools/install_s3_server.sh, put versitygw or minio on PATH, "
+    "or name the program in HEADRACE_TEST_S3_SERVER"
+)
+
+
+@pytest.fixture(scope="session")
+def aws_credentials() -> Iterator[None]:
+    """The standard chain finds these, and asks no metadata service.
+
+    All stores share one aioboto3 session, since a session of its own parses S3's model anew: 50-100 ms for each client.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.delenv("AWS_PROFILE", raising=False)
+        session = aioboto3.Session()
+        patch.setattr(aioboto3, "Session", lambda: session)
+        yield
+
+
+@pytest.fixture(scope="session")
+def moto_url(aws_credentials: None) -> Iterator[str]:
+    """Endpoint of a moto server with an empty bucket BUCKET."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    _create_bucket(f"http://{host}:{port}")
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def real_s3_url(aws_credentials: None) -> Iterator[str]:
+    """Endpoint of a real server with an empty bucket BUCKET; skips when none is installed."""
+    program = find_real_server()
+    if program is None:
+        pytest.skip(NO_SERVER)
+    with tempfile.TemporaryDirectory(prefix="headrace-s3-") as directory:
+        port = _free_port()
+        environment = dict(os.environ, ROOT_ACCESS_KEY=ACCESS_KEY, ROOT_SECRET_KEY=SECRET_KEY)
+        environment |= {"MINIO_ROOT_USER": ACCESS_KEY, "MINIO_ROOT_PASSWORD": SECRET_KEY}
+        log = Path(directory) / "log"
+        with log.open("wb") as output:
+            server = subprocess.Popen(
+                _command(program, Path(directory), port), env=environment, stdout=output, stderr=subprocess.STDOUT
+            )
+        try:
+            _wait_for(port, server, log)
+            _create_bucket(f"http://127.0.0.1:{port}")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            server.wait(timeout=10)
+
+
+def find_real_server() -> str | None:
+    """The program to run, or None."""
+    if named := os.environ.get("HEADRACE_TEST_S3_SERVER"):
+        return named
+    places = f"{os.environ.get('PATH', '')}{os.pathsep}{TOOLS / 'bin'}"
+    return shutil.which("versitygw", path=places) or shutil.which("minio", path=places)
+
+
+def _command(program: str, directory: Path, port: int) -> list[str]:
+    data, sidecar = directory / "data", directory / "sidecar"
+    data.mkdir()
+    sidecar.mkdir()
+    address = f"127.0.0.1:{port}"
+    if "minio" in Path(program).name:
+        return [program, "server", "--quiet", "--address", address, str(data)]
+    return [program, "--port", address, "--keep-alive", "--quiet", "posix", "--sidecar", str(sidecar), str(data)]
+
+
+def _free_port() -> int:
+    """A port that is free now; versitygw takes port 0 but does not say which one it got."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(200):
+        if server.poll() is not None:
+            break
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    pytest.fail(f"the S3 server did not start: {log.read_text(errors='replace')[-2000:]}")
+
+
+def _create_bucket(url: str) -> None:
+    boto3.client("s3", endpoint_url=url, region_name="us-east-1").create_bucket(Bucket=BUCKET)
+
+
+def s3_at(url: str, *, request_timeout_s: float = 10.0, max_connections: int = 64) -> S3Store:
+    """A store of its own below prefix `pre` of bucket `bucket`, whatever the server at `url` makes of that."""
+    options = S3Options(
+        bucket="bucket",
+        prefix="pre",
+        endpoint=url,
+        region="us-east-1",
+        path_style=True,
+        max_connections=max_connections,
+        request_timeout_s=request_timeout_s,
+    )
+    return S3Store(options, SystemClock())

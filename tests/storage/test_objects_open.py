@@ -1,0 +1,124 @@
+"""open_store: addresses, their refusals, and the order of decorators."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from config.settings import Settings
+from storage.clock import SystemClock
+from storage.errors import InvalidError
+from storage.objects.directory import DirectoryStore
+from storage.objects.hedging import HedgedStore
+from storage.objects.measured import MeasuredStore
+from storage.objects.memory import MemoryStore
+from storage.objects.merging import MergingStore
+from storage.objects.open import StoreOptions, open_store
+from storage.objects.retrying import RetryingStore
+from storage.objects.s3 import S3Store
+from storage.objects.s3_client import S3Options
+from storage.objects.store import ObjectStore
+from tests.fixtures_s3 import BUCKET, aws_credentials, moto_url
+
+__all__ = ["aws_credentials", "moto_url"]
+
+
+def opened(url: str, options: StoreOptions | None = None) -> ObjectStore:
+    return open_store(url, options or StoreOptions(), clock=SystemClock(), rng=random.Random(1))
+
+
+def layers(store: object) -> list[type]:
+    """The decorators' types from the outside in, and the plain store's last."""
+    return [type(store), *(layers(store._inner) if hasattr(store, "_inner") else [])]
+
+
+def plain(store: object) -> object:
+    return plain(store._inner) if hasattr(store, "_inner") else store
+
+
+def test_decorators_lie_in_the_stated_order() -> None:
+    hedged = StoreOptions(store_hedge_after_ms=200, store_retries=2)
+    assert layers(opened("memory://x", hedged)) == [
+        MergingStore,
+        RetryingStore,
+        HedgedStore,
+        MeasuredStore,
+        MemoryStore,
+    ]
+    assert layers(opened("memory://x", StoreOptions(store_retries=0))) == [MergingStore, MeasuredStore, MemoryStore]
+
+
+def test_options_are_the_settings_of_the_same_names() -> None:
+    assert StoreOptions.of(Settings()) == StoreOptions(), "and have the same defaults"
+    settings = Settings(
+        s3_endpoint="http://127.0.0.1:9",
+        s3_region="eu-north-1",
+        s3_path_style=True,
+        s3_max_connections=3,
+        s3_request_timeout_ms=1500,
+        store_retries=1,
+        store_hedge_after_ms=80,
+    )
+    store = plain(opened("s3://bucket/pre/fix/", StoreOptions.of(settings)))
+    assert isinstance(store, S3Store)
+    assert store._options == S3Options(
+        bucket="bucket",
+        prefix="pre/fix",
+        endpoint="http://127.0.0.1:9",
+        region="eu-north-1",
+        path_style=True,
+        max_connections=3,
+        request_timeout_s=1.5,
+    )
+
+
+async def test_a_directory_by_its_address(tmp_path: Path) -> None:
+    store = opened(f"file://{tmp_path}/with%20space")
+    assert isinstance(plain(store), DirectoryStore)
+    await store.put("k", b"x")
+    assert (tmp_path / "with space" / "k").read_bytes() == b"x"
+
+
+async def test_a_memory_store_is_shared_by_its_name() -> None:
+    await opened("memory://shared").put("k", b"x")
+    assert await opened("memory://shared").get("k") == b"x"
+    assert [info async for info in opened("memory://other").list_objects()] == []
+
+
+async def test_a_bucket_by_its_address(moto_url: str) -> None:
+    options = StoreOptions(s3_endpoint=moto_url, s3_region="us-east-1", s3_path_style=True)
+    store = opened(f"s3://{BUCKET}/open/store", options)
+    await store.put("k", b"x")
+    assert [info.key async for info in opened(f"s3://{BUCKET}", options).list_objects("open/")] == ["open/store/k"]
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "bucket",
+        "/directory",
+        "s3:///prefix",
+        "s3://key:secret@bucket",
+        "s3://bucket?region=x",
+        "s3://bucket/a//b",
+        "file://host/directory",
+        "file://relative",
+        "file:///",
+        "memory://",
+        "memory://name/path",
+        "gs://bucket",
+    ],
+)
+def test_other_addresses_are_refused(url: str) -> None:
+    with pytest.raises(InvalidError, match=r"bad (bucket address|object key)"):
+        opened(url)
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "ftp://host", "https://", "http:/host"])
+def test_an_endpoint_is_a_url(endpoint: str) -> None:
+    with pytest.raises(InvalidError, match=r"bad s3\.endpoint"):
+        opened("s3://bucket", StoreOptions(s3_endpoint=endpoint))

@@ -1,0 +1,152 @@
+"""What S3Store sends, what it takes for an answer, and how it treats connections, certificates and credentials."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import random
+import ssl
+from dataclasses import replace
+from pathlib import Path
+
+import aioboto3.session
+import crc32c
+import pytest
+
+from load.self_signed import write_certificate
+from storage.errors import CorruptError, InvalidError, UnavailableError
+from storage.objects.store import ByteRange
+from tests.fixtures_s3 import aws_credentials, s3_at
+from tests.scripted_http import Exchange, ScriptedServer, never_answer
+
+__all__ = ["aws_credentials"]
+
+pytestmark = pytest.mark.usefixtures("aws_credentials")
+
+BODY = random.Random(7).randbytes(2_000_000)
+
+
+async def test_waiting_for_a_connection_counts_and_leaves_no_doubt() -> None:
+    async with ScriptedServer([never_answer]) as server:
+        store = s3_at(server.url, max_connections=1)
+        holder = asyncio.ensure_future(store.get("slow"))
+        await server.reached.wait()
+        store._options = replace(store._options, request_timeout_s=0.1)  # for requests from now on
+        with pytest.raises(UnavailableError):
+            await store.put("k", BODY)  # the one connection is taken: certainly not sent
+        holder.cancel()
+        await asyncio.gather(holder, return_exceptions=True)
+        await store.close()
+    assert [exchange.method for exchange in server.exchanges] == ["GET"]
+
+
+async def test_a_closed_store_says_so() -> None:
+    store = s3_at("http://127.0.0.1:1")
+    await store.close()
+    with pytest.raises(UnavailableError, match="store is closed"):
+        await store.get("k")
+
+
+@pytest.mark.parametrize(
+    ("status", "content_range", "length"),
+    [(206, "bytes 10-29/100", 20), (206, "bytes 11-30/100", 20), (206, "bytes 10-19/20", 10), (200, "", 100)],
+)
+async def test_only_the_asked_range_is_accepted(status: int, content_range: str, length: int) -> None:
+    """A shifted part, a part cut at the object's end, a server that ignores Range: none is taken for the range."""
+    headers = {"Content-Range": content_range} if content_range else {}
+
+    async def answer(exchange: Exchange) -> None:
+        assert exchange.headers["range"] == "bytes=10-29"
+        await exchange.answer(status, bytes(length), headers)
+
+    async with ScriptedServer([answer]) as server:
+        store = s3_at(server.url)
+        if content_range.startswith("bytes 10-29"):
+            assert await store.get("k", ByteRange(10, 20)) == bytes(20)
+        else:
+            with pytest.raises(CorruptError):
+                await store.get("k", ByteRange(10, 20))
+        await store.close()
+
+
+async def test_a_put_announces_exactly_what_it_sends() -> None:
+    async with ScriptedServer() as server:
+        store = s3_at(server.url)
+        info = await store.put("k", memoryview(b"##" + BODY)[2:], if_absent=True)
+        await store.close()
+    assert (info.size, info.etag) == (len(BODY), "scripted")
+    (request,) = server.exchanges
+    assert (request.method, request.target) == ("PUT", "/bucket/pre/k")
+    assert request.body == BODY
+    assert request.headers["content-length"] == str(len(BODY))
+    assert base64.b64decode(request.headers["x-amz-checksum-crc32c"]) == crc32c.crc32c(BODY).to_bytes(4, "big")
+    assert request.headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
+    assert request.headers["if-none-match"] == "*"
+    assert request.headers.keys().isdisjoint({"expect", "transfer-encoding", "content-encoding", "content-md5"})
+
+
+async def test_a_stored_checksum_that_differs_is_corrupt() -> None:
+    async def altered(exchange: Exchange) -> None:
+        await exchange.read_body()
+        await exchange.answer(headers={"x-amz-checksum-crc32c": "AAAAAA=="})
+
+    async with ScriptedServer([altered]) as server:
+        store = s3_at(server.url)
+        with pytest.raises(CorruptError, match="differs from what was sent"):
+            await store.put("k", BODY)
+        await store.close()
+
+
+async def test_what_the_store_refuses_to_delete_is_not_confirmed(caplog: pytest.LogCaptureFixture) -> None:
+    async def partly(exchange: Exchange) -> None:
+        await exchange.read_body()
+        deleted = "<Deleted><Key>pre/a</Key></Deleted>"
+        errors = "".join(
+            f"<Error><Key>pre/{key}</Key><Code>{code}</Code></Error>"
+            for key, code in (("b", "AccessDenied"), ("c", "NoSuchKey"), ("d", "InternalError"))
+        )
+        await exchange.answer(200, f"<DeleteResult>{deleted}{errors}</DeleteResult>".encode())
+
+    async with ScriptedServer([partly]) as server:
+        store = s3_at(server.url)
+        assert await store.delete_many(["a", "b", "c", "d", "unmentioned"]) == ["a", "c"]
+        await store.close()
+    assert "delete refused: key=pre/b code=AccessDenied" in caplog.text
+    assert "delete refused: key=pre/d code=InternalError" in caplog.text
+
+
+async def test_a_cancelled_get_gives_its_connection_back() -> None:
+    async with ScriptedServer([never_answer]) as server:
+        store = s3_at(server.url, max_connections=1)
+        slow = asyncio.ensure_future(store.get("slow"))
+        await server.reached.wait()
+        slow.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await slow
+        assert await asyncio.wait_for(store.get("k"), timeout=5) == b""
+        await store.close()
+
+
+async def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("aioboto3.Session", aioboto3.session.Session)  # one that has not found any before
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    async with ScriptedServer() as server:
+        store = s3_at(server.url)
+        with pytest.raises(InvalidError, match="credential chain"):
+            await store.put("k", b"x")
+        await store.close()
+        assert not server.exchanges
+
+
+async def test_an_untrusted_certificate_is_named(tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*write_certificate(tmp_path))
+    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+    store = s3_at(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    with pytest.raises(InvalidError, match="AWS_CA_BUNDLE"):
+        await store.put("k", b"x")
+    await store.close()
+    server.close()
