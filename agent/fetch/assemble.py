@@ -11,6 +11,7 @@ from __future__ import annotations
 from agent.fetch.cache import Piece
 from agent.fetch.walk import BatchStart, walk
 from metastore.values import Extent
+from storage.records.header import LENGTH_PREFIX_BYTES
 from storage.records.patch import PATCHED_BYTES, patched_header
 
 
@@ -31,14 +32,15 @@ class Portion:
         """
         buffers: list[bytes | memoryview] = []
         size = self.size_bytes
-        end = start
+        last = None
         for batch in walk(extent, piece, start):
-            if size + len(batch.data) > max_bytes and not (at_least_one and size == 0):
+            data = batch.data
+            if size + len(data) > max_bytes and not (at_least_one and size == 0):
                 break
-            buffers.append(patched_header(batch.header.batch_length, batch.offset, extent.leader_epoch))
-            buffers.append(batch.data[PATCHED_BYTES:])
-            size += len(batch.data)
-            end = batch.next
+            buffers.append(patched_header(len(data) - LENGTH_PREFIX_BYTES, batch.offset, extent.leader_epoch))
+            buffers.append(data[PATCHED_BYTES:])
+            size += len(data)
+            last = batch
         self.buffers += buffers
         self.size_bytes = size
-        return end
+        return last.next if last else start

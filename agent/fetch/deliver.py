@@ -13,6 +13,7 @@ Source: KIP-74 (limits, one batch at least).
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -113,13 +114,15 @@ class Delivery:
             for (job, limit), start in zip(chosen, starts, strict=True)
         ]
         slices = [stretch.slice for plan in plans if isinstance(plan, list) for stretch in plan]
-        pieces = dict(zip(slices, await self._reader.read(slices), strict=True))
+        pieces = iter(await self._reader.read(slices))
         outcomes: dict[int, Outcome] = {}
         left = max_bytes
         for (job, _), plan in zip(chosen, plans, strict=True):
             try:
                 limit = max(min(job.query.max_bytes, left), 0)
-                portion = await self._fill(_sound(plan), pieces, limit, at_least_one=at_least_one)
+                stretches = _sound(plan)
+                mine = list(itertools.islice(pieces, len(stretches)))
+                portion = await self._fill(stretches, mine, limit, at_least_one=at_least_one)
                 at_least_one = at_least_one and not portion.buffers
                 left -= portion.size_bytes
                 outcomes[job.number] = portion
@@ -140,13 +143,13 @@ class Delivery:
         return [next(found) if start is None else start for start in known]
 
     async def _fill(
-        self, plan: Sequence[Stretch], pieces: Mapping[Slice, Piece | HeadraceError], limit: int, *, at_least_one: bool
+        self, plan: Sequence[Stretch], pieces: Sequence[Piece | HeadraceError], limit: int, *, at_least_one: bool
     ) -> Portion:
         """The portion that the stretches give. What fails after the first extent ends it; the next fetch meets it."""
         portion = Portion()
-        for extent, start, wanted in plan:
+        for (extent, start, wanted), read in zip(plan, pieces, strict=True):
             try:
-                piece = _sound(pieces[wanted])
+                piece = _sound(read)
                 if at_least_one and not portion.buffers:
                     piece = await self._whole_first(extent, start, wanted, piece)
                 end = portion.add(extent, piece, start, max_bytes=limit, at_least_one=at_least_one)
@@ -214,9 +217,11 @@ def _sound(value: T | HeadraceError) -> T:
 
 def _report(queries: Sequence[ExtentQuery], outcomes: Mapping[int, Outcome]) -> None:
     """Count what is delivered; count and log what could not be."""
+    delivered = 0
     for number, outcome in outcomes.items():
         if isinstance(outcome, Portion):
-            metrics.BYTES.inc(outcome.size_bytes)
+            delivered += outcome.size_bytes
         else:
             key, offset, _ = queries[number]
             metrics.report_unreadable(key, f"offset={offset}", outcome)
+    metrics.BYTES.inc(delivered)

@@ -23,7 +23,9 @@ STORAGE_ERRORS = Counter(
     "Partitions answered with KAFKA_STORAGE_ERROR; missing and corrupt are data loss until proven otherwise: alert",
     ["reason"],
 )
-CACHE_READS = Counter("headrace_fetch_cache_reads_total", "Byte ranges looked for in the cache", ["result"])
+_CACHE_READS = Counter("headrace_fetch_cache_reads_total", "Byte ranges looked for in the cache", ["result"])
+CACHE_HITS = _CACHE_READS.labels("hit")
+CACHE_MISSES = _CACHE_READS.labels("miss")
 CACHE_BYTES = Gauge("headrace_fetch_cache_bytes", "Bytes of segment files in the cache")
 FEED_POLLS = Counter("headrace_fetch_feed_polls_total", "Polls of the commit feed", ["result"])
 FEED_LOST = Counter("headrace_fetch_feed_lost_shards_total", "Shards whose feed could not be followed without a gap")

@@ -47,21 +47,24 @@ class SliceReader:
 
     async def read(self, slices: Sequence[Slice]) -> list[Piece | HeadraceError]:
         """One result per slice, in order; each slice has `start` < `end`."""
-        results: dict[Slice, Piece | HeadraceError] = {}
+        found = [self._cache.peek(wanted.file_id, wanted.start, wanted.end) for wanted in slices]
         missing: dict[uuid.UUID, list[Slice]] = {}
-        for wanted in dict.fromkeys(slices):
-            piece = self._cache.peek(wanted.file_id, wanted.start, wanted.end)
-            metrics.CACHE_READS.labels("miss" if piece is None else "hit").inc()
-            if piece is not None:
-                results[wanted] = piece
-            else:
+        for wanted, piece in zip(slices, found, strict=True):
+            if piece is None:
                 missing.setdefault(wanted.file_id, []).append(wanted)
-        if missing:
-            for found in await asyncio.gather(*(self._read_file(group) for group in missing.values())):
-                results.update(found)
-        return [results[wanted] for wanted in slices]
+        misses = sum(map(len, missing.values()))
+        metrics.CACHE_HITS.inc(len(slices) - misses)
+        if not missing:
+            return [piece for piece in found if piece is not None]
+        metrics.CACHE_MISSES.inc(misses)
+        groups = await asyncio.gather(*(self._read_file(group) for group in missing.values()))
+        loaded = {file_id: iter(group) for file_id, group in zip(missing, groups, strict=True)}
+        return [
+            next(loaded[wanted.file_id]) if piece is None else piece
+            for wanted, piece in zip(slices, found, strict=True)
+        ]
 
-    async def _read_file(self, group: list[Slice]) -> dict[Slice, Piece | HeadraceError]:
+    async def _read_file(self, group: list[Slice]) -> Sequence[Piece | HeadraceError]:
         """Slices of one file, none of them in the cache."""
         try:
             if any(wanted.recent for wanted in group):
@@ -69,19 +72,16 @@ class SliceReader:
             async with self._historical:
                 return await self._past_cache(group)
         except HeadraceError as error:
-            return dict.fromkeys(group, error)
+            return [error] * len(group)
 
-    async def _through_cache(self, group: list[Slice]) -> dict[Slice, Piece | HeadraceError]:
+    async def _through_cache(self, group: list[Slice]) -> list[Piece]:
         live_end = max(self._live_end(group[0].file_id), max(wanted.live_end for wanted in group))
-        pieces = await asyncio.gather(*(self._cache.read(s.file_id, s.start, s.end, live_end) for s in group))
-        return dict(zip(group, pieces, strict=True))
+        return await asyncio.gather(*(self._cache.read(s.file_id, s.start, s.end, live_end) for s in group))
 
-    async def _past_cache(self, group: list[Slice]) -> dict[Slice, Piece | HeadraceError]:
+    async def _past_cache(self, group: list[Slice]) -> list[Piece]:
         ranges = [ByteRange(wanted.start, wanted.end - wanted.start) for wanted in group]
-        found: dict[Slice, Piece | HeadraceError] = {}
         bodies = await self._store.get_many(object_key(group[0].file_id), ranges)
-        for wanted, body in zip(group, bodies, strict=True):
-            if len(body) != wanted.end - wanted.start:
-                raise CorruptError(f"short read: file={wanted.file_id} start={wanted.start} got={len(body)}")
-            found[wanted] = Piece(memoryview(body), checked=False)
-        return found
+        for byte_range, body in zip(ranges, bodies, strict=True):
+            if len(body) != byte_range.length:
+                raise CorruptError(f"short read: file={group[0].file_id} start={byte_range.start} got={len(body)}")
+        return [Piece(memoryview(body), checked=False) for body in bodies]

@@ -40,7 +40,7 @@ class Seeker:
     async def find_start(self, extent: Extent, offset: int, *, recent: bool) -> BatchStart | HeadraceError:
         """The same by reading; or what kept it from being read."""
         try:
-            found = await self.first_batch(extent, lambda b: offset < b.next.offset, start_of(extent), recent=recent)
+            found = await self.first_batch(extent, lambda b: offset < b.next_offset, start_of(extent), recent=recent)
         except HeadraceError as error:
             return error
         if found is None:

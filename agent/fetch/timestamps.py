@@ -17,6 +17,7 @@ from agent.fetch.walk import FoundBatch, start_of
 from metastore.api import ReadApi
 from metastore.values import Extent, ExtentQuery
 from storage.records.codec import decode_records
+from storage.records.header import read_header
 
 ALL_BYTES = 2**31 - 1
 
@@ -48,13 +49,14 @@ class TimestampSearch:
 
     async def _in_extent(self, extent: Extent, log_start_offset: int, timestamp: int) -> FoundRecord | None:
         def may_hold(batch: FoundBatch) -> bool:
-            return batch.header.max_timestamp >= timestamp and batch.next.offset > log_start_offset
+            return batch.max_timestamp >= timestamp and batch.next_offset > log_start_offset
 
         start = start_of(extent)
         while batch := await self._seeker.first_batch(extent, may_hold, start, recent=False):
             records = await asyncio.to_thread(decode_records, batch.data)
+            stored_offset = read_header(batch.data).base_offset
             for record in records:
-                offset = batch.offset + record.offset - batch.header.base_offset
+                offset = batch.offset + record.offset - stored_offset
                 if record.timestamp >= timestamp and offset >= log_start_offset:
                     return FoundRecord(offset, record.timestamp, extent.leader_epoch)
             start = batch.next
