@@ -1,0 +1,273 @@
+"""Agents: registration by incarnation, leases on the database's clock, fencing, and the outage rule."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from metastore.log.records import (
+    FenceBrokerRecord,
+    RegisterBrokerRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+    decode_record,
+)
+from metastore.postgres.store import PostgresMetastore
+from metastore.values import RegisteredAgent
+from storage.errors import AlreadyExistsError, FencedError
+from tests.metastore.sessions import create, join, move_time, new_agent, new_topic, session, waiting
+
+SESSION_MS = 18_000
+PassTime = Callable[[float], Awaitable[None]]
+
+
+async def _beat(store: PostgresMetastore, agent: RegisteredAgent, *, want_fence: bool = False) -> bool:
+    return await store.heartbeat(*agent, want_fence=want_fence, session_timeout_ms=SESSION_MS)
+
+
+async def _live(store: PostgresMetastore) -> list[int]:
+    return [agent.node_id for agent in (await store.load_image()).live_agents()]
+
+
+@pytest.fixture
+async def pass_time(metastore: PostgresMetastore, metastore_url: str) -> PassTime:
+    """Moves the metastore's clock on. It starts long after the server did, with nobody registered."""
+    ahead = 1_000.0
+
+    async def forward(seconds: float) -> None:
+        nonlocal ahead
+        ahead += seconds
+        async with session(metastore_url) as raw:
+            await move_time(raw, ahead)
+
+    await forward(0)
+    async with session(metastore_url) as raw:
+        await raw.execute("UPDATE lease_watch SET last_contact_at = wall_time(), resumed_at = '-infinity'")
+    return forward
+
+
+async def _pass_with_heartbeats(pass_time: PassTime, store: PostgresMetastore, agent: RegisteredAgent) -> None:
+    """A session timeout and a bit, in which only `agent` is heard."""
+    for _ in range(7):
+        await pass_time(3)
+        assert await _beat(store, agent)
+
+
+@pytest.mark.requirement("C4")
+async def test_the_same_incarnation_gets_the_same_answer_and_a_new_one_a_higher_epoch(
+    metastore: PostgresMetastore,
+) -> None:
+    await create(metastore, new_topic("before"))
+    registration = new_agent(7, rack="zone-a")
+    first = await metastore.register_agent(registration)
+    head = await metastore.metadata_head()
+    assert await metastore.register_agent(registration) == first == RegisteredAgent(7, head - 1)
+    assert await metastore.metadata_head() == head
+
+    await metastore.unregister_agent(*first)
+    second = await metastore.register_agent(new_agent(7))
+    assert second.node_id == 7
+    assert second.broker_epoch > first.broker_epoch
+
+
+@pytest.mark.requirement("C4")
+async def test_the_broker_epoch_is_the_offset_of_the_record_that_says_so(metastore: PostgresMetastore) -> None:
+    await create(metastore, new_topic("before"))
+    registration = replace(new_agent(None), host="10.0.0.1", port=19092, rack="zone-a")
+    agent = await metastore.register_agent(registration)
+    (data,) = await metastore.read_metadata(agent.broker_epoch)
+    record = decode_record(data)
+    assert isinstance(record, RegisterBrokerRecord)
+    assert (record.broker_id, record.broker_epoch) == agent
+    assert record.incarnation_id == registration.incarnation_id
+    shown = (await metastore.load_image()).agents[agent.node_id]
+    assert (shown.host, shown.port, shown.rack, shown.fenced) == ("10.0.0.1", 19092, "zone-a", True)
+
+
+@pytest.mark.requirement("C5")
+async def test_an_agent_starts_fenced_and_is_unfenced_when_it_wants_to_be(metastore: PostgresMetastore) -> None:
+    agent = await metastore.register_agent(new_agent())
+    assert not await _beat(metastore, agent, want_fence=True)
+    assert await _live(metastore) == []
+    quiet = await metastore.metadata_head()
+
+    assert await _beat(metastore, agent)
+    assert await _beat(metastore, agent)
+    assert await metastore.metadata_head() == quiet + 1, "a heartbeat that changes nothing writes no record"
+    assert await _live(metastore) == [agent.node_id]
+    assert not await _beat(metastore, agent, want_fence=True)
+
+    await metastore.unregister_agent(*agent)
+    records = [decode_record(data) for data in await metastore.read_metadata(quiet)]
+    node_id, epoch = agent
+    assert records == [
+        UnfenceBrokerRecord(broker_id=node_id, broker_epoch=epoch),
+        FenceBrokerRecord(broker_id=node_id, broker_epoch=epoch),
+        UnregisterBrokerRecord(broker_id=node_id, broker_epoch=epoch),
+    ]
+
+
+@pytest.mark.requirement("C5")
+async def test_a_stale_epoch_is_refused_and_cannot_unregister(metastore: PostgresMetastore) -> None:
+    agent = await join(metastore, 3)
+    stale = agent._replace(broker_epoch=agent.broker_epoch - 1)
+    with pytest.raises(FencedError, match="node_id=3"):
+        await _beat(metastore, stale)
+    await metastore.unregister_agent(*stale)
+    assert await _live(metastore) == [3]
+    await metastore.unregister_agent(*agent)
+    await metastore.unregister_agent(*agent)
+    with pytest.raises(FencedError):
+        await _beat(metastore, agent)
+
+
+@pytest.mark.requirement("C5")
+async def test_a_silent_agent_is_fenced_after_a_session_timeout_and_comes_back_with_a_heartbeat(
+    metastore: PostgresMetastore, pass_time: PassTime
+) -> None:
+    silent, heard = await join(metastore), await join(metastore)
+    for _ in range(5):
+        await pass_time(3)
+        await _beat(metastore, heard)
+    assert await _live(metastore) == [silent.node_id, heard.node_id], "15 s are not 18"
+    await pass_time(3.1)
+    await _beat(metastore, heard)
+    assert await _live(metastore) == [heard.node_id]
+    assert silent.node_id in (await metastore.load_image()).agents, "fenced, but still registered"
+
+    assert await _beat(metastore, silent)
+    assert await _live(metastore) == [silent.node_id, heard.node_id]
+
+
+@pytest.mark.requirement("C4", "C16")
+async def test_a_node_id_is_refused_to_others_until_a_session_timeout_after_its_last_contact(
+    metastore: PostgresMetastore, pass_time: PassTime
+) -> None:
+    holder, witness = await join(metastore, 1), await join(metastore, 2)
+    with pytest.raises(AlreadyExistsError, match="node_id=1"):
+        await metastore.register_agent(new_agent(1))
+    assert await _beat(metastore, holder), "the holder is not disturbed"
+
+    await _pass_with_heartbeats(pass_time, metastore, witness)
+    successor = await metastore.register_agent(new_agent(1))
+    assert successor.broker_epoch > holder.broker_epoch
+    with pytest.raises(FencedError):
+        await _beat(metastore, holder)
+
+
+@pytest.mark.requirement("C4")
+async def test_a_fenced_agent_that_is_heard_keeps_its_node_id(
+    metastore: PostgresMetastore, pass_time: PassTime
+) -> None:
+    fenced = await metastore.register_agent(new_agent(1))
+    for _ in range(10):
+        await pass_time(3)
+        await _beat(metastore, fenced, want_fence=True)
+    with pytest.raises(AlreadyExistsError):
+        await metastore.register_agent(new_agent(1))
+
+
+@pytest.mark.requirement("C16")
+async def test_leased_node_ids_are_distinct_lowest_first_and_reused_only_when_free(
+    metastore: PostgresMetastore, pass_time: PassTime
+) -> None:
+    await join(metastore, 2)
+    agents = await asyncio.gather(*(metastore.register_agent(new_agent()) for _ in range(6)))
+    assert sorted(agent.node_id for agent in agents) == [1, 3, 4, 5, 6, 7]
+    left, silent, witness = (next(a for a in agents if a.node_id == n) for n in (3, 5, 7))
+    await metastore.unregister_agent(*left)
+    assert (await metastore.register_agent(new_agent())).node_id == 3
+    assert (await metastore.register_agent(new_agent())).node_id == 8
+
+    everybody = [RegisteredAgent(a.node_id, a.broker_epoch) for a in (await metastore.load_image()).agents.values()]
+    for _ in range(7):
+        await pass_time(3)
+        for agent in everybody:
+            if agent != silent:
+                await _beat(metastore, agent)
+    taken_over = await metastore.register_agent(new_agent())
+    assert taken_over.node_id == silent.node_id
+    assert taken_over.broker_epoch > witness.broker_epoch
+
+
+@pytest.mark.requirement("C16")
+async def test_of_many_who_claim_one_node_id_at_once_one_gets_it(metastore: PostgresMetastore) -> None:
+    answers = await asyncio.gather(*(metastore.register_agent(new_agent(5)) for _ in range(4)), return_exceptions=True)
+    assert len([answer for answer in answers if isinstance(answer, RegisteredAgent)]) == 1
+    assert len([answer for answer in answers if isinstance(answer, AlreadyExistsError)]) == 3
+
+
+async def test_a_lease_renewed_while_others_wait_to_fence_it_stands(
+    metastore: PostgresMetastore, metastore_url: str, pass_time: PassTime
+) -> None:
+    """The clock is read, and the lease judged again, after the lock."""
+    late, heard = await join(metastore), await join(metastore)
+    for _ in range(6):
+        await pass_time(2.9)
+        await _beat(metastore, heard)
+    await pass_time(2)  # `late` has been silent for 19.4 s, `heard` for 2
+    async with session(metastore_url) as gate, session(metastore_url) as observer:
+        async with gate.transaction():
+            await gate.execute("SELECT FROM agent_leases WHERE node_id = %s FOR UPDATE", (late.node_id,))
+            fencing = asyncio.create_task(_beat(metastore, heard))
+            await waiting(observer, 1)
+            await gate.execute(
+                "UPDATE agent_leases SET last_contact_at = wall_time() WHERE node_id = %s", (late.node_id,)
+            )
+        assert await fencing
+    assert await _live(metastore) == [late.node_id, heard.node_id]
+
+
+async def test_after_everybody_was_silent_nobody_is_fenced_or_replaced_for_a_session_timeout(
+    metastore: PostgresMetastore, pass_time: PassTime
+) -> None:
+    """An outage between agents and metastore, or a stopped machine: the silence was not theirs."""
+    first, second = await join(metastore, 1), await join(metastore, 2)
+    await pass_time(3600)
+    assert await _beat(metastore, first)
+    assert await _live(metastore) == [1, 2]
+    for _ in range(5):
+        await pass_time(3)
+        with pytest.raises(AlreadyExistsError):
+            await metastore.register_agent(new_agent(2))
+        assert await _beat(metastore, first)
+    assert await _live(metastore) == [1, 2]
+    assert await _beat(metastore, second), "it came back in time"
+
+    await _pass_with_heartbeats(pass_time, metastore, first)
+    assert await _live(metastore) == [1], "from then on silence counts"
+
+
+async def test_refused_registrations_alone_end_the_grace_after_an_outage(
+    metastore: PostgresMetastore, pass_time: PassTime
+) -> None:
+    """All agents died with the metastore; their successors must get their ids without anybody's heartbeat."""
+    await join(metastore, 1)
+    await pass_time(3600)
+    registration = new_agent(1)
+    for _ in range(6):
+        with pytest.raises(AlreadyExistsError):
+            await metastore.register_agent(registration)
+        await pass_time(3)
+    assert (await metastore.register_agent(registration)).node_id == 1
+
+
+async def test_after_a_restart_of_postgres_nobody_is_fenced_for_a_session_timeout(
+    metastore: PostgresMetastore, metastore_url: str
+) -> None:
+    """The machine's own clock at first: the server of this test run started less than a week ago."""
+    silent, heard = await join(metastore), await join(metastore)
+    week_ms = 7 * 86_400_000
+    async with session(metastore_url) as raw:
+        await raw.execute("UPDATE lease_watch SET resumed_at = '-infinity'")
+        await raw.execute("UPDATE agent_leases SET last_contact_at = '-infinity' WHERE node_id = %s", (silent.node_id,))
+        await metastore.heartbeat(*heard, want_fence=False, session_timeout_ms=week_ms)
+        assert await _live(metastore) == [silent.node_id, heard.node_id]
+
+        await move_time(raw, 8 * 86_400)
+        await raw.execute("UPDATE agent_leases SET last_contact_at = wall_time() WHERE node_id = %s", (heard.node_id,))
+        await metastore.heartbeat(*heard, want_fence=False, session_timeout_ms=week_ms)
+    assert await _live(metastore) == [heard.node_id]

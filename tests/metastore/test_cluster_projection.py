@@ -1,0 +1,95 @@
+"""The projection is the log: whatever happens, the tables say what the image says."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import astuple
+from typing import Any
+
+import pytest
+
+from metastore.log.image import MetadataImage, apply
+from metastore.log.records import FenceBrokerRecord, UnfenceBrokerRecord, UnregisterBrokerRecord, encode_record
+from metastore.postgres.store import PostgresMetastore
+from storage.errors import FencedError
+from tests.metastore.sessions import Session, create, delete, new_agent, new_topic, rows, session
+
+
+async def _projection(raw: Session) -> dict[str, Any]:
+    return {
+        "topics": await rows(
+            raw,
+            "SELECT topic_id, topic_number, name, initial_partition_count, undeleted_partition_count"
+            " FROM topics ORDER BY topic_number",
+        ),
+        "partitions": await rows(raw, "SELECT partition_key, leader_epoch FROM partitions ORDER BY 1"),
+        "heads": await rows(raw, "SELECT partition_key FROM partition_heads ORDER BY 1"),
+        "configs": await rows(raw, "SELECT resource_type, resource_name, name, value FROM configs ORDER BY 1, 2, 3"),
+        "agents": await rows(
+            raw, "SELECT node_id, broker_epoch, incarnation_id, host, port, rack, fenced FROM agents ORDER BY 1"
+        ),
+        "leases": await rows(raw, "SELECT node_id FROM agent_leases ORDER BY 1"),
+    }
+
+
+def _shown(image: MetadataImage) -> dict[str, Any]:
+    topics = sorted(image.topics_by_number.values(), key=lambda topic: topic.topic_number)
+    keys = [(topic.key(index), epoch) for topic in topics for index, epoch in enumerate(topic.leader_epochs)]
+    return {
+        "topics": [astuple(topic)[:5] for topic in topics],
+        "partitions": keys,
+        "heads": [(key,) for key, _ in keys],
+        "configs": sorted((*resource, *pair) for resource, pairs in image.configs.items() for pair in pairs.items()),
+        "agents": [astuple(image.agents[node_id]) for node_id in sorted(image.agents)],
+        "leases": [(node_id,) for node_id in sorted(image.agents)],
+    }
+
+
+async def _step(store: PostgresMetastore, image: MetadataImage, rng: random.Random, number: int) -> None:
+    agents = [(agent.node_id, agent.broker_epoch) for agent in image.agents.values()]
+    match rng.choice(("create", "create", "delete", "register", "beat", "beat", "unregister")):
+        case "create":
+            topics = [new_topic(f"t{number}-{i}", rng.randint(1, 9), a=str(i)) for i in range(rng.randint(1, 3))]
+            await create(store, *topics)
+        case "delete" if image.topics_by_id:
+            await delete(
+                store, *rng.sample(sorted(image.topics_by_id), rng.randint(1, min(2, len(image.topics_by_id))))
+            )
+        case "register":
+            await store.register_agent(new_agent(rack=rng.choice((None, "a"))))
+        case "beat" if agents:
+            want_fence = rng.random() < 0.4
+            assert want_fence != await store.heartbeat(
+                *rng.choice(agents), want_fence=want_fence, session_timeout_ms=18_000
+            )
+        case "unregister" if agents:
+            gone = rng.choice(agents)
+            await store.unregister_agent(*gone)
+            with pytest.raises(FencedError):
+                await store.heartbeat(*gone, want_fence=False, session_timeout_ms=18_000)
+
+
+@pytest.mark.requirement("C1", "C8")
+@pytest.mark.parametrize("seed", range(3))
+async def test_tables_and_image_agree_after_every_step(
+    metastore: PostgresMetastore, metastore_url: str, seed: int
+) -> None:
+    rng = random.Random(seed)
+    followed = MetadataImage()
+    async with session(metastore_url) as raw:
+        for number in range(40):
+            await _step(metastore, followed, rng, number)
+            followed = apply(followed, await metastore.read_metadata(followed.offset))
+            assert followed.offset == await metastore.metadata_head()
+            assert await _projection(raw) == _shown(followed)
+    assert await metastore.load_image() == followed, "whoever was away ends with the same image"
+
+
+@pytest.mark.parametrize("record", [UnregisterBrokerRecord, FenceBrokerRecord, UnfenceBrokerRecord])
+async def test_records_that_sql_makes_are_the_encoders_own(metastore_url: str, record: Any) -> None:
+    async with session(metastore_url) as raw:
+        for node_id, epoch in ((0, 0), (1, 300), (2**31 - 1, 2**63 - 1)):
+            ((made,),) = await rows(
+                raw, "SELECT broker_record(%s::int, %s::int, %s::bigint)", record.record_type, node_id, epoch
+            )
+            assert bytes(made) == encode_record(record(broker_id=node_id, broker_epoch=epoch))
