@@ -42,6 +42,16 @@ async def waiting(connection: Session, count: int) -> None:
     raise AssertionError(f"nobody waits: wanted={count}")
 
 
+async def kill_session(connection: Session, query: str) -> None:
+    """End the session that runs this very query, once it does."""
+    kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = %s AND state = 'active'"
+    for _ in range(2000):
+        if await rows(connection, kill, query):
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"nobody runs: {query}")
+
+
 async def move_time(connection: Session, total_seconds: float) -> None:
     """Let the metastore's clock be this far ahead of the machine's from now on."""
     await connection.execute(

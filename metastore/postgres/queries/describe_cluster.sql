@@ -1,4 +1,4 @@
 -- Who this cluster is, and which migrations it has.
 -- Locks: none. Idempotent: reads only. Cost: a handful of rows.
-SELECT cluster_id, incarnation_id, commit_shards, (SELECT array_agg(name) FROM schema_migrations)
+SELECT cluster_id, incarnation_id, commit_shards, ARRAY(SELECT name FROM schema_migrations)
   FROM cluster

@@ -1,0 +1,198 @@
+"""The pool and its errors: what a lost connection, a slow statement or a paused process may cost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from config.settings import Settings
+from metastore.postgres import pool as module
+from metastore.postgres.embedded import EmbeddedPostgres
+from metastore.postgres.errors import translated
+from metastore.postgres.pool import open_pool
+from metastore.postgres.statement import Pool, Statement
+from metastore.postgres.store import PostgresMetastore
+from storage.errors import AlreadyExistsError, InvalidError, OutcomeUnknownError, UnavailableError
+from tests.metastore.sessions import kill_session, new_topic, session
+
+ROOT = Path(__file__).resolve().parents[2]
+ONE = Settings(metastore_pool_size=1, metastore_statement_timeout_ms=300, metastore_lock_timeout_ms=100)
+
+
+class Inline(Statement):
+    """A statement from text instead of a file."""
+
+    def __init__(self, sql: str, *, writes: bool) -> None:
+        super().__init__("inline", writes=writes)
+        self.__dict__["_sql"] = sql.encode()
+
+
+@pytest.fixture
+async def pool(metastore_url: str) -> AsyncIterator[Pool]:
+    opened = await open_pool(metastore_url, ONE)
+    yield opened
+    await opened.close()
+
+
+async def test_the_server_ends_what_takes_too_long(pool: Pool) -> None:
+    query = Inline(
+        "SELECT current_setting('statement_timeout'), current_setting('lock_timeout'), current_setting('jit'),"
+        " current_setting('idle_in_transaction_session_timeout'), current_setting('transaction_isolation')",
+        writes=False,
+    )
+    assert await query.row(pool) == ("300ms", "100ms", "off", "5s", "read committed")
+    with pytest.raises(UnavailableError, match="57014"):
+        await Inline("SELECT pg_sleep(60)", writes=True).rows(pool)
+
+
+async def test_a_wait_for_a_lock_ends_and_did_nothing(pool: Pool, metastore_url: str) -> None:
+    async with session(metastore_url) as holder, holder.transaction():
+        await holder.execute("SELECT lock_metadata_head()")
+        with pytest.raises(UnavailableError, match="55P03"):
+            await Inline("SELECT lock_metadata_head()", writes=True).rows(pool)
+
+
+async def test_a_full_pool_is_unavailable_and_says_so(pool: Pool) -> None:
+    async with pool.connection():
+        with pytest.raises(UnavailableError, match="couldn't get a connection"):
+            await Inline("SELECT 1", writes=True).rows(pool)
+
+
+@pytest.mark.parametrize(("writes", "expected"), [(True, OutcomeUnknownError), (False, UnavailableError)])
+async def test_a_connection_that_breaks_in_mid_statement(
+    metastore_url: str, writes: bool, expected: type[Exception]
+) -> None:
+    patient = await open_pool(metastore_url, Settings(metastore_pool_size=1))
+    query = asyncio.create_task(Inline("SELECT pg_sleep(60)", writes=writes).rows(patient))
+    async with session(metastore_url) as killer:
+        await kill_session(killer, "SELECT pg_sleep(60)")
+    with pytest.raises(expected):
+        await query
+    assert await Inline("SELECT 1", writes=True).row(patient) == (1,), "the pool recovers"
+    await patient.close()
+
+
+async def test_a_connection_that_broke_while_idle_is_replaced_before_use(pool: Pool, metastore_url: str) -> None:
+    (pid,) = await Inline("SELECT pg_backend_pid()", writes=False).row(pool)
+    async with session(metastore_url) as killer:
+        await killer.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+    (other,) = await Inline("SELECT pg_backend_pid()", writes=True).row(pool)
+    assert other != pid
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT 1 / 0", InvalidError),
+        ("SELECT nothing", InvalidError),
+        ("SELECT 'x'::bigint", InvalidError),
+        ("INSERT INTO cluster SELECT * FROM cluster", AlreadyExistsError),
+        ("DO $$ BEGIN RAISE EXCEPTION 'no'; END $$", InvalidError),
+        ("DO $$ BEGIN RAISE deadlock_detected; END $$", UnavailableError),
+        ("DO $$ BEGIN RAISE disk_full; END $$", UnavailableError),
+        ("DO $$ BEGIN RAISE read_only_sql_transaction; END $$", UnavailableError),
+    ],
+)
+async def test_a_statement_that_the_server_rolled_back_is_never_in_doubt(
+    pool: Pool, sql: str, expected: type[Exception]
+) -> None:
+    with pytest.raises(expected) as raised:
+        await Inline(sql, writes=True).rows(pool)
+    assert type(raised.value) is expected
+
+
+async def test_parameters_that_cannot_be_sent_are_invalid(pool: Pool) -> None:
+    with pytest.raises(InvalidError, match="adapt"):
+        await Inline("SELECT %(x)s", writes=True).rows(pool, x=object())
+
+
+async def test_a_server_that_is_not_there_and_an_address_that_is_none(postgres_server: EmbeddedPostgres) -> None:
+    with pytest.raises(UnavailableError, match="refused"):
+        await open_pool("postgresql://headrace@127.0.0.1:1/nowhere", ONE)
+    with pytest.raises(UnavailableError, match="does not exist"):
+        await open_pool(postgres_server.tcp_url("nowhere"), ONE)
+    with pytest.raises(InvalidError, match="open pool failed"):
+        await open_pool("postgresql://h/x?unknown=1", ONE)
+
+
+async def test_a_database_without_schema_or_with_an_older_one_asks_for_migration(
+    postgres_server: EmbeddedPostgres, metastore_url: str
+) -> None:
+    with pytest.raises(InvalidError, match="headrace migrate"):
+        await PostgresMetastore.open(postgres_server.url("template1"), ONE)
+    async with session(metastore_url) as raw:
+        await raw.execute("DELETE FROM schema_migrations WHERE name = '0001_initial'")
+    with pytest.raises(InvalidError, match="missing=0001_initial"):
+        await PostgresMetastore.open(metastore_url, ONE)
+
+
+def test_errors_of_ours_pass_unchanged() -> None:
+    with pytest.raises(InvalidError, match=r"^ours$"), translated("x", writes=True):
+        raise InvalidError("ours")
+    with pytest.raises(OutcomeUnknownError), translated("x", writes=True):
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+
+async def test_a_transaction_that_somebody_left_open_ends_by_itself(
+    metastore: PostgresMetastore, metastore_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "IDLE_IN_TRANSACTION_TIMEOUT_MS", 100)
+    careless = await open_pool(metastore_url, ONE)
+    async with careless.connection() as connection:
+        await connection.execute("BEGIN")
+        await connection.execute("SELECT lock_metadata_head()")
+        assert await metastore.create_topics(0, [new_topic("others go on")])
+        with pytest.raises(psycopg.Error):
+            await connection.execute("COMMIT")
+    await careless.close()
+
+
+STUBBORN_WRITER = """
+import asyncio, sys, uuid
+from config.settings import Settings
+from metastore.postgres.store import PostgresMetastore
+from metastore.values import NewTopic
+async def main():
+    store = await PostgresMetastore.open(sys.argv[1], Settings(metastore_pool_size=1))
+    while True:
+        head = await store.metadata_head()
+        await store.create_topics(head, [NewTopic(f"theirs-{head}", uuid.uuid4(), 3, {})])
+        print(head, flush=True)
+asyncio.run(main())
+"""
+
+
+async def test_a_process_that_is_stopped_anywhere_in_a_call_holds_up_nobody(
+    metastore: PostgresMetastore, metastore_url: str
+) -> None:
+    writer = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", STUBBORN_WRITER, metastore_url, stdout=asyncio.subprocess.PIPE, cwd=ROOT
+    )
+    assert writer.stdout is not None
+    try:
+        for pause_ms in range(12):
+            await writer.stdout.readline()
+            await asyncio.sleep(pause_ms / 4000)  # stop it at another place each time
+            os.kill(writer.pid, signal.SIGSTOP)
+            await _create_despite(metastore, f"ours-{pause_ms}")
+            os.kill(writer.pid, signal.SIGCONT)
+    finally:
+        writer.kill()
+        await writer.wait()
+    assert len([name for name in (await metastore.load_image()).topics_by_name if name.startswith("ours")]) == 12
+
+
+async def _create_despite(store: PostgresMetastore, name: str) -> None:
+    """Whatever the stopped process had sent is finished by Postgres: at most one head behind."""
+    attempts: list[Any] = []
+    while not attempts or not attempts[-1]:
+        attempts.append(await store.create_topics(await store.metadata_head(), [new_topic(name)]))
+    assert len(attempts) <= 2
