@@ -191,6 +191,7 @@ class Agent:
             settings,
             clock,
             rng,
+            self._registry,
             on_metadata_moved=cluster.follower.poke,
         )
         self._produce = ProducePipeline(

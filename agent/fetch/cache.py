@@ -16,7 +16,7 @@ import uuid
 from collections import OrderedDict
 from typing import NamedTuple
 
-from agent.fetch import metrics
+from agent.fetch.metrics import FetchMetrics
 from storage.errors import CorruptError
 from storage.file_id import object_key
 from storage.objects.store import ByteRange, ObjectStore
@@ -40,8 +40,11 @@ class Piece(NamedTuple):
 class ChunkCache:
     """Byte-bounded, least recently used goes first."""
 
-    def __init__(self, store: ObjectStore, *, capacity_bytes: int, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(
+        self, store: ObjectStore, metrics: FetchMetrics, *, capacity_bytes: int, chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
         self._store = store
+        self._metrics = metrics
         self._capacity = capacity_bytes
         self._chunk_bytes = chunk_bytes
         self._held = 0
@@ -81,7 +84,7 @@ class ChunkCache:
         """Drop what is held of a file that turned out to be missing or corrupt."""
         for entry in [entry for entry in self._entries if entry[0] == file_id]:
             self._held -= len(self._entries.pop(entry))
-        metrics.CACHE_BYTES.set(self._held)
+        self._metrics.cache_bytes.set(self._held)
 
     async def close(self) -> None:
         """End the loads in progress; their readers see them cancelled."""
@@ -140,7 +143,7 @@ class ChunkCache:
         while self._held > self._capacity:
             _, evicted = self._entries.popitem(last=False)
             self._held -= len(evicted)
-        metrics.CACHE_BYTES.set(self._held)
+        self._metrics.cache_bytes.set(self._held)
 
 
 def _joined(parts: list[memoryview]) -> memoryview:

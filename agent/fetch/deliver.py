@@ -18,10 +18,10 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from agent.fetch import metrics
 from agent.fetch.assemble import Portion
 from agent.fetch.cache import ChunkCache, Piece
 from agent.fetch.locate import Located, Locator
+from agent.fetch.metrics import FetchMetrics
 from agent.fetch.read import Slice, SliceReader
 from agent.fetch.seek import Seeker
 from agent.fetch.walk import BatchStart, first_size, start_of
@@ -61,13 +61,20 @@ class Delivery:
     """Turns located extents into portions."""
 
     def __init__(
-        self, locator: Locator, reader: SliceReader, seeker: Seeker, cache: ChunkCache, rng: random.Random
+        self,
+        locator: Locator,
+        reader: SliceReader,
+        seeker: Seeker,
+        cache: ChunkCache,
+        rng: random.Random,
+        metrics: FetchMetrics,
     ) -> None:
         self._locator = locator
         self._reader = reader
         self._cache = cache
         self._seeker = seeker
         self._rng = rng
+        self._metrics = metrics
 
     async def deliver(
         self, queries: Sequence[ExtentQuery], located: Sequence[Located], max_bytes: int
@@ -90,7 +97,7 @@ class Delivery:
                 del outcomes[job.number]
             left = max_bytes - sum(portion.size_bytes for portion in outcomes.values() if isinstance(portion, Portion))
             outcomes |= await self._attempt(jobs, left, at_least_one=left == max_bytes)
-        _report(queries, outcomes)
+        self._report(queries, outcomes)
         return [(place, outcomes.get(i) or Portion()) for i, place in enumerate(places)]
 
     def _rotated(self, jobs: list[Job]) -> list[Job]:
@@ -171,6 +178,17 @@ class Delivery:
         (larger,) = await self._reader.read([wanted._replace(end=start.position + size)])
         return _sound(larger)
 
+    def _report(self, queries: Sequence[ExtentQuery], outcomes: Mapping[int, Outcome]) -> None:
+        """Count what is delivered; count and log what could not be."""
+        delivered = 0
+        for number, outcome in outcomes.items():
+            if isinstance(outcome, Portion):
+                delivered += outcome.size_bytes
+            else:
+                key, offset, _ = queries[number]
+                self._metrics.report_unreadable(key, f"offset={offset}", outcome)
+        self._metrics.bytes.inc(delivered)
+
 
 def available_bytes(query: ExtentQuery, place: Located) -> int:
     """About how many bytes the reader can have. An extent that it enters midway counts by its share of offsets."""
@@ -213,15 +231,3 @@ def _sound(value: T | HeadraceError) -> T:
     if isinstance(value, HeadraceError):
         raise value
     return value
-
-
-def _report(queries: Sequence[ExtentQuery], outcomes: Mapping[int, Outcome]) -> None:
-    """Count what is delivered; count and log what could not be."""
-    delivered = 0
-    for number, outcome in outcomes.items():
-        if isinstance(outcome, Portion):
-            delivered += outcome.size_bytes
-        else:
-            key, offset, _ = queries[number]
-            metrics.report_unreadable(key, f"offset={offset}", outcome)
-    metrics.BYTES.inc(delivered)

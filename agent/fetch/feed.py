@@ -14,8 +14,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from agent.fetch import metrics
 from agent.fetch.index import TailIndex
+from agent.fetch.metrics import FetchMetrics
 from agent.fetch.waiters import Waiters
 from metastore.api import ReadApi
 from metastore.values import FeedPage
@@ -37,6 +37,7 @@ class FeedFollower:
         index: TailIndex,
         waiters: Waiters,
         clock: Clock,
+        metrics: FetchMetrics,
         *,
         interval_ms: int,
         on_metadata: Callable[[int], None],
@@ -45,6 +46,7 @@ class FeedFollower:
         self._index = index
         self._waiters = waiters
         self._clock = clock
+        self._metrics = metrics
         self._interval = interval_ms / 1000
         self._on_metadata = on_metadata
         self._poked = asyncio.Event()
@@ -79,11 +81,11 @@ class FeedFollower:
                 behind = await self._poll()
                 pause = 0.0 if behind else self._interval
             except HeadraceError as error:
-                metrics.FEED_POLLS.labels("failed").inc()
+                self._metrics.feed_polls.labels("failed").inc()
                 log.warning("feed poll failed: error=%s", error)
                 pause = max(RETRY_SECONDS, self._interval)
             except Exception:
-                metrics.FEED_POLLS.labels("failed").inc()
+                self._metrics.feed_polls.labels("failed").inc()
                 log.exception("feed poll failed in an unforeseen way: index forgotten")
                 self._waiters.notify(self._index.forget_all())
                 pause = max(RETRY_SECONDS, self._interval)
@@ -94,9 +96,9 @@ class FeedFollower:
         self._poked.clear()
         page = await self._metastore.poll_feed(self._index.positions)
         self._wall_minus_monotonic = page.wall_ms / 1000 - self._clock.monotonic()
-        metrics.FEED_POLLS.labels("ok").inc()
+        self._metrics.feed_polls.labels("ok").inc()
         if page.lost_shards:
-            metrics.FEED_LOST.inc(len(page.lost_shards))
+            self._metrics.feed_lost_shards.inc(len(page.lost_shards))
             log.warning("feed lost: shards=%s", page.lost_shards)
         self._waiters.notify(self._index.apply(page))
         self._on_metadata(page.metadata_offset)

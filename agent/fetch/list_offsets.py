@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from agent.cluster.view import ClusterView
-from agent.fetch.metrics import report_unreadable
+from agent.fetch.metrics import FetchMetrics
 from agent.fetch.plan import Target, resolve
 from agent.fetch.timestamps import TimestampSearch
 from agent.listener.request import Request, Response
@@ -58,10 +58,11 @@ class Found(NamedTuple):
 class ListOffsetsHandler:
     """Serves API key 2."""
 
-    def __init__(self, view: ClusterView, metastore: ReadApi, search: TimestampSearch) -> None:
+    def __init__(self, view: ClusterView, metastore: ReadApi, search: TimestampSearch, metrics: FetchMetrics) -> None:
         self._view = view
         self._metastore = metastore
         self._search = search
+        self._metrics = metrics
 
     async def handle(self, request: Request) -> Response:
         """Any version from 1 to 11. InvalidError for a body that is not a ListOffsets request."""
@@ -127,7 +128,7 @@ class ListOffsetsHandler:
                 ((answer, log_start_offset),) = await self._ask([question])
                 return await self._first_record(question, answer, log_start_offset)
         except HeadraceError as error:
-            report_unreadable(question.partition_key, f"timestamp={question.timestamp}", error)
+            self._metrics.report_unreadable(question.partition_key, f"timestamp={question.timestamp}", error)
             return Found(READ_FAILED)
 
     async def _first_record(self, question: OffsetQuery, answer: OffsetAnswer, log_start_offset: int) -> Found:

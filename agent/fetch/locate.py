@@ -13,8 +13,8 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from agent.fetch import metrics
 from agent.fetch.index import Sight, TailIndex
+from agent.fetch.metrics import FetchMetrics
 from metastore.api import ReadApi
 from metastore.values import Extent, ExtentQuery, PartitionExtents
 from storage.errors import HeadraceError
@@ -47,9 +47,10 @@ class Located(NamedTuple):
 class Locator:
     """Answers ExtentQueries; as much as it can without the metastore."""
 
-    def __init__(self, index: TailIndex, metastore: ReadApi) -> None:
+    def __init__(self, index: TailIndex, metastore: ReadApi, metrics: FetchMetrics) -> None:
         self._index = index
         self._metastore = metastore
+        self._metrics = metrics
 
     async def locate(self, queries: Sequence[ExtentQuery]) -> list[Located]:
         """One answer per query, in order. Does not give way to other tasks when the index knows everything."""
@@ -67,7 +68,7 @@ class Locator:
 
     async def locate_at_primary(self, queries: Sequence[ExtentQuery]) -> list[Located]:
         """The same, whatever the index says."""
-        metrics.PRIMARY_QUERIES.inc()
+        self._metrics.primary_queries.inc()
         generation = self._index.generation
         try:
             answers = await self._metastore.find_extents(queries)

@@ -1,7 +1,8 @@
 """What the read path counts, for Prometheus.
 
 Place: written by every file of agent/fetch, read by the HTTP listener.
-Invariant: a label has few values; topics and partitions are never labels.
+Invariant: counted per request or per call, never per batch; a label has few values, topics and
+partitions are never labels.
 If the process dies here the counters start again at 0, as Prometheus expects.
 """
 
@@ -9,33 +10,48 @@ from __future__ import annotations
 
 import logging
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from storage.errors import CorruptError, HeadraceError, NotFoundError
 
 log = logging.getLogger(__name__)
 
-BYTES = Counter("headrace_fetch_bytes_total", "Record bytes handed to consumers")
-WAITING = Gauge("headrace_fetch_waiting", "Fetch requests that wait for data")
-PRIMARY_QUERIES = Counter("headrace_fetch_primary_queries_total", "Fetches that had to ask the metastore")
-STORAGE_ERRORS = Counter(
-    "headrace_fetch_storage_errors_total",
-    "Partitions answered with KAFKA_STORAGE_ERROR; missing and corrupt are data loss until proven otherwise: alert",
-    ["reason"],
-)
-_CACHE_READS = Counter("headrace_fetch_cache_reads_total", "Byte ranges looked for in the cache", ["result"])
-CACHE_HITS = _CACHE_READS.labels("hit")
-CACHE_MISSES = _CACHE_READS.labels("miss")
-CACHE_BYTES = Gauge("headrace_fetch_cache_bytes", "Bytes of segment files in the cache")
-FEED_POLLS = Counter("headrace_fetch_feed_polls_total", "Polls of the commit feed", ["result"])
-FEED_LOST = Counter("headrace_fetch_feed_lost_shards_total", "Shards whose feed could not be followed without a gap")
-SESSIONS = Gauge("headrace_fetch_sessions", "Incremental fetch sessions (KIP-227) that are open")
 
+class FetchMetrics:
+    """One set per agent; `registry` is what its HTTP listener shows."""
 
-def report_unreadable(partition_key: int, wanted: str, error: HeadraceError) -> None:
-    """Count and log a partition whose stored data could not be read; `wanted` is a field of the log line."""
-    reason = "unavailable"
-    if isinstance(error, NotFoundError | CorruptError):
-        reason = "missing" if isinstance(error, NotFoundError) else "corrupt"
-    STORAGE_ERRORS.labels(reason).inc()
-    log.error("read failed: reason=%s partition_key=%d %s error=%s", reason, partition_key, wanted, error)
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.bytes = Counter("headrace_fetch_bytes_total", "Record bytes handed to consumers", registry=registry)
+        self.waiting = Gauge("headrace_fetch_waiting", "Fetch requests that wait for data", registry=registry)
+        self.primary_queries = Counter(
+            "headrace_fetch_primary_queries_total", "Questions for extents that the metastore got", registry=registry
+        )
+        self.storage_errors = Counter(
+            "headrace_fetch_storage_errors_total",
+            "Partitions whose data could not be read; alert on missing and corrupt",
+            ["reason"],
+            registry=registry,
+        )
+        reads = Counter(
+            "headrace_fetch_cache_reads_total", "Byte ranges looked for in the cache", ["result"], registry=registry
+        )
+        self.cache_hits = reads.labels("hit")
+        self.cache_misses = reads.labels("miss")
+        self.cache_bytes = Gauge("headrace_fetch_cache_bytes", "Bytes of segment files in the cache", registry=registry)
+        self.feed_polls = Counter(
+            "headrace_fetch_feed_polls_total", "Polls of the commit feed", ["result"], registry=registry
+        )
+        self.feed_lost_shards = Counter(
+            "headrace_fetch_feed_lost_shards_total", "Shards whose feed was no longer kept", registry=registry
+        )
+        self.sessions = Gauge(
+            "headrace_fetch_sessions", "Incremental fetch sessions (KIP-227) that are open", registry=registry
+        )
+
+    def report_unreadable(self, partition_key: int, wanted: str, error: HeadraceError) -> None:
+        """Count and log a partition whose stored data could not be read; `wanted` is a field of the log line."""
+        reason = "unavailable"
+        if isinstance(error, NotFoundError | CorruptError):
+            reason = "missing" if isinstance(error, NotFoundError) else "corrupt"
+        self.storage_errors.labels(reason).inc()
+        log.error("read failed: reason=%s partition_key=%d %s error=%s", reason, partition_key, wanted, error)

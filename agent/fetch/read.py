@@ -14,8 +14,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from agent.fetch import metrics
 from agent.fetch.cache import ChunkCache, Piece
+from agent.fetch.metrics import FetchMetrics
 from storage.errors import CorruptError, HeadraceError
 from storage.file_id import object_key
 from storage.objects.store import ByteRange, ObjectStore
@@ -39,10 +39,13 @@ class Slice(NamedTuple):
 class SliceReader:
     """Reads slices. `live_end` tells how far a file is known to hold live bytes (ChunkCache)."""
 
-    def __init__(self, store: ObjectStore, cache: ChunkCache, live_end: Callable[[uuid.UUID], int]) -> None:
+    def __init__(
+        self, store: ObjectStore, cache: ChunkCache, live_end: Callable[[uuid.UUID], int], metrics: FetchMetrics
+    ) -> None:
         self._store = store
         self._cache = cache
         self._live_end = live_end
+        self._metrics = metrics
         self._historical = asyncio.Semaphore(HISTORICAL_READS)
 
     async def read(self, slices: Sequence[Slice]) -> list[Piece | HeadraceError]:
@@ -53,10 +56,10 @@ class SliceReader:
             if piece is None:
                 missing.setdefault(wanted.file_id, []).append(wanted)
         misses = sum(map(len, missing.values()))
-        metrics.CACHE_HITS.inc(len(slices) - misses)
+        self._metrics.cache_hits.inc(len(slices) - misses)
         if not missing:
             return [piece for piece in found if piece is not None]
-        metrics.CACHE_MISSES.inc(misses)
+        self._metrics.cache_misses.inc(misses)
         groups = await asyncio.gather(*(self._read_file(group) for group in missing.values()))
         loaded = {file_id: iter(group) for file_id, group in zip(missing, groups, strict=True)}
         return [

@@ -12,6 +12,8 @@ import random
 import uuid
 from collections.abc import Callable
 
+from prometheus_client import REGISTRY, CollectorRegistry
+
 from agent.cluster.view import ClusterView
 from agent.fetch.cache import ChunkCache
 from agent.fetch.deliver import Delivery
@@ -20,6 +22,7 @@ from agent.fetch.handler import FetchHandler
 from agent.fetch.index import TailIndex
 from agent.fetch.list_offsets import ListOffsetsHandler
 from agent.fetch.locate import Locator
+from agent.fetch.metrics import FetchMetrics
 from agent.fetch.read import SliceReader
 from agent.fetch.resume import ResumeHints
 from agent.fetch.seek import Seeker
@@ -44,31 +47,34 @@ class FetchService:
         settings: Settings,
         clock: Clock,
         rng: random.Random,
+        registry: CollectorRegistry = REGISTRY,
         *,
         on_metadata_moved: Callable[[int], None] = lambda head: None,
     ) -> None:
         self._view = view
         self._on_metadata_moved = on_metadata_moved
-        self._cache = ChunkCache(store, capacity_bytes=settings.cache_bytes)
+        metrics = FetchMetrics(registry)
+        self._cache = ChunkCache(store, metrics, capacity_bytes=settings.cache_bytes)
         index = TailIndex(view.commit_shards)
-        waiters = Waiters()
+        waiters = Waiters(metrics)
         self._feed = FeedFollower(
             metastore,
             index,
             waiters,
             clock,
+            metrics,
             interval_ms=settings.feed_poll_interval_ms,
             on_metadata=self._on_metadata,
         )
-        reader = SliceReader(store, self._cache, index.live_end)
+        reader = SliceReader(store, self._cache, index.live_end, metrics)
         seeker = Seeker(reader, ResumeHints())
-        locator = Locator(index, metastore)
-        delivery = Delivery(locator, reader, seeker, self._cache, rng)
-        sessions = FetchSessions(clock, rng)
+        locator = Locator(index, metastore, metrics)
+        delivery = Delivery(locator, reader, seeker, self._cache, rng, metrics)
+        sessions = FetchSessions(clock, rng, metrics)
         self._fetch = FetchHandler(
             view, sessions, locator, delivery, waiters, clock, max_bytes=settings.fetch_max_bytes
         )
-        self._list_offsets = ListOffsetsHandler(view, metastore, TimestampSearch(metastore, seeker))
+        self._list_offsets = ListOffsetsHandler(view, metastore, TimestampSearch(metastore, seeker), metrics)
 
     async def start(self) -> None:
         """Poll the feed once, then follow it. Raises what the first poll raises."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
-from agent.fetch import metrics
+from agent.fetch.metrics import FetchMetrics
 from agent.fetch.plan import TopicRef
 from agent.protocol.fetch_codec import FetchPartition, FetchPartitionReply, FetchRequest
 from agent.protocol.wire import NULL_UUID
@@ -94,9 +94,10 @@ class Exchange:
 class FetchSessions:
     """All sessions of this agent, least recently used first."""
 
-    def __init__(self, clock: Clock, rng: random.Random, capacity: int = CAPACITY) -> None:
+    def __init__(self, clock: Clock, rng: random.Random, metrics: FetchMetrics, capacity: int = CAPACITY) -> None:
         self._clock = clock
         self._rng = rng
+        self._metrics = metrics
         self._capacity = capacity
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
 
@@ -141,7 +142,7 @@ class FetchSessions:
         session = _Session(session_id, by_id, wanted=dict(wanted))
         self._sessions[session_id] = session
         self._touch(session)
-        metrics.SESSIONS.set(len(self._sessions))
+        self._metrics.sessions.set(len(self._sessions))
         return session
 
     def _evict(self) -> bool:
@@ -157,7 +158,7 @@ class FetchSessions:
 
     def _close(self, session_id: int) -> None:
         self._sessions.pop(session_id, None)
-        metrics.SESSIONS.set(len(self._sessions))
+        self._metrics.sessions.set(len(self._sessions))
 
 
 def _named(request: FetchRequest) -> dict[Ref, FetchPartition]:

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from agent.fetch import metrics
+from agent.fetch.metrics import FetchMetrics
 from storage.clock import Clock
 
 
@@ -54,7 +54,8 @@ class Waiter:
 class Waiters:
     """All of them; `notify` costs what is heard, not what waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: FetchMetrics) -> None:
+        self._metrics = metrics
         self._by_key: dict[int, set[Waiter]] = {}
 
     @contextmanager
@@ -64,11 +65,11 @@ class Waiters:
         waiter = Waiter()
         for key in keys:
             self._by_key.setdefault(key, set()).add(waiter)
-        metrics.WAITING.inc()
+        self._metrics.waiting.inc()
         try:
             yield waiter
         finally:
-            metrics.WAITING.dec()
+            self._metrics.waiting.dec()
             for key in keys:
                 waiting = self._by_key[key]
                 waiting.discard(waiter)

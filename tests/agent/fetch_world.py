@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kio.serial import entity_reader, entity_writer
+from prometheus_client import CollectorRegistry
 
 from agent.fetch.service import FetchService
 from agent.listener.request import Connection, Request
@@ -148,6 +149,7 @@ class World:
         self.clock = ManualClock()
         self.rng = random.Random(seed)
         self.store = FaultyStore()
+        self.registry = CollectorRegistry()
         self.model = ModelMetastore(self.clock, shards=shards)
         self.model.register_agent(NODE_ID, BROKER_EPOCH)
         self.metastore = FeedGate(self.model)
@@ -156,14 +158,24 @@ class World:
         self.metadata_moves = 0
         self.live: dict[int, list[Live]] = {}
         self.names: dict[int, str] = {}
-        self.service = self.new_service()
+        self.service = self.new_service(self.registry)
 
-    def new_service(self) -> FetchService:
+    def new_service(self, registry: CollectorRegistry | None = None) -> FetchService:
         """Another agent on the same bucket and metastore."""
         return FetchService(
-            self.store, self.metastore, self.view, self.settings, self.clock, self.rng,
+            self.store,
+            self.metastore,
+            self.view,
+            self.settings,
+            self.clock,
+            self.rng,
+            registry or CollectorRegistry(),
             on_metadata_moved=self._count_move,
-        )  # fmt: skip
+        )
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A sample of the agent under test; 0 when it was never counted."""
+        return self.registry.get_sample_value(f"headrace_fetch_{name}", labels) or 0.0
 
     def _count_move(self, metadata_offset: int) -> None:
         self.metadata_moves += 1

@@ -6,8 +6,10 @@ import asyncio
 import uuid
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from agent.fetch.cache import ChunkCache
+from agent.fetch.metrics import FetchMetrics
 from agent.fetch.read import HISTORICAL_READS, Slice, SliceReader
 from storage.errors import CorruptError, NotFoundError, UnavailableError
 from storage.file_id import object_key
@@ -27,7 +29,11 @@ async def store() -> FaultyStore:
 
 
 def cache_of(store: FaultyStore, capacity_bytes: int = 100_000) -> ChunkCache:
-    return ChunkCache(store, capacity_bytes=capacity_bytes, chunk_bytes=CHUNK)
+    return ChunkCache(store, FetchMetrics(CollectorRegistry()), capacity_bytes=capacity_bytes, chunk_bytes=CHUNK)
+
+
+def reader_of(store: FaultyStore) -> SliceReader:
+    return SliceReader(store, cache_of(store), lambda _: 0, FetchMetrics(CollectorRegistry()))
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 1), (0, 1000), (999, 1001), (5, 2560), (2559, 2560), (1000, 2000)])
@@ -165,7 +171,7 @@ async def test_a_range_past_the_objects_end_is_corrupt(store: FaultyStore) -> No
 
 
 async def test_slices_of_one_file_fail_together_and_others_do_not(store: FaultyStore) -> None:
-    reader = SliceReader(store, cache_of(store), lambda _: 0)
+    reader = reader_of(store)
     missing = uuid.UUID(int=9)
     slices = [
         Slice(FILE, 0, 100, 100, recent=True),
@@ -184,7 +190,7 @@ async def test_slices_of_one_file_fail_together_and_others_do_not(store: FaultyS
 
 
 async def test_historical_reads_are_paced_and_leave_tail_reads_alone(store: FaultyStore) -> None:
-    reader = SliceReader(store, cache_of(store), lambda _: 0)
+    reader = reader_of(store)
     files = [uuid.UUID(int=100 + i) for i in range(3 * HISTORICAL_READS)]
     for file_id in files:
         await store.put(object_key(file_id), DATA)

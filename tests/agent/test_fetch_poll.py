@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agent.fetch import metrics
 from tests.agent.fetch_world import World, expected, split_sent
 from tests.storage.batches import plain_batch
 
@@ -160,13 +159,13 @@ async def test_a_closed_connection_leaves_no_waiter_behind(world: World) -> None
     (key,) = world.create_topic("t", 1)
     waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=60_000))
     await world.clock.settle()
-    assert metrics.WAITING._value.get() == 1
+    assert world.metric("waiting") == 1
 
     waiting.cancel()
     await world.clock.settle()
 
     assert waiting.cancelled()
-    assert metrics.WAITING._value.get() == 0
+    assert world.metric("waiting") == 0
 
 
 async def test_a_deleted_topic_ends_the_wait(world: World) -> None:

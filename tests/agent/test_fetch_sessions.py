@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 from kio.schema.errors import ErrorCode
+from prometheus_client import CollectorRegistry
 
+from agent.fetch.metrics import FetchMetrics
 from agent.fetch.sessions import CAPACITY, EPOCH_MAX, EVICTABLE_SECONDS, FetchSessions
 from agent.protocol.fetch_codec import FetchPartition, FetchRequest, FetchTopic
 from tests.agent.fetch_world import World, expected, split_sent
@@ -106,13 +108,17 @@ async def test_a_full_fetch_closes_the_session_it_names(world: World) -> None:
     assert after.error == ErrorCode.fetch_session_id_not_found
 
 
+def sessions_at(clock: ManualClock, capacity: int = CAPACITY) -> FetchSessions:
+    return FetchSessions(clock, random.Random(1), FetchMetrics(CollectorRegistry()), capacity)
+
+
 def _full(session_id: int = 0) -> FetchRequest:
     return FetchRequest(0, 1, 1, 0, [FetchTopic("t", None, [FetchPartition(0, 0, 1)])], session_id, 0)
 
 
 def test_a_full_cache_gives_way_only_to_idle_sessions() -> None:
     clock = ManualClock()
-    sessions = FetchSessions(clock, random.Random(1), capacity=3)
+    sessions = sessions_at(clock, capacity=3)
     ids = [sessions.open(_full(), by_id=False).session_id for _ in range(3)]
     assert len(set(ids)) == 3
 
@@ -130,7 +136,7 @@ def test_a_full_cache_gives_way_only_to_idle_sessions() -> None:
 
 
 def test_epochs_wrap_to_one() -> None:
-    sessions = FetchSessions(ManualClock(), random.Random(1))
+    sessions = sessions_at(ManualClock())
     session_id = sessions.open(_full(), by_id=False).session_id
     sessions._sessions[session_id].next_epoch = EPOCH_MAX
 
@@ -141,7 +147,7 @@ def test_epochs_wrap_to_one() -> None:
 
 
 def test_memory_for_sessions_is_bounded() -> None:
-    sessions = FetchSessions(ManualClock(), random.Random(1))
+    sessions = sessions_at(ManualClock())
     opened = [sessions.open(_full(), by_id=False).session_id for _ in range(CAPACITY + 50)]
 
     assert sum(session_id > 0 for session_id in opened) == CAPACITY
