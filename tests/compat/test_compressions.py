@@ -1,0 +1,56 @@
+"""Every codec of the protocol, written by librdkafka and read by librdkafka and aiokafka."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import aiokafka
+import confluent_kafka
+import pytest
+
+from load.dev_server import DevServer
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+RECORDS = 500
+pytestmark = pytest.mark.xdist_group("compat")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    with DevServer(tmp_path_factory.mktemp("dev"), settings={"linger.ms": 25}) as running:
+        yield running
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_librdkafka_compresses_both_can_read(server: DevServer, codec: str) -> None:
+    topic = f"codec-{codec}"
+    sent = [f"{codec} {n} ".encode() * 20 for n in range(RECORDS)]
+    failures: list[object] = []
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": server.bootstrap, "compression.type": codec, "enable.idempotence": True}
+    )
+    for value in sent:
+        producer.produce(topic, value, on_delivery=lambda error, _: error and failures.append(error))
+    assert (producer.flush(30), failures) == (0, [])
+    assert _confluent(server.bootstrap, topic) == sent
+    assert asyncio.run(_aiokafka(server.bootstrap, topic)) == sent
+
+
+def _confluent(bootstrap: str, topic: str) -> list[bytes]:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "codecs"})
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    messages = consumer.consume(RECORDS, timeout=30)
+    consumer.close()
+    return [message.value() for message in messages]
+
+
+async def _aiokafka(bootstrap: str, topic: str) -> list[bytes]:
+    values: list[bytes] = []
+    async with aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap) as consumer:
+        partition = aiokafka.TopicPartition(topic, 0)
+        consumer.assign([partition])
+        await consumer.seek_to_beginning(partition)
+        while len(values) < RECORDS:
+            values += [r.value for batch in (await consumer.getmany(timeout_ms=30_000)).values() for r in batch]
+    return values
