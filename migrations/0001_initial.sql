@@ -138,7 +138,7 @@ CREATE TABLE commit_log (
 CREATE TABLE commit_answers (
     slot     smallint NOT NULL,
     file_id  uuid     NOT NULL,
-    answer   bytea    NOT NULL,        -- per batch, by partition key: outcome int2, base offset int8, append time int8
+    answer   bytea    NOT NULL,        -- functions/packing.sql
     PRIMARY KEY (slot, file_id)
 ) PARTITION BY LIST (slot);
 DO $$

@@ -5,16 +5,16 @@
 -- tests/model/producer_model.py says the same in plain Python.
 --
 -- outcome comes with 0, or with the refusal that a batch gets unless it is a duplicate (5, 6), or
--- with one that stands (-1, 4). base and append_time are set for duplicates; base -n names batch n of
--- this call, whose offset is not known yet.
+-- with one that stands (-1, 4). original and append_time are a duplicate's first base offset and time;
+-- original -n names batch n of this call, whose offset is not known yet.
 -- A never-seen producer may start above 0 only if its id was leased so long ago that its state may
 -- have expired; an id that nobody leased has no such excuse.
 -- Locks: none; the caller holds the shards' locks. Idempotent: reads only.
 -- Cost: a loop over the batches of these producers, one index probe per producer.
 CREATE OR REPLACE FUNCTION fold_producers(
-    p_expiration_ms bigint, p_keys bigint[], p_prod_part int[], p_prod_id bigint[], p_prod_regular boolean[],
-    p_batch_prod int[], p_batch_records int[], p_batch_epoch smallint[], p_batch_sequence int[],
-    INOUT outcome smallint[], INOUT append_time bigint[], OUT base bigint[]
+    p_expiration_ms bigint, p_part_key bigint[], p_prod_id bigint[], p_prod_regular boolean[],
+    p_batch_part int[], p_batch_prod int[], p_batch_records int[], p_batch_epoch smallint[], p_batch_sequence int[],
+    INOUT outcome smallint[], INOUT append_time bigint[], OUT original bigint[]
 )
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -27,7 +27,7 @@ DECLARE
     v_range bytea;      -- the batch's first and last sequence, as a ring entry opens
     v_place int;
 BEGIN
-    base := array_fill(-1::bigint, ARRAY[cardinality(outcome)]);
+    original := array_fill(0::bigint, ARRAY[cardinality(outcome)]);
     FOR b IN
         SELECT i, prod, records, epoch, sequence
           FROM unnest(p_batch_prod, p_batch_records, p_batch_epoch, p_batch_sequence)
@@ -39,14 +39,14 @@ BEGIN
             v_prod := b.prod;
             SELECT s.epoch, s.next_sequence, s.ring INTO v_epoch, v_next, v_ring
               FROM producer_state s
-             WHERE s.partition_key = p_keys[p_prod_part[v_prod]] AND s.producer_id = p_prod_id[v_prod];
+             WHERE s.partition_key = p_part_key[p_batch_part[b.i]] AND s.producer_id = p_prod_id[v_prod];
         END IF;
         v_range := int4send(b.sequence) || int4send(next_sequence(b.sequence, b.records - 1));
         v_same := b.epoch IS NOT DISTINCT FROM v_epoch;
         v_place := CASE WHEN v_same THEN ring_place(v_ring, v_range) ELSE -1 END;
         IF v_place >= 0 THEN
             outcome[b.i] := 1;
-            base[b.i] := ring_number(v_ring, v_place + 8);
+            original[b.i] := ring_number(v_ring, v_place + 8);
             append_time[b.i] := ring_number(v_ring, v_place + 16);
         ELSIF outcome[b.i] <> 0 THEN
             CONTINUE;

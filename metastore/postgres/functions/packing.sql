@@ -17,10 +17,13 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN int8send(p_key) || int8send(p_base) || int8send(p_last) || uuid_send(p_file_id) || int8send(p_position)
        || int8send(p_length) || int4send(p_leader_epoch) || int8send(p_max_timestamp);
 
--- 18 bytes: metastore.values.BatchAnswer. Only APPENDED (0) and DUPLICATE (1) have an append time.
+-- A file's answer opens with a byte that says which of two it is. 0: every batch was appended; then one
+-- int8 per run of neighbours, the base offset of its first batch. 1: this for each batch, 18 bytes:
+-- metastore.values.BatchAnswer. Both go by partition key, then by place in the file.
 CREATE OR REPLACE FUNCTION pack_answer(p_outcome smallint, p_base bigint, p_time bigint) RETURNS bytea
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN int2send(p_outcome) || int8send(p_base) || int8send(CASE WHEN p_outcome IN (0, 1) THEN p_time ELSE -1 END);
+RETURN int2send(p_outcome) || CASE WHEN p_outcome IN (0, 1) THEN int8send(p_base) || int8send(p_time)
+                                   ELSE int8send(-1) || int8send(-1) END;
 
 -- 24 bytes: first and last sequence, base offset, append time.
 CREATE OR REPLACE FUNCTION pack_ring_entry(p_sequence int, p_records int, p_base bigint, p_time bigint) RETURNS bytea

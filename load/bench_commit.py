@@ -1,0 +1,269 @@
+"""What a commit costs: `python -m load.bench_commit`, or `--churn --seconds 600` for what hours do to tables.
+
+Starts a Postgres of its own (fsync and synchronous_commit on), with closed-loop committers that all
+write to the same partitions. Every batch is idempotent. Postgres CPU is that of all its processes,
+from /proc/<pid>/schedstat; ours is the committers' (packing and unpacking included).
+The latency table adds 1 ms of sleep inside the timed call, as a network round trip would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from config.settings import Settings
+from load.percentiles import percentile
+from metastore.keys import partition_key
+from metastore.postgres.embedded import EmbeddedPostgres
+from metastore.postgres.installation import Installation
+from metastore.postgres.migrate import migrate
+from metastore.postgres.store import PostgresMetastore
+from metastore.values import (
+    AgentRegistration,
+    BatchOutcome,
+    FileAnswer,
+    FileCommit,
+    NewTopic,
+    RegisteredAgent,
+    StagedBatch,
+)
+from storage.file_id import new_file_id
+
+BATCH_BYTES = 1_000
+ROUND_TRIP_SECONDS = 0.001
+HOUSEKEEPING_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One commit: `partitions` x `batches`, `records` each; of one producer per partition, or one per batch."""
+
+    name: str
+    partitions: int
+    batches: int
+    records: int
+    producer_per_batch: bool
+
+
+WORKLOADS = (
+    Workload("(i) 100 x 1", 100, 1, 10, producer_per_batch=False),
+    Workload("(ii) 1000 x 4", 1000, 4, 10, producer_per_batch=False),
+    Workload("(iii) 50 x 40, one record", 50, 40, 1, producer_per_batch=True),
+)
+PEER = Workload("1,580 batches, 632 partitions", 632, 0, 10, producer_per_batch=True)
+"""The p999 commit that a peer publishes at 85 ms: 2 or 3 batches per partition, each of its own producer."""
+
+
+@dataclass
+class Committer:
+    """Builds one committer's files; its producers go on where they were."""
+
+    number: int
+    topic_number: int
+    workload: Workload
+    rng: random.Random
+    sequences: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def next_file(self) -> FileCommit:
+        """A file that the bucket might hold."""
+        batches = list(self._batches())
+        return FileCommit(new_file_id(time.time_ns() // 1_000_000, self.rng), len(batches) * BATCH_BYTES, batches)
+
+    def _batches(self) -> Iterator[StagedBatch]:
+        workload = self.workload
+        position = 0
+        for index in range(workload.partitions):
+            for place in range(workload.batches or 2 + (index % 2)):
+                producer = self.number * 1_000 + (place if workload.producer_per_batch else 0)
+                sequence = self.sequences.get((index, producer), 0)
+                self.sequences[index, producer] = sequence + workload.records
+                yield StagedBatch(
+                    partition_key(self.topic_number, index),
+                    position,
+                    BATCH_BYTES,
+                    workload.records,
+                    time.time_ns() // 1_000_000,
+                    producer_id=producer,
+                    producer_epoch=0,
+                    base_sequence=sequence,
+                    leader_epoch=0,
+                )
+                position += BATCH_BYTES
+
+
+@dataclass
+class Bench:
+    """A metastore with one unfenced agent and one topic per workload."""
+
+    store: PostgresMetastore
+    agent: RegisteredAgent
+    seed: int
+
+    async def topic(self, partitions: int) -> int:
+        """The number of a new topic."""
+        head = await self.store.metadata_head()
+        topic = NewTopic(f"topic-{head}", uuid.uuid4(), partitions, {})
+        assert await self.store.create_topics(head, [topic])
+        return head
+
+    async def committers(self, workload: Workload, count: int) -> list[Committer]:
+        """`count` committers on one new topic, each with its producers known already."""
+        topic_number = await self.topic(workload.partitions)
+        found = [Committer(n, topic_number, workload, random.Random(f"{self.seed} {n}")) for n in range(1, count + 1)]
+        for committer in found:
+            for _ in range(3):
+                await self.commit(committer.next_file())
+        return found
+
+    async def commit(self, file: FileCommit) -> FileAnswer:
+        """Commit one file; every batch must have been appended."""
+        (answer,) = await self.store.commit_files(self.agent.node_id, self.agent.broker_epoch, [file])
+        assert len(answer.batches) == len(file.batches), answer.status
+        assert all(batch.outcome is BatchOutcome.APPENDED for batch in answer.batches)
+        return answer
+
+    async def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """Rows of a statement of this script's own."""
+        async with self.store.pool.connection() as connection:
+            return await (await connection.execute(sql.encode())).fetchall()
+
+    async def postgres_seconds(self) -> float:
+        """CPU time of all Postgres processes that are alive."""
+        pids = [row[0] for row in await self.query("SELECT pid FROM pg_stat_activity")]
+        return sum(_cpu_seconds(pid) for pid in pids)
+
+    async def wal_bytes(self) -> int:
+        """Bytes of write-ahead log ever written."""
+        ((position,),) = await self.query("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
+        return int(position)
+
+
+def _cpu_seconds(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+async def closed_loop(bench: Bench, workload: Workload, count: int, seconds: float) -> None:
+    """Print throughput, latency and cost of `count` committers that never wait."""
+    committers = await bench.committers(workload, count)
+    latencies: list[float] = []
+    ends_at = time.perf_counter() + seconds
+
+    async def run(committer: Committer) -> None:
+        while time.perf_counter() < ends_at:
+            file = committer.next_file()
+            began = time.perf_counter()
+            await bench.commit(file)
+            latencies.append(time.perf_counter() - began)
+
+    cpu, ours, wal, began = await bench.postgres_seconds(), time.process_time(), await bench.wal_bytes(), time.time()
+    await asyncio.gather(*(run(committer) for committer in committers))
+    elapsed = time.time() - began
+    batches = len(latencies) * (workload.partitions * workload.batches)
+    cpu, ours = await bench.postgres_seconds() - cpu, time.process_time() - ours
+    wal = await bench.wal_bytes() - wal
+    print(
+        f"{workload.name:28} {count} committers {len(latencies) / elapsed:8.0f} commits/s {batches / elapsed:9.0f}"
+        f" batches/s  p50 {percentile(latencies, 50) * 1e3:6.1f} ms  p99 {percentile(latencies, 99) * 1e3:6.1f} ms"
+        f"  Postgres {cpu / batches * 1e6:5.2f} ms, ours {ours / batches * 1e6:5.2f} ms per 1,000 batches"
+        f"  WAL {wal / batches:4.0f} B/batch",
+        flush=True,
+    )
+
+
+async def latency(bench: Bench, commits: int) -> None:
+    """Print the latency of the peer's commit: one committer, one round trip of 1 ms added."""
+    (committer,) = await bench.committers(PEER, 1)
+    latencies: list[float] = []
+    for _ in range(commits):
+        file = committer.next_file()
+        began = time.perf_counter()
+        await asyncio.sleep(ROUND_TRIP_SECONDS)
+        await bench.commit(file)
+        latencies.append(time.perf_counter() - began)
+    print(
+        f"{PEER.name:28} 1 committer, 1 ms sleep added:  p50 {percentile(latencies, 50) * 1e3:.1f} ms"
+        f"  p99 {percentile(latencies, 99) * 1e3:.1f} ms  (target p99 20 ms; n={commits})",
+        flush=True,
+    )
+
+
+async def churn(bench: Bench, seconds: float) -> None:
+    """Four committers of workload (i) with housekeeping; prints what becomes of the tables."""
+    committers = await bench.committers(WORKLOADS[0], 4)
+    ends_at = time.perf_counter() + seconds
+    commits = 0
+
+    async def run(committer: Committer) -> None:
+        nonlocal commits
+        while time.perf_counter() < ends_at:
+            await bench.commit(committer.next_file())
+            commits += 1
+
+    async def keep_house() -> None:
+        while time.perf_counter() < ends_at:
+            await bench.store.rotate_log_slots()
+            await bench.store.expire_producer_state(1_000)
+            print(f"churn: seconds_left={ends_at - time.perf_counter():.0f} commits={commits}", flush=True)
+            await asyncio.sleep(min(HOUSEKEEPING_SECONDS, seconds / 4))
+
+    await asyncio.gather(*(run(committer) for committer in committers), keep_house())
+    await asyncio.sleep(1.5)  # the backends report their counts once a second
+    print(
+        f"{'table':22} {'live':>9} {'dead':>8} {'updates':>9} {'HOT':>6} {'vacuums':>7} {'heap kB':>8} {'index kB':>8}"
+    )
+    for name, live, dead, updates, hot, vacuums, heap, index in await bench.query(
+        "SELECT relname, n_live_tup, n_dead_tup, n_tup_upd, n_tup_hot_upd, autovacuum_count,"
+        " pg_table_size(relid) / 1024, pg_indexes_size(relid) / 1024"
+        " FROM pg_stat_user_tables WHERE n_tup_ins + n_tup_upd > 0 ORDER BY relname"
+    ):
+        ratio = f"{hot / updates:.3f}" if updates else "-"
+        print(f"{name:22} {live:9} {dead:8} {updates:9} {ratio:>6} {vacuums:7} {heap:8} {index:8}")
+
+
+async def run(url: str, arguments: argparse.Namespace) -> None:
+    """Everything on a migrated database at `url`."""
+    store = await PostgresMetastore.open(url, Settings(metastore_pool_size=8))
+    agent = await store.register_agent(AgentRegistration(1, uuid.uuid4(), "127.0.0.1", 1, None))
+    await store.heartbeat(*agent, want_fence=False, session_timeout_ms=18_000)
+    bench = Bench(store, agent, arguments.seed)
+    if arguments.churn:
+        await churn(bench, arguments.seconds)
+    else:
+        await latency(bench, arguments.commits)
+        for count in (1, 4):
+            for workload in WORKLOADS:
+                await closed_loop(bench, workload, count, arguments.seconds)
+    await store.close()
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=5.0, help="per workload, or of churn")
+    parser.add_argument("--commits", type=int, default=500, help="of the latency table")
+    parser.add_argument("--churn", action="store_true")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--bin-dir", type=Path, help="another Postgres than the embedded one")
+    arguments = parser.parse_args()
+    installation = None
+    if arguments.bin_dir:
+        installation = Installation(arguments.bin_dir, arguments.bin_dir.parent.name)
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
+        place = Path(directory)
+        place.chmod(0o711)
+        with EmbeddedPostgres(place, installation=installation) as url:
+            print(f"seed {arguments.seed}", flush=True)
+            migrate(url)
+            asyncio.run(run(url, arguments))
+
+
+if __name__ == "__main__":
+    main()

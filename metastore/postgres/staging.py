@@ -1,0 +1,214 @@
+"""Batches of a commit call as columns, laid out for the case that every one of them is accepted.
+
+Place: first half of a commit, before the round trip (commit.py).
+Invariant: says nothing that the batches alone do not tell: which partitions and producers there are,
+which batches are neighbours in bytes or in sequence, how many records come before each. Whether they
+are accepted is Postgres' to judge; but it need not sort and group what numpy has grouped here,
+where processors are plenty. Rows are numbered from 1 on the other side; 0 is none.
+If the process dies here nothing is lost: no state.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from itertools import chain, repeat
+from typing import Any
+
+import numpy as np
+
+from metastore.postgres.packing import (
+    Column,
+    PackedArray,
+    pack_bools,
+    pack_int2,
+    pack_int4,
+    pack_int8,
+    pack_uuids,
+    unpack_answers,
+)
+from metastore.values import BatchAnswer, BatchOutcome, FileCommit, StagedBatch
+from storage.errors import InvalidError
+from storage.file_id import born_ms
+
+RECORDS_MAX = 1 << 28
+"""Records of one batch. Six such batches do not wrap around the sequence numbers."""
+RING_BATCHES = 5
+_DIFFERENT = -2
+_INT2_MAX = (1 << 15) - 1
+_INT4_MAX = (1 << 31) - 1
+
+
+class Staged:
+    """The batches of `files` in order of commit: by partition, then as they came.
+
+    InvalidError for input that cannot be right: a number out of range, a batch outside its file, a
+    file id twice.
+    """
+
+    def __init__(self, files: Sequence[FileCommit]) -> None:
+        self.files = files
+        if len({file.file_id for file in files}) != len(files):
+            raise InvalidError("commit refused: a file id stands twice in one call")
+        table = _table(files)
+        sizes = [len(file.batches) for file in files]
+        file = np.repeat(np.arange(len(files)), sizes)
+        _check(files, file, table)
+        order = np.argsort(table[:, 0], kind="stable")
+        self._file = file[order]
+        self._place = order - np.repeat(np.cumsum([0, *sizes[:-1]]), sizes)[order]
+        self._batch: Any = StagedBatch(*table[order].T)
+        self._place_neighbours()
+
+    def _place_neighbours(self) -> None:
+        """Records before each batch in its partition; runs: neighbours in the bytes of one file and partition."""
+        batch = self._batch
+        same_part = _same_as_before(batch.partition_key)
+        self._part_first = np.flatnonzero(~same_part)
+        self._part = np.cumsum(~same_part) - 1
+        before = np.cumsum(batch.record_count) - batch.record_count
+        self._before = before - before[self._part_first][self._part]
+        end = batch.position + batch.length
+        joined = same_part & _same_as_before(self._file) & (batch.position == np.roll(end, 1))
+        self._run_first = np.flatnonzero(~joined)
+        self._run = np.cumsum(~joined) - 1
+
+    def parameters(self) -> dict[str, PackedArray]:
+        """What functions/commit_files.sql takes."""
+        batch = self._batch
+        return {
+            "file_id": pack_uuids([file.file_id for file in self.files]),
+            "file_born_ms": pack_int8(np.array([born_ms(file.file_id) for file in self.files])),
+            "file_size": pack_int8(np.array([file.size for file in self.files])),
+            "file_bytes": pack_int8(np.bincount(self._file, batch.length, len(self.files))),
+            "part_key": pack_int8(batch.partition_key[self._part_first]),
+            "part_leader_epoch": pack_int4(self._expected(batch.leader_epoch)),
+            "part_count": pack_int4(self._expected(batch.partition_count)),
+            "batch_file": pack_int4(self._file + 1),
+            "batch_part": pack_int4(self._part + 1),
+            "batch_position": pack_int8(batch.position),
+            "batch_length": pack_int4(batch.length),
+            "batch_records": pack_int4(batch.record_count),
+            "batch_time": pack_int8(batch.max_timestamp),
+            "batch_epoch": pack_int2(batch.producer_epoch),
+            "batch_sequence": pack_int4(batch.base_sequence),
+            "batch_leader_epoch": pack_int4(batch.leader_epoch),
+            "batch_count": pack_int4(batch.partition_count),
+            "batch_before": pack_int8(self._before),
+            "batch_run": pack_int4(self._run + 1),
+            "run_first": pack_int4(self._run_first + 1),
+            "run_last": pack_int4(_lasts(self._run_first, len(self._run)) + 1),
+            "run_time": pack_int8(_reduce(np.maximum, batch.max_timestamp, self._run_first)),
+            **self._producers(),
+        }
+
+    def _expected(self, column: Column) -> Column:
+        """By partition: the value that all its batches share."""
+        lowest, highest = (_reduce(function, column, self._part_first) for function in (np.minimum, np.maximum))
+        return np.where(lowest == highest, lowest, _DIFFERENT)
+
+    def _producers(self) -> dict[str, PackedArray]:
+        """The distinct (partition, producer id) pairs, and each batch's; 0 without a producer id."""
+        batch = self._batch
+        idempotent = np.flatnonzero(batch.producer_id >= 0)
+        rows = idempotent[np.lexsort((batch.producer_id[idempotent], self._part[idempotent]))]
+        opens = ~(_same_as_before(self._part[rows]) & _same_as_before(batch.producer_id[rows]))
+        first = np.flatnonzero(opens)
+        last = _lasts(first, len(rows))
+        prod = np.cumsum(opens)
+        batch_prod = np.zeros(len(batch.producer_id), dtype=np.int64)
+        batch_prod[rows] = prod
+        sequence = batch.base_sequence[rows]
+        next_sequence = (sequence + batch.record_count[rows]) & _INT4_MAX
+        continues = _same_as_before(batch.producer_epoch[rows]) & (sequence == np.roll(next_sequence, 1))
+        return {
+            "batch_prod": pack_int4(batch_prod),
+            "prod_id": pack_int8(batch.producer_id[rows[first]]),
+            "prod_first": pack_int4(rows[first] + 1),
+            "prod_last": pack_int4(rows[last] + 1),
+            "prod_chained": pack_bools(_reduce(np.logical_and, opens | continues, first)),
+            "recent": pack_int4(rows[last[prod - 1] - np.arange(len(rows)) < RING_BATCHES] + 1),
+        }
+
+    def answers(self, number: int, packed: bytes) -> list[BatchAnswer]:
+        """What a stored answer (functions/packing.sql) says of file `number`, its batches in file order.
+
+        InvalidError when it was given to other batches than these.
+        """
+        file = self.files[number]
+        rows = np.flatnonzero(self._file == number)
+        places = self._place[rows]
+        if packed[0] == 1:
+            told = unpack_answers(packed[1:])
+            self._check_told(file.file_id, len(told), len(rows))
+            in_file_order = list(told)
+            for place, answer in zip(places.tolist(), told, strict=True):
+                in_file_order[place] = answer
+            return in_file_order
+        bases = np.frombuffer(packed, dtype=">i8", offset=1)
+        runs, run = np.unique(self._run[rows], return_inverse=True)
+        self._check_told(file.file_id, len(bases), len(runs))
+        offsets = np.empty(len(rows), dtype=np.int64)
+        offsets[places] = bases[run] + self._before[rows] - self._before[self._run_first[runs]][run]
+        times = [batch.max_timestamp for batch in file.batches]
+        return list(map(BatchAnswer, repeat(BatchOutcome.APPENDED), offsets.tolist(), times))
+
+    @staticmethod
+    def _check_told(file_id: uuid.UUID, told: int, asked: int) -> None:
+        if told != asked:
+            raise InvalidError(f"file was committed with other batches: file_id={file_id} told={told} asked={asked}")
+
+
+def _table(files: Sequence[FileCommit]) -> Column:
+    """All batches as rows of int64."""
+    values = chain.from_iterable(chain.from_iterable(file.batches for file in files))
+    try:
+        return np.fromiter(values, dtype=np.int64).reshape(-1, len(StagedBatch._fields))
+    except OverflowError as error:
+        raise InvalidError("commit refused: a batch has a number beyond 64 bits") from error
+
+
+def _check(files: Sequence[FileCommit], file: Column, table: Column) -> None:
+    """InvalidError naming the first batch that cannot be right."""
+    batch: Any = StagedBatch(*table.T)
+    size = np.array([file.size for file in files])[file]
+    idempotent = batch.producer_id >= 0
+    right = (
+        (batch.partition_key >= 0)
+        & (batch.position >= 0)
+        & (batch.length > 0)
+        & (batch.length <= np.minimum(size - batch.position, _INT4_MAX))
+        & (batch.record_count > 0)
+        & (batch.record_count <= RECORDS_MAX)
+        & (batch.producer_epoch >= np.where(idempotent, 0, -1))
+        & (batch.producer_epoch <= _INT2_MAX)
+        & (batch.base_sequence >= np.where(idempotent, 0, -1))
+        & (batch.base_sequence <= _INT4_MAX)
+        & (batch.leader_epoch >= -1)
+        & (batch.leader_epoch <= _INT4_MAX)
+        & (batch.partition_count >= -1)
+        & (batch.partition_count <= _INT4_MAX)
+    )
+    if not right.all():
+        row = int(np.argmin(right))
+        wrong = StagedBatch(*table[row].tolist())
+        raise InvalidError(f"commit refused: file_id={files[file[row]].file_id} size={size[row]} {wrong}")
+
+
+def _same_as_before(column: Column) -> Column:
+    """Whether each value equals the one before it; the first does not."""
+    same = np.empty(len(column), dtype=bool)
+    same[:1] = False
+    same[1:] = column[1:] == column[:-1]
+    return same
+
+
+def _lasts(firsts: Column, count: int) -> Column:
+    """Where groups end that begin at `firsts`."""
+    return np.append(firsts[1:], count)[: len(firsts)] - 1
+
+
+def _reduce(function: np.ufunc, column: Column, firsts: Column) -> Column:
+    """`function` over each group; groups begin at `firsts`."""
+    reduced: Column = function.reduceat(column, firsts) if len(firsts) else column[:0]
+    return reduced
