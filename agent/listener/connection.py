@@ -113,13 +113,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Start a request for every whole frame in `data`, until it is used up or reading has to pause."""
         try:
             while not self._full():
-                if not self._frames.opened:
+                if self._frames.opened:
+                    data = self._frames.fill(data)
+                else:
                     head, data = self._frames.read_head(data)
                     if head is None or not self._admit(head):
                         break
-                data = self._frames.fill(data)
+                    data = self._frames.open(head, data)
                 frame = self._frames.take()
                 if frame is None:
+                    self._set_deadline()
                     break
                 self._start(frame)
         except InvalidError as error:
@@ -144,8 +147,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Go on after a pause, if its reason is gone."""
         if not self._paused or self._full():
             return
-        if self._frames.opened:
-            self._set_deadline(self._frames.size)
+        self._frame_deadline = _NEVER
         held, self._held = self._held, b""
         self._cut(memoryview(held))
         if not self._full():
@@ -153,13 +155,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _admit(self, head: FrameHead) -> bool:
-        """Open the frame; False when it has to wait for memory, as only produce frames do."""
+        """Whether the frame may be opened; a produce frame, and no other, may have to wait for memory."""
         if head.api_key == PRODUCE:
             if not self._host.budget.reserve(head.size, self._on_memory):
                 self._awaited = head
                 return False
             self._reserved_bytes = head.size
-        self._open(head)
         return True
 
     def _on_memory(self) -> None:
@@ -167,15 +168,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         assert self._awaited is not None
         head, self._awaited = self._awaited, None
         self._reserved_bytes = head.size
-        self._open(head)
+        self._frames.open(head, _NO_BYTES)
         asyncio.get_running_loop().call_soon(self._read_on)
 
-    def _open(self, head: FrameHead) -> None:
-        self._frames.open(head)
-        self._set_deadline(head.size)
-
-    def _set_deadline(self, size: int) -> None:
-        self._frame_deadline = self._host.clock.monotonic() + _FRAME_SECONDS + size / _FRAME_BYTES_PER_SECOND
+    def _set_deadline(self) -> None:
+        """By when the open frame has to be whole."""
+        if self._frame_deadline == _NEVER:
+            allowed = _FRAME_SECONDS + self._frames.size / _FRAME_BYTES_PER_SECOND
+            self._frame_deadline = self._host.clock.monotonic() + allowed
 
     def _drop_unread(self) -> None:
         """Give up what was not read to its end."""
@@ -191,24 +191,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _start(self, frame: memoryview) -> None:
         """Turn a frame into a request and start its handler."""
-        header = read_request_header(frame)
         now = self._host.clock.monotonic()
         self._active_at = now
         self._frame_deadline = _NEVER
-        request = Request(
-            connection=self._client,
-            api_key=header.api_key,
-            api_version=header.api_version,
-            correlation_id=header.correlation_id,
-            client_id=header.client_id,
-            body=frame[header.body_start :],
-            received_at=now,
-        )
-        slot = Slot(header.api_key, now)
+        api_key, version, correlation_id, client_id, body_start = read_request_header(frame)
+        request = Request(self._client, api_key, version, correlation_id, client_id, frame[body_start:], now)
+        slot = Slot(api_key, now)
         self._replies.append(slot)
-        self._host.metrics.request_received(header.api_key, header.api_version)
+        self._host.metrics.request_received(api_key, version)
         reserved_bytes, self._reserved_bytes = self._reserved_bytes, 0
-        self._host.track(asyncio.get_running_loop().create_task(self._serve(slot, request, reserved_bytes)))
+        self._host.tasks.add(asyncio.get_running_loop().create_task(self._serve(slot, request, reserved_bytes)))
 
     async def _serve(self, slot: Slot, request: Request, reserved_bytes: int) -> None:
         """Run one handler to its end, whatever it does, and give its frame's memory back."""
@@ -227,6 +219,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             slot.done = True
             self._host.budget.release(reserved_bytes)
             self._schedule_flush()
+            self._host.forget(asyncio.current_task())
 
     # -- replying
 

@@ -1,8 +1,8 @@
 """Cuts a connection's bytes into request frames, and reads a frame's header.
 
 Place: first step of every request: socket -> frame -> Request.
-Invariant: each frame is one bytearray of exactly its length, written once and never reused, so that
-whoever holds a window into it may keep it. Only what a frame announced within the limit is allocated,
+Invariant: each frame is memory of its own of exactly its length, written once and never reused, so
+that whoever holds a window into it may keep it. Only what a frame announced within the limit is allocated,
 and for a large frame the socket is read straight into it.
 If the process dies here nothing is lost: nothing was answered.
 Source: Kafka protocol guide (int32 length, request header v1 and v2).
@@ -68,22 +68,32 @@ class FrameReader:
 
         InvalidError for a length outside the limits.
         """
-        missing = _HEAD.size - len(self._head_bytes)
-        self._head_bytes += data[:missing]
-        if len(self._head_bytes) < _HEAD.size:
-            return None, data[missing:]
-        head = FrameHead(*_HEAD.unpack(self._head_bytes))
+        if not self._head_bytes and len(data) >= _HEAD.size:
+            head = FrameHead(*_HEAD.unpack_from(data))
+            data = data[_LENGTH_BYTES:]
+        else:
+            missing = _HEAD.size - len(self._head_bytes)
+            self._head_bytes += data[:missing]
+            data = data[missing:]
+            if len(self._head_bytes) < _HEAD.size:
+                return None, data
+            head = FrameHead(*_HEAD.unpack(self._head_bytes))
         if not MIN_FRAME_BYTES <= head.size <= self._max_frame_bytes:
             raise InvalidError(f"frame outside the limits: size={head.size} max={self._max_frame_bytes}")
-        return head, data[missing:]
+        return head, data
 
-    def open(self, head: FrameHead) -> None:
-        """Allocate the frame whose head was read."""
+    def open(self, head: FrameHead, data: memoryview) -> memoryview:
+        """Allocate the frame whose head was read, and fill it as far as `data` goes; returns what is left."""
+        if not self._head_bytes and len(data) >= head.size:
+            self._frame = memoryview(bytes(data[: head.size]))
+            self._filled = head.size
+            return data[head.size :]
         self._frame = memoryview(bytearray(head.size))
         key_bytes = self._head_bytes[_LENGTH_BYTES:]
         self._frame[: len(key_bytes)] = key_bytes
         self._filled = len(key_bytes)
         self._head_bytes.clear()
+        return self.fill(data)
 
     def vacant(self) -> memoryview | None:
         """The open frame's missing part, if it is large enough to be read into directly."""

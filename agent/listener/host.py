@@ -75,13 +75,10 @@ class ConnectionHost:
             return "drain"
         return "too_many" if len(self.connections) >= self.limits.max_connections else ""
 
-    def track(self, task: asyncio.Task[None]) -> None:
-        """Keep a handler's task until it is done."""
-        self.tasks.add(task)
-        task.add_done_callback(self._forget)
-
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
+    def forget(self, task: asyncio.Task[None] | None) -> None:
+        """A handler's task comes to its end."""
+        if task is not None:
+            self.tasks.discard(task)
         self.ended()
 
     def ended(self) -> None:

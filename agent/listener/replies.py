@@ -53,6 +53,7 @@ class ReplyQueue:
 
     def flush(self, now: float) -> None:
         """Send what is next in order, as far as it is done and the client reads."""
+        sent_bytes = 0
         while self._slots and self._slots[0].done and not self.fatal and not self._writer.blocked:
             slot = self._slots.popleft()
             self.fatal = slot.fatal
@@ -60,7 +61,8 @@ class ReplyQueue:
                 break
             self._metrics.request_answered(slot.api_key, now - slot.received_at)
             if slot.buffers is not None:
-                self._metrics.sent_bytes.inc(self._writer.add(slot.buffers))
+                sent_bytes += self._writer.add(slot.buffers)
+        self._metrics.sent_bytes.inc(sent_bytes)
         self._writer.flush()
 
     def clear(self) -> None:

@@ -69,6 +69,8 @@ class KafkaListener:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._host.tasks.clear()  # one that never ran could not remove itself
+        self._host.ended()
 
     async def _sweep(self) -> None:
         while True:

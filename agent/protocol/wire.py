@@ -76,8 +76,12 @@ def read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
 def read_size(data: memoryview, position: int, flexible: bool) -> tuple[int, int]:
     """Byte length of a string, bytes or records field with a 32-bit or compact length; -1 for null."""
     if flexible:
-        size, position = read_uvarint(data, position)
-        size -= 1
+        size = data[position] - 1
+        if size < 0x7F:  # one byte, as nearly always: no call
+            position += 1
+        else:
+            size, position = read_uvarint(data, position)
+            size -= 1
     else:
         (size,) = INT32.unpack_from(data, position)
         position += 4

@@ -19,12 +19,13 @@ def _feed(reader: FrameReader, data: bytes) -> list[memoryview]:
     """What a connection does with one read into the slab."""
     frames, rest = list[memoryview](), memoryview(data)
     while True:
-        if not reader.opened:
+        if reader.opened:
+            rest = reader.fill(rest)
+        else:
             head, rest = reader.read_head(rest)
             if head is None:
                 return frames
-            reader.open(head)
-        rest = reader.fill(rest)
+            rest = reader.open(head, rest)
         whole = reader.take()
         if whole is None:
             return frames
