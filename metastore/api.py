@@ -77,7 +77,8 @@ class ClusterApi(Protocol):
     async def register_agent(self, registration: AgentRegistration) -> RegisteredAgent:
         """Register fenced, under a broker epoch higher than any before. Idempotent by incarnation id.
 
-        InvalidError when another live incarnation holds the node id.
+        AlreadyExistsError while another incarnation holds the node id: until one session timeout after
+        its last contact, and after an outage of the metastore until one session timeout has passed.
         """
 
     async def heartbeat(self, node_id: int, broker_epoch: int, *, want_fence: bool, session_timeout_ms: int) -> bool:
@@ -94,7 +95,10 @@ class GroupApi(Protocol):
     """Consumer groups' durable part. `coordinator_epoch` fences an old coordinator's writes."""
 
     async def claim_group(self, group_id: str, node_id: int, broker_epoch: int) -> tuple[int, bytes]:
-        """Become the group's coordinator: (a higher coordinator epoch, the state that was saved last or b"")."""
+        """Become the group's coordinator: (a higher coordinator epoch, the state that was saved last or b"").
+
+        FencedError unless the agent is registered under this epoch and unfenced.
+        """
 
     async def save_group(self, group_id: str, coordinator_epoch: int, state: bytes) -> None:
         """Replace the saved state. FencedError when somebody claimed the group since."""

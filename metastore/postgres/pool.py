@@ -5,6 +5,7 @@ statement.
 Invariant: no client-held transaction. Autocommit, and the server itself ends what takes too long:
 a statement, a wait for a lock, a transaction that somebody left open. So a paused agent cannot hold
 up the others. A connection that the server closed while it was idle is replaced before use.
+What is committed is durable as far as the server's `synchronous_commit` says: never set it to off.
 If the process dies here, Postgres notices through TCP keepalives and drops the session.
 
 Behind a pooler in transaction mode (PgBouncer 1.22 or newer: prepared statements need
