@@ -11,7 +11,8 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from agent.listener.request import CloseConnection, Handler, Request, Response
-from agent.protocol.api_versions import API_VERSIONS, APIS, PRODUCE, Api, ApiVersionsHandler
+from agent.protocol.api_keys import ApiKey
+from agent.protocol.api_versions import APIS, Api, ApiVersionsHandler
 from agent.protocol.produce_codec import decode_produce, encode_produce_response, refuse
 from agent.protocol.typed import schema
 
@@ -28,11 +29,11 @@ class Dispatcher:
 
     def served(self) -> list[Api]:
         """The rows that are advertised."""
-        return [APIS[key] for key in sorted((API_VERSIONS, *self._handlers))]
+        return [APIS[key] for key in sorted((ApiKey.API_VERSIONS, *self._handlers))]
 
     def register(self, api_key: int, handler: Handler) -> None:
         """Serve `api_key` with `handler` from now on. ValueError for a key without a row in APIS, or taken."""
-        if api_key not in APIS or api_key == API_VERSIONS or api_key in self._handlers:
+        if api_key not in APIS or api_key == ApiKey.API_VERSIONS or api_key in self._handlers:
             raise ValueError(f"api cannot be registered: api_key={api_key}")
         self._handlers[api_key] = handler
         self._answer_versions = ApiVersionsHandler(self.served())
@@ -41,19 +42,19 @@ class Dispatcher:
         """Load the schemas of everything served: a first request would hold the loop for some milliseconds."""
         for api in self.served():
             for version in range(api.min_version, api.max_version + 1):
-                if api.key != PRODUCE or version >= FIRST_PRODUCE_VERSION:
+                if api.key != ApiKey.PRODUCE or version >= FIRST_PRODUCE_VERSION:
                     schema(api.key, version)
 
     async def handle(self, request: Request) -> Response:
         """The handler's Response; CloseConnection for what is not served."""
-        if request.api_key == API_VERSIONS:
+        if request.api_key == ApiKey.API_VERSIONS:
             return await self._answer_versions(request)
         handler = self._handlers.get(request.api_key)
         if handler is None:
             raise CloseConnection("api not served")
         if not APIS[request.api_key].serves(request.api_version):
             raise CloseConnection("version not served")
-        if request.api_key == PRODUCE and request.api_version < FIRST_PRODUCE_VERSION:
+        if request.api_key == ApiKey.PRODUCE and request.api_version < FIRST_PRODUCE_VERSION:
             return _refuse_old_produce(request)
         return await handler(request)
 

@@ -18,7 +18,8 @@ from agent.listener.host import ConnectionHost
 from agent.listener.replies import ReplyQueue, Slot
 from agent.listener.request import CloseConnection, Connection, Request
 from agent.listener.writer import ReplyWriter
-from agent.protocol.api_versions import APIS, PRODUCE
+from agent.protocol.api_keys import ApiKey
+from agent.protocol.api_versions import APIS
 from storage.errors import InvalidError
 
 logger = logging.getLogger(__name__)
@@ -156,7 +157,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _admit(self, head: FrameHead) -> bool:
         """Whether the frame may be opened; a produce frame, and no other, may have to wait for memory."""
-        if head.api_key == PRODUCE:
+        if head.api_key == ApiKey.PRODUCE:
             if not self._host.budget.reserve(head.size, self._on_memory):
                 self._awaited = head
                 return False

@@ -16,11 +16,8 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from agent.listener.request import Request, Response
+from agent.protocol.api_keys import ApiKey
 from agent.protocol.typed import NO_THROTTLE, decode, schema
-
-PRODUCE = 0
-FETCH = 1
-API_VERSIONS = 18
 
 
 class Api(NamedTuple):
@@ -38,22 +35,22 @@ class Api(NamedTuple):
 
 _TABLE = (
     # Advertised from 0 because librdkafka picks its message format by it; 0-2 are answered UNSUPPORTED_VERSION.
-    Api(PRODUCE, "Produce", 0, 13, 9),
-    Api(FETCH, "Fetch", 4, 18, 12),
-    Api(2, "ListOffsets", 1, 11, 6),
-    Api(3, "Metadata", 0, 13, 9),
-    Api(8, "OffsetCommit", 2, 10, 8),
-    Api(9, "OffsetFetch", 1, 10, 6),
-    Api(10, "FindCoordinator", 0, 6, 3),
-    Api(11, "JoinGroup", 0, 9, 6),
-    Api(12, "Heartbeat", 0, 4, 4),
-    Api(13, "LeaveGroup", 0, 5, 4),
-    Api(14, "SyncGroup", 0, 5, 4),
-    Api(API_VERSIONS, "ApiVersions", 0, 4, 3),
-    Api(19, "CreateTopics", 2, 7, 5),
-    Api(20, "DeleteTopics", 1, 6, 4),
-    Api(22, "InitProducerId", 0, 5, 2),
-    Api(60, "DescribeCluster", 0, 2, 0),
+    Api(ApiKey.PRODUCE, "Produce", 0, 13, 9),
+    Api(ApiKey.FETCH, "Fetch", 4, 18, 12),
+    Api(ApiKey.LIST_OFFSETS, "ListOffsets", 1, 11, 6),
+    Api(ApiKey.METADATA, "Metadata", 0, 13, 9),
+    Api(ApiKey.OFFSET_COMMIT, "OffsetCommit", 2, 10, 8),
+    Api(ApiKey.OFFSET_FETCH, "OffsetFetch", 1, 10, 6),
+    Api(ApiKey.FIND_COORDINATOR, "FindCoordinator", 0, 6, 3),
+    Api(ApiKey.JOIN_GROUP, "JoinGroup", 0, 9, 6),
+    Api(ApiKey.HEARTBEAT, "Heartbeat", 0, 4, 4),
+    Api(ApiKey.LEAVE_GROUP, "LeaveGroup", 0, 5, 4),
+    Api(ApiKey.SYNC_GROUP, "SyncGroup", 0, 5, 4),
+    Api(ApiKey.API_VERSIONS, "ApiVersions", 0, 4, 3),
+    Api(ApiKey.CREATE_TOPICS, "CreateTopics", 2, 7, 5),
+    Api(ApiKey.DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
+    Api(ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
+    Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
 )
 
 APIS: dict[int, Api] = {api.key: api for api in _TABLE}
@@ -74,7 +71,7 @@ class ApiVersionsHandler:
         A known software name and version is kept with the connection.
         """
         version = request.api_version
-        if not APIS[API_VERSIONS].serves(version):
+        if not APIS[ApiKey.API_VERSIONS].serves(version):
             return Response(self._encode(request.correlation_id, 0, ErrorCode.unsupported_version))
         if version < 3:
             return Response(self._encode(request.correlation_id, version, ErrorCode.none))
@@ -86,7 +83,7 @@ class ApiVersionsHandler:
         return Response(self._encode(request.correlation_id, version, ErrorCode.none))
 
     def _encode(self, correlation_id: int, version: int, error: ErrorCode) -> list[bytes | memoryview]:
-        answer = schema(API_VERSIONS, version)
+        answer = schema(ApiKey.API_VERSIONS, version)
         rows = () if error == ErrorCode.invalid_request else self._served
         api_keys = tuple(
             answer.make("ApiVersion", api_key=api.key, min_version=api.min_version, max_version=api.max_version)

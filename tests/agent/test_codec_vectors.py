@@ -6,7 +6,8 @@ import pytest
 from kio.schema.request_header.v2.header import RequestHeader
 
 from agent.listener.frames import read_request_header
-from agent.protocol.api_versions import APIS, FETCH, PRODUCE
+from agent.protocol.api_keys import ApiKey
+from agent.protocol.api_versions import APIS
 from agent.protocol.fetch_codec import decode_fetch
 from agent.protocol.produce_codec import decode_produce
 from agent.protocol.typed import schema
@@ -42,7 +43,7 @@ def test_every_version_of_a_served_api_is_in_the_table() -> None:
         assert APIS[vector.api_key].serves(vector.version), _name(vector)
 
 
-@pytest.mark.parametrize("vector", [v for v in SERVED if v.api_key not in (PRODUCE, FETCH)], ids=_name)
+@pytest.mark.parametrize("vector", [v for v in SERVED if v.api_key not in (ApiKey.PRODUCE, ApiKey.FETCH)], ids=_name)
 def test_typed_requests_decode_as_kio_does_and_survive_a_round_trip(vector: Vector) -> None:
     found = schema(vector.api_key, vector.version)
     entity = found.decode(vector.body)
@@ -50,22 +51,22 @@ def test_typed_requests_decode_as_kio_does_and_survive_a_round_trip(vector: Vect
     assert kio_write(entity) == bytes(vector.body)
 
 
-@pytest.mark.parametrize("vector", [v for v in SERVED if v.api_key == PRODUCE], ids=_name)
+@pytest.mark.parametrize("vector", [v for v in SERVED if v.api_key == ApiKey.PRODUCE], ids=_name)
 def test_produce_requests_decode_as_kio_does(vector: Vector) -> None:
-    theirs = kio_read(schema(PRODUCE, vector.version).request_type, bytes(vector.body))
+    theirs = kio_read(schema(ApiKey.PRODUCE, vector.version).request_type, bytes(vector.body))
     assert produce_view(decode_produce(vector.body, vector.version)) == kio_produce_view(theirs)
 
 
-@pytest.mark.parametrize("vector", [v for v in SERVED if v.api_key == FETCH], ids=_name)
+@pytest.mark.parametrize("vector", [v for v in SERVED if v.api_key == ApiKey.FETCH], ids=_name)
 def test_fetch_requests_decode_as_kio_does(vector: Vector) -> None:
-    theirs = kio_read(schema(FETCH, vector.version).request_type, bytes(vector.body))
+    theirs = kio_read(schema(ApiKey.FETCH, vector.version).request_type, bytes(vector.body))
     assert fetch_view(decode_fetch(vector.body, vector.version)) == kio_fetch_view(theirs)
 
 
 def _decode(vector: Vector, body: bytes) -> object:
-    if vector.api_key == PRODUCE:
+    if vector.api_key == ApiKey.PRODUCE:
         return produce_view(decode_produce(memoryview(body), vector.version))
-    if vector.api_key == FETCH:
+    if vector.api_key == ApiKey.FETCH:
         return fetch_view(decode_fetch(memoryview(body), vector.version))
     return schema(vector.api_key, vector.version).decode(body)
 

@@ -17,7 +17,8 @@ import pytest
 
 from agent.dispatch import Dispatcher
 from agent.listener.request import Request, Response
-from agent.protocol.api_versions import API_VERSIONS, APIS, FETCH, PRODUCE
+from agent.protocol.api_keys import ApiKey
+from agent.protocol.api_versions import APIS
 from agent.protocol.fetch_codec import decode_fetch
 from agent.protocol.produce_codec import decode_produce
 from agent.protocol.typed import decode
@@ -28,9 +29,9 @@ SERVED = [v.frame for v in vectors() if v.api_key in APIS]
 
 
 async def _decode(request: Request) -> Response:
-    if request.api_key == PRODUCE:
+    if request.api_key == ApiKey.PRODUCE:
         decode_produce(request.body, request.api_version)
-    elif request.api_key == FETCH:
+    elif request.api_key == ApiKey.FETCH:
         decode_fetch(request.body, request.api_version)
     else:
         decode(request)
@@ -90,15 +91,15 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 async def _besieged() -> AsyncIterator[tuple[Listening, Callable[[], asyncio.Future[None]]]]:
     """A listener, and a call that checks whether a well-behaved client is still served."""
     dispatcher = Dispatcher()
-    for key in set(APIS) - {API_VERSIONS}:
+    for key in set(APIS) - {ApiKey.API_VERSIONS}:
         dispatcher.register(key, _decode)
     async with listening(dispatcher.handle, limits(request_max=100_000, memory=200_000)) as server:
         good = await server.connect()
-        await good.send(frame(1, api_key=API_VERSIONS, version=0))
+        await good.send(frame(1, api_key=ApiKey.API_VERSIONS, version=0))
         _, expected = await good.reply()
 
         async def still_served() -> None:
-            await good.send(frame(2, api_key=API_VERSIONS, version=0), frame(3, b"\0\0\0\0"))
+            await good.send(frame(2, api_key=ApiKey.API_VERSIONS, version=0), frame(3, b"\0\0\0\0"))
             assert await good.reply() == (2, expected)
             assert await good.reply() == (3, b"")
 
@@ -155,7 +156,7 @@ async def test_the_good_client_shares_its_connection_with_nobody() -> None:
     """A bad request ends the connection that it came on, even when that one behaved until then."""
     async with _besieged() as (server, still_served):
         client: Client = await server.connect()
-        await client.send(frame(1, api_key=API_VERSIONS, version=0))
+        await client.send(frame(1, api_key=ApiKey.API_VERSIONS, version=0))
         assert (await client.reply())[0] == 1
         await client.send(frame(2, b"\x7f\xff\xff\xff"))
         assert await client.ended() == b""

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.protocol.api_versions import APIS, FETCH, PRODUCE
+from agent.protocol.api_keys import ApiKey
+from agent.protocol.api_versions import APIS
 from agent.protocol.typed import schema
 from agent.protocol.wire import uvarint
 from storage.errors import InvalidError
@@ -20,7 +21,7 @@ PAIRS = [
     (api.key, version)
     for api in APIS.values()
     for version in range(api.min_version, api.max_version + 1)
-    if api.key != PRODUCE or version >= 3
+    if api.key != ApiKey.PRODUCE or version >= 3
 ]
 # Not served yet, but on the way: nested structs, nullable structs and every type that requests have.
 LATER = [(24, 5), (25, 4), (32, 4), (36, 2), (44, 1), (45, 1), (49, 1), (62, 4), (63, 2), (68, 1), (74, 1), (75, 0)]
@@ -86,7 +87,7 @@ def test_a_lie_is_refused(api_key: int, version: int, body: bytes) -> None:
         schema(api_key, version).decode(body)
 
 
-TYPED = [v for v in vectors() if v.api_key in APIS and v.api_key not in (PRODUCE, FETCH) and len(v.body)]
+TYPED = [v for v in vectors() if v.api_key in APIS and v.api_key not in (ApiKey.PRODUCE, ApiKey.FETCH) and len(v.body)]
 
 
 @settings(max_examples=300)
