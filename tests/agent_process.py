@@ -1,0 +1,61 @@
+"""`headrace agent` as a child process that tests may stop, resume and kill."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+
+
+class AgentUnderTest:
+    """Ready for clients once the context is entered; leaving it ends the process."""
+
+    def __init__(self, settings: Mapping[str, object]) -> None:
+        flags = [part for name, value in settings.items() for part in (f"--{name.replace('.', '-')}", str(value))]
+        self._command = [sys.executable, "-m", "cli.main", "agent", "--kafka-port", "0", "--http-port", "0", *flags]
+        self.node_id = 0
+        self.kafka = ""
+        self.http = ""
+
+    def __enter__(self) -> AgentUnderTest:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if match := re.match(r"ready node=(\d+) kafka=(\S+) http=(\S+)", line):
+                self.node_id, self.kafka, self.http = int(match[1]), match[2], match[3]
+                return self
+        raise RuntimeError(f"agent ended with status {self._process.wait()} before it was ready")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.terminate()
+            try:
+                self._process.wait(30)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until the process is gone."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit status after the drain."""
+        self._process.terminate()
+        return self._process.wait(40)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        os.kill(self._process.pid, signal.SIGCONT)
