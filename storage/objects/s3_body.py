@@ -1,9 +1,9 @@
 """The body of a PUT, written to the socket without a copy and without being read by anybody else.
 
 Place: between S3Store.put and aiohttp, through botocore, which takes it for a file.
-Invariant: every write sends the whole body from its first byte, so a repeated request never sends
-the rest of a consumed stream. Once a byte may have left, `consumed` is true and stays so: that ends
-aiohttp's own silent repeat, and tells S3Store that a failure leaves the outcome in doubt.
+Invariant: a body is written once, whole, from its first byte. Once a byte may have left, `consumed` is
+true and stays so: aiohttp then repeats nothing in silence (a conditional put would be refused because
+of its own twin) and follows no redirect, and S3Store knows that a failure leaves the outcome in doubt.
 If the process dies here nothing is lost: the store drops a request whose body ends early.
 """
 
@@ -42,7 +42,7 @@ class RequestBody(Payload):
         raise RuntimeError("a put's body must not be read before it is sent: signing or checksums changed in botocore")
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Botocore rewinds before it sends a redirected request again; each write starts over anyway."""
+        """Botocore rewinds what it sends again; each write starts over anyway."""
         return 0
 
     def tell(self) -> int:

@@ -1,8 +1,9 @@
 """How we talk to S3: addresses, time-outs, and the settings that make a request cheap.
 
 Place: under S3Store; aioboto3 does the signing and the parsing.
-Invariant: one request here is one request on the wire. Botocore's retries are off, and what aiohttp
-would repeat in silence is stopped by RequestBody: retrying is a decorator's, where it is counted.
+Invariant: one put or delete is one request on the wire. Botocore's retries are off: retrying is a
+decorator's, where it is paced and counted. What is left is harmless: aiohttp repeats a GET or HEAD once
+when its connection broke, and botocore sends it on when the bucket lies in another region.
 If the process dies here nothing is lost: connections close.
 
 Cost (load/bench_store.py prints it): as aioboto3 comes, a PUT's body is hashed twice in Python's loop.

@@ -16,6 +16,7 @@ import aiohttp
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    ConnectionClosedError,
     ConnectTimeoutError,
     CredentialRetrievalError,
     EndpointConnectionError,
@@ -108,6 +109,8 @@ def translate(error: Exception, request: str, *, in_doubt: bool) -> HeadraceErro
     for kind, check in _MISCONFIGURED.items():
         if isinstance(cause, kind):
             return InvalidError(f"{text} check={check}")
+    if isinstance(cause, aiohttp.ClientPayloadError) and "redirect" in str(cause):
+        return InvalidError(f"store redirects: {request} check={_CHECKS['301']}")
     if isinstance(cause, _NEVER_SENT):
         return UnavailableError(text)
     if isinstance(cause, (IncompleteReadError, aiohttp.ClientPayloadError)) and not in_doubt:
@@ -116,8 +119,8 @@ def translate(error: Exception, request: str, *, in_doubt: bool) -> HeadraceErro
 
 
 def _cause(error: Exception) -> Exception:
-    """What aiobotocore wrapped: it calls every lost connection an EndpointConnectionError."""
-    if isinstance(error, (EndpointConnectionError, SSLError)):
+    """What aiobotocore wrapped: its own names hide whether anything was sent."""
+    if isinstance(error, (ConnectionClosedError, EndpointConnectionError, SSLError)):
         cause = error.kwargs.get("error")
         if isinstance(cause, Exception):
             return cause

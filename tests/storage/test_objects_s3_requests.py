@@ -17,7 +17,7 @@ from load.self_signed import write_certificate
 from storage.errors import CorruptError, InvalidError, UnavailableError
 from storage.objects.store import ByteRange
 from tests.fixtures_s3 import aws_credentials, s3_at
-from tests.scripted_http import Exchange, ScriptedServer, never_answer
+from tests.scripted_http import Exchange, ScriptedServer, never_answer, refusing
 
 __all__ = ["aws_credentials"]
 
@@ -150,3 +150,12 @@ async def test_an_untrusted_certificate_is_named(tmp_path: Path) -> None:
         await store.put("k", b"x")
     await store.close()
     server.close()
+
+
+async def test_a_put_to_the_wrong_region_says_so_and_is_not_sent_twice() -> None:
+    async with ScriptedServer([refusing(301, "PermanentRedirect")]) as server:
+        store = s3_at(server.url)
+        with pytest.raises(InvalidError, match=r"check=s3\.region"):
+            await store.put("k", BODY)
+        await store.close()
+    assert [exchange.method for exchange in server.exchanges] == ["PUT"]
