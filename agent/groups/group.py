@@ -1,0 +1,252 @@
+"""A consumer group of the classic protocol: a pure state machine.
+
+Place: driven by coordinator.py, which owns clock, sockets and storage. Every method takes the time
+and returns what is to be done now (values.Effect), in order.
+Invariant: a generation has one leader; in a stable generation every member has one assignment, and
+it was stored before anybody was told; every token gets one answer, whatever happens to its member.
+Assignments and subscriptions are opaque bytes, so cooperative assignors need nothing special.
+If the process dies, the next coordinator restores the last stored generation (saved.py).
+Source: Kafka's group protocol; KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394
+(member ids first), KIP-814 (skip assignment).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+
+from kio.schema.errors import ErrorCode
+
+from agent.groups.rebalance import Rebalancing
+from agent.groups.roster import Member
+from agent.groups.saved import SavedGroup
+from agent.groups.values import (
+    Departure,
+    Effect,
+    GroupState,
+    JoinAnswer,
+    JoinRequest,
+    MemberProtocol,
+    MemberRef,
+    SyncAnswer,
+    SyncRequest,
+    Token,
+)
+
+
+class Group(Rebalancing):
+    """One group: its requests, its deadlines, and what became of its saves."""
+
+    def join(self, now: float, request: JoinRequest, token: Token) -> list[Effect]:
+        """A member wants to be in the next generation; its answer may come much later."""
+        code = self._join_refusal(request)
+        if code is not ErrorCode.none:
+            self._reply(token, JoinAnswer(code, request.member.member_id))
+        elif request.member.member_id:
+            self._join_known(now, request, token)
+        else:
+            self._join_unknown(now, request, token)
+        return self._drain()
+
+    def sync(self, now: float, request: SyncRequest, token: Token) -> list[Effect]:
+        """A member of the new generation asks for its assignment; the leader brings everybody's."""
+        member = self._find(request.member)
+        if isinstance(member, Member):
+            self._sync_member(now, member, request, token)
+        else:
+            self._reply(token, SyncAnswer(member))
+        return self._drain()
+
+    def heartbeat(self, now: float, ref: MemberRef) -> ErrorCode:
+        """REBALANCE_IN_PROGRESS asks the member to join again."""
+        member = self._find(ref)
+        if not isinstance(member, Member):
+            return member
+        member.touch(now)
+        rejoin = self.state is GroupState.PREPARING_REBALANCE
+        return ErrorCode.rebalance_in_progress if rejoin else ErrorCode.none
+
+    def leave(self, now: float, refs: Iterable[MemberRef]) -> tuple[list[Departure], list[Effect]]:
+        """Members leave, or an admin removes them (static ones by instance id alone)."""
+        departures = [Departure(ref, self._leave(now, ref)) for ref in refs]
+        return departures, self._drain()
+
+    def check_commit(self, now: float, ref: MemberRef) -> ErrorCode:
+        """Whether an offset commit that names this member and generation is to be stored."""
+        if ref.generation < 0 and self.state is GroupState.EMPTY:
+            return ErrorCode.none  # a consumer that assigns itself, or an admin
+        member = self._find(ref)
+        if not isinstance(member, Member):
+            return member
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.rebalance_in_progress
+        member.touch(now)
+        return ErrorCode.none
+
+    def tick(self, now: float) -> list[Effect]:
+        """Act on every deadline that has passed."""
+        for member_id in [m for m, lapses in self._promised_ids.items() if now >= lapses]:
+            del self._promised_ids[member_id]
+            self._maybe_complete_join(now)
+        for member in self.roster:
+            if member.can_expire() and now >= member.expires_at:
+                self._remove(now, member)
+        if self.state is GroupState.PREPARING_REBALANCE and now >= self._join_until:
+            self._join_deadline(now)
+        if self._to_sync and now >= self._sync_until:
+            for member in [member for member in self.roster if member.member_id in self._to_sync]:
+                self._remove(now, member)
+        return self._drain()
+
+    def saved(self, now: float, revision: int, code: ErrorCode) -> list[Effect]:
+        """A Save was stored, or failed with `code`: answer who waited for it."""
+        waiting, self._replies_after = self._replies_after, []
+        for after, reply in waiting:
+            if after != revision:
+                self._replies_after.append((after, reply))
+            else:
+                self._reply(reply.token, reply.answer if code is ErrorCode.none else JoinAnswer(code, ""))
+        if self._assignment_revision == revision:
+            self._complete_sync(now, code)
+        return self._drain()
+
+    def close(self, code: ErrorCode) -> list[Effect]:
+        """This agent coordinates the group no more: everybody who waits is told `code`."""
+        for member in self.roster:
+            self._answer_join(member, code)
+            self._answer_sync(member, SyncAnswer(code))
+        for _, reply in self._replies_after:
+            self._reply(reply.token, JoinAnswer(code, ""))
+        self._replies_after = []
+        self._assignment_revision = None
+        self.state = GroupState.DEAD
+        return self._drain()
+
+    def restore(self, now: float, state: SavedGroup) -> None:
+        """Carry on where the last coordinator's last generation stood, with fresh sessions."""
+        self.generation = state.generation
+        self.protocol_type, self.protocol_name = state.protocol_type, state.protocol_name
+        for saved in state.members:
+            member = Member(
+                saved.member_id,
+                saved.instance_id,
+                saved.client_id,
+                saved.client_host,
+                saved.session_timeout,
+                saved.rebalance_timeout,
+                tuple(MemberProtocol(name, metadata) for name, metadata in saved.protocols),
+                now + saved.session_timeout,
+                saved.assignment,
+            )
+            self.roster.add(member)
+        self.roster.leader_id = state.leader_id
+        self.state = GroupState.STABLE if state.members else GroupState.EMPTY
+
+    def next_deadline(self) -> float | None:
+        """When `tick` has something to do; None: never, unless something happens."""
+        deadlines = [member.expires_at for member in self.roster if member.can_expire()]
+        deadlines += self._promised_ids.values()
+        if self.state is GroupState.PREPARING_REBALANCE:
+            deadlines.append(self._join_until)
+        if self._to_sync:
+            deadlines.append(self._sync_until)
+        return min(deadlines, default=None)
+
+    def is_idle(self) -> bool:
+        """Nobody is in it or about to be."""
+        return self.state is GroupState.EMPTY and not self._promised_ids
+
+    # -- insides
+
+    def _find(self, ref: MemberRef) -> Member | ErrorCode:
+        """The member of this generation, or why the request is refused."""
+        if self.state is GroupState.DEAD:
+            return ErrorCode.not_coordinator
+        member = self.roster.find(ref)
+        if isinstance(member, Member) and ref.generation != self.generation:
+            return ErrorCode.illegal_generation
+        return member
+
+    def _join_refusal(self, request: JoinRequest) -> ErrorCode:
+        if self.state is GroupState.DEAD:
+            return ErrorCode.not_coordinator
+        if not request.protocol_type or not request.protocols:
+            return ErrorCode.inconsistent_group_protocol
+        static = self.roster.static_member(request.member.instance_id)
+        own_id = static.member_id if static is not None else request.member.member_id
+        if len(self.roster) and (
+            request.protocol_type != self.protocol_type or not self.roster.agrees(request.protocols, besides=own_id)
+        ):
+            return ErrorCode.inconsistent_group_protocol
+        return ErrorCode.none
+
+    def _join_unknown(self, now: float, request: JoinRequest, token: Token) -> None:
+        instance_id = request.member.instance_id
+        unique = uuid.UUID(int=self._rng.getrandbits(128), version=4)
+        member_id = f"{request.client_id if instance_id is None else instance_id}-{unique}"
+        static = self.roster.static_member(instance_id)
+        if static is not None:
+            self._replace_static(now, static, member_id, request, token)
+        elif instance_id is None and request.id_required:
+            self._promised_ids[member_id] = now + request.session_timeout
+            self._reply(token, JoinAnswer(ErrorCode.member_id_required, member_id))
+        else:
+            self._add(now, request, member_id, token)
+
+    def _join_known(self, now: float, request: JoinRequest, token: Token) -> None:
+        member_id = request.member.member_id
+        if self._promised_ids.pop(member_id, None) is not None:
+            self._add(now, request, member_id, token)
+            return
+        member = self.roster.find(request.member)
+        if not isinstance(member, Member):
+            self._reply(token, JoinAnswer(member, member_id))
+            return
+        leads = member_id == self.roster.leader_id
+        same = member.protocols == request.protocols
+        if self.state is GroupState.COMPLETING_REBALANCE and same:
+            member.touch(now)  # it missed the answer to its last join
+            self._reply(token, self._generation_of(member, with_members=leads))
+        elif self.state is GroupState.STABLE and same and not leads:
+            member.touch(now)
+            self._reply(token, self._generation_of(member))
+        else:
+            self._update(now, member, request, token)  # a leader joins again when what it assigns has changed
+
+    def _sync_member(self, now: float, member: Member, request: SyncRequest, token: Token) -> None:
+        if not self._speaks(request):
+            self._reply(token, SyncAnswer(ErrorCode.inconsistent_group_protocol))
+            return
+        if self.state is GroupState.PREPARING_REBALANCE:
+            self._reply(token, SyncAnswer(ErrorCode.rebalance_in_progress))
+            return
+        member.touch(now)
+        self._to_sync.discard(member.member_id)
+        if self.state is GroupState.STABLE:
+            self._reply(token, self._assignment_of(member))
+            return
+        self._answer_sync(member, SyncAnswer(ErrorCode.rebalance_in_progress))  # an older request of the same member
+        member.sync_token = token
+        if member.member_id == self.roster.leader_id and self._assignment_revision is None:
+            for each in self.roster:
+                each.assignment = request.assignments.get(each.member_id, b"")
+            self._assignment_revision = self._save()
+
+    def _speaks(self, request: SyncRequest) -> bool:
+        return request.protocol_type in (None, self.protocol_type) and request.protocol_name in (
+            None,
+            self.protocol_name,
+        )
+
+    def _leave(self, now: float, ref: MemberRef) -> ErrorCode:
+        if self.state is GroupState.DEAD:
+            return ErrorCode.not_coordinator
+        if self._promised_ids.pop(ref.member_id, None) is not None:
+            self._maybe_complete_join(now)
+            return ErrorCode.none
+        static = None if ref.member_id else self.roster.static_member(ref.instance_id)
+        member = static or self.roster.find(ref)
+        if not isinstance(member, Member):
+            return member
+        self._remove(now, member)
+        return ErrorCode.none

@@ -1,0 +1,159 @@
+"""The members of a group: who is in, who leads, and which protocol they agree on. Pure.
+
+Place: under group.py, which decides when any of this changes.
+Invariant: the leader is a member while there are members; an instance id belongs to one member.
+If the process dies here nothing is lost: saved.py has the last complete generation.
+Source: KIP-345 (static members).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from agent.groups.saved import SavedMember
+from agent.groups.values import JoinedMember, JoinRequest, MemberProtocol, MemberRef, Token
+
+
+@dataclass(slots=True)
+class Member:
+    """One member, with the requests of it that wait for an answer."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout: float
+    rebalance_timeout: float
+    protocols: tuple[MemberProtocol, ...]
+    expires_at: float
+    assignment: bytes = b""
+    is_new: bool = False
+    """It does not know its member id before its first join is answered, so it cannot heartbeat."""
+    join_token: Token | None = None
+    sync_token: Token | None = None
+
+    def update(self, request: JoinRequest) -> None:
+        """What a member may change by joining again."""
+        self.client_id, self.client_host = request.client_id, request.client_host
+        self.session_timeout, self.rebalance_timeout = request.session_timeout, request.rebalance_timeout
+        self.protocols = request.protocols
+
+    def touch(self, now: float) -> None:
+        """It was heard of: its session starts anew."""
+        self.expires_at = now + self.session_timeout
+
+    def can_expire(self) -> bool:
+        """Whoever waits for the others cannot be expected to heartbeat; a new member waits only so long."""
+        return self.is_new or (self.join_token is None and self.sync_token is None)
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """Its opaque bytes for the protocol."""
+        return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
+
+    def saved(self) -> SavedMember:
+        """As it is stored."""
+        return SavedMember(
+            self.member_id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            self.session_timeout,
+            self.rebalance_timeout,
+            [(protocol.name, protocol.metadata) for protocol in self.protocols],
+            self.assignment,
+        )
+
+
+class Roster:
+    """Members by id, in the order they joined."""
+
+    def __init__(self) -> None:
+        self.leader_id: str | None = None
+        self._members: dict[str, Member] = {}
+        self._static_ids: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(list(self._members.values()))
+
+    def __contains__(self, member_id: object) -> bool:
+        return member_id in self._members
+
+    def add(self, member: Member) -> None:
+        """The first one leads."""
+        self._members[member.member_id] = member
+        if member.instance_id is not None:
+            self._static_ids[member.instance_id] = member.member_id
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+
+    def remove(self, member: Member) -> None:
+        """When it led, the member that joined first leads now."""
+        del self._members[member.member_id]
+        if member.instance_id is not None:
+            del self._static_ids[member.instance_id]
+        if self.leader_id == member.member_id:
+            self.leader_id = next(iter(self._members), None)
+
+    def rename(self, member: Member, member_id: str) -> None:
+        """A static member came back under a new member id, in its old place."""
+        renamed = {m.member_id if m is not member else member_id: m for m in self}
+        if self.leader_id == member.member_id:
+            self.leader_id = member_id
+        member.member_id = member_id
+        self._members = renamed
+        if member.instance_id is not None:
+            self._static_ids[member.instance_id] = member_id
+
+    def static_member(self, instance_id: str | None) -> Member | None:
+        """The member that holds the instance id."""
+        member_id = self._static_ids.get(instance_id) if instance_id is not None else None
+        return None if member_id is None else self._members[member_id]
+
+    def find(self, ref: MemberRef) -> Member | ErrorCode:
+        """The member, or why it is refused."""
+        if ref.instance_id is not None:
+            current = self.static_member(ref.instance_id)
+            if current is None:
+                return ErrorCode.unknown_member_id
+            if current.member_id != ref.member_id:
+                return ErrorCode.fenced_instance_id
+        return self._members.get(ref.member_id, ErrorCode.unknown_member_id)
+
+    def elect(self) -> bool:
+        """Make sure that the leader is one who joined; False when nobody did."""
+        joined = [member.member_id for member in self if member.join_token is not None]
+        if self.leader_id not in joined:
+            if not joined:
+                return False
+            self.leader_id = joined[0]
+        return True
+
+    def all_joined(self) -> bool:
+        return all(member.join_token is not None for member in self)
+
+    def rebalance_timeout(self) -> float:
+        """The longest that any member asks for."""
+        return max((member.rebalance_timeout for member in self), default=0.0)
+
+    def agrees(self, protocols: Iterable[MemberProtocol], *, besides: str) -> bool:
+        """Whether one of the protocols is supported by every member (but the one with id `besides`)."""
+        others = [{p.name for p in member.protocols} for member in self if member.member_id != besides]
+        return any(all(protocol.name in names for names in others) for protocol in protocols)
+
+    def choose_protocol(self) -> str:
+        """Of the protocols that all support, the one that most members like best; of equals, the first asked for."""
+        supported = Counter(name for member in self for name in {p.name for p in member.protocols})
+        shared = {name for name, count in supported.items() if count == len(self)}
+        votes = Counter(next(p.name for p in member.protocols if p.name in shared) for member in self)
+        return votes.most_common(1)[0][0]
+
+    def introduce(self, protocol_name: str | None) -> tuple[JoinedMember, ...]:
+        """What the leader needs to know of everybody."""
+        return tuple(JoinedMember(m.member_id, m.instance_id, m.metadata(protocol_name)) for m in self)

@@ -1,0 +1,127 @@
+"""What goes into a group's state machine and what comes out: plain values, no clock, no sockets.
+
+Place: between the handlers, which know versions and fields, and group.py, which knows the rules.
+A token stands for a request that waits for its answer; the state machine hands it back untouched.
+Refusals are values: Kafka's codes, one to one. Times are seconds of the clock's monotonic().
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from agent.groups.saved import SavedGroup
+
+NO_GENERATION = -1
+Token = Hashable
+
+
+class GroupState(enum.Enum):
+    """Kafka's names, as its admin tools show them."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    """Members are asked to join again; whoever did waits for the others."""
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    """Everybody has the new generation; they wait for the leader's assignment."""
+    STABLE = "Stable"
+    DEAD = "Dead"
+    """This agent does not coordinate the group any more."""
+
+
+class MemberProtocol(NamedTuple):
+    """An assignor that a member supports, with the member's own opaque bytes for it."""
+
+    name: str
+    metadata: bytes
+
+
+class MemberRef(NamedTuple):
+    """How a member names itself; `instance_id` for static members (KIP-345)."""
+
+    member_id: str
+    instance_id: str | None = None
+    generation: int = NO_GENERATION
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """`id_required`: the client can be told its member id first (KIP-394). `can_skip_assignment`: JoinGroup v9."""
+
+    member: MemberRef
+    client_id: str
+    client_host: str
+    session_timeout: float
+    rebalance_timeout: float
+    protocol_type: str
+    protocols: tuple[MemberProtocol, ...]
+    id_required: bool = True
+    can_skip_assignment: bool = True
+
+
+class JoinedMember(NamedTuple):
+    """What the leader gets to know of each member."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAnswer:
+    """`members` is for the leader only. With `skip_assignment` the leader keeps the assignment as it is."""
+
+    code: ErrorCode
+    member_id: str
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader_id: str = ""
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRequest:
+    """`assignments` (member id -> opaque bytes) are the leader's; None: the client did not say which protocol."""
+
+    member: MemberRef
+    assignments: dict[str, bytes]
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAnswer:
+    code: ErrorCode
+    assignment: bytes = b""
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+
+
+class Reply(NamedTuple):
+    """The request behind `token` gets this answer now."""
+
+    token: Token
+    answer: JoinAnswer | SyncAnswer
+
+
+class Save(NamedTuple):
+    """Store `state`, in the order of `revision`, then call `Group.saved`: answers may wait for it."""
+
+    revision: int
+    state: SavedGroup
+
+
+Effect = Reply | Save
+
+
+class Departure(NamedTuple):
+    """One member's answer to a LeaveGroup."""
+
+    member: MemberRef
+    code: ErrorCode
