@@ -165,11 +165,13 @@ class Committer:
     def _halve(self, group: list[StagedFile], error: InvalidError) -> None:
         """The call itself is wrong: look for the one file that makes it so. The metastore is well, so do not pause."""
         self._failures = 0
-        if len(group) == 1:
+        if len(group) > 1:
+            self._files_max = len(group) // 2
+            self._put_back(group)
+        elif group[0].is_in_doubt:
+            self._acknowledger.left_unknown(group[0])
+        else:
             self._acknowledger.failed(group[0], not_stored(f"refused by the metastore: {error}"))
-            return
-        self._files_max = len(group) // 2
-        self._put_back(group)
 
     def _try_later(self, group: list[StagedFile]) -> None:
         """This call did nothing; an earlier one may have."""

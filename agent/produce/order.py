@@ -24,6 +24,7 @@ class FlushOrder:
         self._files: dict[StagedFile, None] = {}
         self._last: dict[Stream, StagedFile] = {}
         """The newest unsettled file of each stream."""
+        self._flushes = 0
 
     def __len__(self) -> int:
         return len(self._files)
@@ -35,6 +36,8 @@ class FlushOrder:
     def append(self, file: StagedFile) -> None:
         """A buffer was closed."""
         self._files[file] = None
+        self._flushes += 1
+        file.flush_number = self._flushes
         for stream in file.streams:
             before = self._last.get(stream)
             if before is not None:
@@ -42,15 +45,25 @@ class FlushOrder:
             self._last[stream] = file
 
     def settle(self, file: StagedFile) -> None:
-        """Every batch of the file has its answer: whoever waited for it may go."""
+        """Every batch of the file has its answer. Whoever waited for it now waits for what it waited for itself."""
         file.state = FileState.SETTLED
         del self._files[file]
         for stream in file.streams:
             if self._last.get(stream) is file:
-                del self._last[stream]
+                self._forget_last(stream, file)
         for later in self._files:
-            later.predecessors.discard(file)
+            if file in later.predecessors:
+                later.predecessors.remove(file)
+                later.predecessors |= file.predecessors
         file.predecessors.clear()
+
+    def _forget_last(self, stream: Stream, file: StagedFile) -> None:
+        """A file that fails may be settled before its predecessors: then the newest of those is the last."""
+        before = [earlier for earlier in file.predecessors if stream in earlier.streams]
+        if before:
+            self._last[stream] = max(before, key=lambda earlier: earlier.flush_number)
+        else:
+            del self._last[stream]
 
     def behind(self, file: StagedFile) -> list[StagedFile]:
         """The files that were flushed after this one."""

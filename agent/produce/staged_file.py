@@ -105,6 +105,7 @@ class StagedFile:
         "file_id",
         "first_deadline",
         "first_image",
+        "flush_number",
         "is_in_doubt",
         "last_image",
         "predecessors",
@@ -132,6 +133,7 @@ class StagedFile:
         """A commit of it was sent whose outcome is unknown: it may happen at any time, or have happened."""
         self.streams: set[Stream] = set()
         self.predecessors: set[StagedFile] = set()
+        self.flush_number = 0
         self.requests: list[PendingRequest] = []
         self.first_deadline = math.inf
         self.size_bytes = 0

@@ -1,0 +1,93 @@
+"""The active buffer closes after linger or at its size, and never splits a request."""
+
+from __future__ import annotations
+
+import math
+import uuid
+
+import pytest
+
+from agent.produce.buffer import ActiveBuffer
+from agent.produce.pending import PendingRequest
+from agent.produce.staged_file import Arrival, FlushReason
+from agent.protocol.produce_codec import ProducePartition, ProducePartitionReply, ProduceRequest, ProduceTopic
+from storage.records.header import read_header
+from tests.storage.batches import plain_batch
+
+BATCH = plain_batch(1, b"x" * 100)
+
+
+async def _request(deadline: float = 30.0) -> PendingRequest:
+    produce = ProduceRequest(None, -1, 0, [ProduceTopic("t", None, [ProducePartition(0, None)])])
+    return PendingRequest(produce, by_id=False, appended_at=0.0, deadline=deadline)
+
+
+def _arrival(request: PendingRequest, key: int = 1, owner: int = -2) -> Arrival:
+    reply = ProducePartitionReply(key)
+    return Arrival(uuid.UUID(int=9), key, key, 0, owner, memoryview(BATCH), read_header(BATCH), request, reply)
+
+
+@pytest.mark.requirement("W2")
+async def test_linger_counts_from_the_first_batch_however_many_follow() -> None:
+    buffer = ActiveBuffer(linger_s=0.1, flush_bytes=1 << 20)
+    assert buffer.due_at == math.inf
+    request = await _request()
+    assert buffer.add(request, [_arrival(request)], 5, now=10.0)
+    assert not buffer.add(request, [_arrival(request)], 5, now=10.09)
+    assert buffer.due_at == pytest.approx(10.1)
+
+
+async def test_a_size_is_reached_by_whole_requests() -> None:
+    buffer = ActiveBuffer(linger_s=0.1, flush_bytes=2 * len(BATCH))
+    request = await _request()
+    buffer.add(request, [_arrival(request)], 5, now=0.0)
+    assert not buffer.is_full
+    buffer.add(request, [_arrival(request, key) for key in (1, 2, 3)], 5, now=0.0)
+    assert buffer.is_full
+    file = buffer.close(FlushReason.SIZE, 0.0)
+    assert file is not None
+    assert file.trace.batch_count == 4
+    assert file.size_bytes == 4 * len(BATCH)
+
+
+async def test_closing_starts_over() -> None:
+    buffer = ActiveBuffer(linger_s=0.1, flush_bytes=1)
+    assert buffer.close(FlushReason.DRAIN, 0.0) is None
+    request = await _request()
+    buffer.add(request, [_arrival(request)], 5, now=1.0)
+    first = buffer.close(FlushReason.LINGER, 1.1)
+    assert first is not None
+    assert (first.trace.opened_at, first.trace.closed_at, first.trace.reason) == (1.0, 1.1, FlushReason.LINGER)
+    assert not buffer.is_full
+    assert buffer.due_at == math.inf
+    assert buffer.add(request, [_arrival(request)], 6, now=2.0)
+
+
+async def test_removing_streams_leaves_the_others_in_order() -> None:
+    buffer = ActiveBuffer(linger_s=0.1, flush_bytes=1)
+    request = await _request()
+    arrivals = [_arrival(request, key, owner) for owner in (-2, 77) for key in (1, 2)]
+    buffer.add(request, arrivals, 5, now=0.0)
+    file = buffer.close(FlushReason.SIZE, 0.0)
+    assert file is not None
+    assert file.remove({(77, 3), (78, 1)}) == []
+    assert file.remove({(77, 1)}) == [arrivals[2]]
+    assert file.arrivals == {1: [arrivals[0]], 2: [arrivals[1], arrivals[3]]}
+    assert len(file.remove(file.streams)) == 3
+    assert file.is_empty
+
+
+async def test_only_late_requests_expire() -> None:
+    buffer = ActiveBuffer(linger_s=0.1, flush_bytes=1)
+    soon, late = await _request(deadline=1.0), await _request(deadline=2.0)
+    for request in (soon, late):
+        buffer.add(request, [_arrival(request)], 5, now=0.0)
+    file = buffer.close(FlushReason.SIZE, 0.0)
+    assert file is not None
+    assert file.expire(0.9) == 0
+    assert file.expire(1.0) == 1
+    assert (soon.is_answered, late.is_answered) == (True, False)
+    assert file.expire(1.5) == 0
+    assert not file.nobody_waits
+    assert file.expire(2.0) == 1
+    assert file.nobody_waits
