@@ -6,10 +6,10 @@ decorator's, where it is paced and counted. What is left is harmless: aiohttp re
 when its connection broke, and botocore sends it on when the bucket lies in another region.
 If the process dies here nothing is lost: connections close.
 
-Cost (load/bench_store.py prints it): as aioboto3 comes, a PUT's body is hashed twice in Python's loop.
-`when_required` and `payload_signing_enabled=False` together end that, over http and https alike; the
-first alone makes botocore sign the body with SHA-256 instead. What they gave up is put back at a
-fortieth of the price: S3Store sends the body's CRC32C (hardware), which S3 checks before it answers.
+Cost (load/bench_store.py prints it): as aioboto3 comes, it signs a PUT's body with SHA-256 over http, and
+takes its CRC32 over both. `payload_signing_enabled=False` ends the first; that S3Store sends a CRC32C of
+its own ends the second, over http and https alike, for a fraction of the price (it is done in hardware),
+and S3 checks it before it answers. Ranges are not checked on arrival: every batch carries its own CRC.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ def new_client(options: S3Options) -> AbstractAsyncContextManager[Any]:
             read_timeout=options.request_timeout_s,
             max_pool_connections=options.max_connections,
             retries={"total_max_attempts": 1},
-            request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             s3={
                 "addressing_style": "path" if options.path_style else "auto",

@@ -68,6 +68,11 @@ def test_each_range_gets_its_own_bytes(ranges: list[ByteRange], gap: int) -> Non
     asyncio.run(read())
 
 
+def test_the_gap_is_the_most_that_is_read_for_nothing() -> None:
+    assert merge_ranges([ByteRange(0, 5), ByteRange(15, 1)], 10) == [ByteRange(0, 16)]
+    assert merge_ranges([ByteRange(0, 5), ByteRange(16, 1)], 10) == [ByteRange(0, 5), ByteRange(16, 1)]
+
+
 async def test_near_ranges_are_one_request_and_far_ones_are_not() -> None:
     inner = CountingStore()
     await inner.put("k", bytes(5_000_000))
