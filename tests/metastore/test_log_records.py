@@ -140,7 +140,6 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
 ]
 
 
-@pytest.mark.requirement("C2")
 @pytest.mark.parametrize(("record", "golden"), GOLDEN, ids=lambda value: type(value).__name__)
 def test_bytes_are_frozen(record: MetadataRecord, golden: str) -> None:
     data = bytes.fromhex(golden)
@@ -148,7 +147,6 @@ def test_bytes_are_frozen(record: MetadataRecord, golden: str) -> None:
     assert decode_record(data) == record
 
 
-@pytest.mark.requirement("C2")
 def test_all_fifteen_types_are_there_under_their_numbers() -> None:
     assert [cls.record_type for cls in record_types()] == list(range(15))
     assert {type(record) for record, _ in GOLDEN} == set(record_types())
@@ -191,7 +189,6 @@ def _instances(cls: type) -> st.SearchStrategy[Any]:
 ANY_RECORD = st.sampled_from(record_types()).flatmap(_instances)
 
 
-@pytest.mark.requirement("C2")
 @settings(max_examples=300)
 @given(ANY_RECORD)
 def test_what_was_encoded_is_decoded(record: MetadataRecord) -> None:
@@ -219,13 +216,11 @@ def test_any_bytes_give_a_record_or_a_named_error(body: bytes, record_type: int)
     assert record.record_type == record_type
 
 
-@pytest.mark.requirement("C2")
 def test_tagged_fields_of_a_newer_writer_are_skipped() -> None:
     newer = bytes.fromhex(f"000200 04626172 {ID_HEX} 03 05 02 beef 904e 04 00000003 ffff03 00")
     assert decode_record(newer) == TopicRecord(topic_name="bar", topic_id=ID, initial_partition_count=3)
 
 
-@pytest.mark.requirement("C2")
 @pytest.mark.parametrize(
     ("data", "named"),
     [
