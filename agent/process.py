@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from typing import Any, Self
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -22,6 +23,7 @@ from agent.dispatch import Dispatcher
 from agent.fetch.service import FetchService
 from agent.groups.handlers import GroupHandlers
 from agent.handlers import register_handlers
+from agent.housekeeping import keep_house
 from agent.http.app import make_app
 from agent.http.server import HttpServer, ask
 from agent.listener.host import Limits
@@ -51,9 +53,11 @@ class Agent:
         clock: Clock,
         rng: random.Random,
         registry: CollectorRegistry = REGISTRY,
+        on_settled: Callable[[FileTrace], None] = lambda trace: None,
     ) -> None:
+        """`on_settled` hears when things happened to each flushed file: for load reports."""
         self.settings = settings
-        self.on_settled: list[Any] = []
+        self._on_settled = on_settled
         self._store, self._metastore, self._clock, self._rng = store, metastore, clock, rng
         self._registry = registry
         self._loop = asyncio.get_running_loop()
@@ -66,12 +70,17 @@ class Agent:
         self._background: set[asyncio.Task[None]] = set()
 
     @classmethod
-    async def open(cls, settings: Settings) -> Self:
+    async def open(
+        cls,
+        settings: Settings,
+        on_settled: Callable[[FileTrace], None] = lambda trace: None,
+        registry: CollectorRegistry = REGISTRY,
+    ) -> Self:
         """Connect to metastore and bucket; errors as PostgresMetastore.open and open_store."""
         clock, rng = SystemClock(), random.Random()
         store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
         metastore = await PostgresMetastore.open(settings.metastore_url, settings)
-        return cls(settings, store, metastore, clock, rng)
+        return cls(settings, store, metastore, clock, rng, registry, on_settled)
 
     async def start(self) -> None:
         """Listen, join the cluster, then serve. Raises what kept it out."""
@@ -85,6 +94,7 @@ class Agent:
         await self._produce.start()
         await self.cluster.start()
         self._spawn(watch_loop_lag(self._clock, self._registry))
+        self._spawn(keep_house(self._metastore, self._clock, self._rng))
         self._dispatcher.warm_up()
         self._serving.set()
         logger.info("agent started: %s", self.ready_line())
@@ -206,7 +216,7 @@ class Agent:
                 on_flushed=self._fetch.on_flushed,
                 on_committed=self._fetch.on_committed,
                 on_fenced=cluster.membership.check_now,
-                on_settled=self._settled,
+                on_settled=self._on_settled,
             ),
             self._registry,
         )
@@ -227,10 +237,6 @@ class Agent:
         if not self._serving.is_set():
             await self._serving.wait()
         return await self._dispatcher.handle(request)
-
-    def _settled(self, trace: FileTrace) -> None:
-        for listener in self.on_settled:
-            listener(trace)
 
     def _advertised_port(self) -> int:
         return self.settings.advertised_port or self.kafka_port

@@ -1,0 +1,178 @@
+"""What an agent costs and how long it takes: CPU per GB, acknowledgement over its floor, five in flight.
+
+`python -m load.bench_agent`. The agent runs in this process with a real Postgres beside it; the load
+comes from another process (load.raw_producer) and the bucket is a sink that swallows PUTs
+(load.http_sink), so this process's CPU is the agent's. The floor of an acknowledgement is what its
+request waited in the buffer, plus its file's PUT, plus its commit, each measured inside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from agent.process import Agent
+from agent.produce.staged_file import FileTrace
+from config.settings import Settings
+from load.bench_store import sink
+from load.percentiles import percentile
+from metastore.postgres.embedded import EmbeddedPostgres
+from metastore.postgres.migrate import migrate
+from metastore.postgres.store import PostgresMetastore
+from metastore.values import NewTopic
+
+PARTITIONS = 12
+TOPIC = "bench"
+
+
+class Bench:
+    """One agent; `traces` collects the files that it settled."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.traces: list[FileTrace] = []
+
+    async def __aenter__(self) -> Bench:
+        metastore = await PostgresMetastore.open(self.settings.metastore_url, self.settings)
+        topic_id = uuid.uuid4()
+        while not await metastore.create_topics(
+            await metastore.metadata_head(), [NewTopic(f"{TOPIC}-{topic_id}", topic_id, PARTITIONS, {})]
+        ):
+            continue
+        self._topic = f"{TOPIC}-{topic_id}"
+        self._first_producer_id = (await metastore.allocate_producer_ids(100))[0]
+        await metastore.close()
+        self._agent = await Agent.open(self.settings, self.traces.append, CollectorRegistry())
+        await self._agent.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._agent.stop()
+
+    async def load(self, *, idempotent: bool = False, **flags: object) -> dict[str, Any]:
+        """Run the generator; its summary, with `cpu_seconds` of this process while it ran."""
+        del self.traces[:]
+        if idempotent:
+            flags["first_producer_id"] = self._first_producer_id
+            self._first_producer_id += 50
+        arguments = [part for name, value in flags.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+        started = time.process_time()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "load.raw_producer", "--port", str(self._agent.kafka_port), "--topic", self._topic,
+            "--partitions", str(PARTITIONS), *arguments, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        output, _ = await process.communicate()
+        spent = time.process_time() - started
+        summary: dict[str, Any] = json.loads(output)
+        if summary["errors"]:
+            raise RuntimeError(f"the agent answered with errors: {summary['errors']}")
+        return summary | {"cpu_seconds": spent}
+
+    def floors(self) -> list[float]:
+        """Per request: wait in the buffer + PUT + commit, in seconds."""
+        return [
+            (trace.closed_at - appended_at) + (trace.stored_at - trace.put_started_at) + _commit_seconds(trace)
+            for trace in self.traces
+            for appended_at in trace.appended_at
+        ]
+
+
+def _commit_seconds(trace: FileTrace) -> float:
+    return trace.settled_at - trace.commit_started_at
+
+
+async def bench_cpu(url: str, bucket_url: str, seconds: float) -> None:
+    """CPU seconds per 10^9 bytes produced."""
+    async with Bench(_settings(url, bucket_url, linger_ms=100)) as bench:
+        for request_bytes in (64 * 1024, 16 * 1024):
+            await bench.load(request_bytes=request_bytes, seconds=1)
+            result = await bench.load(request_bytes=request_bytes, seconds=seconds, connections=8, inflight=8)
+            gigabytes = result["bytes"] / 1e9
+            scheme = bucket_url.partition(":")[0]
+            print(
+                f"cpu       {scheme:5} {request_bytes // 1024:3} KiB requests  "
+                f"{result['cpu_seconds'] / gigabytes:5.2f} s/GB  "
+                f"({gigabytes / result['seconds'] * 1000:,.0f} MB/s, {len(bench.traces)} files)",
+                flush=True,
+            )
+
+
+async def bench_latency(url: str, bucket_url: str, seconds: float) -> None:
+    """Acknowledgement over its floor at moderate load."""
+    for linger_ms in (25, 100):
+        async with Bench(_settings(url, bucket_url, linger_ms=linger_ms)) as bench:
+            await bench.load(request_bytes=16 * 1024, seconds=1, rate=200)
+            result = await bench.load(request_bytes=16 * 1024, seconds=seconds, rate=400, connections=4, inflight=20)
+            floors = bench.floors()
+            for percent in (50, 99):
+                seen, floor = percentile(result["latencies"], percent), percentile(floors, percent)
+                print(
+                    f"ack       linger {linger_ms:3} ms  p{percent}  {seen * 1000:6.1f} ms"
+                    f"  floor {floor * 1000:6.1f} ms  ratio {seen / floor:4.2f}",
+                    flush=True,
+                )
+
+
+async def bench_five_in_flight(url: str, bucket_url: str, seconds: float) -> None:
+    """One idempotent producer with 5 requests in flight, against 5 / (mean wait + PUT + commit)."""
+    async with Bench(_settings(url, bucket_url, linger_ms=25)) as bench:
+        await bench.load(request_bytes=1_024, seconds=1, idempotent=True)
+        result = await bench.load(request_bytes=1_024, seconds=seconds, connections=1, inflight=5, idempotent=True)
+        rate, bound = result["requests"] / result["seconds"], 5 / statistics.mean(bench.floors())
+        print(f"in flight 1 idempotent producer  {rate:6.1f} requests/s  bound {bound:6.1f}  ratio {rate / bound:4.2f}")
+
+
+def _settings(url: str, bucket_url: str, *, linger_ms: int) -> Settings:
+    return Settings(
+        metastore_url=url,
+        bucket="s3://bucket/bench",
+        s3_endpoint=bucket_url,
+        s3_region="us-east-1",
+        s3_path_style=True,
+        kafka_port=0,
+        http_port=0,
+        linger_ms=linger_ms,
+        cache_bytes=0,
+    )
+
+
+@contextmanager
+def _postgres() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
+        Path(directory).chmod(0o711)
+        with EmbeddedPostgres(Path(directory)) as url:
+            migrate(url)
+            yield url
+
+
+def main() -> None:
+    """Run all three."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=10, help="of each load")
+    seconds = parser.parse_args().seconds
+    os.environ.setdefault("AWS_ACCESS_KEY_ID", "bench")
+    os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "bench")
+    with _postgres() as url, tempfile.TemporaryDirectory() as directory:
+        for scheme in ("http", "https"):
+            with sink(scheme, Path(directory)) as bucket_url:
+                asyncio.run(bench_cpu(url, bucket_url, seconds))
+        with sink("http", Path(directory)) as bucket_url:
+            asyncio.run(bench_latency(url, bucket_url, seconds))
+            asyncio.run(bench_five_in_flight(url, bucket_url, seconds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Housekeeping runs for ever, finishes what is large in chunks, and survives a metastore that is away."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from agent.housekeeping import CHUNK_ROWS, INTERVAL_SECONDS, keep_house
+from storage.errors import UnavailableError
+from tests.manual_clock import ManualClock
+
+
+class ScriptedMetastore:
+    """Fault model: the second round fails. 2.5 chunks of expired producers wait in the first."""
+
+    def __init__(self) -> None:
+        self.left = CHUNK_ROWS * 5 // 2
+        self.rotations = 0
+
+    async def rotate_log_slots(self) -> str | None:
+        self.rotations += 1
+        if self.rotations == 4:
+            raise UnavailableError("away")
+        return None
+
+    async def expire_producer_state(self, limit: int) -> int:
+        done = min(limit, self.left)
+        self.left -= done
+        return done
+
+    async def purge_deleted_partitions(self, limit: int) -> int:
+        return 0
+
+
+async def test_works_in_chunks_and_goes_on_after_a_failure() -> None:
+    clock, metastore = ManualClock(), ScriptedMetastore()
+    task = asyncio.create_task(keep_house(metastore, clock, random.Random(7)))
+    await clock.advance(INTERVAL_SECONDS * 1.5)
+    assert (metastore.left, metastore.rotations) == (0, 3), "three chunks in one go"
+    await clock.advance(INTERVAL_SECONDS * 1.5)
+    assert metastore.rotations >= 4
+    await clock.advance(INTERVAL_SECONDS * 1.5)
+    assert metastore.rotations >= 5, "it goes on after the failure"
+    task.cancel()
