@@ -131,7 +131,7 @@ class ProducePipeline:
         if self.stopped:
             raise CloseConnection(f"produce is stopped: {self.stopped}")
         produce = decode_produce(request.body, request.api_version)
-        refusal = refusal_of(request.api_version, produce)
+        refusal = refusal_of(produce)
         if refusal:
             self._metrics.count_refused(refusal, sum(len(topic.partitions) for topic in produce.topics))
             return _respond(request, produce.acks, refuse(produce, *refusal))

@@ -28,15 +28,11 @@ from storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
 
-FIRST_SERVED = 3
-"""Produce versions below carry message formats from before KIP-98."""
 ACKS = (-1, 0, 1)
 
 
-def refusal_of(api_version: int, produce: ProduceRequest) -> Refusal | None:
+def refusal_of(produce: ProduceRequest) -> Refusal | None:
     """Why the request as a whole is refused, if it is."""
-    if api_version < FIRST_SERVED:
-        return Refusal(int(ErrorCode.unsupported_version), f"produce versions from {FIRST_SERVED} on are served")
     if produce.acks not in ACKS:
         return Refusal(int(ErrorCode.invalid_required_acks), f"acks must be -1, 0 or 1: acks={produce.acks}")
     return NO_TRANSACTIONS if produce.transactional_id is not None else None
@@ -65,7 +61,7 @@ class Receiver:
         """Judge every batch of a request that `refusal_of` let pass. Answered at once when none of them does."""
         by_id = request.api_version >= FIRST_BY_ID
         image, missing = await self._image_for(produce, by_id=by_id)
-        now = self._clock.monotonic()
+        now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
         deadline = request.received_at + max(produce.timeout_ms, 0) / 1000
         pending = PendingRequest(produce, by_id=by_id, appended_at=now, deadline=deadline)
         arrivals: list[Arrival] = []
@@ -76,7 +72,7 @@ class Receiver:
                     refusal = missing
                 else:
                     rules = self._rules.rules(image, found)
-                    verdict = judge(partition.records, rules, request.api_version, self._clock.wall_ms())
+                    verdict = judge(partition.records, rules, request.api_version, now_ms)
                     if rules.needs_keys and isinstance(verdict, Accepted):
                         verdict = await keyed(verdict)
                     if isinstance(verdict, Accepted):
@@ -93,7 +89,7 @@ class Receiver:
         image = self._view.image
         code = ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
         missing = Refusal(int(code), "no such topic or partition")
-        if all(_has(image, topic) for topic in produce.topics):
+        if _has_all(image, produce.topics):
             return image, missing
         try:
             return await self._view.catch_up(), missing
@@ -109,10 +105,17 @@ def _find(image: MetadataImage, topic: ProduceTopic) -> TopicImage | None:
     return image.topics_by_name.get(topic.name or "")
 
 
-def _has(image: MetadataImage, topic: ProduceTopic) -> bool:
-    """Whether the image knows the topic and all the partitions that are asked for."""
-    found = _find(image, topic)
-    return found is not None and all(0 <= p.index < len(found.leader_epochs) for p in topic.partitions)
+def _has_all(image: MetadataImage, topics: list[ProduceTopic]) -> bool:
+    """Whether the image knows the topics and all the partitions that are asked for."""
+    for topic in topics:
+        found = _find(image, topic)
+        if found is None:
+            return False
+        count = len(found.leader_epochs)
+        for partition in topic.partitions:  # a loop, for it runs once per batch
+            if not 0 <= partition.index < count:
+                return False
+    return True
 
 
 def _arrival(

@@ -22,7 +22,10 @@ from storage.clock import Clock
 from storage.errors import CorruptError
 from storage.file_id import new_file_id, object_key
 from storage.objects.store import ObjectStore
+from storage.records.header import BatchHeader
 from storage.segment.writer import SegmentWriter
+
+NO_PRODUCER = (-1, -1, -1)
 
 
 class Uploader:
@@ -91,11 +94,22 @@ def _stage(writer: SegmentWriter, arrival: Arrival, leader_epoch: int) -> Staged
         position,
         len(data),
         header.record_count,
-        # A producer may leave the maximum unset.
-        max(header.max_timestamp, header.base_timestamp) if not header.is_log_append_time else header.max_timestamp,
-        header.producer_id,
-        header.producer_epoch,
-        header.base_sequence,
+        _latest_ms(header),
+        *_producer(header),
         leader_epoch,
     )
     return Staged(batch, owner, header.is_log_append_time, request, reply)
+
+
+def _latest_ms(header: BatchHeader) -> int:
+    """A producer may leave the maximum unset; a broker's stamp makes the base meaningless."""
+    if header.is_log_append_time:
+        return header.max_timestamp
+    return max(header.base_timestamp, header.max_timestamp)
+
+
+def _producer(header: BatchHeader) -> tuple[int, int, int]:
+    """(id, epoch, base sequence); without an id clients send anything as the other two."""
+    if header.producer_id < 0:
+        return NO_PRODUCER
+    return header.producer_id, header.producer_epoch, header.base_sequence

@@ -29,6 +29,8 @@ from storage.records.patch import stamp_log_append_time
 
 FIRST_WITH_ZSTD = 7
 """The Produce version from which a client may send zstd (KIP-110)."""
+RECORDS_MAX = 1 << 28
+"""Of one batch. The metastore takes no more, and would refuse the whole file for it."""
 NO_TRANSACTIONS = Refusal(int(ErrorCode.invalid_txn_state), "transactions are not supported")
 """INVALID_TXN_STATE: final in every client, and blames neither the user's rights nor the network."""
 
@@ -99,6 +101,8 @@ def _sound_batch(records: memoryview | None, rules: TopicRules, api_version: int
         if len(split_batches(records)) > 1:
             raise InvalidRecordError("several record batches: each partition of a request takes one") from None
         raise
+    if header.record_count > RECORDS_MAX:
+        raise InvalidRecordError(f"too many records in a batch: records={header.record_count} max={RECORDS_MAX}")
     if api_version < FIRST_WITH_ZSTD and header.codec == Codec.ZSTD:
         raise UnsupportedCodecError(
             f"zstd needs a newer produce version: version={api_version} needed={FIRST_WITH_ZSTD}"

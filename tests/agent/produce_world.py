@@ -238,7 +238,7 @@ def _encode(batches: Batches, version: int, acks: int, timeout_ms: int, transact
 def _decode(frame: bytes, version: int, correlation_id: int) -> dict[tuple[str | uuid.UUID, int], Answer]:
     """Read with kio's generated schema: an opinion of its own about the response's bytes."""
     assert int.from_bytes(frame[:4], "big") == correlation_id
-    kind = schema(0, max(version, 3)).response_type  # kio begins at 3, which looks like 2
+    kind = schema(0, version).response_type
     entity, consumed = entity_reader(kind)(frame, 5 if version >= FIRST_FLEXIBLE else 4)
     assert consumed + (5 if version >= FIRST_FLEXIBLE else 4) == len(frame)
     answers = {}

@@ -193,7 +193,7 @@ async def test_while_the_metastore_is_down_producers_wait_and_lose_nothing() -> 
         assert await bench.log(0) == _texts("a", "b")
 
 
-async def test_a_request_times_out_while_its_file_may_still_be_committed() -> None:
+async def test_a_request_times_out_while_its_file_is_in_doubt_and_still_repeated() -> None:
     async with Bench() as bench:
         sent = await bench.flush(0, "a", timeout_ms=1000)
         bench.call(0).fail(OutcomeUnknownError("lost"))
@@ -202,8 +202,12 @@ async def test_a_request_times_out_while_its_file_may_still_be_committed() -> No
         await bench.world.clock.advance(0.3)
         assert _error(sent) == "request_timed_out"
         assert bench.world.metric("timed_out_total") == 1
+        for _ in range(5):
+            bench.metastore.commits[-1].fail(OutcomeUnknownError("lost"))
+            await bench.world.clock.advance(2.5)
         await bench.metastore.commits[-1].finish()
         await bench.settle()
+        assert len(bench.metastore.commits) == 7
         assert await bench.log(0) == _texts("a")
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from agent.listener.request import CloseConnection
+from agent.produce.validate import RECORDS_MAX
 from metastore.values import BatchOutcome
 from storage.errors import InvalidError, UnavailableError
 from storage.records.codec import Record, decode_records, encode_batch
@@ -57,6 +58,18 @@ async def test_a_bad_batch_gets_its_own_error_and_its_neighbours_go_on(data: byt
         assert [answers["t", index].error for index in (0, 2)] == ["none", "none"]
         assert [len(await world.log_of(topic.key(index) or 0)) for index in range(3)] == [1, 0, 1]
         assert world.metric("refused_total", error=error) == 1
+
+
+async def test_more_records_than_the_metastore_takes_are_refused_here() -> None:
+    room = plain_batch(9, b"x" * 8000)  # unpacked by zstd, it could hold that many
+    count = RECORDS_MAX + 1
+    async with ProduceWorld() as world:
+        world.create_topic("t")
+        data = forge(room, attributes=Codec.ZSTD, record_count=count, last_offset_delta=count - 1)
+        answers = await world.produce(world.connect(), {"t": {0: data}})
+        assert answers is not None
+        assert answers["t", 0].error == "invalid_record"
+        assert "too many records" in (answers["t", 0].message or "")
 
 
 async def test_a_request_without_a_single_good_batch_is_answered_at_once() -> None:
@@ -128,7 +141,6 @@ async def test_catching_up_does_not_let_a_later_request_overtake() -> None:
         ({"acks": 2}, "invalid_required_acks"),
         ({"acks": -2}, "invalid_required_acks"),
         ({"transactional_id": "tx"}, "invalid_txn_state"),
-        ({"version": 2}, "unsupported_version"),
     ],
 )
 async def test_a_request_that_cannot_be_served_is_refused_whole(fields: dict[str, object], error: str) -> None:

@@ -1,0 +1,56 @@
+"""No header that a client can make up spoils a commit for the other clients of the same file."""
+
+from __future__ import annotations
+
+import uuid
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.produce.pending import PendingRequest
+from agent.produce.staged_file import Arrival, StagedFile
+from agent.produce.upload import lay_out
+from agent.produce.validate import RECORDS_MAX, Accepted, TopicRules, judge
+from agent.protocol.produce_codec import ProducePartitionReply, ProduceRequest
+from metastore.postgres import staging
+from metastore.values import FileCommit
+from storage.records.compression import Codec
+from tests.storage.batches import forge, plain_batch
+
+INT16 = st.one_of(st.sampled_from([-(2**15), -2, -1, 0, 1, 2**15 - 1]), st.integers(-(2**15), 2**15 - 1))
+INT32 = st.one_of(st.sampled_from([-(2**31), -2, -1, 0, 1, 2**31 - 1]), st.integers(-(2**31), 2**31 - 1))
+INT64 = st.one_of(st.sampled_from([-(2**63), -2, -1, 0, 1, 2**63 - 1]), st.integers(-(2**63), 2**63 - 1))
+COUNT = st.one_of(st.sampled_from([1, RECORDS_MAX, RECORDS_MAX + 1, 2**31 - 1]), INT32)
+ROOMY = plain_batch(9, b"x" * 8000)
+"""By its size it may unpack, if it were zstd, to more records than the metastore takes."""
+RULES = TopicRules(max_bytes=1 << 20, stamps_append_time=False, needs_keys=False)
+
+
+@given(
+    count=COUNT,
+    attributes=st.sampled_from([0, 0, Codec.ZSTD, Codec.ZSTD, Codec.GZIP, 0x10, 0x20, -1]),
+    fields=st.fixed_dictionaries(
+        {
+            "base_offset": INT64,
+            "leader_epoch": INT32,
+            "base_timestamp": INT64,
+            "max_timestamp": INT64,
+            "producer_id": st.one_of(st.just(-1), INT64),
+            "producer_epoch": INT16,
+            "base_sequence": INT32,
+        }
+    ),
+)
+@settings(max_examples=300)
+async def test_what_passes_validation_the_metastore_takes(count: int, attributes: int, fields: dict[str, int]) -> None:
+    """The metastore refuses whole calls for a number out of range (see metastore/postgres/staging.py)."""
+    delta = max(count - 1, -(2**31))
+    data = memoryview(forge(ROOMY, record_count=count, last_offset_delta=delta, attributes=attributes, **fields))
+    verdict = judge(data, RULES, 9, 0)
+    if isinstance(verdict, Accepted):
+        request = PendingRequest(ProduceRequest(None, -1, 0, []), by_id=False, appended_at=0.0, deadline=0.0)
+        reply = ProducePartitionReply(0)
+        file = StagedFile(0.0, 0)
+        file.add(request, [Arrival(uuid.UUID(int=1), 0, 1 << 24, 0, -2, *verdict, request, reply)], 0)
+        size = len(lay_out(file))
+        staging.Staged([FileCommit(uuid.UUID(int=7), size, [entry.batch for entry in file.staged])])
