@@ -29,6 +29,9 @@ from storage.objects.keys import check_key
 CONNECT_TIMEOUT_S_MAX = 3.0
 """A connection that is not up by then is tried elsewhere; requests have their own, longer limit."""
 
+USER_AGENT = "headrace"
+"""Names us in the bucket's access logs; botocore would compose its own for every request, at 15 % of its cost."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Options:
@@ -62,6 +65,7 @@ def new_client(options: S3Options) -> AbstractAsyncContextManager[Any]:
             read_timeout=options.request_timeout_s,
             max_pool_connections=options.max_connections,
             retries={"total_max_attempts": 1},
+            user_agent=USER_AGENT,
             response_checksum_validation="when_required",
             s3={
                 "addressing_style": "path" if options.path_style else "auto",
