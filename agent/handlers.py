@@ -51,12 +51,7 @@ def register_handlers(
         ApiKey.DESCRIBE_CLUSTER: DescribeCluster(cluster),
         ApiKey.FIND_COORDINATOR: FindCoordinator(cluster),
         ApiKey.INIT_PRODUCER_ID: InitProducerId(ProducerIds(metastore)),
-        ApiKey.JOIN_GROUP: groups.join_group,
-        ApiKey.SYNC_GROUP: groups.sync_group,
-        ApiKey.HEARTBEAT: groups.heartbeat,
-        ApiKey.LEAVE_GROUP: groups.leave_group,
-        ApiKey.OFFSET_COMMIT: groups.offset_commit,
-        ApiKey.OFFSET_FETCH: groups.offset_fetch,
     }
     for api_key, handler in table.items():
         dispatcher.register(api_key, handler)
+    groups.register(dispatcher)

@@ -17,7 +17,7 @@ async function produce() {
     await producer.send({ topic, messages, acks: -1, compression: CompressionTypes.GZIP });
   }
   await producer.disconnect();
-  console.log(JSON.stringify({ records: count }));
+  return { records: count };
 }
 
 async function consume() {
@@ -34,10 +34,10 @@ async function consume() {
     }).catch(reject);
   });
   await consumer.disconnect();
-  console.log(JSON.stringify({ records: values.length, values }));
+  return { records: values.length, values };
 }
 
 (mode === "produce" ? produce() : consume()).then(
-  () => process.exit(0),
+  (result) => process.stdout.write(JSON.stringify(result), () => process.exit(0)),
   (error) => { console.error(error); process.exit(1); },
 );
