@@ -1,0 +1,340 @@
+"""One history of commits, told to the reference model and to Postgres; every answer must be the same.
+
+Place: run by test_commit_machine.py (must pass) and test_commit_bugs.py (must fail, on planted bugs).
+Fault model: anything that producers, agents and sweepers may do, in any order, but one call at a time
+(tests/metastore/test_commit_concurrency.py has the rest). All examples share one database: each makes
+topics and agents of its own, so what is left of others is history, as in real life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections import defaultdict
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from config.settings import Settings
+from metastore.postgres.store import PostgresMetastore
+from metastore.values import (
+    Extent,
+    ExtentQuery,
+    FeedKind,
+    FeedRow,
+    FileAnswer,
+    FileCommit,
+    OffsetQuery,
+    StagedBatch,
+)
+from storage.file_id import new_file_id
+from tests.metastore.sessions import create, delete, join, new_topic
+from tests.model.metastore_model import ModelMetastore
+from tests.properties.commit_intents import FORGOTTEN, YOUNG, Intent, Sent, births, calls, intents
+
+T = TypeVar("T")
+
+DAY_MS = 86_400_000
+
+
+class CommitMachine(RuleBasedStateMachine):
+    """Drives both; `store` lives as long as `runner`, over many examples."""
+
+    def __init__(self, runner: asyncio.Runner, store: PostgresMetastore) -> None:
+        super().__init__()
+        self.runner = runner
+        self.store = store
+        self.model = ModelMetastore(shards=store.commit_shards)
+        self.rng = random.Random(0)
+        self.topics: dict[int, uuid.UUID] = {}
+        self.keys: list[int] = []
+        self.sent: dict[tuple[int, int], Sent] = {}
+        self.files: list[FileCommit] = []
+        self.view: dict[int, list[Extent]] = defaultdict(list)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it on the pool's loop."""
+        return self.runner.run(work)
+
+    def sql(self, text: str, **parameters: Any) -> None:
+        """What other parts of the metastore will do to these tables."""
+
+        async def execute() -> None:
+            async with self.store.pool.connection() as connection:
+                await connection.execute(text.encode(), parameters)
+
+        self.run(execute())
+
+    # -- set-up
+
+    @initialize()
+    def begin(self) -> None:
+        self.agent = self.run(join(self.store))
+        self.model.register_agent(*self.agent)
+        page = self.run(self.store.poll_feed({}))
+        self.origin = page.heads
+        self.positions = dict(page.heads)
+        for first, age_ms in ((YOUNG, 0), (FORGOTTEN, 2 * DAY_MS)):
+            self.model.producer_id_blocks.append((range(first, first + 10), self.model.clock.wall_ms() - age_ms))
+            self.sql(
+                "INSERT INTO producer_id_blocks SELECT %(first)s, %(first)s + 9,"
+                " clock_timestamp() - %(age)s * interval '1 ms' ON CONFLICT DO NOTHING",
+                first=first,
+                age=age_ms,
+            )
+        self.make_topic(2)
+
+    # -- topics and agents
+
+    @rule(partitions=st.integers(1, 3))
+    @precondition(lambda self: len(self.topics) < 3)
+    def make_topic(self, partitions: int) -> None:
+        topic = new_topic(f"topic-{uuid.uuid4()}", partitions)
+        image = self.run(create(self.store, topic))
+        number = image.topics_by_id[topic.topic_id].topic_number
+        self.topics[number] = topic.topic_id
+        self.keys += self.model.create_topic(number, partitions)
+
+    @rule(which=st.integers(0, 2))
+    @precondition(lambda self: len(self.topics) > 1)
+    def delete_topic(self, which: int) -> None:
+        number = sorted(self.topics)[which % len(self.topics)]
+        self.run(delete(self.store, self.topics.pop(number)))
+        self.model.delete_topic(number)
+
+    @rule(which=st.integers(0, 5))
+    def raise_leader_epoch(self, which: int) -> None:
+        key = self.live_key(which)
+        self.model.set_leader_epoch(key, self.model.partitions[key].leader_epoch + 1)
+        self.sql("UPDATE partitions SET leader_epoch = leader_epoch + 1 WHERE partition_key = %(key)s", key=key)
+
+    @rule(which=st.integers(0, 5), portion=st.floats(0, 1))
+    def move_log_start(self, which: int, portion: float) -> None:
+        key = self.live_key(which)
+        partition = self.model.partitions[key]
+        offset = partition.log_start_offset + int(portion * (partition.high_watermark - partition.log_start_offset))
+        self.model.move_log_start(key, offset)
+        self.sql(
+            "WITH moved AS (UPDATE partitions SET log_start_offset = %(offset)s"
+            " WHERE partition_key = %(key)s RETURNING shard),"
+            " gone AS (DELETE FROM extents WHERE partition_key = %(key)s AND last_offset < %(offset)s)"
+            " SELECT append_feed(shard, 1::smallint, int8send(%(key)s) || int8send(%(offset)s)) FROM moved",
+            key=key,
+            offset=offset,
+        )
+
+    @rule()
+    def fence_agent(self) -> None:
+        """Its commits are refused from now on, but for what is committed already; then it comes back."""
+        file = self.new_file([Intent(0, -1, "next", 0, 1, 1, False, "nothing")])
+        self.model.fence_agent(self.agent.node_id)
+        self.run(self.store.unregister_agent(*self.agent))
+        self.commit([file, *self.files[-1:]])
+        self.agent = self.run(join(self.store, self.agent.node_id))
+        self.model.register_agent(*self.agent)
+        self.commit([file])
+
+    @rule()
+    def expire_producers(self) -> None:
+        self.model.expire_producers()
+        self.sql("DELETE FROM producer_state WHERE partition_key = ANY (%(keys)s)", keys=self.keys)
+
+    def live_key(self, which: int) -> int:
+        keys = sorted(self.model.partitions)
+        return keys[which % len(keys)]
+
+    # -- commits
+
+    @rule(call=calls, birth=births)
+    def commit_new(self, call: list[list[Intent]], birth: str) -> None:
+        self.synchronise_producers()
+        self.commit([self.new_file(batches, birth) for batches in call])
+
+    @rule(
+        partition=st.integers(0, 3),
+        producer=st.sampled_from([YOUNG, FORGOTTEN]),
+        records=st.lists(st.integers(1, 3), min_size=4, max_size=8),
+        per_call=st.integers(1, 8),
+        bump=st.integers(1, 8),
+        again=st.sampled_from(["repeat", "ghost"]),
+        back=st.integers(0, 6),
+        between=st.booleans(),
+    )
+    def commit_stream(
+        self,
+        partition: int,
+        producer: int,
+        records: list[int],
+        per_call: int,
+        bump: int,
+        again: str,
+        back: int,
+        between: bool,
+    ) -> None:
+        """A producer goes on as it should, over the end of the sequences or into a new epoch, and repeats a batch."""
+        self.synchronise_producers()
+        moves = ["wrap" if producer == FORGOTTEN else "next", *["next"] * 7]
+        moves[bump:] = ["bump", *moves[bump + 1 :]] if bump < 8 else []
+
+        def intend(move: str, count: int) -> Intent:
+            return Intent(partition, producer, move, back, count, 1, False, "nothing")
+
+        stream = [intend(move, count) for move, count in zip(moves, records, strict=False)]
+        for first in range(0, len(stream), per_call):
+            self.commit([self.new_file(stream[first : first + per_call])])
+        last = [intend("next", 1), intend(again, 1), intend("next", 1)]
+        self.commit([self.new_file(last if between else last[1:2])])
+
+    @rule(call=calls, which=st.integers(0, 20), first=st.booleans())
+    @precondition(lambda self: self.files)
+    def commit_again(self, call: list[list[Intent]], which: int, first: bool) -> None:
+        """A file whose answer was lost, alone or in a group with new ones."""
+        self.synchronise_producers()
+        again = self.files[which % len(self.files)]
+        others = [self.new_file(batches) for batches in call[1:]]
+        self.commit([again, *others] if first else [*others, again])
+
+    @rule(batches=st.lists(intents, min_size=1, max_size=3), sweeper_first=st.booleans())
+    def condemn(self, batches: list[Intent], sweeper_first: bool) -> None:
+        """The sweeper takes a file for garbage, before or after its commit."""
+        file = self.new_file(batches)
+        if not sweeper_first:
+            self.commit([file])
+        self.model.condemn(file.file_id)
+        self.sql(
+            "INSERT INTO segment_files VALUES (%(id)s, 1, 0, 0, clock_timestamp()) ON CONFLICT DO NOTHING",
+            id=file.file_id,
+        )
+        self.commit([file, self.new_file(batches)])
+
+    def commit(self, files: Sequence[FileCommit]) -> list[FileAnswer]:
+        """Commit through both."""
+        expected = self.run(self.model.commit_files(*self.agent, files))
+        found = self.run(self.store.commit_files(*self.agent, files))
+        assert found == expected
+        self.files += [file for file in files if file not in self.files]
+        return found
+
+    def new_file(self, batches: list[Intent], birth: str = "now") -> FileCommit:
+        """A file that carries out the intents."""
+        born_ms = self.model.clock.wall_ms() + {"now": 0, "old": -3_700_000, "future": 700_000}[birth]
+        staged: list[StagedBatch] = []
+        end = 0
+        for intent in batches:
+            position = end + (5 if intent.gap else 0)
+            staged.append(self.stage(intent, position))
+            end = position + staged[-1].length
+        return FileCommit(new_file_id(born_ms, self.rng), end + 100, staged)
+
+    def stage(self, intent: Intent, position: int) -> StagedBatch:
+        key = self.keys[intent.partition % len(self.keys)]
+        epoch, sequence, records = intent.next_batch(self.sent.setdefault((key, intent.producer), Sent(0, 0, [])))
+        partition = self.model.partitions.get(key)
+        leader_epoch = partition.leader_epoch if partition else 0
+        count = self.model.partition_counts.get(key >> 24, 1)
+        return StagedBatch(
+            partition_key=key,
+            position=position,
+            length=10 + records,
+            record_count=records,
+            max_timestamp=intent.timestamp,
+            producer_id=intent.producer,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            leader_epoch={"right": leader_epoch, "epoch": leader_epoch + 1}.get(intent.expect, -1),
+            partition_count={"right": count, "count": count + 1}.get(intent.expect, -1),
+        )
+
+    def synchronise_producers(self) -> None:
+        """Producers learn where they are from the answers that they got."""
+        for (key, producer), sent in self.sent.items():
+            partition = self.model.partitions.get(key)
+            state = partition.producers.get(producer) if partition else None
+            sent.epoch = state.epoch if state else 0
+            sent.next_sequence = state.next_sequence if state else 0
+
+    # -- reads
+
+    @rule(asked=st.lists(st.tuples(st.integers(0, 5), st.integers(-1, 40), st.integers(0, 60)), min_size=1, max_size=4))
+    def find_extents(self, asked: list[tuple[int, int, int]]) -> None:
+        queries = [ExtentQuery(self.keys[which % len(self.keys)], offset, size) for which, offset, size in asked]
+        expected = self.run(self.model.find_extents(queries))
+        assert self.run(self.store.find_extents(queries)) == expected
+
+    @rule(asked=st.lists(st.tuples(st.integers(0, 5), st.integers(-3, 13)), min_size=1, max_size=4))
+    def list_offsets(self, asked: list[tuple[int, int]]) -> None:
+        queries = [OffsetQuery(self.keys[which % len(self.keys)], timestamp) for which, timestamp in asked]
+        expected = self.run(self.model.list_offsets(queries))
+        assert self.run(self.store.list_offsets(queries)) == expected
+
+    @invariant()
+    def the_feed_tells_everything(self) -> None:
+        """Row for row what the model says, and folded into a view, what the primary would answer."""
+        if not self.keys:
+            return
+        modelled = {shard: seq - self.origin[shard] for shard, seq in self.positions.items()}
+        expected = self.run(self.model.poll_feed(modelled))
+        page = self.run(self.store.poll_feed(self.positions))
+        assert page.lost_shards == expected.lost_shards == []
+        assert page.rows == [_renumbered(row, self.origin[row.shard]) for row in expected.rows]
+        for row in page.rows:
+            self.positions[row.shard] = row.seq
+            self.fold(row)
+        everything = [ExtentQuery(key, 0, 1 << 40) for key in self.keys]
+        for answer in self.run(self.store.find_extents(everything)):
+            assert self.view[answer.partition_key] == answer.extents
+
+    def fold(self, row: FeedRow) -> None:
+        """What an index does with a row."""
+        match row.kind:
+            case FeedKind.COMMIT:
+                for extent in row.extents:
+                    self.view[extent.partition_key].append(extent)
+            case FeedKind.LOG_START:
+                for key, offset in row.log_starts:
+                    self.view[key] = [extent for extent in self.view[key] if extent.last_offset >= offset]
+            case FeedKind.TOPIC_DELETED:
+                for key in row.deleted_keys:
+                    self.view[key] = []
+
+    def teardown(self) -> None:
+        """Live bytes of a file are the bytes of its extents, unless retention (not part of this) took some."""
+        live = {key for key, partition in self.model.partitions.items() if partition.log_start_offset == 0}
+        if not self.files or len(live) < len(self.keys):
+            return
+        held: dict[uuid.UUID, int] = defaultdict(int)
+        for extents in self.view.values():
+            for extent in extents:
+                held[extent.file_id] += extent.length
+        stored = self.run(self.live_bytes())
+        assert stored == {file_id: held[file_id] for file_id in stored}
+
+    async def live_bytes(self) -> dict[uuid.UUID, int]:
+        async with self.store.pool.connection() as connection:
+            cursor = await connection.execute(
+                "SELECT file_id, live_bytes FROM segment_files WHERE file_id = ANY (%s)",
+                ([file.file_id for file in self.files],),
+            )
+            return dict(await cursor.fetchall())
+
+
+@contextmanager
+def machine_on(url: str) -> Iterator[type[CommitMachine]]:
+    """A class of machines on one migrated database, with one connection."""
+    with asyncio.Runner() as runner:
+        store = runner.run(PostgresMetastore.open(url, Settings(metastore_pool_size=1)))
+
+        class MachineOnStore(CommitMachine):
+            def __init__(self) -> None:
+                super().__init__(runner, store)
+
+        yield MachineOnStore
+        runner.run(store.close())
+
+
+def _renumbered(row: FeedRow, origin: int) -> FeedRow:
+    return FeedRow(row.shard, row.seq + origin, row.kind, row.extents, row.log_starts, row.deleted_keys)
