@@ -157,13 +157,14 @@ class ProducePipeline:
             received.pending.abort()
         elif received.arrivals:
             now = self._clock.monotonic()
-            if self._buffer.add(received.pending, received.arrivals, received.image_offset, now):
-                self._spawn(self._flush_when_due(self._buffer.file), "produce-linger")
+            opened = self._buffer.add(received.pending, received.arrivals, received.image_offset, now)
             if self._buffer.is_full:
                 self._flush(FlushReason.SIZE)
+            elif opened:
+                self._spawn(self._flush_later(self._buffer.file, self._buffer.due_at - now), "produce-linger")
 
-    async def _flush_when_due(self, file: StagedFile | None) -> None:
-        await self._clock.sleep(self._buffer.due_at - self._clock.monotonic())
+    async def _flush_later(self, file: StagedFile | None, seconds: float) -> None:
+        await self._clock.sleep(seconds)
         if self._buffer.file is file:  # else it was closed for its size
             self._flush(FlushReason.LINGER)
 

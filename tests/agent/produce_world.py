@@ -87,8 +87,8 @@ class StoredBatch(NamedTuple):
 class ProduceWorld:
     """Use as `async with`; topics are made with `create_topic`."""
 
-    def __init__(self, *, seed: int = 0, **settings: Any) -> None:
-        self.clock = ManualClock()
+    def __init__(self, *, seed: int = 0, clock: ManualClock | None = None, **settings: Any) -> None:
+        self.clock = clock or ManualClock()
         self.rng = random.Random(seed)
         self.bucket = MemoryStore(self.clock)
         self.model = ModelMetastore(self.clock)
@@ -135,7 +135,7 @@ class ProduceWorld:
                 on_committed=self._on_committed,
                 on_fenced=self._on_fenced,
                 on_settled=self.traces.append,
-                log_start_offset=lambda key: self.model.partitions[key].log_start_offset,
+                log_start_offset=self._log_start_offset,
             ),
             self.registry,
         )
@@ -210,6 +210,10 @@ class ProduceWorld:
                 offset, position = offset + header.record_count, position + header.size
             assert offset == extent.last_offset + 1
         return batches
+
+    def _log_start_offset(self, key: int) -> int:
+        partition = self.model.partitions.get(key)
+        return partition.log_start_offset if partition else -1
 
     def _on_committed(self) -> None:
         self.committed_calls += 1

@@ -183,7 +183,6 @@ async def test_log_append_time_is_stamped_and_answered() -> None:
         assert not read_header(sent).is_log_append_time
 
 
-@pytest.mark.requirement("L2")
 async def test_compacted_topics_refuse_records_without_a_key() -> None:
     async with ProduceWorld() as world:
         world.create_topic("t", 2, cleanup_policy="compact,delete")

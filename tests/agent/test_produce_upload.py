@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
+from typing import Any
 
 import pytest
 
@@ -16,10 +16,9 @@ from tests.agent.produce_world import ProduceWorld
 from tests.storage.batches import plain_batch
 
 LINGER = 0.1
-Answers = dict[tuple[str | uuid.UUID, int], object] | None
 
 
-def _world(**settings: int) -> tuple[ProduceWorld, HeldStore]:
+def _world(**settings: Any) -> tuple[ProduceWorld, HeldStore]:
     world = ProduceWorld(**settings)
     world.store = store = HeldStore(world.bucket)
     return world, store
@@ -82,6 +81,9 @@ async def test_uploads_run_side_by_side_up_to_their_limit() -> None:
         await store.puts[3].finish()
         await world.clock.run(asyncio.wait(sent))
         assert world.metric("files_in_flight") == 0
+        await world.clock.advance(LINGER)
+        names = sorted(task.get_name() for task in world.pipeline._tasks)
+        assert names == ["produce-commit", "produce-expiry"]
 
 
 @pytest.mark.parametrize("error", [UnavailableError("down"), OutcomeUnknownError("lost"), RuntimeError("a bug")])
