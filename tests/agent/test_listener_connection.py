@@ -339,6 +339,10 @@ async def test_a_connection_that_waits_for_us_is_not_idle(fake_clock: ManualCloc
         gate.open(0, 1)
         assert (await working.reply())[0] == 0
         assert (await waiting.reply())[0] == 1
+        gate.open(2, 3)
+        for correlation_id, client in ((2, working), (3, waiting)):
+            await client.send(frame(correlation_id))
+            assert (await client.reply())[0] == correlation_id
         await working.close()
         await waiting.close()
 
