@@ -376,6 +376,15 @@ def test_the_next_coordinator_carries_the_members_on(script: Script) -> None:
     assert heir.heartbeat(one, 1) is ErrorCode.illegal_generation
 
 
+def test_a_store_that_ends_after_closing_changes_nothing(script: Script) -> None:
+    leader = script.joined(script.join()).member_id
+    pending = script.sync(leader, {leader: b"all"})
+    script.close()
+    assert script.synced(pending).code is ErrorCode.not_coordinator
+    script.store()
+    assert script.is_in(GroupState.DEAD)
+
+
 def test_closing_answers_everybody_who_waits(script: Script) -> None:
     leader, other = script.stable("i-1", "i-2")
     held = script.join("", "i-2")

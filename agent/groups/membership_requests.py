@@ -1,0 +1,178 @@
+"""JoinGroup (11, versions 0-9), SyncGroup (14, 0-5), Heartbeat (12, 0-4) and LeaveGroup (13, 0-5).
+
+Place: request fields to the coordinator's values and back.
+Invariant: versions differ in fields only; the rules are in group.py. If the process dies here, the
+client sends the request to the group's next coordinator.
+Source: Kafka's message schemas; KIP-345, KIP-394, KIP-559 (protocol in JoinGroup and SyncGroup), KIP-814.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.groups.coordinator import GroupCoordinator
+from agent.groups.values import JoinAnswer, JoinRequest, MemberProtocol, MemberRef, SyncRequest
+from agent.listener.request import Request, Response
+from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+
+_FIRST_JOIN_WITH_ID_REQUIRED = 4
+_FIRST_JOIN_WITH_NULLABLE_PROTOCOL = 7
+_FIRST_JOIN_WITH_SKIP_ASSIGNMENT = 9
+_FIRST_LEAVE_OF_SEVERAL = 3
+
+
+def storable(text: str) -> bool:
+    """Whether the metastore can hold the text: all but NUL, which Postgres has no place for."""
+    return "\0" not in text
+
+
+def is_legal_group_id(group_id: str) -> bool:
+    """Members' groups have a name; a consumer that assigns itself may commit without one."""
+    return bool(group_id) and storable(group_id)
+
+
+class JoinGroup:
+    """The handler."""
+
+    def __init__(
+        self, coordinator: GroupCoordinator, *, session_timeout_ms_min: int, session_timeout_ms_max: int
+    ) -> None:
+        self._coordinator = coordinator
+        self._shortest = timedelta(milliseconds=session_timeout_ms_min)
+        self._longest = timedelta(milliseconds=session_timeout_ms_max)
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        if not is_legal_group_id(entity.group_id):
+            answer = JoinAnswer(ErrorCode.invalid_group_id, entity.member_id)
+        elif not self._shortest <= entity.session_timeout <= self._longest:
+            answer = JoinAnswer(ErrorCode.invalid_session_timeout, entity.member_id)
+        else:
+            answer = await self._coordinator.join(entity.group_id, _join_request(request, entity))
+        members = tuple(
+            schema.make("JoinGroupResponseMember", member_id=m[0], group_instance_id=m[1], metadata=m[2])
+            for m in answer.members
+        )
+        protocol_name = answer.protocol_name
+        if protocol_name is None and schema.version < _FIRST_JOIN_WITH_NULLABLE_PROTOCOL:
+            protocol_name = ""
+        response = schema.response(
+            throttle_time=NO_THROTTLE,
+            error_code=answer.code,
+            generation_id=answer.generation,
+            protocol_type=answer.protocol_type,
+            protocol_name=protocol_name,
+            leader=answer.leader_id,
+            skip_assignment=answer.skip_assignment,
+            member_id=answer.member_id,
+            members=members,
+        )
+        return reply(request, response)
+
+
+def _join_request(request: Request, entity: Any) -> JoinRequest:
+    session_timeout = entity.session_timeout.total_seconds()
+    rebalance_timeout = getattr(entity, "rebalance_timeout", entity.session_timeout).total_seconds()
+    return JoinRequest(
+        MemberRef(entity.member_id, getattr(entity, "group_instance_id", None)),
+        request.client_id or "",
+        "/" + request.connection.peer.rpartition(":")[0],
+        session_timeout,
+        max(rebalance_timeout, 0.0),
+        entity.protocol_type,
+        tuple(MemberProtocol(protocol.name, protocol.metadata) for protocol in entity.protocols),
+        id_required=request.api_version >= _FIRST_JOIN_WITH_ID_REQUIRED,
+        can_skip_assignment=request.api_version >= _FIRST_JOIN_WITH_SKIP_ASSIGNMENT,
+    )
+
+
+class SyncGroup:
+    """The handler."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        if not is_legal_group_id(entity.group_id):
+            refusal = schema.response(
+                throttle_time=NO_THROTTLE,
+                error_code=ErrorCode.invalid_group_id,
+                protocol_type=None,
+                protocol_name=None,
+                assignment=b"",
+            )
+            return reply(request, refusal)
+        sync = SyncRequest(
+            _member(entity),
+            {each.member_id: each.assignment for each in entity.assignments},
+            getattr(entity, "protocol_type", None),
+            getattr(entity, "protocol_name", None),
+        )
+        answer = await self._coordinator.sync(entity.group_id, sync)
+        response = schema.response(
+            throttle_time=NO_THROTTLE,
+            error_code=answer.code,
+            protocol_type=answer.protocol_type,
+            protocol_name=answer.protocol_name,
+            assignment=answer.assignment,
+        )
+        return reply(request, response)
+
+
+class Heartbeat:
+    """The handler."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        code = ErrorCode.invalid_group_id
+        if is_legal_group_id(entity.group_id):
+            code = await self._coordinator.heartbeat(entity.group_id, _member(entity))
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=code))
+
+
+class LeaveGroup:
+    """The handler. Before version 3 one member leaves, and its code is the request's."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        several = request.api_version >= _FIRST_LEAVE_OF_SEVERAL
+        leaving = (
+            [MemberRef(each.member_id, each.group_instance_id) for each in entity.members]
+            if several
+            else [MemberRef(entity.member_id)]
+        )
+        if not is_legal_group_id(entity.group_id):
+            return reply(request, _left(schema, ErrorCode.invalid_group_id))
+        departures = await self._coordinator.leave(entity.group_id, leaving)
+        if isinstance(departures, ErrorCode):
+            return reply(request, _left(schema, departures))
+        if not several:
+            return reply(request, _left(schema, departures[0].code))
+        members = tuple(
+            schema.make(
+                "MemberResponse",
+                member_id=departure.member.member_id,
+                group_instance_id=departure.member.instance_id,
+                error_code=departure.code,
+            )
+            for departure in departures
+        )
+        return reply(request, _left(schema, ErrorCode.none, members))
+
+
+def _left(schema: Schema, code: ErrorCode, members: tuple[Any, ...] = ()) -> Any:
+    return schema.response(throttle_time=NO_THROTTLE, error_code=code, members=members)
+
+
+def _member(entity: Any) -> MemberRef:
+    return MemberRef(entity.member_id, getattr(entity, "group_instance_id", None), entity.generation_id)

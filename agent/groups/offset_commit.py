@@ -1,0 +1,112 @@
+"""OffsetCommit (key 8, versions 2-10): by name, from version 10 by topic id.
+
+Place: request fields to positions by partition key, then the coordinator.
+Invariant: a partition that is refused for itself does not keep its neighbours' positions from being
+stored; those are stored all together or not at all. Versions 2-4 name a retention time: it is ignored,
+as Kafka's newer brokers do (KIP-211). If the process dies here, the client asks the next coordinator.
+Source: Kafka's message schemas, KIP-848 (topic ids).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.view import ClusterView
+from agent.groups.coordinator import GroupCoordinator
+from agent.groups.membership_requests import storable
+from agent.groups.topics import ResolvedTopics, name_or_id, resolve
+from agent.groups.values import MemberRef
+from agent.listener.request import Request, Response
+from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from metastore.values import CommittedOffset
+
+_FIRST_BY_ID = 10
+
+
+@dataclass(slots=True)
+class _Commit:
+    """What is to be stored, and each partition's code in request order."""
+
+    codes: list[ErrorCode] = field(default_factory=list)
+    offsets: list[CommittedOffset] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    """Where in `codes` each of `offsets` belongs."""
+
+    def add(self, judged: CommittedOffset | ErrorCode) -> None:
+        if isinstance(judged, ErrorCode):
+            self.codes.append(judged)
+            return
+        self.places.append(len(self.codes))
+        self.offsets.append(judged)
+        self.codes.append(ErrorCode.none)
+
+    def settle(self, stored: list[bool] | ErrorCode, gone: ErrorCode) -> None:
+        """Put the coordinator's answer in the right places."""
+        for number, place in enumerate(self.places):
+            if isinstance(stored, ErrorCode):
+                self.codes[place] = stored
+            elif not stored[number]:
+                self.codes[place] = gone
+
+
+class OffsetCommit:
+    """The handler."""
+
+    def __init__(self, coordinator: GroupCoordinator, cluster: ClusterView, *, metadata_bytes_max: int) -> None:
+        self._coordinator = coordinator
+        self._cluster = cluster
+        self._metadata_bytes_max = metadata_bytes_max
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        by_id = request.api_version >= _FIRST_BY_ID
+        topics = await resolve(self._cluster, entity.topics, by_id=by_id)
+        commit = _Commit()
+        for topic in entity.topics:
+            for partition in topic.partitions:
+                commit.add(self._judge(topics, name_or_id(topic, by_id=by_id), partition))
+        stored: list[bool] | ErrorCode = ErrorCode.invalid_group_id
+        if storable(entity.group_id):
+            member = MemberRef(
+                entity.member_id, getattr(entity, "group_instance_id", None), entity.generation_id_or_member_epoch
+            )
+            stored = await self._coordinator.commit_offsets(entity.group_id, member, commit.offsets)
+        commit.settle(stored, ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition)
+        return reply(request, _response(schema, entity, commit.codes))
+
+    def _judge(self, topics: ResolvedTopics, wanted: Any, partition: Any) -> CommittedOffset | ErrorCode:
+        topic = topics.found.get(wanted)
+        if topic is None:
+            return topics.missing
+        key = topic.key(partition.partition_index)
+        if key is None:
+            return ErrorCode.unknown_topic_or_partition
+        metadata = partition.committed_metadata or ""
+        if len(metadata.encode()) > self._metadata_bytes_max:
+            return ErrorCode.offset_metadata_too_large
+        if not storable(metadata):
+            return ErrorCode.invalid_request
+        return CommittedOffset(
+            key, partition.committed_offset, getattr(partition, "committed_leader_epoch", -1), metadata
+        )
+
+
+def _response(schema: Schema, entity: Any, codes: list[ErrorCode]) -> Any:
+    """`codes` in the order of the request's partitions."""
+    each = iter(codes)
+    topics = tuple(
+        schema.make(
+            "OffsetCommitResponseTopic",
+            name=getattr(topic, "name", None),
+            topic_id=getattr(topic, "topic_id", None),
+            partitions=tuple(
+                schema.make("OffsetCommitResponsePartition", partition_index=p.partition_index, error_code=next(each))
+                for p in topic.partitions
+            ),
+        )
+        for topic in entity.topics
+    )
+    return schema.response(throttle_time=NO_THROTTLE, topics=topics)

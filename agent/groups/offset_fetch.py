@@ -1,0 +1,153 @@
+"""OffsetFetch (key 9, versions 1-10): by name, from version 10 by topic id; several groups from 8 on.
+
+Place: request fields to partition keys and back, around the coordinator.
+Invariant: keys carry the topic's number, so a deleted topic's positions are never shown for its
+successor of the same name. Without transactions every stored position is stable: require_stable
+changes nothing. If the process dies here, the client asks the next coordinator.
+Source: Kafka's message schemas, KIP-709 (several groups), KIP-848 (topic ids).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.view import ClusterView
+from agent.groups.coordinator import GroupCoordinator
+from agent.groups.membership_requests import storable
+from agent.groups.topics import name_or_id, resolve
+from agent.listener.request import Request, Response
+from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from metastore.keys import split_partition_key
+from metastore.values import CommittedOffset
+from storage.errors import UnavailableError
+
+_FIRST_BY_ID = 10
+_FIRST_OF_SEVERAL_GROUPS = 8
+_FIRST_WITH_GROUP_ERROR = 2
+
+
+class _Position(NamedTuple):
+    """A partition's answer; `stored` None: nothing was ever committed."""
+
+    partition_index: int
+    stored: CommittedOffset | None
+    code: ErrorCode = ErrorCode.none
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    name: str | None
+    topic_id: uuid.UUID | None
+    positions: list[_Position]
+
+
+class OffsetFetch:
+    """The handler."""
+
+    def __init__(self, coordinator: GroupCoordinator, cluster: ClusterView) -> None:
+        self._coordinator = coordinator
+        self._cluster = cluster
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        if request.api_version >= _FIRST_OF_SEVERAL_GROUPS:
+            groups = tuple([await self._group(schema, group) for group in entity.groups])
+            return reply(request, schema.response(throttle_time=NO_THROTTLE, groups=groups))
+        code, topics = await self._fetch(entity.group_id, entity.topics, by_id=False)
+        if code is not ErrorCode.none and request.api_version < _FIRST_WITH_GROUP_ERROR:
+            topics = [
+                _Topic(t.name, None, [_Position(i, None, code) for i in t.partition_indexes]) for t in entity.topics
+            ]
+        response = schema.response(
+            throttle_time=NO_THROTTLE,
+            topics=_rendered(schema, topics, "OffsetFetchResponseTopic", "OffsetFetchResponsePartition"),
+            error_code=code,
+        )
+        return reply(request, response)
+
+    async def _group(self, schema: Schema, group: Any) -> Any:
+        code, topics = await self._fetch(group.group_id, group.topics, by_id=schema.version >= _FIRST_BY_ID)
+        return schema.make(
+            "OffsetFetchResponseGroup",
+            group_id=group.group_id,
+            topics=_rendered(schema, topics, "OffsetFetchResponseTopics", "OffsetFetchResponsePartitions"),
+            error_code=code,
+        )
+
+    async def _fetch(self, group_id: str, asked: Any, *, by_id: bool) -> tuple[ErrorCode, list[_Topic]]:
+        if not storable(group_id):
+            return ErrorCode.invalid_group_id, []
+        if asked is None:
+            return await self._fetch_all(group_id)
+        return await self._fetch_some(group_id, asked, by_id=by_id)
+
+    async def _fetch_some(self, group_id: str, asked: Any, *, by_id: bool) -> tuple[ErrorCode, list[_Topic]]:
+        topics = await resolve(self._cluster, asked, by_id=by_id)
+        if not by_id and topics.missing is ErrorCode.unknown_topic_or_partition:
+            missing = ErrorCode.none  # by name, Kafka says of an unknown topic that nothing was committed
+        else:
+            missing = topics.missing
+        wanted: list[tuple[Any, list[tuple[int, int | None]], ErrorCode]] = []
+        for topic in asked:
+            found = topics.found.get(name_or_id(topic, by_id=by_id))
+            keys = [(index, found.key(index) if found else None) for index in topic.partition_indexes]
+            wanted.append((topic, keys, ErrorCode.none if found else missing))
+        stored = await self._coordinator.fetch_offsets(
+            group_id, sorted({key for _, keys, _ in wanted for _, key in keys if key is not None})
+        )
+        if isinstance(stored, ErrorCode):
+            return stored, []
+        positions: dict[int | None, CommittedOffset] = {offset.partition_key: offset for offset in stored}
+        return ErrorCode.none, [
+            _Topic(
+                getattr(topic, "name", None),
+                getattr(topic, "topic_id", None),
+                [_Position(index, positions.get(key), code) for index, key in keys],
+            )
+            for topic, keys, code in wanted
+        ]
+
+    async def _fetch_all(self, group_id: str) -> tuple[ErrorCode, list[_Topic]]:
+        stored = await self._coordinator.fetch_offsets(group_id, None)
+        if isinstance(stored, ErrorCode):
+            return stored, []
+        by_topic: defaultdict[int, list[_Position]] = defaultdict(list)
+        for offset in stored:
+            topic_number, index = split_partition_key(offset.partition_key)
+            by_topic[topic_number].append(_Position(index, offset))
+        image = self._cluster.image
+        if any(number not in image.topics_by_number for number in by_topic):
+            try:
+                image = await self._cluster.catch_up()
+            except UnavailableError:
+                return ErrorCode.coordinator_load_in_progress, []
+        known = [(image.topics_by_number.get(number), positions) for number, positions in by_topic.items()]
+        return ErrorCode.none, [_Topic(topic.name, topic.topic_id, each) for topic, each in known if topic is not None]
+
+
+def _rendered(schema: Schema, topics: list[_Topic], topic_class: str, partition_class: str) -> tuple[Any, ...]:
+    """The classes' names differ between versions."""
+    return tuple(
+        schema.make(
+            topic_class,
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=tuple(
+                schema.make(
+                    partition_class,
+                    partition_index=position.partition_index,
+                    committed_offset=-1 if position.stored is None else position.stored.offset,
+                    committed_leader_epoch=-1 if position.stored is None else position.stored.leader_epoch,
+                    metadata="" if position.stored is None else position.stored.metadata,
+                    error_code=position.code,
+                )
+                for position in topic.positions
+            ),
+        )
+        for topic in topics
+    )

@@ -1,0 +1,58 @@
+"""Topics of an offset request: each resolved once, on one image.
+
+Place: under offset_commit.py and offset_fetch.py.
+Invariant: what the image lacks is unknown only after catching up with the log; when that fails, it
+is unresolved, which clients take as a reason to ask again. If the process dies here nothing is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.view import ClusterView
+from metastore.log.image import MetadataImage, TopicImage
+from storage.errors import UnavailableError
+
+logger = logging.getLogger(__name__)
+
+NameOrId = str | uuid.UUID
+_NO_ID = uuid.UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedTopics:
+    """The topics that exist, by what they were asked for by; `missing` is the code of all others."""
+
+    found: dict[NameOrId, TopicImage]
+    missing: ErrorCode
+
+
+def name_or_id(topic: Any, *, by_id: bool) -> NameOrId:
+    """What a topic of a request is asked for by."""
+    return (topic.topic_id or _NO_ID) if by_id else topic.name
+
+
+async def resolve(cluster: ClusterView, asked: Iterable[Any], *, by_id: bool) -> ResolvedTopics:
+    """Resolve the topics of a request, by name or by id."""
+    wanted = {name_or_id(topic, by_id=by_id) for topic in asked}
+    found = _lookup(cluster.image, wanted)
+    missing = ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
+    if len(found) < len(wanted):
+        try:
+            found = _lookup(await cluster.catch_up(), wanted)
+        except UnavailableError as error:
+            logger.warning("topics of an offset request not resolved: error=%s", error)
+            missing = ErrorCode.coordinator_load_in_progress
+    return ResolvedTopics(found, missing)
+
+
+def _lookup(image: MetadataImage, wanted: set[NameOrId]) -> dict[NameOrId, TopicImage]:
+    by_id, by_name = image.topics_by_id, image.topics_by_name
+    found = {each: by_id.get(each) if isinstance(each, uuid.UUID) else by_name.get(each) for each in wanted}
+    return {each: topic for each, topic in found.items() if topic is not None}
