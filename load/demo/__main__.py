@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import shutil
 import signal
@@ -34,12 +35,13 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=None, help="only this many flights")
     parser.add_argument("--rate", type=int, default=20_000, help="records per second")
     args = parser.parse_args()
+    logging.disable(logging.CRITICAL)  # aiokafka tells at length that an agent is gone: it was killed on purpose
     console = Console()
     shutil.rmtree(args.data_dir, ignore_errors=True)
     console.print("loading the data set: every flight that left New York City in 2013")
     rows = list(records(args.limit))
     console.print(f"starting Postgres, a directory bucket and two agents under {args.data_dir}/")
-    flags = {"broker.session.timeout.ms": "6000", "broker.heartbeat.interval.ms": "1000", "num.partitions": PARTITIONS}
+    flags = {"broker.session.timeout.ms": 3_000, "broker.heartbeat.interval.ms": 500, "num.partitions": PARTITIONS}
     with DevServer(args.data_dir, agents=2, settings=flags) as server:
         produced, consumed = asyncio.run(_run(console, server, rows, args.rate))
         return report(console, server, produced, consumed, len(rows))
