@@ -1,0 +1,32 @@
+"""`make bench`: every benchmark in turn, each in a process of its own.
+
+Figures are of the machine that runs them; what to compare are the ratios within one run.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+BENCHES = {
+    "load.bench_codec": "Produce and Fetch codecs, and the listener",
+    "load.bench_store": "object store requests",
+    "load.bench_commit": "the commit on Postgres",
+    "load.bench_agent": "a whole agent",
+}
+
+
+def main() -> int:
+    """Run them all; 1 if any failed."""
+    failed = []
+    for module, title in BENCHES.items():
+        print(f"\n== {title} ({module})", flush=True)
+        if subprocess.run([sys.executable, "-m", module], check=False).returncode:
+            failed.append(module)
+    for module in failed:
+        print(f"failed: {module}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
