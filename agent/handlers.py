@@ -19,6 +19,7 @@ from agent.cluster.view import ClusterView
 from agent.dispatch import Dispatcher
 from agent.fetch.service import FetchService
 from agent.groups.handlers import GroupHandlers
+from agent.listener.request import Handler
 from agent.produce.pipeline import ProducePipeline
 from agent.protocol.api_keys import ApiKey
 from config.settings import Settings
@@ -41,7 +42,7 @@ def register_handlers(
     """Fill the dispatcher's table."""
     defaults = TopicDefaults(settings.num_partitions, settings.default_replication_factor)
     creation = TopicCreation(cluster, metastore, clock, rng, defaults)
-    table = {
+    table: dict[int, Handler] = {
         ApiKey.PRODUCE: produce.handle,
         ApiKey.FETCH: fetch.handle_fetch,
         ApiKey.LIST_OFFSETS: fetch.handle_list_offsets,

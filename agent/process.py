@@ -105,7 +105,7 @@ class Agent:
         if self.cluster is not None:
             self.cluster.membership.begin_shutdown()
             self._fetch.drain()
-            await asyncio.gather(self._produce.drain(), self._listener.drain(grace))
+            await asyncio.gather(self._drain_produce(grace), self._listener.drain(grace))
             await self._groups.close()
             await self._produce.close()
             await self.cluster.stop()
@@ -116,6 +116,13 @@ class Agent:
         await asyncio.to_thread(self._http.stop)
         await self._metastore.close()
         await self._store.close()
+
+    async def _drain_produce(self, grace_seconds: float) -> None:
+        """Bounded: with the metastore away a file may stay in doubt for as long as that lasts."""
+        try:
+            await asyncio.wait_for(self._produce.drain(), grace_seconds)
+        except TimeoutError:
+            logger.warning("drain ran out of time: what is in doubt is left to the clients' retries")
 
     def ready_line(self) -> str:
         """What the command prints once clients can connect."""

@@ -15,6 +15,7 @@ import sys
 from typing import Any
 
 from agent.process import Agent
+from cli.collector_tuning import tune_collector
 from cli.options import add_settings, settings_from
 from config.load import ConfigError
 from config.settings import Settings
@@ -73,6 +74,7 @@ async def _serve(settings: Settings) -> int:
     agent = await Agent.open(settings)
     try:
         await agent.start()
+        tune_collector()
         print(agent.ready_line(), flush=True)
         await stopping.wait()
     finally:

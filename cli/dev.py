@@ -110,7 +110,7 @@ async def _watch(agents: list[AgentProcess], stopping: asyncio.Event) -> int:
     while alive and not stop.done():
         done, _ = await asyncio.wait({stop, *alive}, return_when=asyncio.FIRST_COMPLETED)
         for task in done & alive.keys():
-            agent = alive.pop(task)  # type: ignore[arg-type]
+            agent = alive.pop(task)
             print(f"agent ended: kafka={agent.kafka_address} status={task.result()}", file=sys.stderr, flush=True)
     stop.cancel()
     for task in alive:
