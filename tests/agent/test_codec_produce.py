@@ -105,6 +105,12 @@ def test_a_lie_is_refused(version: int, body: bytes) -> None:
         decode_produce(memoryview(body), version)
 
 
+def test_records_that_pass_the_end_are_named() -> None:
+    body = b"\0\0\1\0\0\0\0\x02\x02t\x02\0\0\0\x09\x80\x01ab"
+    with pytest.raises(InvalidError, match="records pass the end: partition=9 size=127"):
+        decode_produce(memoryview(body), 9)
+
+
 @settings(max_examples=300)
 @given(st.integers(0, 13), st.binary(max_size=200))
 def test_noise_is_refused_or_read(version: int, noise: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -158,6 +159,26 @@ async def test_produce_frames_wait_for_memory_and_nothing_else_does() -> None:
         assert [(await second.reply())[0] for _ in range(2)] == [1, 2]
         await until(lambda: server.metric("headrace_kafka_budget_bytes") == 0)
         for client in (first, second, third):
+            await client.close()
+
+
+async def test_what_paused_producers_sent_stays_in_the_kernel() -> None:
+    """The budget does not count what was read behind a frame's head, so that must be little."""
+    gate = Gate()
+    async with listening(gate.handle, limits(memory=1000)) as server:
+        clients = [await server.connect() for _ in range(41)]
+        await clients[0].send(produce_frame(0, 900))
+        await until(gate.has_started(1))
+        tracemalloc.start()
+        for i, client in enumerate(clients[1:], start=1):
+            await client.send(produce_frame(i, 100_000))
+            await until(lambda i=i: server.metric("headrace_kafka_paused_producers") == i)
+        held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert held < 1_000_000, "40 x 100 kB were sent"
+        gate.open(*range(41))
+        for client in clients:
+            await client.reply()
             await client.close()
 
 

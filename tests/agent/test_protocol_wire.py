@@ -45,6 +45,12 @@ def test_tags_survive(fields: dict[int, bytes]) -> None:
     assert ({tag: bytes(value) for tag, value in seen.items()}, end) == (fields, len(data))
 
 
+@pytest.mark.parametrize("data", [b"\x01\x07\x05abcd", b"\x01\x07\xff\xff\xff\xff\x0f"])
+def test_a_tag_that_passes_the_end_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidError, match="impossible length"):
+        wire.read_tags(memoryview(data), 0)
+
+
 def test_null_is_refused_where_a_value_must_stand() -> None:
     with pytest.raises(InvalidError, match="null"):
         wire.read_string(memoryview(b"\xff\xff"), 0, False)
