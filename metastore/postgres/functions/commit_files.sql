@@ -44,9 +44,11 @@ DECLARE
     v_ours         boolean[];  -- by file
     v_part_epoch   int[];      -- by partition: its leader epoch; NULL when there is no such partition
     v_part_head    bigint[];   -- by partition: its high watermark before this call
+    v_part_row     tid[];      -- by partition: where its head is; it stays there, we hold the shard
     v_part_regular boolean;
-    v_prod_row     tid[];      -- by producer: where its row is; it stays there, we hold the shard
+    v_prod_row     tid[];      -- by producer: where its state is, likewise
     v_prod_regular boolean[];
+    v_hour         int;
     v_full         bigint[];   -- partitions whose open time block has become full
     v_answer       bytea[];    -- by file
 BEGIN
@@ -63,10 +65,11 @@ BEGIN
 
     -- Are the partitions what their batches expect?
     SELECT array_agg(p.leader_epoch ORDER BY part), array_agg(h.high_watermark ORDER BY part),
+           array_agg(h.ctid ORDER BY part),
            coalesce(bool_and(p.partition_key IS NOT NULL AND k.leader_epoch IN (-1, p.leader_epoch)
                              AND (count = -1 OR count = (SELECT undeleted_partition_count FROM topics
                                                           WHERE topic_number = key >> 24))), true)
-      INTO v_part_epoch, v_part_head, v_part_regular
+      INTO v_part_epoch, v_part_head, v_part_row, v_part_regular
       FROM unnest(p_part_key, p_part_leader_epoch, p_part_count) WITH ORDINALITY AS k (key, leader_epoch, count, part)
       LEFT JOIN partitions p ON p.partition_key = key
       LEFT JOIN partition_heads h ON h.partition_key = key;
@@ -136,8 +139,8 @@ BEGIN
            SET high_watermark = r.last + 1,
                max_timestamp = greatest(h.max_timestamp, r.time),
                open_extents = h.open_extents + r.extents
-          FROM (SELECT key, max(last) AS last, max(time) AS time, count(*) AS extents FROM run GROUP BY key) AS r
-         WHERE h.partition_key = r.key
+          FROM (SELECT part, max(last) AS last, max(time) AS time, count(*) AS extents FROM run GROUP BY part) AS r
+         WHERE h.ctid = v_part_row[part]
         RETURNING h.partition_key, h.open_extents
     )
     SELECT array_agg(partition_key) INTO v_full FROM moved WHERE open_extents >= time_block_extents();
@@ -146,27 +149,29 @@ BEGIN
     END IF;
 
     -- What the next commit judges by.
+    v_hour := wall_ms() / 3600000;
     WITH entry AS MATERIALIZED (
-        SELECT p_batch_prod[i] AS prod, p_prod_last[p_batch_prod[i]] AS last, v_prod_row[p_batch_prod[i]] AS row,
-               string_agg(pack_ring_entry(p_batch_sequence[i], p_batch_records[i],
-                                          v_part_head[p_batch_part[i]] + p_batch_before[i], p_batch_time[i]),
-                          '' ORDER BY i DESC) AS entries
-          FROM unnest(p_recent) AS i
-         GROUP BY p_batch_prod[i]
+        SELECT prod, p_prod_last[prod] AS last, v_prod_row[prod] AS row, string_agg(packed, '') AS entries
+          FROM (SELECT p_batch_prod[i] AS prod,
+                       pack_ring_entry(p_batch_sequence[i], p_batch_records[i],
+                                       v_part_head[p_batch_part[i]] + p_batch_before[i], p_batch_time[i]) AS packed
+                  FROM unnest(p_recent) AS i
+                 ORDER BY p_batch_prod[i], i DESC) AS newest_first
+         GROUP BY prod
     ), gone_on AS (
         UPDATE producer_state s
            SET epoch = p_batch_epoch[last],
                next_sequence = next_sequence(p_batch_sequence[last], p_batch_records[last]),
                ring = substring(entries || CASE WHEN s.epoch = p_batch_epoch[last] THEN s.ring ELSE '' END
                                 FROM 1 FOR 120),
-               touched_hour = wall_ms() / 3600000
+               touched_hour = v_hour
           FROM entry
          WHERE s.ctid = entry.row
     )
     INSERT INTO producer_state (partition_key, producer_id, epoch, next_sequence, ring, touched_hour)
     SELECT p_part_key[p_batch_part[last]], p_prod_id[prod], p_batch_epoch[last],
            next_sequence(p_batch_sequence[last], p_batch_records[last]),
-           substring(entries FROM 1 FOR 120), wall_ms() / 3600000
+           substring(entries FROM 1 FOR 120), v_hour
       FROM entry
      WHERE row IS NULL;
 
