@@ -100,14 +100,16 @@ class Membership:
         """
         deadline = self._clock.monotonic() + REGISTRATION_TIMEOUT_SECONDS
         self._start_over()
-        while self.state is not BrokerState.RUNNING:
+        while True:
             try:
                 await self._step()
             except (*_PASSING, InvalidError) as error:  # a node id is free once its last holder's lease ran out
                 if self._clock.monotonic() >= deadline:
                     raise
                 logger.warning("joining the cluster failed: node_id=%s error=%s", self._identity.node_id, error)
-                await self._clock.sleep(self._pause_seconds())
+            if self.state is BrokerState.RUNNING:
+                break
+            await self._clock.sleep(self._pause_seconds())
         self._heartbeats = asyncio.create_task(self._beat())
 
     def begin_shutdown(self) -> None:

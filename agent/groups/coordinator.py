@@ -240,8 +240,7 @@ class GroupCoordinator:
             except HeadraceError as error:
                 logger.warning("group not saved: group=%s error=%s", held.group.group_id, error)
                 code = ErrorCode.coordinator_not_available
-        if self._is_current(held):
-            self._perform(held, held.group.saved(self._clock.monotonic(), save.revision, code))
+        self._perform(held, held.group.saved(self._clock.monotonic(), save.revision, code))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -306,6 +306,7 @@ async def test_producer_ids_stay_fresh_across_agents_blocks_and_lost_answers(fak
     answers = await asyncio.gather(*calls)
     assert {a.error_code for a in answers} == {0}
     assert len({a.producer_id for a in answers}) == 3_000
+    assert world.api.calls["allocate_producer_ids"] == 1 + 2 * 2
 
 
 async def test_a_transactional_id_is_refused_for_good(world: World) -> None:

@@ -76,6 +76,24 @@ async def test_unfenced_only_when_caught_up(api: FakeClusterApi, fake_clock: Man
     await cluster.stop()
 
 
+async def test_who_reads_an_old_log_stays_fenced(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    cluster = an_agent(api)
+    read_metadata = api.read_metadata
+
+    async def lagging(start_offset: int, limit: int = 10_000) -> list[bytes]:
+        records = await read_metadata(start_offset, limit)
+        return records[:-1] if api.calls["read_metadata"] < 6 else records
+
+    api.read_metadata = lagging  # type: ignore[method-assign]
+    starting = asyncio.create_task(cluster.start())
+    await fake_clock.settle()
+    assert cluster.membership.state is BrokerState.RECOVERY
+    assert api.agents[1].fenced
+    await fake_clock.run(starting)
+    assert not cluster.image.agents[1].fenced
+    await cluster.stop()
+
+
 async def test_broker_states_are_kafkas_and_pass_through_recovery(
     api: FakeClusterApi, fake_clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:

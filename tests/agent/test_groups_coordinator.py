@@ -133,7 +133,8 @@ async def test_a_successors_claim_fences_saves_and_commits(world: GroupsWorld) -
     fenced = await home.commit("g", {"orders": {0: 1}}, member_id=member, generation=1)
     assert fenced == {"orders": {0: NOT_COORDINATOR}}
     assert world.groups.offsets["g"] == {}
-    joined = await home.join("g", member, version=3)  # claimed again: here is still the coordinator by routing
+    joined = await home.join("g", member, version=3)
+    assert world.groups.calls["claim_group"] == 3  # claimed again: here is still the coordinator by routing
     await world.groups.claim_group("g", 9, 9)
     synced = await home.sync("g", member, joined.generation_id, {member: b"new"})
     assert synced.error_code == NOT_COORDINATOR
@@ -197,6 +198,7 @@ async def test_saves_of_one_group_are_stored_in_order(world: GroupsWorld) -> Non
     third = asyncio.create_task(home.sync("g", joined.member_id, 2, assignments, version=2))
     await world.clock.settle()
     slow.set()
+    await world.clock.settle()
     assert (await third).assignment == b"new"
     assert (await second).error_code == 0
     stored = saved.decode(world.groups.groups["g"][1])
