@@ -2,8 +2,8 @@
 
 Place: last step of every request. asyncio joins what it is given and copies what the kernel does not
 take at once; so buffers go to the kernel by gather writes, and only when it takes no more is one
-small piece given to the transport, which tells when there is room again. Measured (load/bench_codec.py):
-about 0.02 s/GB less than a join, and a slow reader costs no copy of its response.
+small piece given to the transport, which tells when there is room again. For a fast reader this costs
+what a join costs (load/bench_codec.py); for a slow one it saves copies of its whole response.
 Invariant: bytes leave in the order of `send`; nothing is written directly while the transport holds
 bytes of its own. If the process dies here the client sees a closed connection and asks again.
 """

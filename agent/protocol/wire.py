@@ -53,24 +53,26 @@ class NodeEndpoint:
 
 
 def read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
-    """An unsigned varint of at most 32 bits."""
-    value = data[position]
-    position += 1
-    if value < 0x80:
-        return value, position
-    byte = data[position]
-    if byte < 0x80:
-        return value & 0x7F | byte << 7, position + 1
-    value &= 0x7F
-    for shift in (7, 14, 21, 28):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value >> 32:
-                break
-            return value, position
-    raise InvalidError("varint wider than 32 bits")
+    """An unsigned varint of at most 32 bits. Unrolled: the size of every batch passes here."""
+    first = data[position]
+    if first < 0x80:
+        return first, position + 1
+    second = data[position + 1]
+    value = first & 0x7F | (second & 0x7F) << 7
+    if second < 0x80:
+        return value, position + 2
+    third = data[position + 2]
+    value |= (third & 0x7F) << 14
+    if third < 0x80:
+        return value, position + 3
+    fourth = data[position + 3]
+    value |= (fourth & 0x7F) << 21
+    if fourth < 0x80:
+        return value, position + 4
+    fifth = data[position + 4]
+    if fifth > 0x0F:
+        raise InvalidError("varint wider than 32 bits")
+    return value | fifth << 28, position + 5
 
 
 def read_size(data: memoryview, position: int, flexible: bool) -> tuple[int, int]:
