@@ -87,7 +87,7 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """`assignments` (member id -> opaque bytes) are the leader's; None: the client did not say which protocol."""
+    """`assignments` (member id -> opaque bytes) are the leader's. A protocol field of None was not sent: unchecked."""
 
     member: MemberRef
     assignments: dict[str, bytes]
