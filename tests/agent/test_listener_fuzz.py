@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -137,6 +138,15 @@ async def test_clients_that_vanish_in_the_middle_of_a_frame_leave_nothing_behind
             await client.send(whole[: rng.randrange(1, len(whole))])
             client.writer.transport.abort()
             await still_served()
+
+
+async def test_clients_that_vanish_before_they_are_accepted_leave_nothing_behind() -> None:
+    async with _besieged() as (server, still_served):
+        for _ in range(50):
+            client = socket.create_connection(("127.0.0.1", server.port))
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()  # a reset, before the loop had a turn to accept
+        await still_served()
 
 
 async def test_slow_clients_hold_up_nobody() -> None:
