@@ -10,6 +10,7 @@ RETURNS TABLE (incarnation_id uuid, now_ms bigint, metadata_offset bigint, shard
 LANGUAGE plpgsql STABLE
 SET jit = off
 SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off

@@ -1,0 +1,100 @@
+"""Every question costs what it returns: pages touched, with little and with 100 times the history.
+
+Pages are counted by EXPLAIN around the very statement and parameters that the metastore sends.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from metastore.postgres.statement import Pool, Statement
+from metastore.postgres.store import PostgresMetastore
+from metastore.values import ExtentQuery, OffsetKind, OffsetQuery
+from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
+from tests.metastore.sessions import session
+
+SHALLOW_CALLS, DEEP_CALLS = 2, 200
+EXTENTS_PER_CALL = 60
+DEEPER_PAGES = 12
+"""A B-tree that is one level deeper costs a page per look-up."""
+LEVEL_PAGES = 64
+"""One more level of time blocks costs a timestamp that is not found at most its 64 rows."""
+
+
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Pages that the last statement of each name touched, hit or read, once its plans were made."""
+    touched: dict[str, int] = {}
+    ask = Statement.rows
+
+    async def count(statement: Statement, pool: Pool, **parameters: Any) -> list[tuple[Any, ...]]:
+        explain = b"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) " + statement._sql
+        async with pool.connection() as connection:
+            for _ in range(2):
+                async with connection.transaction(force_rollback=True):
+                    cursor = await connection.execute(explain, parameters)
+                    ((told,),) = await cursor.fetchall()
+        touched[statement.name] = told[0]["Plan"]["Shared Hit Blocks"] + told[0]["Plan"]["Shared Read Blocks"]
+        return await ask(statement, pool, **parameters)
+
+    monkeypatch.setattr(Statement, "rows", count)
+    return touched
+
+
+async def costs(scene: Scene, pages: dict[str, int]) -> dict[str, int]:
+    """What an agent's everyday questions cost now."""
+    store, key, shard = scene.store, scene.keys[0], scene.shard(0)
+    (latest,) = await store.list_offsets([OffsetQuery(key, OffsetKind.LATEST)])
+    high = latest.offset
+    measured = {}
+    for name, offset in (("tail", high - 1), ("middle", high // 2), ("start", 0)):
+        await store.find_extents([ExtentQuery(key, offset, 300)])
+        measured[f"find_extents at the {name}"] = pages["find_extents"]
+    stamps = {kind.name: int(kind) for kind in OffsetKind} | {"first": 0, "a third": high // 3, "beyond": 1 << 40}
+    for name, stamp in stamps.items():
+        await store.list_offsets([OffsetQuery(key, stamp)])
+        measured[f"list_offsets, {name}"] = pages["list_offsets"]
+    head = (await store.poll_feed({})).heads[shard]
+    for name, seq in (("news", head - 1), ("no news", head)):
+        await store.poll_feed({shard: seq})
+        measured[f"poll_feed, {name}"] = pages["poll_feed"]
+    await scene.commit(file_of([batch(key, 0, producer=9_999_999)]))
+    measured["commit_files"] = pages["commit_files"]
+    return measured
+
+
+async def fill(scene: Scene, calls: int, rng: random.Random) -> None:
+    """Commits of many extents each, every one of its own producer, with clocks that disagree."""
+    a, b = scene.keys
+    (latest,) = await scene.store.list_offsets([OffsetQuery(a, OffsetKind.LATEST)])
+    for call in range(calls):
+        batches = []
+        for place in range(EXTENTS_PER_CALL):
+            number = latest.offset + call * EXTENTS_PER_CALL + place
+            stamp = max(0, number + rng.randint(-200, 200))
+            batches += [batch(a, 0, records=1, producer=number, max_timestamp=stamp), batch(b, records=1)]
+        await scene.commit(file_of(batches))
+
+
+async def test_a_hundred_times_the_history_costs_a_few_pages_more(
+    metastore: PostgresMetastore, metastore_url: str, pages: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = await open_scene(metastore, partitions=2)
+    counting = Statement.rows
+    measured = []
+    for calls in (SHALLOW_CALLS, DEEP_CALLS - SHALLOW_CALLS):
+        monkeypatch.undo()
+        await fill(scene, calls, random.Random(1))
+        async with session(metastore_url) as raw:
+            await raw.execute("VACUUM ANALYZE")
+        monkeypatch.setattr(Statement, "rows", counting)
+        measured.append(await costs(scene, pages))
+    shallow, deep = measured
+    print({name: (shallow[name], deep[name]) for name in shallow})
+    by_timestamp = {"list_offsets, MAX_TIMESTAMP", "list_offsets, beyond"}
+    for name in shallow:
+        more = deep[name] - shallow[name]
+        assert more <= (LEVEL_PAGES if name in by_timestamp else DEEPER_PAGES), name
