@@ -37,7 +37,7 @@ from storage.objects.store import ObjectStore
 
 
 class FetchService:
-    """`on_metadata_moved` is told the metadata log's head when it lies beyond the view's image."""
+    """`on_metadata_moved` is told the metadata log's head when the view's image is not of that offset."""
 
     def __init__(
         self,
@@ -111,5 +111,5 @@ class FetchService:
         await self._cache.close()
 
     def _on_metadata(self, metadata_offset: int) -> None:
-        if metadata_offset > self._view.image.offset:
+        if metadata_offset != self._view.image.offset:
             self._on_metadata_moved(metadata_offset)

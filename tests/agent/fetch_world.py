@@ -184,20 +184,29 @@ class World:
         """Partition keys by index. With `seen` False the agent's image learns of it only by catching up."""
         number = self.view.head.offset + 1
         topic = TopicImage(uuid.UUID(int=number << 64), number, name, partitions, partitions, (0,) * partitions)
-        head = self.view.head
-        self.view.head = replace(
-            head,
-            offset=number,
-            topics_by_name=MappingProxyType({**head.topics_by_name, name: topic}),
-            topics_by_id=MappingProxyType({**head.topics_by_id, topic.topic_id: topic}),
-            topics_by_number=MappingProxyType({**head.topics_by_number, number: topic}),
-        )
+        self._set_topic(topic)
         if seen:
             self.view.image = self.view.head
         self.names[number] = name
         keys = self.model.create_topic(number, partitions)
         self.live.update((key, []) for key in keys)
         return keys
+
+    def raise_leader_epochs(self, name: str, leader_epoch: int) -> None:
+        """In the image that the agent has."""
+        topic = self.view.head.topics_by_name[name]
+        self._set_topic(replace(topic, leader_epochs=(leader_epoch,) * len(topic.leader_epochs)))
+        self.view.image = self.view.head
+
+    def _set_topic(self, topic: TopicImage) -> None:
+        head = self.view.head
+        self.view.head = replace(
+            head,
+            offset=head.offset + 1,
+            topics_by_name=MappingProxyType({**head.topics_by_name, topic.name: topic}),
+            topics_by_id=MappingProxyType({**head.topics_by_id, topic.topic_id: topic}),
+            topics_by_number=MappingProxyType({**head.topics_by_number, topic.topic_number: topic}),
+        )
 
     async def write(self, batches: Sequence[tuple[int, bytes]], *, own: bool = False) -> uuid.UUID:
         """Store and commit one file with (partition key, batch) in it; `own`: by the agent under test."""

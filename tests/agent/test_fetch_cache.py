@@ -75,15 +75,22 @@ async def test_a_reader_that_leaves_does_not_end_the_load_of_the_others(store: F
         await gate.wait()
 
     store.before_get = hold
-    first, second = (asyncio.ensure_future(cache.read(FILE, 0, 10, len(DATA))) for _ in range(2))
-    await asyncio.sleep(0)
-    first.cancel()
-    await asyncio.sleep(0)
+    readers = [asyncio.ensure_future(cache.read(FILE, 0, 10, len(DATA))) for _ in range(3)]
+    await _turns()
+    for leaving in (0, 1):  # the one that began the load, and one that joined it
+        readers[leaving].cancel()
+        await _turns()
     gate.set()
 
-    assert bytes((await second).data) == DATA[:10]
-    assert first.cancelled()
+    assert bytes((await readers[2]).data) == DATA[:10]
+    assert [reader.cancelled() for reader in readers] == [True, True, False]
     assert len(store.gets) == 1
+
+
+async def _turns() -> None:
+    """Let every task run until it waits for something."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 async def test_a_failed_load_fails_its_readers_and_the_next_one_tries_again(store: FaultyStore) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agent.fetch import deliver
-from storage.file_id import object_key
+from storage.file_id import new_file_id, object_key
 from tests.agent.fetch_world import NEVER_SEEN, World, expected, split_sent
 from tests.storage.batches import plain_batch
 
@@ -183,6 +183,22 @@ async def test_going_on_in_the_middle_of_an_extent_does_not_read_its_start_again
     assert starts == sorted(set(starts))
     assert sum(byte_range.length for byte_range in ranges) < 20 * 1100 * 1.3
     assert len(ranges) == (7 if historical else 1)
+
+
+async def test_going_on_in_an_extent_that_compaction_moved_meanwhile(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    file_id = await world.write([(key, plain_batch(1, bytes([65 + i]) * 100)) for i in range(6)])
+    first = split_sent((await world.fetch({key: 0}, partition_max_bytes=400)).records(key))
+    (old,) = world.model.partitions[key].extents
+    body = await world.store.get(object_key(file_id))
+    moved = new_file_id(world.clock.wall_ms(), world.rng)
+    await world.store.put(object_key(moved), bytes(30) + body)
+    world.model.partitions[key].extents = [old._replace(file_id=moved, position=old.position + 30)]
+
+    rest = await world.fetch({key: len(first)})
+
+    assert 0 < len(first) < 6
+    assert first + split_sent(rest.records(key)) == expected(world.live[key], 0)
 
 
 @pytest.mark.requirement("W5")

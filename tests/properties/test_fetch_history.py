@@ -1,8 +1,8 @@
 """Random histories against random readers: exactly the live batches, in order, within the limits.
 
-Deliberate bugs that were tried and made these fail: not checking the extent's end (a dead batch after
-a live run is delivered), dropping the resume hint's file check, advancing offsets by record count of
-dead batches, ignoring `at_least_one` for a batch across a window, trusting the index after a gap.
+Deliberate bugs that were tried and are caught here: reading on past an extent's end (into a dead
+batch), patching a wrong offset, ignoring the response's limit, sending nothing when the first batch
+is larger than the limit.
 """
 
 from __future__ import annotations
