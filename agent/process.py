@@ -35,6 +35,7 @@ from agent.produce.staged_file import FileTrace
 from config.settings import Settings
 from metastore.postgres.store import PostgresMetastore
 from storage.clock import Clock, SystemClock
+from storage.cluster_properties import require_formatted
 from storage.errors import HeadraceError, NotFoundError
 from storage.objects.open import StoreOptions, open_store
 from storage.objects.store import ObjectStore
@@ -81,6 +82,10 @@ class Agent:
         store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
         metastore = await PostgresMetastore.open(settings.metastore_url, settings)
         return cls(settings, store, metastore, clock, rng, registry, on_settled)
+
+    async def require_formatted_storage(self) -> None:
+        """InvalidError, saying what to do, unless bucket and metastore were formatted as one cluster's."""
+        await require_formatted(self._store, self._metastore.cluster_id)
 
     async def start(self) -> None:
         """Listen, join the cluster, then serve. Raises what kept it out."""

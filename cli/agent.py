@@ -35,7 +35,8 @@ DESCRIPTION = """\
 Run one stateless agent. Start as many as you like on the same metastore and bucket, behind a load
 balancer or not: each serves every topic.
 
-  headrace migrate --metastore-url postgresql://headrace@db/headrace
+  headrace storage format -t $(headrace storage random-uuid) \
+      --metastore-url postgresql://headrace@db/headrace --bucket s3://logs/headrace
   headrace agent --metastore-url postgresql://headrace@db/headrace --bucket s3://logs/headrace
 
 It prints one line with the word `ready` and its addresses once clients can connect. SIGTERM drains.
@@ -73,6 +74,7 @@ async def _serve(settings: Settings) -> int:
         loop.add_signal_handler(number, _on_signal, stopping)
     agent = await Agent.open(settings)
     try:
+        await agent.require_formatted_storage()
         await agent.start()
         tune_collector()
         print(agent.ready_line(), flush=True)

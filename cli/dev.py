@@ -15,8 +15,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from cli.children import AgentProcess
 from cli.options import PREFIX, add_settings, settings_from
+from cli.storage import format_bucket
 from config.settings import Settings
 from metastore.postgres.embedded import EmbeddedPostgres
 from metastore.postgres.migrate import migrate
@@ -58,17 +61,20 @@ def run(args: argparse.Namespace) -> int:
     if args.config:
         passed_on["config"] = str(args.config)
     with EmbeddedPostgres(data_dir / "postgres") as url:
-        migrate(url, commit_shards=settings.commit_shards)
-        return asyncio.run(_supervise(settings, url, data_dir, args.agents, passed_on))
+        cluster_id = migrate(url, commit_shards=settings.commit_shards).cluster_id
+        return asyncio.run(_supervise(settings, url, data_dir, cluster_id, args.agents, passed_on))
 
 
-async def _supervise(settings: Settings, url: str, data_dir: Path, count: int, passed_on: dict[str, str]) -> int:
+async def _supervise(
+    settings: Settings, url: str, data_dir: Path, cluster_id: str, count: int, passed_on: dict[str, str]
+) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     await _forget_dead_agents(url, settings)
     bucket = (data_dir / "bucket").as_uri()
+    await format_bucket(msgspec.structs.replace(settings, bucket=bucket), cluster_id)
     agents = [_agent(settings, index, url, bucket, passed_on) for index in range(count)]
     try:
         ready = await asyncio.wait_for(asyncio.gather(*(agent.start() for agent in agents)), AGENT_START_SECONDS)

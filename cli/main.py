@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from cli import agent, dev, migrate, version
+from cli import agent, dev, migrate, storage, version
 from config.load import ConfigError
 from storage.errors import HeadraceError
 
@@ -29,7 +29,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="headrace", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (dev, agent, migrate, version):
+    for command in (dev, agent, storage, migrate, version):
         command.add(subparsers)
     return parser
 

@@ -18,9 +18,10 @@ SHORT_FORMS = {"broker.rack": "--zone"}
 PREFIX = "setting:"
 
 
-def add_settings(parser: argparse.ArgumentParser, shown: tuple[str, ...]) -> None:
-    """Add --config and a flag per setting; `shown` come first, the rest in a group of their own."""
-    parser.add_argument("--config", type=Path, metavar="FILE", help="properties file with settings (key=value lines)")
+def add_settings(parser: argparse.ArgumentParser, shown: tuple[str, ...], *, short_config: bool = True) -> None:
+    """Add --config (-c) and a flag per setting; `shown` come first, the rest in a group of their own."""
+    names = ("--config", "-c") if short_config else ("--config",)
+    parser.add_argument(*names, type=Path, metavar="FILE", help="properties file with settings (key=value lines)")
     meanings = descriptions()
     rest = parser.add_argument_group("every other setting", "also from --config and HEADRACE_* variables")
     for name in (*shown, *(n for n in meanings if n not in shown)):

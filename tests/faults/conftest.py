@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
+from cli.main import main
+from metastore.postgres.formatted import formatted_cluster_id
 from tests.agent_process import AgentUnderTest
 from tests.fixtures_s3 import BUCKET, aws_credentials, moto_url
 
@@ -16,7 +18,7 @@ __all__ = ["aws_credentials", "moto_url"]
 @pytest.fixture
 def agent_settings(metastore_url: str, moto_url: str) -> dict[str, object]:
     """What every agent of a test shares: its database, a prefix of its own, short sessions."""
-    return {
+    settings = {
         "metastore.url": metastore_url,
         "bucket": f"s3://{BUCKET}/{uuid.uuid4()}",
         "s3.endpoint": moto_url,
@@ -28,6 +30,16 @@ def agent_settings(metastore_url: str, moto_url: str) -> dict[str, object]:
         "linger.ms": 25,
         "log.level": "warning",
     }
+    _format(settings)
+    return settings
+
+
+def _format(settings: Mapping[str, object]) -> None:
+    """As an operator would, on the migrated database: keep its cluster id."""
+    flags = [f"--{name.replace('.', '-')}={value}" for name, value in settings.items()]
+    cluster_id = formatted_cluster_id(str(settings["metastore.url"]))
+    assert cluster_id is not None
+    assert main(["storage", "format", "--ignore-formatted", "--cluster-id", cluster_id, *flags]) == 0
 
 
 @pytest.fixture

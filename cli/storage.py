@@ -1,0 +1,153 @@
+"""`headrace storage`: info, format, random-uuid; Kafka's kafka-storage.sh for a metastore and a bucket.
+
+Place: before the first agent of a cluster starts; agents refuse storage that is not formatted.
+Invariant: formatting never replaces anything: a part that belongs to a cluster keeps its id. If the
+process dies half-way, one part is formatted and the other not; `info` shows it, and the same command
+with --ignore-formatted ends it.
+Source: KIP-631, kafka-storage.sh.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from cli.options import add_settings, settings_from
+from config.load import ConfigError
+from config.settings import Settings
+from metastore.postgres.formatted import formatted_cluster_id
+from metastore.postgres.migrate import migrate
+from storage.clock import SystemClock
+from storage.cluster_properties import check_cluster_id, random_cluster_id, read_cluster_id, write_cluster_id
+from storage.errors import AlreadyExistsError, InvalidError
+from storage.objects.open import StoreOptions, open_store
+from storage.objects.store import ObjectStore
+
+SHOWN = ("metastore.url", "bucket")
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser("storage", help="format metastore and bucket, or look at them")
+    commands = parser.add_subparsers(title="commands", metavar="{info,format,random-uuid}", required=True)
+    info = commands.add_parser("info", help="which cluster do metastore and bucket belong to")
+    add_settings(info, SHOWN)
+    info.set_defaults(run=run_info)
+    making = commands.add_parser("format", help="make metastore and bucket one cluster's, before agents start")
+    making.add_argument("--cluster-id", "-t", required=True, metavar="CLUSTER_ID", help="the cluster id to use")
+    making.add_argument(
+        "--ignore-formatted", "-g", action="store_true", help="skip a part that is formatted instead of failing"
+    )
+    add_settings(making, (*SHOWN, "commit.shards"))
+    making.set_defaults(run=run_format)
+    drawing = commands.add_parser("random-uuid", help="print a random cluster id")
+    drawing.set_defaults(run=run_random_uuid)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the places that carry the cluster id; `cluster_id` None while it is not formatted."""
+
+    name: str
+    address: str
+    cluster_id: str | None
+
+
+def run_info(args: argparse.Namespace) -> int:
+    """Print what is there; 1 when a part is not formatted or the parts' ids differ."""
+    parts = asyncio.run(look(_complete(settings_from(args))))
+    for part in parts:
+        print(f"Found {part.name}:\n  {part.address}\n")
+        print(
+            f"Found metadata: MetaProperties(clusterId={part.cluster_id})\n" if part.cluster_id else "Not formatted.\n"
+        )
+    print("\n".join(problems := _problems(parts)) or "Metastore and bucket belong to one cluster.")
+    return 1 if problems else 0
+
+
+def run_format(args: argparse.Namespace) -> int:
+    """Format what is not formatted; errors as `format_storage`."""
+    settings = _complete(settings_from(args))
+    for line in asyncio.run(format_storage(settings, args.cluster_id, ignore_formatted=args.ignore_formatted)):
+        print(line)
+    return 0
+
+
+def run_random_uuid(args: argparse.Namespace) -> int:
+    """Print it."""
+    print(random_cluster_id(random.SystemRandom()))
+    return 0
+
+
+async def look(settings: Settings) -> tuple[Part, Part]:
+    """Metastore and bucket as they are."""
+    in_metastore = await asyncio.to_thread(formatted_cluster_id, settings.metastore_url)
+    store = _open(settings)
+    try:
+        in_bucket = await read_cluster_id(store)
+    finally:
+        await store.close()
+    return (
+        Part("metastore", _without_password(settings.metastore_url), in_metastore),
+        Part("bucket", settings.bucket, in_bucket),
+    )
+
+
+async def format_storage(settings: Settings, cluster_id: str, *, ignore_formatted: bool) -> list[str]:
+    """Make metastore and bucket the cluster's; what was done, a line per part.
+
+    AlreadyExistsError when a part is formatted and not ignored, InvalidError when it belongs to
+    another cluster: then nothing was changed.
+    """
+    check_cluster_id(cluster_id)
+    parts = await look(settings)
+    for part in parts:
+        if part.cluster_id not in (None, cluster_id):
+            raise InvalidError(
+                f"{part.name} belongs to another cluster: wanted={cluster_id} found={part.cluster_id} at={part.address}"
+            )
+        if part.cluster_id is not None and not ignore_formatted:
+            raise AlreadyExistsError(
+                f"{part.name} is already formatted: at={part.address} (--ignore-formatted skips what is formatted)"
+            )
+    await asyncio.to_thread(
+        migrate, settings.metastore_url, commit_shards=settings.commit_shards, cluster_id=cluster_id
+    )
+    await format_bucket(settings, cluster_id)
+    return [f"{'Formatting' if part.cluster_id is None else 'Skipping'} {part.name} {part.address}" for part in parts]
+
+
+async def format_bucket(settings: Settings, cluster_id: str) -> None:
+    """The bucket's part alone. AlreadyExistsError when it belongs to another cluster."""
+    store = _open(settings)
+    try:
+        await write_cluster_id(store, cluster_id)
+    finally:
+        await store.close()
+
+
+def _open(settings: Settings) -> ObjectStore:
+    return open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
+
+
+def _complete(settings: Settings) -> Settings:
+    for name, value in (("metastore.url", settings.metastore_url), ("bucket", settings.bucket)):
+        if not value:
+            raise ConfigError(f"{name} is not set (--{name.replace('.', '-')} or --config)")
+    return settings
+
+
+def _problems(parts: Iterable[Part]) -> list[str]:
+    bare = [f"Not formatted: {part.name}: run `headrace storage format`." for part in parts if part.cluster_id is None]
+    ids = {part.cluster_id for part in parts if part.cluster_id is not None}
+    return bare + (["The parts belong to different clusters: agents will not start."] if len(ids) > 1 else [])
+
+
+def _without_password(url: str) -> str:
+    """The address without its user part."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if rest else "(a connection string)"

@@ -1,0 +1,21 @@
+"""Whether a database has been made a cluster's metastore, asked before anything is opened on it.
+
+Place: `headrace storage info` and `format`; agents find out by PostgresMetastore.open.
+Invariant: reads only. If the process dies here nothing is lost.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from metastore.postgres.errors import translated
+
+
+def formatted_cluster_id(url: str) -> str | None:
+    """The cluster id in the database at `url`; None when it holds no cluster yet. UnavailableError when it is away."""
+    with translated("formatted_cluster_id", writes=False), psycopg.connect(url, connect_timeout=10) as connection:
+        try:
+            row = connection.execute("SELECT cluster_id FROM cluster").fetchone()
+        except psycopg.errors.UndefinedTable:
+            return None
+    return None if row is None else str(row[0])

@@ -1,0 +1,158 @@
+"""`headrace storage`: formatting, looking, and what is refused."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from agent.process import Agent
+from cli.main import main
+from config.settings import Settings
+from metastore.postgres.embedded import EmbeddedPostgres
+from metastore.postgres.formatted import formatted_cluster_id
+from storage.clock import SystemClock
+from storage.cluster_properties import (
+    OBJECT_KEY,
+    check_cluster_id,
+    parse,
+    random_cluster_id,
+    read_cluster_id,
+    render,
+    require_formatted,
+    write_cluster_id,
+)
+from storage.errors import AlreadyExistsError, CorruptError, InvalidError
+from storage.objects.memory import MemoryStore
+
+SEEDS_OWN = "3Db5QLSqSZieL3rJBUUegA"
+ANOTHER = "8XUwXa9qSyi9tSOquGtauQ"
+
+
+@pytest.fixture
+def places(postgres_server: EmbeddedPostgres, tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
+    """Flags that name an empty database and an empty bucket."""
+    import psycopg
+
+    name = f"unformatted_{abs(hash(request.node.nodeid))}"
+    with psycopg.connect(postgres_server.url(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    (tmp_path / "bucket").mkdir()
+    return ["--metastore-url", postgres_server.url(name), "--bucket", (tmp_path / "bucket").as_uri()]
+
+
+def _settings(places: list[str]) -> Settings:
+    return Settings(metastore_url=places[1], bucket=places[3], kafka_port=0, http_port=0)
+
+
+@pytest.mark.requirement("C11.1", "C12")
+def test_format_writes_the_id_to_both_parts_and_info_shows_it(
+    places: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["storage", "info", *places]) == 1
+    assert "Not formatted: metastore" in capsys.readouterr().out
+    assert main(["storage", "format", "-t", SEEDS_OWN, *places]) == 0
+    assert formatted_cluster_id(places[1]) == SEEDS_OWN
+    capsys.readouterr()
+    assert main(["storage", "info", *places]) == 0
+    assert capsys.readouterr().out.count(f"MetaProperties(clusterId={SEEDS_OWN})") == 2
+
+
+@pytest.mark.requirement("C11.1")
+def test_settings_may_come_from_a_file(places: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(f"metastore.url={places[1]}\nbucket={places[3]}\n")
+    assert main(["storage", "format", "-c", str(file), "-t", SEEDS_OWN]) == 0
+    assert main(["storage", "info", "-c", str(file)]) == 0
+
+
+@pytest.mark.requirement("C11.1", "C12")
+def test_formatting_again_fails_unless_told_to_skip(places: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["storage", "format", "-t", SEEDS_OWN, *places]) == 0
+    assert main(["storage", "format", "-t", SEEDS_OWN, *places]) == 1
+    assert "already formatted" in capsys.readouterr().err
+    assert main(["storage", "format", "-g", "-t", SEEDS_OWN, *places]) == 0
+    assert main(["storage", "format", "-g", "-t", ANOTHER, *places]) == 1
+    assert f"belongs to another cluster: wanted={ANOTHER} found={SEEDS_OWN}" in capsys.readouterr().err
+    assert formatted_cluster_id(places[1]) == SEEDS_OWN
+
+
+@pytest.mark.requirement("C12")
+def test_a_migrated_database_gets_its_bucket_with_ignore_formatted(places: list[str]) -> None:
+    assert main(["migrate", *places[:2]]) == 0
+    cluster_id = formatted_cluster_id(places[1])
+    assert cluster_id is not None
+    assert main(["storage", "info", *places]) == 1
+    assert main(["storage", "format", "-g", "-t", cluster_id, *places]) == 0
+    assert main(["storage", "info", *places]) == 0
+
+
+@pytest.mark.parametrize("text", ["", "x", SEEDS_OWN + "==", SEEDS_OWN[:-1] + "!", "A" * 22])
+def test_a_bad_cluster_id_is_refused_before_anything_is_made(text: str, places: list[str]) -> None:
+    assert main(["storage", "format", f"--cluster-id={text}", *places]) == 1
+    assert formatted_cluster_id(places[1]) is None
+
+
+@pytest.mark.requirement("C11.1")
+def test_random_uuid_prints_one_that_format_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["storage", "random-uuid"]) == 0
+    printed = capsys.readouterr().out.strip()
+    assert check_cluster_id(printed) == printed
+
+
+def test_random_ids_never_look_like_a_flag() -> None:
+    rng = random.Random(7)
+    drawn = [random_cluster_id(rng) for _ in range(500)]
+    assert not [cluster_id for cluster_id in drawn if cluster_id.startswith("-")]
+    assert len(set(drawn)) == 500
+
+
+@pytest.mark.requirement("C12")
+async def test_an_agent_refuses_storage_that_is_not_formatted_or_anothers(places: list[str]) -> None:
+    assert main_in_thread(["migrate", *places[:2]]) == 0
+    agent = await Agent.open(_settings(places))
+    try:
+        with pytest.raises(InvalidError, match=r"bucket is not formatted: run `headrace storage format .*--cluster-id"):
+            await agent.require_formatted_storage()
+        await agent._store.put(OBJECT_KEY, render(ANOTHER))
+        with pytest.raises(InvalidError, match=f"different clusters: bucket={ANOTHER}"):
+            await agent.require_formatted_storage()
+    finally:
+        await agent.stop()
+
+
+@pytest.mark.requirement("C12")
+def test_an_agent_on_a_database_without_a_cluster_says_what_to_run(
+    places: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["agent", "--kafka-port", "0", "--http-port", "0", *places]) == 1
+    assert "headrace migrate" in capsys.readouterr().err
+
+
+@pytest.mark.requirement("C12")
+async def test_the_buckets_part_is_meta_properties_version_1_and_is_never_replaced() -> None:
+    store = MemoryStore(SystemClock())
+    assert await read_cluster_id(store) is None
+    await write_cluster_id(store, SEEDS_OWN)
+    assert await store.get(OBJECT_KEY) == b"#\ncluster.id=3Db5QLSqSZieL3rJBUUegA\nversion=1\n"
+    await write_cluster_id(store, SEEDS_OWN)
+    with pytest.raises(AlreadyExistsError, match="another cluster"):
+        await write_cluster_id(store, ANOTHER)
+    await require_formatted(store, SEEDS_OWN)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff", b"version=0\ncluster.id=1", b"version=1\n", b"cluster.id=short\nversion=1\n"]
+)
+def test_a_damaged_object_is_no_cluster(data: bytes) -> None:
+    with pytest.raises(CorruptError):
+        parse(data)
+
+
+def main_in_thread(argv: list[str]) -> int:
+    """`main` runs loops of its own, which a running loop does not allow in its thread."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(main, argv).result()
