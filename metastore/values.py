@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import enum
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -186,6 +188,28 @@ class OffsetAnswer(NamedTuple):
     extent: Extent | None
 
 
+class FeatureRange(NamedTuple):
+    """The levels of a feature, both ends included: those an agent supports, or those a cluster uses."""
+
+    min_level: int
+    max_level: int
+
+
+METADATA_FORMAT = "metadata.format"
+"""The feature that says which records may be written (metastore/log/features.py)."""
+SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType({METADATA_FORMAT: FeatureRange(1, 2)})
+"""What this version of the software supports."""
+
+
+class Listener(NamedTuple):
+    """Where an agent is reached. `security_protocol`: Kafka's number, 0 is PLAINTEXT."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int
+
+
 @dataclass(frozen=True, slots=True)
 class AgentRegistration:
     """What an agent says of itself when it starts. `node_id` None asks for a leased one (C16)."""
@@ -194,12 +218,57 @@ class AgentRegistration:
     incarnation_id: uuid.UUID
     host: str
     port: int
+    """Of the listener that clients are sent to."""
     rack: str | None
+    cluster_id: str | None = None
+    """Refused when it is another cluster's; None where the caller took it from this very metastore."""
+    features: Mapping[str, FeatureRange] = SUPPORTED_FEATURES
+    listeners: tuple[Listener, ...] = ()
+    """All of them, the one of `host` and `port` first; none: that one alone, PLAINTEXT."""
 
 
 class RegisteredAgent(NamedTuple):
     node_id: int
     broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """What the cluster knows of the agent after its heartbeat."""
+
+    is_caught_up: bool
+    """It has applied its own registration and is no more than metadata.max.lag.records behind the head."""
+    is_fenced: bool
+    should_shut_down: bool
+    """It asked for a controlled shutdown, and every other live agent follows a log that says so."""
+    metadata_head: int
+    """The next offset of the metadata log."""
+    controller_id: int
+    """The active controller's node id; -1 while there is none."""
+
+
+class ControllerLease(NamedTuple):
+    """Who the active controller is. `is_own`: whoever asked."""
+
+    controller_id: int
+    controller_epoch: int
+    is_own: bool
+
+
+class StoredSnapshot(NamedTuple):
+    """`data` is a whole snapshot file (metastore/log/snapshot.py) that replaces the log below `end_offset`."""
+
+    end_offset: int
+    data: bytes
+
+
+class SnapshotState(NamedTuple):
+    """How far the newest snapshot lags: `end_offset` 0 and `age_ms` since the first record when there is none."""
+
+    end_offset: int
+    age_ms: int
+    log_records: int
+    log_bytes: int
 
 
 class NewTopic(NamedTuple):

@@ -9,7 +9,10 @@
     ├── CorruptError            stored or received bytes are not what their checksum or format says
     └── InvalidError            the request itself is wrong; retrying cannot help
         ├── NotFoundError         the named thing does not exist
-        └── AlreadyExistsError    the named thing exists and must not be replaced
+        ├── AlreadyExistsError    the named thing exists and must not be replaced
+        ├── WrongClusterError     the asker belongs to another cluster
+        ├── UnsupportedFeatureError  the asker does not support a feature level that the cluster uses
+        └── TruncatedError        the metadata log no longer goes back so far: start from a snapshot
 
 Place: raised anywhere, mapped to Kafka error codes in one file only (agent/protocol/errors.py).
 Invariant: the kind tells the caller what to do; the message tells a person what happened.
@@ -56,3 +59,15 @@ class NotFoundError(InvalidError):
 
 class AlreadyExistsError(InvalidError):
     """The named thing exists and must not be replaced."""
+
+
+class WrongClusterError(InvalidError):
+    """The cluster id is another one's."""
+
+
+class UnsupportedFeatureError(InvalidError):
+    """An active feature level lies outside what the asker supports."""
+
+
+class TruncatedError(InvalidError):
+    """These records are no longer kept: a snapshot holds what they said."""
