@@ -222,7 +222,7 @@ class AgentRegistration:
     rack: str | None
     cluster_id: str | None = None
     """Refused when it is another cluster's; None where the caller took it from this very metastore."""
-    features: Mapping[str, FeatureRange] = SUPPORTED_FEATURES
+    features: Mapping[str, FeatureRange] = field(default_factory=lambda: SUPPORTED_FEATURES)
     listeners: tuple[Listener, ...] = ()
     """All of them, the one of `host` and `port` first; none: that one alone, PLAINTEXT."""
 
