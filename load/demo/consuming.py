@@ -23,7 +23,8 @@ class Consumed:
     duplicates: int = 0
     out_of_order: int = 0
     last_of_key: dict[bytes, int] = field(default_factory=dict)
-    end_to_end_seconds: list[float] = field(default_factory=list)
+    end_to_end_seconds: dict[int, float] = field(default_factory=dict)
+    """By the record's number."""
 
     def add(self, key: bytes, value: bytes, timestamp_ms: int) -> None:
         """Check one record."""
@@ -34,7 +35,7 @@ class Consumed:
         self.seen.add(number)
         self.out_of_order += self.last_of_key.get(key, -1) > number
         self.last_of_key[key] = number
-        self.end_to_end_seconds.append(time.time() - timestamp_ms / 1000)
+        self.end_to_end_seconds[number] = time.time() - timestamp_ms / 1000
 
 
 async def consume(bootstrap: str, topic: str, expected: int, members: int, progress: asyncio.Queue[int]) -> Consumed:

@@ -20,7 +20,8 @@ class Produced:
     failed: list[str] = field(default_factory=list)
     bytes: int = 0
     checksum: int = 0
-    ack_seconds: list[float] = field(default_factory=list)
+    ack_seconds: dict[int, float] = field(default_factory=dict)
+    """By the record's number."""
     retries: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -46,11 +47,12 @@ def produce(
             "statistics.interval.ms": 1_000,
             "stats_cb": lambda text: _note_retries(result, text),
             "error_cb": lambda error: None,  # lost connections are the demo's point; failures show in `failed`
+            "log_level": 2,
         }
     )
     started = time.monotonic()
     for sent, (key, value) in enumerate(records, start=1):
-        _send(producer, topic, key, value, result)
+        _send(producer, topic, key, value, sent - 1, result)
         if sent % 1_000 == 0:
             producer.poll(0)
             progress(sent)
@@ -63,7 +65,7 @@ def produce(
     return result
 
 
-def _send(producer: Producer, topic: str, key: bytes, value: bytes, result: Produced) -> None:
+def _send(producer: Producer, topic: str, key: bytes, value: bytes, number: int, result: Produced) -> None:
     sent_at = time.monotonic()
 
     def delivered(error: KafkaError | None, _: Message) -> None:
@@ -73,7 +75,7 @@ def _send(producer: Producer, topic: str, key: bytes, value: bytes, result: Prod
         result.acknowledged += 1
         result.bytes += len(key) + len(value)
         result.checksum = checksum(result.checksum, value)
-        result.ack_seconds.append(time.monotonic() - sent_at)
+        result.ack_seconds[number] = time.monotonic() - sent_at
 
     while True:
         try:
