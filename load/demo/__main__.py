@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from load.demo.consuming import Consumed, consume
+from load.demo.consuming import Consumed, Group
 from load.demo.flights import records
 from load.demo.producing import Produced, produce
 from load.demo.report import report
@@ -41,7 +41,11 @@ def main() -> int:
     console.print("loading the data set: every flight that left New York City in 2013")
     rows = list(records(args.limit))
     console.print(f"starting Postgres, a directory bucket and two agents under {args.data_dir}/")
-    flags = {"broker.session.timeout.ms": 3_000, "broker.heartbeat.interval.ms": 500, "num.partitions": PARTITIONS}
+    flags: dict[str, object] = {
+        "broker.session.timeout.ms": 3_000,
+        "broker.heartbeat.interval.ms": 500,
+        "group.initial.rebalance.delay.ms": 500,
+    }
     with DevServer(args.data_dir, agents=2, settings=flags) as server:
         produced, consumed = asyncio.run(_run(console, server, rows, args.rate))
         return report(console, server, produced, consumed, len(rows))
@@ -76,9 +80,11 @@ async def _run(
     loop = asyncio.get_running_loop()
     with progress, ThreadPoolExecutor(1) as pool:
         showing = asyncio.create_task(show())
-        producing = loop.run_in_executor(pool, produce, server.bootstrap, TOPIC, rows, rate, on_sent)
-        consumed = await consume(second.kafka, TOPIC, len(rows), 2, counts)
-        produced = await producing
+        group = Group(second.kafka, TOPIC, PARTITIONS, members=2)
+        reading = asyncio.create_task(group.read(len(rows), counts))
+        await group.joined.wait()
+        produced = await loop.run_in_executor(pool, produce, server.bootstrap, TOPIC, rows, rate, on_sent)
+        consumed = await reading
         showing.cancel()
     return produced, consumed
 

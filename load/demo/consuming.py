@@ -38,19 +38,49 @@ class Consumed:
         self.end_to_end_seconds[number] = time.time() - timestamp_ms / 1000
 
 
-async def consume(bootstrap: str, topic: str, expected: int, members: int, progress: asyncio.Queue[int]) -> Consumed:
-    """Read with `members` members until `expected` records arrived, or none for IDLE_SECONDS."""
-    result = Consumed()
-    done = asyncio.Event()
-    tasks = [asyncio.create_task(_member(bootstrap, topic, expected, result, done, progress)) for _ in range(members)]
-    await asyncio.gather(*tasks)
-    return result
+class Group:
+    """`members` consumers of one group; `joined` is set once they share out all partitions."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, members: int) -> None:
+        self.joined = asyncio.Event()
+        self._partitions = partitions
+        self._consumers = [_consumer(bootstrap, topic) for _ in range(members)]
+
+    async def read(self, expected: int, progress: asyncio.Queue[int]) -> Consumed:
+        """Read until `expected` records arrived, or none for IDLE_SECONDS."""
+        result = Consumed()
+        done = asyncio.Event()
+        await asyncio.gather(*(self._read(member, expected, result, done, progress) for member in self._consumers))
+        return result
+
+    async def _read(
+        self,
+        consumer: AIOKafkaConsumer,
+        expected: int,
+        result: Consumed,
+        done: asyncio.Event,
+        progress: asyncio.Queue[int],
+    ) -> None:
+        await consumer.start()
+        quiet_since = time.monotonic()
+        try:
+            while not done.is_set() and time.monotonic() - quiet_since < IDLE_SECONDS:
+                for batch in (await consumer.getmany(timeout_ms=200, max_records=5_000)).values():
+                    quiet_since = time.monotonic()
+                    for record in batch:
+                        result.add(record.key, record.value, record.timestamp)
+                progress.put_nowait(result.records)
+                shares = [len(member.assignment()) for member in self._consumers]
+                if sum(shares) == self._partitions and all(shares):
+                    self.joined.set()
+                if len(result.seen) >= expected:
+                    done.set()
+        finally:
+            await consumer.stop()
 
 
-async def _member(
-    bootstrap: str, topic: str, expected: int, result: Consumed, done: asyncio.Event, progress: asyncio.Queue[int]
-) -> None:
-    consumer = AIOKafkaConsumer(
+def _consumer(bootstrap: str, topic: str) -> AIOKafkaConsumer:
+    return AIOKafkaConsumer(
         topic,
         bootstrap_servers=bootstrap,
         group_id="demo",
@@ -58,16 +88,3 @@ async def _member(
         session_timeout_ms=10_000,
         metadata_max_age_ms=2_000,
     )
-    await consumer.start()
-    quiet_since = time.monotonic()
-    try:
-        while not done.is_set() and time.monotonic() - quiet_since < IDLE_SECONDS:
-            for batch in (await consumer.getmany(timeout_ms=200, max_records=5_000)).values():
-                quiet_since = time.monotonic()
-                for record in batch:
-                    result.add(record.key, record.value, record.timestamp)
-            progress.put_nowait(result.records)
-            if len(result.seen) >= expected:
-                done.set()
-    finally:
-        await consumer.stop()

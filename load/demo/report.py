@@ -23,7 +23,7 @@ def report(console: Console, server: DevServer, produced: Produced, consumed: Co
         ("longest wait, the kill included", f"{max(produced.ack_seconds.values(), default=0.0):.1f} s"),
         ("segment files", f"{stored.files:,} ({stored.bytes / 1e6:.1f} MB)"),
         ("extents", f"{stored.extents:,}"),
-        ("producer retries", f"{sum(produced.retries.values()):,} requests"),
+        ("retries", f"{sum(produced.retries.values()):,} requests that librdkafka counts as such"),
         ("duplicates dropped", f"{server.metric('headrace_produce_duplicates_total'):,.0f} batches"),
         ("dead bytes", f"{stored.bytes - stored.live_bytes:,} (headers, footers and dropped batches)"),
     ):
