@@ -2,7 +2,7 @@
 
 Starts a Postgres of its own (fsync and synchronous_commit on), with closed-loop committers that all
 write to the same partitions. Every batch is idempotent. Postgres CPU is that of all its processes,
-from /proc/<pid>/schedstat; ours is the committers' (packing and unpacking included).
+from /proc/<pid>/schedstat; ours is the committers', packing and unpacking included.
 The latency table adds 1 ms of sleep inside the timed call, as a network round trip would.
 """
 
@@ -154,11 +154,15 @@ async def closed_loop(bench: Bench, workload: Workload, count: int, seconds: flo
     """Print throughput, latency and cost of `count` committers that never wait."""
     committers = await bench.committers(workload, count)
     latencies: list[float] = []
+    building = 0.0
     ends_at = time.perf_counter() + seconds
 
     async def run(committer: Committer) -> None:
+        nonlocal building
         while time.perf_counter() < ends_at:
+            building -= time.process_time()
             file = committer.next_file()
+            building += time.process_time()
             began = time.perf_counter()
             await bench.commit(file)
             latencies.append(time.perf_counter() - began)
@@ -167,7 +171,7 @@ async def closed_loop(bench: Bench, workload: Workload, count: int, seconds: flo
     await asyncio.gather(*(run(committer) for committer in committers))
     elapsed = time.time() - began
     batches = len(latencies) * (workload.partitions * workload.batches)
-    cpu, ours = await bench.postgres_seconds() - cpu, time.process_time() - ours
+    cpu, ours = await bench.postgres_seconds() - cpu, time.process_time() - ours - building
     wal = await bench.wal_bytes() - wal
     print(
         f"{workload.name:28} {count} committers {len(latencies) / elapsed:8.0f} commits/s {batches / elapsed:9.0f}"

@@ -126,7 +126,7 @@ CREATE TABLE producer_id_blocks (
 );
 
 -- Two logs in eight time slots each. A slot is emptied with TRUNCATE before its turn comes again:
--- no DDL on the parent, no dead rows, no vacuum.
+-- no DDL on the parent, no dead rows, no vacuum (which would only hold TRUNCATE up).
 CREATE TABLE commit_log (
     slot     smallint NOT NULL,
     shard    smallint NOT NULL,
@@ -144,8 +144,10 @@ CREATE TABLE commit_answers (
 DO $$
 BEGIN
     FOR slot IN 0..7 LOOP
-        EXECUTE format('CREATE TABLE commit_log_%s PARTITION OF commit_log FOR VALUES IN (%s)', slot, slot);
-        EXECUTE format('CREATE TABLE commit_answers_%s PARTITION OF commit_answers FOR VALUES IN (%s)', slot, slot);
+        EXECUTE format('CREATE TABLE commit_log_%s PARTITION OF commit_log FOR VALUES IN (%s)'
+                       ' WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)', slot, slot);
+        EXECUTE format('CREATE TABLE commit_answers_%s PARTITION OF commit_answers FOR VALUES IN (%s)'
+                       ' WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)', slot, slot);
     END LOOP;
 END $$;
 CREATE TABLE log_slots (

@@ -21,6 +21,7 @@ from metastore.postgres.packing import (
 )
 from metastore.postgres.statement import Pool, Statement
 from metastore.values import FeedKind, FeedPage, FeedRow
+from storage.errors import InvalidError
 
 _POLL_FEED = Statement("poll_feed", writes=False)
 _ROTATE_LOG_SLOTS = Statement("rotate_log_slots", writes=True)
@@ -30,7 +31,7 @@ async def poll_feed(pool: Pool, positions: Mapping[int, int]) -> FeedPage:
     """metastore.api.ReadApi.poll_feed.
 
     A page holds at most 64 rows per shard: while `heads` is ahead of the last row, ask again. Shards
-    that `positions` does not name are in `heads` only.
+    that `positions` does not name are in `heads` only. InvalidError for a shard that the cluster lacks.
     """
     (
         incarnation_id,
@@ -45,6 +46,8 @@ async def poll_feed(pool: Pool, positions: Mapping[int, int]) -> FeedPage:
         seqs=pack_int8(np.fromiter(positions.values(), dtype=np.int64)),
     )
     heads = dict(zip(shards, seqs, strict=True))
+    if not positions.keys() <= heads.keys():
+        raise InvalidError(f"feed poll refused: positions={dict(positions)} shards={shards}")
     rows = [_row(*fields) for fields in zip(*(column or () for column in columns), strict=True)]
     present = {row.shard for row in rows}
     lost = [

@@ -7,6 +7,7 @@ import pytest
 from metastore.postgres.feed import poll_feed
 from metastore.postgres.store import PostgresMetastore
 from metastore.values import FeedKind, LogStartMove
+from storage.errors import InvalidError
 from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
 from tests.metastore.sessions import delete, move_time, rows, session
 
@@ -102,6 +103,11 @@ async def test_rows_are_kept_two_minutes_and_a_later_reader_has_lost_its_shard(
 async def test_a_feed_that_went_back_is_lost(scene: Scene) -> None:
     page = await scene.store.poll_feed(dict.fromkeys(range(8), 5))
     assert page.lost_shards == list(range(8))
+
+
+async def test_a_shard_that_the_cluster_lacks_is_refused(scene: Scene) -> None:
+    with pytest.raises(InvalidError, match="feed poll refused"):
+        await scene.store.poll_feed({8: 0})
 
 
 async def test_rows_behind_a_gap_wait_until_the_gap_is_first(scene: Scene, metastore_url: str) -> None:

@@ -76,9 +76,10 @@ BEGIN
 
     -- Do the producers go on exactly where their rows end, or start (over) at sequence 0?
     SELECT array_agg(s.ctid ORDER BY prod),
-           array_agg(chained AND CASE WHEN s.epoch = p_batch_epoch[first] THEN s.next_sequence = p_batch_sequence[first]
-                                      ELSE coalesce(s.epoch < p_batch_epoch[first], true) AND p_batch_sequence[first] = 0
-                                 END ORDER BY prod)
+           array_agg(chained AND CASE WHEN s.epoch = p_batch_epoch[first]
+                                      THEN p_batch_sequence[first] = s.next_sequence
+                                      ELSE p_batch_sequence[first] = 0
+                                           AND coalesce(s.epoch < p_batch_epoch[first], true) END ORDER BY prod)
       INTO v_prod_row, v_prod_regular
       FROM unnest(p_prod_id, p_prod_first, p_prod_chained) WITH ORDINALITY AS g (id, first, chained, prod)
       LEFT JOIN producer_state s ON s.partition_key = p_part_key[p_batch_part[first]] AND s.producer_id = id;
@@ -88,7 +89,8 @@ BEGIN
             SELECT string_agg(base, '' ORDER BY first)
               FROM (SELECT file, 0 AS first, '\x00'::bytea AS base FROM generate_subscripts(p_file_id, 1) AS file
                     UNION ALL
-                    SELECT p_batch_file[first], first, int8send(v_part_head[p_batch_part[first]] + p_batch_before[first])
+                    SELECT p_batch_file[first], first,
+                           int8send(v_part_head[p_batch_part[first]] + p_batch_before[first])
                       FROM unnest(p_run_first) AS first) AS run
              GROUP BY file ORDER BY file);
     ELSE
@@ -102,7 +104,8 @@ BEGIN
           FROM (SELECT file, sum(bytes) AS bytes
                   FROM (SELECT file, 0 AS bytes FROM generate_subscripts(p_file_id, 1) AS file
                         UNION ALL
-                        SELECT p_batch_file[first], p_batch_position[last] + p_batch_length[last] - p_batch_position[first]
+                        SELECT p_batch_file[first],
+                               p_batch_position[last] + p_batch_length[last] - p_batch_position[first]
                           FROM unnest(p_run_first, p_run_last) AS r (first, last)) AS run
                  WHERE v_ours[file] GROUP BY file) AS run
          WHERE f.file_id = p_file_id[run.file];
@@ -182,7 +185,8 @@ BEGIN
      WHERE ours;
     RETURN QUERY
         SELECT s.status, s.answer
-          FROM unnest(p_file_id, p_file_born_ms, v_ours, v_answer) WITH ORDINALITY AS f (id, born_ms, ours, answer, file)
+          FROM unnest(p_file_id, p_file_born_ms, v_ours, v_answer)
+               WITH ORDINALITY AS f (id, born_ms, ours, answer, file)
          CROSS JOIN LATERAL (SELECT 0::smallint AS status, f.answer WHERE ours
                              UNION ALL
                              SELECT * FROM settled_file(id, born_ms, v_fenced) WHERE NOT ours) AS s

@@ -67,10 +67,11 @@ BEGIN
           FROM (SELECT file, 0 AS i, '\x01'::bytea AS packed FROM generate_subscripts(p_ours, 1) AS file
                 UNION ALL
                 SELECT file, i, pack_answer(v_outcome[i],
-                                            CASE WHEN v_outcome[i] = 0 THEN p_part_head[part] + batch_before[i]
-                                                 WHEN v_original[i] < 0 THEN p_part_head[part] + batch_before[-v_original[i]]
+                                            CASE WHEN v_outcome[i] = 0 THEN head + batch_before[i]
+                                                 WHEN v_original[i] < 0 THEN head + batch_before[-v_original[i]]
                                                  ELSE v_original[i] END,
                                             v_time[i])
-                  FROM unnest(p_batch_file, p_batch_part) WITH ORDINALITY AS b (file, part, i)) AS batch
+                  FROM unnest(p_batch_file, p_batch_part) WITH ORDINALITY AS b (file, part, i)
+                 CROSS JOIN LATERAL (SELECT p_part_head[part] AS head) AS h) AS batch
          GROUP BY file ORDER BY file);
 END $$;

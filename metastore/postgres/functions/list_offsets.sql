@@ -1,5 +1,5 @@
 -- ListOffsets for many partitions: p_timestamps holds metastore.values.OffsetKind or milliseconds.
--- One row per query, in order; NULLs for a partition that is gone; extents NULL unless a timestamp found one.
+-- One row per query, in order: not known for a partition that is gone; an extent if a timestamp found one.
 -- Locks: none; one snapshot for all. Idempotent: reads only.
 -- Cost: two index probes per query, and find_timestamp where a timestamp is asked for.
 CREATE OR REPLACE FUNCTION list_offsets(p_keys bigint[], p_timestamps bigint[])
@@ -16,8 +16,12 @@ AS $$
 BEGIN
     RETURN QUERY
     SELECT p.partition_key IS NOT NULL,
-           CASE q.stamp WHEN -1 THEN h.high_watermark WHEN -2 THEN p.log_start_offset ELSE coalesce(e.base_offset, -1) END,
-           CASE q.stamp WHEN -1 THEN p.leader_epoch WHEN -2 THEN coalesce(e.leader_epoch, p.leader_epoch) ELSE coalesce(e.leader_epoch, -1) END,
+           CASE q.stamp WHEN -1 THEN h.high_watermark
+                        WHEN -2 THEN p.log_start_offset
+                        ELSE coalesce(e.base_offset, -1) END,
+           CASE q.stamp WHEN -1 THEN p.leader_epoch
+                        WHEN -2 THEN coalesce(e.leader_epoch, p.leader_epoch)
+                        ELSE coalesce(e.leader_epoch, -1) END,
            CASE WHEN q.stamp NOT IN (-1, -2) AND e.partition_key IS NOT NULL THEN
                pack_extent(e.partition_key, e.base_offset, e.last_offset, e.file_id, e.position, e.length,
                            e.leader_epoch, e.max_timestamp) END

@@ -7,9 +7,13 @@ CREATE OR REPLACE FUNCTION log_tick_ms(p_log text) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE p_log WHEN 'commit_log' THEN 30000 WHEN 'commit_answers' THEN 900000 END;
 
+CREATE OR REPLACE FUNCTION log_tick(p_log text) RETURNS bigint
+LANGUAGE sql VOLATILE PARALLEL SAFE
+RETURN wall_ms() / log_tick_ms(p_log);
+
 CREATE OR REPLACE FUNCTION feed_slot() RETURNS smallint
 LANGUAGE sql VOLATILE PARALLEL SAFE
-RETURN (wall_ms() / log_tick_ms('commit_log') % 8)::smallint;
+RETURN (log_tick('commit_log') % 8)::smallint;
 
 -- An answer lies where the birth in the file id says, so that it is found by the id alone.
 CREATE OR REPLACE FUNCTION answer_slot(p_born_ms bigint) RETURNS smallint

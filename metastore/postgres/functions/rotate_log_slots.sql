@@ -12,16 +12,16 @@ SET lock_timeout = '100ms'
 AS $$
 DECLARE
     v_log   text;
-    v_tick  bigint;
     v_turn  bigint;
     v_table text;
 BEGIN
     FOR v_log, v_turn IN SELECT name, cleared_tick + 1 FROM log_slots ORDER BY name LOOP
-        v_tick := wall_ms() / log_tick_ms(v_log);
-        v_turn := greatest(v_turn, v_tick + 2);
-        CONTINUE WHEN v_turn > v_tick + 3 OR NOT pg_try_advisory_xact_lock(7203, 0);
+        v_turn := greatest(v_turn, log_tick(v_log) + 2);
+        CONTINUE WHEN v_turn > log_tick(v_log) + 3 OR NOT pg_try_advisory_xact_lock(7203, 0);
         v_table := format('%s_%s', v_log, v_turn % 8);
         BEGIN
+            EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE', v_table);
+            CONTINUE WHEN v_turn < log_tick(v_log) + 2;  -- we waited, and its turn is near
             EXECUTE format('TRUNCATE %I', v_table);
         EXCEPTION WHEN lock_not_available THEN
             CONTINUE;  -- somebody reads it: the next call tries again
