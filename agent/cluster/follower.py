@@ -14,7 +14,8 @@ import asyncio
 import logging
 
 from metastore.api import ClusterApi
-from metastore.log.image import MetadataImage, apply
+from metastore.log.image import MetadataImage
+from metastore.log.replay import apply
 
 logger = logging.getLogger(__name__)
 

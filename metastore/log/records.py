@@ -1,9 +1,10 @@
-"""The metadata log's records: framing, and the 15 types of KIP-631.
+"""The metadata log's records: framing, the 15 types of KIP-631, and the removals that it lacks.
 
 Place: written by metastore/postgres/cluster.py, read by metastore/log/image.py and the log's tools.
 Invariant: a record's bytes are `frame type, record type, version` as unsigned varints, then the
 payload in Kafka's flexible encoding. Names, numbers, order and types of the fields are KIP-631's;
-tags of ours start at OWN_TAGS. A stored number is never reused.
+tags of ours start at OWN_TAGS, types of ours at OWN_TYPES: Kafka's later numbers name other payloads
+than KIP-631's records would need. A stored number is never reused.
 If the process dies here nothing is lost: no state.
 Source: KIP-631, "Record Formats" (seed kip-631-quorum-controller).
 """
@@ -22,6 +23,7 @@ from storage.errors import CorruptError, InvalidError
 FRAME_TYPE = 0
 VERSION = 0
 OWN_TAGS = 10_000
+OWN_TYPES = 100
 TOPIC_RESOURCE = 2
 """ConfigResource.Type.TOPIC."""
 
@@ -38,6 +40,11 @@ NullableText = Annotated[str | None, String()]
 Blob = Annotated[bytes, NotNull(Bytes())]
 Int32s = Annotated[tuple[int, ...], NotNull(Array(Fixed("i")))]
 Texts = Annotated[tuple[str, ...], NotNull(Array(NotNull(String())))]
+
+
+_PLAIN_PARTITION = struct.Struct(">3si16s4siib")
+_PLAIN_PARTITION_FRAME = bytes((FRAME_TYPE, 3, VERSION))
+_NO_ARRAYS = bytes((1, 1, 1, 1))
 
 
 class MetadataRecord:
@@ -83,6 +90,22 @@ def decode_record(data: bytes) -> MetadataRecord:
     if reader.position != reader.end:
         raise CorruptError(f"metadata record has surplus bytes: record={cls.__name__} of={len(data)}")
     return record
+
+
+def plain_partition(data: bytes) -> tuple[int, bytes, int] | None:
+    """(partition, topic id, leader epoch) of a PartitionRecord that nobody is preferred for; None for any other record.
+
+    A log is mostly these, and read so they cost a tenth.
+    """
+    if len(data) != _PLAIN_PARTITION.size or not data.startswith(_PLAIN_PARTITION_FRAME):
+        return None
+    _, partition_id, topic_id, arrays, leader, leader_epoch, tags = _PLAIN_PARTITION.unpack(data)
+    return (partition_id, topic_id, leader_epoch) if (arrays, leader, tags) == (_NO_ARRAYS, -1, 0) else None
+
+
+def encode_plain_partition(partition_id: int, topic_id: bytes, leader_epoch: int) -> bytes:
+    """The framed bytes that plain_partition reads."""
+    return _PLAIN_PARTITION.pack(_PLAIN_PARTITION_FRAME, partition_id, topic_id, _NO_ARRAYS, -1, leader_epoch, 0)
 
 
 def record_types() -> list[type[MetadataRecord]]:
@@ -136,12 +159,16 @@ class UnregisterBrokerRecord(MetadataRecord):
 
 @_record(2)
 class TopicRecord(MetadataRecord):
-    """The two counts are ours; -1 where another writer left them out."""
+    """The tagged fields are ours; -1 where another writer left them out.
+
+    `topic_number` stands in snapshots only: in the log it is the record's own offset.
+    """
 
     topic_name: Text
     topic_id: Id
     initial_partition_count: Annotated[int, Fixed("i"), Tag(OWN_TAGS)] = -1
     undeleted_partition_count: Annotated[int, Fixed("i"), Tag(OWN_TAGS + 1)] = -1
+    topic_number: Annotated[int, Fixed("q"), Tag(OWN_TAGS + 2)] = -1
 
 
 @_record(3)
@@ -264,3 +291,43 @@ class QuotaRecord(MetadataRecord):
     key: Text
     value: Float64
     remove: Bool
+
+
+@_record(OWN_TYPES)
+class RemoveAccessControlRecord(MetadataRecord):
+    """Names the AccessControlRecord that it removes by all its fields, as that has no id."""
+
+    resource_type: Int8
+    resource_name: NullableText
+    pattern_type: Int8
+    principal: Text
+    host: Text
+    operation: Int8
+    permission_type: Int8
+
+
+@_record(OWN_TYPES + 1)
+class RemoveUserScramCredentialRecord(MetadataRecord):
+    """All of the user's credentials; fewer of them are set with a UserScramCredentialRecord."""
+
+    user_name: Text
+
+
+@_record(OWN_TYPES + 2)
+class RemoveDelegationTokenRecord(MetadataRecord):
+    token_id: Text
+
+
+@_record(OWN_TYPES + 3)
+class RemoveFeatureLevelRecord(MetadataRecord):
+    """The cluster no longer uses the feature."""
+
+    name: Text
+
+
+@_record(OWN_TYPES + 4)
+class ControlledShutdownRecord(MetadataRecord):
+    """The agent is about to go: nobody is sent to it any more, but it may still commit."""
+
+    broker_id: Int32
+    broker_epoch: Int64

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from config.settings import Settings
-from metastore.log.image import MetadataImage, apply
+from metastore.log.image import MetadataImage
+from metastore.log.replay import apply
 from metastore.postgres import cluster, commit, extents, feed, groups, producer_ids
 from metastore.postgres.migrate import MIGRATIONS, sql_files
 from metastore.postgres.pool import open_pool

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from agent.cluster import follower as follower_module
 from agent.cluster.follower import MetadataFollower
-from metastore.log.image import MetadataImage, apply
+from metastore.log.image import MetadataImage
 from metastore.log.records import RemoveTopicRecord
+from metastore.log.replay import apply
 from storage.errors import UnavailableError
 from tests.agent.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from metastore.log.image import MetadataImage, apply
+from metastore.log.image import MetadataImage
 from metastore.log.records import FenceBrokerRecord, UnfenceBrokerRecord, UnregisterBrokerRecord, encode_record
+from metastore.log.replay import apply
 from metastore.postgres.store import PostgresMetastore
 from storage.errors import FencedError
 from tests.metastore.sessions import Session, create, delete, new_agent, new_topic, rows, session

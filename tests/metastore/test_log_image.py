@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import uuid
 
 import pytest
@@ -10,98 +9,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metastore.keys import partition_key
-from metastore.log.image import MetadataImage, apply
+from metastore.log.image import MetadataImage
 from metastore.log.records import (
-    BrokerEndpoint,
     ConfigRecord,
+    ControlledShutdownRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
     MetadataRecord,
-    PartitionRecord,
-    RegisterBrokerRecord,
     RemoveTopicRecord,
-    TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
     encode_record,
 )
-from storage.errors import CorruptError
-
-
-def _topic(topic_id: uuid.UUID, name: str, count: int) -> list[MetadataRecord]:
-    own = TopicRecord(
-        topic_name=name, topic_id=topic_id, initial_partition_count=count, undeleted_partition_count=count
-    )
-    return [own, *(_partition(topic_id, index) for index in range(count))]
-
-
-def _partition(topic_id: uuid.UUID, index: int) -> PartitionRecord:
-    return PartitionRecord(
-        partition_id=index,
-        topic_id=topic_id,
-        replicas=(),
-        isr=(),
-        removing_replicas=(),
-        adding_replicas=(),
-        leader=-1,
-        leader_epoch=index + 1,
-    )
-
-
-def _agent(node_id: int, epoch: int, port: int = 9092) -> RegisterBrokerRecord:
-    return RegisterBrokerRecord(
-        broker_id=node_id,
-        incarnation_id=uuid.UUID(int=epoch),
-        broker_epoch=epoch,
-        end_points=(BrokerEndpoint(name="PLAINTEXT", host="h", port=port, security_protocol=0),),
-        features=(),
-        rack="r",
-    )
+from metastore.log.replay import apply
+from storage.errors import CorruptError, UnsupportedFeatureError
+from tests.metastore.log_histories import agent_record, partition_record, random_history, topic_records
 
 
 def _image(*records: MetadataRecord, base: MetadataImage | None = None) -> MetadataImage:
     return apply(base or MetadataImage(), [encode_record(record) for record in records])
 
 
-def _random_log(rng: random.Random) -> list[bytes]:
-    """A log that a cluster could have written."""
-    log: list[MetadataRecord] = []
-    topics: dict[uuid.UUID, str] = {}
-    agents: dict[int, int] = {}
-    for number in range(rng.randint(1, 25)):
-        match rng.randint(0, 7):
-            case 0 | 1:
-                topic_id = uuid.UUID(int=rng.getrandbits(128))
-                topics[topic_id] = f"t{number}"
-                log += _topic(topic_id, f"t{number}", rng.randint(1, 5))
-            case 2 if topics:
-                gone = rng.choice(sorted(topics))
-                del topics[gone]
-                log.append(RemoveTopicRecord(topic_id=gone))
-            case 3:
-                name = rng.choice(sorted(topics.values()) or ["t"])
-                value = rng.choice((None, "1", "2"))
-                log.append(ConfigRecord(resource_type=2, resource_name=name, name=rng.choice("xy"), value=value))
-            case 4:
-                node_id = rng.randint(0, 3)
-                agents[node_id] = len(log)
-                log.append(_agent(node_id, len(log)))
-            case 5 if agents:
-                node_id = rng.choice(sorted(agents))
-                kind = rng.choice((FenceBrokerRecord, UnfenceBrokerRecord))
-                log.append(kind(broker_id=node_id, broker_epoch=agents[node_id]))
-            case 6 if agents:
-                node_id, epoch = agents.popitem()
-                log.append(UnregisterBrokerRecord(broker_id=node_id, broker_epoch=epoch))
-            case _:
-                log.append(FeatureLevelRecord(name="metadata.format", min_feature_level=1, max_feature_level=number))
-    return [encode_record(record) for record in log]
-
-
 @settings(max_examples=200)
-@given(st.integers(0, 2**32), st.lists(st.integers(0, 60), max_size=4))
-def test_any_prefix_and_the_rest_give_the_same_as_all(seed: int, cuts: list[int]) -> None:
-    log = _random_log(random.Random(seed))
+@given(st.integers(0, 2**32), st.integers(0, 40), st.lists(st.integers(0, 60), max_size=4))
+def test_any_prefix_and_the_rest_give_the_same_as_all(seed: int, steps: int, cuts: list[int]) -> None:
+    log = random_history(seed, steps)
     in_parts = MetadataImage()
     for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(log)], strict=True):
         in_parts = apply(in_parts, log[start:end])
@@ -112,14 +44,14 @@ def test_any_prefix_and_the_rest_give_the_same_as_all(seed: int, cuts: list[int]
 
 
 def test_an_image_is_not_changed_by_what_comes_after_it() -> None:
-    first = _image(*_topic(uuid.UUID(int=1), "a", 2), _agent(1, 3))
+    first = _image(*topic_records(uuid.UUID(int=1), "a", 2), agent_record(1, 3))
     kept = (dict(first.topics_by_name), dict(first.agents), dict(first.configs))
     _image(RemoveTopicRecord(topic_id=uuid.UUID(int=1)), UnfenceBrokerRecord(broker_id=1, broker_epoch=3), base=first)
     assert (first.topics_by_name, first.agents, first.configs) == kept
 
 
 def test_a_topic_is_numbered_by_its_records_offset() -> None:
-    image = _image(*_topic(uuid.UUID(int=1), "a", 2), *_topic(uuid.UUID(int=2), "b", 1))
+    image = _image(*topic_records(uuid.UUID(int=1), "a", 2), *topic_records(uuid.UUID(int=2), "b", 1))
     b = image.topics_by_name["b"]
     assert b is image.topics_by_id[uuid.UUID(int=2)] is image.topics_by_number[3]
     assert (b.key(0), b.key(1), b.key(-1)) == (partition_key(3, 0), None, None)
@@ -128,8 +60,8 @@ def test_a_topic_is_numbered_by_its_records_offset() -> None:
 
 @pytest.mark.requirement("C8")
 def test_an_agent_that_was_away_finds_a_deletion_by_comparing() -> None:
-    before = _image(*_topic(uuid.UUID(int=1), "a", 2), *_topic(uuid.UUID(int=2), "b", 1))
-    after = _image(RemoveTopicRecord(topic_id=uuid.UUID(int=1)), *_topic(uuid.UUID(int=3), "a", 1), base=before)
+    before = _image(*topic_records(uuid.UUID(int=1), "a", 2), *topic_records(uuid.UUID(int=2), "b", 1))
+    after = _image(RemoveTopicRecord(topic_id=uuid.UUID(int=1)), *topic_records(uuid.UUID(int=3), "a", 1), base=before)
     assert before.topics_by_id.keys() - after.topics_by_id.keys() == {uuid.UUID(int=1)}
     assert after.topics_by_name["a"].topic_id == uuid.UUID(int=3)
     assert after.topics_by_name["a"].topic_number not in before.topics_by_number
@@ -139,7 +71,7 @@ def test_configs_are_set_replaced_removed_and_go_with_their_topic() -> None:
     def config(name: str, value: str | None) -> ConfigRecord:
         return ConfigRecord(resource_type=2, resource_name="a", name=name, value=value)
 
-    image = _image(*_topic(uuid.UUID(int=1), "a", 1), config("x", "1"), config("y", "1"), config("x", "2"))
+    image = _image(*topic_records(uuid.UUID(int=1), "a", 1), config("x", "1"), config("y", "1"), config("x", "2"))
     assert image.topic_configs("a") == {"x": "2", "y": "1"}
     assert _image(config("x", None), base=image).topic_configs("a") == {"y": "1"}
     assert _image(config("x", None), config("y", None), base=image).configs == {}
@@ -147,9 +79,9 @@ def test_configs_are_set_replaced_removed_and_go_with_their_topic() -> None:
 
 
 def test_clients_see_agents_while_they_are_unfenced() -> None:
-    image = _image(_agent(2, 0), _agent(1, 1), UnfenceBrokerRecord(broker_id=2, broker_epoch=0))
+    image = _image(agent_record(2, 0), agent_record(1, 1), UnfenceBrokerRecord(broker_id=2, broker_epoch=0))
     assert [agent.node_id for agent in image.live_agents()] == [2]
-    again = _image(_agent(2, 3, port=1), base=image)
+    again = _image(agent_record(2, 3, port=1), base=image)
     assert again.live_agents() == [], "a new incarnation starts fenced"
     assert (again.agents[2].port, again.agents[2].broker_epoch) == (1, 3)
 
@@ -157,15 +89,38 @@ def test_clients_see_agents_while_they_are_unfenced() -> None:
 @pytest.mark.parametrize(
     ("records", "named"),
     [
-        ([_partition(uuid.UUID(int=9), 0)], "unknown topic"),
+        ([partition_record(uuid.UUID(int=9), 0)], "unknown topic"),
         ([RemoveTopicRecord(topic_id=uuid.UUID(int=9))], "unknown topic"),
-        ([*_topic(uuid.UUID(int=1), "a", 1), _partition(uuid.UUID(int=1), 2)], "out of turn: topic=a partition=2"),
-        ([*_topic(uuid.UUID(int=1), "a", 1), *_topic(uuid.UUID(int=1), "a", 1)], "topic exists"),
+        (
+            [*topic_records(uuid.UUID(int=1), "a", 1), partition_record(uuid.UUID(int=1), 2)],
+            "out of turn: topic=a partition=2",
+        ),
+        ([*topic_records(uuid.UUID(int=1), "a", 1), *topic_records(uuid.UUID(int=1), "a", 1)], "topic exists"),
         ([FenceBrokerRecord(broker_id=1, broker_epoch=0)], "node_id=1"),
-        ([_agent(1, 0), UnfenceBrokerRecord(broker_id=1, broker_epoch=7)], "broker_epoch=7 offset=1"),
-        ([_agent(1, 0), UnregisterBrokerRecord(broker_id=2, broker_epoch=0)], "node_id=2"),
+        ([agent_record(1, 0), UnfenceBrokerRecord(broker_id=1, broker_epoch=7)], "broker_epoch=7 offset=1"),
+        ([agent_record(1, 0), UnregisterBrokerRecord(broker_id=2, broker_epoch=0)], "node_id=2"),
     ],
 )
 def test_a_record_that_contradicts_the_log_is_named(records: list[MetadataRecord], named: str) -> None:
     with pytest.raises(CorruptError, match=named):
         _image(*records)
+
+
+def test_a_controlled_shutdown_takes_an_agent_out_of_routing_until_it_registers_again() -> None:
+    live = _image(agent_record(1, 0), UnfenceBrokerRecord(broker_id=1, broker_epoch=0))
+    leaving = _image(ControlledShutdownRecord(broker_id=1, broker_epoch=0), base=live)
+    assert (leaving.agents[1].fenced, leaving.agents[1].leaving, leaving.live_agents()) == (False, True, [])
+    back = _image(agent_record(1, 3), UnfenceBrokerRecord(broker_id=1, broker_epoch=3), base=leaving)
+    assert [agent.node_id for agent in back.live_agents()] == [1]
+
+
+def test_a_format_of_a_newer_software_is_named_and_refused() -> None:
+    record = FeatureLevelRecord(name="metadata.format", min_feature_level=1, max_feature_level=99)
+    with pytest.raises(UnsupportedFeatureError, match=r"level=99 known=1\.\.2"):
+        _image(record)
+
+
+def test_what_did_not_change_is_shared_with_the_image_before() -> None:
+    before = _image(*topic_records(uuid.UUID(int=1), "a", 2), agent_record(1, 3))
+    after = _image(UnfenceBrokerRecord(broker_id=1, broker_epoch=3), base=before)
+    assert after.topics_by_name is before.topics_by_name

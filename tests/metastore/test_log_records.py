@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import typing
 import uuid
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from metastore.log.records import (
     BrokerEndpoint,
     BrokerFeature,
     ConfigRecord,
+    ControlledShutdownRecord,
     CredentialInfo,
     DelegationTokenRecord,
     EntityData,
@@ -29,14 +30,20 @@ from metastore.log.records import (
     PartitionRecord,
     QuotaRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlRecord,
+    RemoveDelegationTokenRecord,
+    RemoveFeatureLevelRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
     TopicWithFailures,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
     UserScramCredentialRecord,
     decode_record,
+    encode_plain_partition,
     encode_record,
+    plain_partition,
     record_types,
 )
 from storage.errors import CorruptError, InvalidError
@@ -137,6 +144,26 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
         QuotaRecord(entity=(EntityData(entity_type="user", entity_name=None),), key="k", value=1.5, remove=True),
         "000e00 02 0575736572 00 00 026b 3ff8000000000000 01 00",
     ),
+    (
+        TopicRecord(topic_name="bar", topic_id=ID, topic_number=5),
+        f"000200 04626172 {ID_HEX} 01 924e 08 0000000000000005",
+    ),
+    (
+        RemoveAccessControlRecord(
+            resource_type=2,
+            resource_name="r",
+            pattern_type=3,
+            principal="U",
+            host="*",
+            operation=-1,
+            permission_type=1,
+        ),
+        "006400 02 0272 03 0255 022a ff 01 00",
+    ),
+    (RemoveUserScramCredentialRecord(user_name="u"), "006500 0275 00"),
+    (RemoveDelegationTokenRecord(token_id="t"), "006600 0274 00"),
+    (RemoveFeatureLevelRecord(name="f"), "006700 0266 00"),
+    (ControlledShutdownRecord(broker_id=7, broker_epoch=9), "006800 00000007 0000000000000009 00"),
 ]
 
 
@@ -147,8 +174,9 @@ def test_bytes_are_frozen(record: MetadataRecord, golden: str) -> None:
     assert decode_record(data) == record
 
 
-def test_all_fifteen_types_are_there_under_their_numbers() -> None:
-    assert [cls.record_type for cls in record_types()] == list(range(15))
+@pytest.mark.requirement("C2")
+def test_all_fifteen_types_and_our_own_are_there_under_their_numbers() -> None:
+    assert [cls.record_type for cls in record_types()] == [*range(15), *range(100, 105)]
     assert {type(record) for record, _ in GOLDEN} == set(record_types())
 
 
@@ -207,7 +235,7 @@ def test_a_record_that_is_cut_off_or_has_surplus_bytes_is_corrupt(record: Metada
 
 
 @settings(max_examples=300)
-@given(st.binary(max_size=60), st.integers(0, 14))
+@given(st.binary(max_size=60), st.sampled_from([*range(15), *range(100, 105)]))
 def test_any_bytes_give_a_record_or_a_named_error(body: bytes, record_type: int) -> None:
     try:
         record = decode_record(bytes([0, record_type, 0]) + body)
@@ -248,6 +276,36 @@ def test_unknown_frames_types_and_versions_are_refused_by_name(data: str, named:
 def test_corrupt_bytes_are_named(data: str, named: str) -> None:
     with pytest.raises(CorruptError, match=named):
         decode_record(bytes.fromhex(data))
+
+
+@settings(max_examples=200)
+@given(ANY_RECORD)
+def test_the_short_way_to_read_a_partition_says_what_the_long_one_says(record: MetadataRecord) -> None:
+    short = plain_partition(encode_record(record))
+    if isinstance(record, PartitionRecord) and record == _nobodys(record):
+        assert short == (record.partition_id, record.topic_id.bytes, record.leader_epoch)
+    else:
+        assert short is None
+
+
+@given(st.integers(-(2**31), 2**31 - 1), st.uuids(), st.integers(-(2**31), 2**31 - 1))
+def test_the_short_way_to_write_a_partition_writes_the_same_bytes(index: int, topic_id: uuid.UUID, epoch: int) -> None:
+    empty = PartitionRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        replicas=(),
+        isr=(),
+        removing_replicas=(),
+        adding_replicas=(),
+        leader_epoch=epoch,
+    )
+    data = encode_record(empty)
+    assert encode_plain_partition(index, topic_id.bytes, epoch) == data
+    assert plain_partition(data) == (index, topic_id.bytes, epoch)
+
+
+def _nobodys(record: PartitionRecord) -> PartitionRecord:
+    return replace(record, replicas=(), isr=(), removing_replicas=(), adding_replicas=(), leader=-1)
 
 
 def test_a_number_that_does_not_fit_is_refused() -> None:

@@ -1,0 +1,67 @@
+"""Feature levels: which records may be written, and how a level is raised or lowered (KIP-584).
+
+Place: before records are appended, when the log is read, and behind the UpdateFeatures request.
+Invariant: a record is written only at a metadata.format that has it, and a format is active only while
+every registered agent supports it: so nobody meets a record that it cannot read.
+    format 1  KIP-631's 15 record types, in version 0; a log that says nothing
+    format 2  and the types of our own (metastore/log/records.py), in version 0; new clusters
+If the process dies here nothing is lost: no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from metastore.log.image import MetadataImage
+from metastore.log.records import OWN_TYPES, FeatureLevelRecord, MetadataRecord, RemoveFeatureLevelRecord
+from metastore.values import METADATA_FORMAT, SUPPORTED_FEATURES
+from storage.errors import InvalidError, UnsupportedFeatureError
+
+
+def required_format(records: Iterable[MetadataRecord]) -> int:
+    """The lowest metadata.format that has all of these."""
+    return max((2 if record.record_type >= OWN_TYPES else 1 for record in records), default=1)
+
+
+def refuse_unknown_format(record: FeatureLevelRecord) -> None:
+    """UnsupportedFeatureError when from here on the log may hold records that this software does not know."""
+    known = SUPPORTED_FEATURES[METADATA_FORMAT]
+    level = record.max_feature_level
+    if record.name == METADATA_FORMAT and not known.min_level <= level <= known.max_level:
+        raise UnsupportedFeatureError(
+            f"unknown metadata.format: level={level} known={known.min_level}..{known.max_level}: upgrade this agent"
+        )
+
+
+def change_feature(image: MetadataImage, name: str, level: int, *, allow_downgrade: bool) -> MetadataRecord | None:
+    """The record that makes `level` the feature's active one, 0 to disable it; None when it is so already.
+
+    UnsupportedFeatureError when this software or a registered agent lacks the level; InvalidError for an
+    unknown feature and for a downgrade that was not asked for.
+    """
+    if name not in SUPPORTED_FEATURES:
+        raise InvalidError(f"unknown feature: feature={name}")
+    active = image.features.get(name)
+    current = image.metadata_format if name == METADATA_FORMAT else 0 if active is None else active.max_level
+    if level == current:
+        return None
+    if level < current and not allow_downgrade:
+        raise InvalidError(f"level would go down, which was not asked for: feature={name} active={current}")
+    _refuse_unsupported(image, name, level)
+    if level == 0:
+        return RemoveFeatureLevelRecord(name=name)
+    return FeatureLevelRecord(name=name, min_feature_level=SUPPORTED_FEATURES[name].min_level, max_feature_level=level)
+
+
+def _refuse_unsupported(image: MetadataImage, name: str, level: int) -> None:
+    supported = SUPPORTED_FEATURES[name]
+    if (level == 0 and name == METADATA_FORMAT) or (level and not supported.min_level <= level <= supported.max_level):
+        raise UnsupportedFeatureError(
+            f"level is not supported: feature={name} level={level} known={supported.min_level}..{supported.max_level}"
+        )
+    for agent in image.agents.values():
+        own = agent.features.get(name)
+        if level and (own is None or not own.min_level <= level <= own.max_level):
+            raise UnsupportedFeatureError(
+                f"an agent does not support the level: feature={name} level={level} node_id={agent.node_id}"
+            )

@@ -1,0 +1,80 @@
+"""Partition reassignment: which agents are preferred for a partition (KIP-455, for stateless agents).
+
+Place: behind AlterPartitionReassignments and ListPartitionReassignments, and in the active controller,
+which completes what is under way. Pure: from an image to the records to append at its offset.
+Invariant: all of a reassignment's state is in the log, so it survives every failover and ends with
+its topic. An agent holds no data, so it is in sync as soon as it is registered and live; an added one
+becomes preferred only then. If the process dies, the next controller finds the same state.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+
+from metastore.log.image import Assignment, MetadataImage, TopicImage
+from metastore.log.records import PartitionChangeRecord
+from storage.errors import InvalidError, NotFoundError
+
+
+def reassign(image: MetadataImage, topic_id: uuid.UUID, index: int, target: Sequence[int]) -> PartitionChangeRecord:
+    """Prefer the agents of `target`, best first; one that is under way is replaced.
+
+    It is complete at once when nobody is added. NotFoundError for an unknown partition, InvalidError
+    for a target that is empty, names an agent twice or one that is not registered (fenced is fine).
+    """
+    topic = _topic(image, topic_id, index)
+    wanted = tuple(target)
+    if not wanted or len(set(wanted)) != len(wanted):
+        raise InvalidError(f"preferred agents must be distinct and at least one: topic={topic.name} target={wanted}")
+    unknown = [node_id for node_id in wanted if node_id not in image.agents]
+    if unknown:
+        raise InvalidError(f"agents are not registered: topic={topic.name} node_ids={unknown}")
+    current = topic.assignment(index).preferred
+    adding = tuple(node_id for node_id in wanted if node_id not in current)
+    removing = tuple(node_id for node_id in current if node_id not in wanted) if adding else ()
+    return _change(topic_id, index, Assignment(wanted + removing, adding, removing))
+
+
+def cancel_reassignment(image: MetadataImage, topic_id: uuid.UUID, index: int) -> PartitionChangeRecord | None:
+    """Back to the agents that are preferred now; None when no reassignment is under way.
+
+    NotFoundError for an unknown partition.
+    """
+    assignment = _topic(image, topic_id, index).assignment(index)
+    return _change(topic_id, index, Assignment(assignment.preferred)) if assignment.under_way else None
+
+
+def reassignments(image: MetadataImage) -> Iterator[tuple[TopicImage, int, Assignment]]:
+    """Every partition whose reassignment is under way. Looks at assigned partitions only."""
+    for topic in image.topics_by_id.values():
+        for index, assignment in topic.assignments.items():
+            if assignment.under_way:
+                yield topic, index, assignment
+
+
+def completions(image: MetadataImage) -> list[PartitionChangeRecord]:
+    """What can be completed now: every added agent is live."""
+    live = {agent.node_id for agent in image.live_agents()}
+    return [
+        _change(topic.topic_id, index, Assignment(assignment.target))
+        for topic, index, assignment in reassignments(image)
+        if live.issuperset(assignment.adding)
+    ]
+
+
+def _topic(image: MetadataImage, topic_id: uuid.UUID, index: int) -> TopicImage:
+    topic = image.topics_by_id.get(topic_id)
+    if topic is None or topic.key(index) is None:
+        raise NotFoundError(f"unknown partition: topic_id={topic_id} partition={index}")
+    return topic
+
+
+def _change(topic_id: uuid.UUID, index: int, assignment: Assignment) -> PartitionChangeRecord:
+    return PartitionChangeRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        replicas=assignment.replicas,
+        adding_replicas=assignment.adding,
+        removing_replicas=assignment.removing,
+    )

@@ -1,0 +1,324 @@
+"""Makes the next metadata image from one and the log after it.
+
+Place: the follower of every agent and controller, and tools, from a snapshot or from nothing on.
+Invariant: pure: an image after records a and then b equals the image after a + b, wherever the cut
+is. A record that contradicts what came before it (a partition of an unknown topic, a stale epoch) is
+CorruptError: the log is written under a lock by code that checked. If the process dies, the next one
+reads again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from types import MappingProxyType
+from typing import Any
+
+from metastore.log.features import refuse_unknown_format
+from metastore.log.image import ANYBODY, AgentImage, Assignment, MetadataImage, TopicImage
+from metastore.log.records import (
+    TOPIC_RESOURCE,
+    AccessControlRecord,
+    ConfigRecord,
+    ControlledShutdownRecord,
+    DelegationTokenRecord,
+    FailedReplicasRecord,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    QuotaRecord,
+    RegisterBrokerRecord,
+    RemoveAccessControlRecord,
+    RemoveDelegationTokenRecord,
+    RemoveFeatureLevelRecord,
+    RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
+    TopicRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+    UserScramCredentialRecord,
+    decode_record,
+    plain_partition,
+)
+from metastore.values import FeatureRange, Listener
+from storage.errors import CorruptError
+
+
+def apply(image: MetadataImage, records: Iterable[bytes]) -> MetadataImage:
+    """The image after the framed `records`, which stand in the log from `image.offset` on.
+
+    Errors as decode_record's, CorruptError for a record that contradicts the image, and InvalidError
+    for a metadata.format that this software does not know.
+    """
+    builder = ImageBuilder(image)
+    builder.add(records)
+    return builder.finish()
+
+
+class ImageBuilder:
+    """A mutable copy of an image: make one for many pages of records, as each costs a copy."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.offset = image.offset
+        self._base = image
+        self._topics = dict(image.topics_by_id)
+        self._topics_changed = False
+        self._epochs: dict[uuid.UUID, list[int]] = {}
+        """Leader epochs of topics that got partitions here: a tuple would be copied for each."""
+        self._assignments: dict[uuid.UUID, dict[int, Assignment]] = {}
+        """Likewise."""
+        self._agents = dict(image.agents)
+        self._configs = dict(image.configs)
+        self._features = dict(image.features)
+        self._access_controls = set(image.access_controls)
+        self._credentials = dict(image.scram_credentials)
+        self._tokens = dict(image.delegation_tokens)
+        self._quotas = dict(image.quotas)
+        self._failed = dict(image.failed_replicas)
+
+    def add(self, records: Iterable[bytes]) -> None:
+        """Apply framed records at the builder's offset. Errors as `apply`; the builder is of no use after one."""
+        topic_id, epochs = b"", []
+        for data in records:
+            plain = plain_partition(data)
+            if plain is None:
+                record = decode_record(data)
+                _HANDLERS[type(record)](self, record)
+                topic_id = b""  # the list may be another one now
+            else:
+                index, plain_id, epoch = plain
+                if plain_id != topic_id:
+                    topic_id, epochs = plain_id, self._epochs_of(uuid.UUID(bytes=plain_id))
+                if index != len(epochs):
+                    raise self._out_of_turn(uuid.UUID(bytes=topic_id), index)
+                epochs.append(epoch)
+            self.offset += 1
+
+    def finish(self) -> MetadataImage:
+        """The image at the builder's offset; what did not change is shared with the one before."""
+        for topic_id, epochs in self._epochs.items():
+            self._topics[topic_id] = replace(self._topics[topic_id], leader_epochs=tuple(epochs))
+        for topic_id, assignments in self._assignments.items():
+            self._topics[topic_id] = replace(self._topics[topic_id], assignments=MappingProxyType(assignments))
+        return MetadataImage(
+            offset=self.offset,
+            **self._topic_maps(),
+            agents=MappingProxyType(self._agents),
+            configs=MappingProxyType(self._configs),
+            features=MappingProxyType(self._features),
+            access_controls=frozenset(self._access_controls),
+            scram_credentials=MappingProxyType(self._credentials),
+            delegation_tokens=MappingProxyType(self._tokens),
+            quotas=MappingProxyType(self._quotas),
+            failed_replicas=MappingProxyType(self._failed),
+        )
+
+    def _topic_maps(self) -> dict[str, Any]:
+        base = self._base
+        if not (self._topics_changed or self._epochs or self._assignments):
+            names, ids, numbers = base.topics_by_name, base.topics_by_id, base.topics_by_number
+        else:
+            topics = self._topics.values()
+            names = MappingProxyType({topic.name: topic for topic in topics})
+            ids = MappingProxyType(self._topics)
+            numbers = MappingProxyType({topic.topic_number: topic for topic in topics})
+        return {"topics_by_name": names, "topics_by_id": ids, "topics_by_number": numbers}
+
+    # -- topics
+
+    def _topic(self, record: TopicRecord) -> None:
+        if record.topic_id in self._topics:
+            raise self._contradiction(f"topic exists: topic_id={record.topic_id}")
+        self._topics_changed = True
+        self._topics[record.topic_id] = TopicImage(
+            topic_id=record.topic_id,
+            topic_number=self.offset if record.topic_number < 0 else record.topic_number,
+            name=record.topic_name,
+            initial_partition_count=record.initial_partition_count,
+            undeleted_partition_count=record.undeleted_partition_count,
+            leader_epochs=(),
+        )
+
+    def _partition(self, record: PartitionRecord) -> None:
+        epochs = self._epochs_of(record.topic_id)
+        if record.partition_id != len(epochs):
+            raise self._out_of_turn(record.topic_id, record.partition_id)
+        epochs.append(record.leader_epoch)
+        assignment = Assignment(record.replicas, record.adding_replicas, record.removing_replicas)
+        self._assign(record.topic_id, record.partition_id, assignment)
+
+    def _partition_change(self, record: PartitionChangeRecord) -> None:
+        """Leader and in-sync replicas of another writer mean nothing here: both follow from live agents."""
+        known = record.partition_id in range(len(self._epochs_of(record.topic_id)))
+        if not known:
+            raise self._contradiction(f"change of an unknown partition: partition={record.partition_id}")
+        old = self._assignments_of(record.topic_id).get(record.partition_id, ANYBODY)
+        changed = Assignment(
+            old.replicas if record.replicas is None else record.replicas,
+            old.adding if record.adding_replicas is None else record.adding_replicas,
+            old.removing if record.removing_replicas is None else record.removing_replicas,
+        )
+        self._assign(record.topic_id, record.partition_id, changed)
+
+    def _remove_topic(self, record: RemoveTopicRecord) -> None:
+        topic = self._topics.pop(record.topic_id, None)
+        if topic is None:
+            raise self._contradiction(f"removal of an unknown topic: topic_id={record.topic_id}")
+        self._topics_changed = True
+        self._epochs.pop(record.topic_id, None)
+        self._assignments.pop(record.topic_id, None)
+        self._configs.pop((TOPIC_RESOURCE, topic.name), None)
+        for node_id, failed in list(self._failed.items()):
+            if record.topic_id in failed:
+                self._set_failed(node_id, {key: value for key, value in failed.items() if key != record.topic_id})
+
+    def _assign(self, topic_id: uuid.UUID, index: int, assignment: Assignment) -> None:
+        if assignment != ANYBODY:
+            self._assignments_of(topic_id)[index] = assignment
+        elif index in self._assignments_of(topic_id):
+            del self._assignments_of(topic_id)[index]
+
+    def _known_topic(self, topic_id: uuid.UUID) -> TopicImage:
+        topic = self._topics.get(topic_id)
+        if topic is None:
+            raise self._contradiction(f"partition of an unknown topic: topic_id={topic_id}")
+        return topic
+
+    def _epochs_of(self, topic_id: uuid.UUID) -> list[int]:
+        if topic_id not in self._epochs:
+            self._epochs[topic_id] = list(self._known_topic(topic_id).leader_epochs)
+        return self._epochs[topic_id]
+
+    def _assignments_of(self, topic_id: uuid.UUID) -> dict[int, Assignment]:
+        if topic_id not in self._assignments:
+            self._assignments[topic_id] = dict(self._known_topic(topic_id).assignments)
+        return self._assignments[topic_id]
+
+    # -- agents
+
+    def _register(self, record: RegisterBrokerRecord) -> None:
+        if not record.end_points:
+            raise self._contradiction(f"agent without an end point: node_id={record.broker_id}")
+        self._agents[record.broker_id] = AgentImage(
+            node_id=record.broker_id,
+            broker_epoch=record.broker_epoch,
+            incarnation_id=record.incarnation_id,
+            host=record.end_points[0].host,
+            port=record.end_points[0].port,
+            rack=record.rack,
+            fenced=True,
+            listeners=tuple(Listener(e.name, e.host, e.port, e.security_protocol) for e in record.end_points),
+            features=MappingProxyType(
+                {f.name: FeatureRange(f.min_version, f.max_version) for f in record.features or ()}
+            ),
+        )
+
+    def _unregister(self, record: UnregisterBrokerRecord) -> None:
+        del self._agents[self._agent(record.broker_id, record.broker_epoch).node_id]
+        self._failed.pop(record.broker_id, None)
+
+    def _fence(self, record: FenceBrokerRecord) -> None:
+        agent = self._agent(record.broker_id, record.broker_epoch)
+        self._agents[agent.node_id] = replace(agent, fenced=True)
+
+    def _unfence(self, record: UnfenceBrokerRecord) -> None:
+        agent = self._agent(record.broker_id, record.broker_epoch)
+        self._agents[agent.node_id] = replace(agent, fenced=False)
+
+    def _leave(self, record: ControlledShutdownRecord) -> None:
+        agent = self._agent(record.broker_id, record.broker_epoch)
+        self._agents[agent.node_id] = replace(agent, leaving=True)
+
+    def _agent(self, node_id: int, broker_epoch: int) -> AgentImage:
+        agent = self._agents.get(node_id)
+        if agent is None or agent.broker_epoch != broker_epoch:
+            raise self._contradiction(f"agent is not registered so: node_id={node_id} broker_epoch={broker_epoch}")
+        return agent
+
+    def _failed_replicas(self, record: FailedReplicasRecord) -> None:
+        """All that failed at the agent; none takes the entry away."""
+        self._set_failed(record.broker_id, {topic.topic_id: topic.partitions for topic in record.topics})
+
+    def _set_failed(self, node_id: int, failed: dict[uuid.UUID, tuple[int, ...]]) -> None:
+        self._failed.pop(node_id, None)
+        if failed:
+            self._failed[node_id] = MappingProxyType(failed)
+
+    # -- settings, features, security; a removal of what is not there changes nothing
+
+    def _config(self, record: ConfigRecord) -> None:
+        resource = (record.resource_type, record.resource_name)
+        _set_value(self._configs, resource, record.name, record.value)
+
+    def _quota(self, record: QuotaRecord) -> None:
+        entity = tuple(sorted(record.entity, key=lambda part: part.entity_type))
+        _set_value(self._quotas, entity, record.key, None if record.remove else record.value)
+
+    def _feature(self, record: FeatureLevelRecord) -> None:
+        refuse_unknown_format(record)
+        self._features[record.name] = FeatureRange(record.min_feature_level, record.max_feature_level)
+
+    def _remove_feature(self, record: RemoveFeatureLevelRecord) -> None:
+        self._features.pop(record.name, None)
+
+    def _access_control(self, record: AccessControlRecord) -> None:
+        self._access_controls.add(record)
+
+    def _remove_access_control(self, record: RemoveAccessControlRecord) -> None:
+        named = {field.name: getattr(record, field.name) for field in fields(AccessControlRecord)}
+        self._access_controls.discard(AccessControlRecord(**named))
+
+    def _credential(self, record: UserScramCredentialRecord) -> None:
+        self._credentials[record.user_name] = record.credential_infos
+
+    def _remove_credential(self, record: RemoveUserScramCredentialRecord) -> None:
+        self._credentials.pop(record.user_name, None)
+
+    def _token(self, record: DelegationTokenRecord) -> None:
+        self._tokens[record.token_id] = record
+
+    def _remove_token(self, record: RemoveDelegationTokenRecord) -> None:
+        self._tokens.pop(record.token_id, None)
+
+    def _out_of_turn(self, topic_id: uuid.UUID, index: int) -> CorruptError:
+        return self._contradiction(f"partition out of turn: topic={self._topics[topic_id].name} partition={index}")
+
+    def _contradiction(self, event: str) -> CorruptError:
+        return CorruptError(f"{event} offset={self.offset}")
+
+
+def _set_value(resources: dict[Any, Mapping[str, Any]], resource: Any, name: str, value: Any) -> None:
+    """Set or, with None, take away one value of a resource; a resource without values goes."""
+    values = {key: kept for key, kept in resources.get(resource, {}).items() if key != name}
+    if value is not None:
+        values[name] = value
+    resources.pop(resource, None)
+    if values:
+        resources[resource] = MappingProxyType(values)
+
+
+_HANDLERS: Mapping[type[MetadataRecord], Callable[[ImageBuilder, Any], None]] = {
+    TopicRecord: ImageBuilder._topic,
+    PartitionRecord: ImageBuilder._partition,
+    PartitionChangeRecord: ImageBuilder._partition_change,
+    RemoveTopicRecord: ImageBuilder._remove_topic,
+    ConfigRecord: ImageBuilder._config,
+    RegisterBrokerRecord: ImageBuilder._register,
+    UnregisterBrokerRecord: ImageBuilder._unregister,
+    FenceBrokerRecord: ImageBuilder._fence,
+    UnfenceBrokerRecord: ImageBuilder._unfence,
+    ControlledShutdownRecord: ImageBuilder._leave,
+    FailedReplicasRecord: ImageBuilder._failed_replicas,
+    QuotaRecord: ImageBuilder._quota,
+    FeatureLevelRecord: ImageBuilder._feature,
+    RemoveFeatureLevelRecord: ImageBuilder._remove_feature,
+    AccessControlRecord: ImageBuilder._access_control,
+    RemoveAccessControlRecord: ImageBuilder._remove_access_control,
+    UserScramCredentialRecord: ImageBuilder._credential,
+    RemoveUserScramCredentialRecord: ImageBuilder._remove_credential,
+    DelegationTokenRecord: ImageBuilder._token,
+    RemoveDelegationTokenRecord: ImageBuilder._remove_token,
+}

@@ -1,0 +1,177 @@
+"""A metadata snapshot: the fewest records that describe an image, and the file that holds them.
+
+Place: made by the active controller and kept in the metastore; agents start from the newest one;
+`headrace shell --snapshot` and `headrace dump-log` read the same bytes from a file.
+Invariant: a snapshot at an offset and the log from there on give the image that the whole log gives.
+File, version 1, all numbers big-endian:
+    magic "HRMS" · version uint16 · end offset int64 (the log below it is what this replaces) ·
+    record count uint32 · CRC32C of the body uint32 · body length uint32 (uncompressed) ·
+    zlib-compressed body: per record its length as unsigned varint, then its framed bytes
+A partial file never passes: the length and the CRC cover the whole body. If the process dies while a
+snapshot is made, the next controller makes one.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+
+from crc32c import crc32c
+
+from metastore.log.image import AgentImage, MetadataImage, TopicImage
+from metastore.log.records import (
+    BrokerEndpoint,
+    BrokerFeature,
+    ConfigRecord,
+    ControlledShutdownRecord,
+    FailedReplicasRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    PartitionRecord,
+    QuotaRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+    TopicWithFailures,
+    UnfenceBrokerRecord,
+    UserScramCredentialRecord,
+    encode_plain_partition,
+    encode_record,
+)
+from metastore.log.replay import ImageBuilder
+from metastore.log.wire import Reader, write_uvarint
+from storage.errors import CorruptError, InvalidError
+
+MAGIC = b"HRMS"
+VERSION = 1
+_HEADER = struct.Struct(">4sHqIII")
+_FASTEST = 1
+"""zlib level: partitions of a topic differ in a few bytes, so the fastest finds nearly all there is."""
+
+
+def snapshot_records(image: MetadataImage) -> Iterator[bytes]:
+    """The fewest framed records that describe the image, in an order in which they can be applied."""
+    for name, levels in image.features.items():
+        yield encode_record(
+            FeatureLevelRecord(name=name, min_feature_level=levels.min_level, max_feature_level=levels.max_level)
+        )
+    for topic in image.topics_by_number.values():
+        yield from _topic(topic)
+    for (resource_type, resource_name), values in image.configs.items():
+        for name, value in values.items():
+            yield encode_record(
+                ConfigRecord(resource_type=resource_type, resource_name=resource_name, name=name, value=value)
+            )
+    for agent in image.agents.values():
+        yield from map(encode_record, _agent(agent))
+    yield from map(encode_record, _security(image))
+
+
+def encode_snapshot(image: MetadataImage) -> bytes:
+    """The snapshot file of an image. CPU-bound: keep it off a loop that serves."""
+    body = bytearray()
+    count = 0
+    for record in snapshot_records(image):
+        write_uvarint(body, len(record))
+        body += record
+        count += 1
+    return _HEADER.pack(MAGIC, VERSION, image.offset, count, crc32c(body), len(body)) + zlib.compress(body, _FASTEST)
+
+
+def decode_snapshot(data: bytes) -> tuple[int, list[bytes]]:
+    """(end offset, framed records).
+
+    InvalidError for another kind of file or a newer version, CorruptError for damage.
+    """
+    if len(data) < _HEADER.size or not data.startswith(MAGIC):
+        raise InvalidError(f"not a metadata snapshot: size={len(data)}")
+    _, version, end_offset, count, checksum, size = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise InvalidError(f"unknown metadata snapshot version: version={version}")
+    try:
+        body = zlib.decompress(memoryview(data)[_HEADER.size :], bufsize=size)
+    except zlib.error as error:
+        raise CorruptError(f"metadata snapshot is damaged: end_offset={end_offset} {error}") from error
+    if len(body) != size or crc32c(body) != checksum:
+        raise CorruptError(f"metadata snapshot is damaged: end_offset={end_offset} size={len(body)} expected={size}")
+    return end_offset, _split(body, count)
+
+
+def load_snapshot(data: bytes) -> MetadataImage:
+    """The image that a snapshot file describes. Errors as decode_snapshot and replay.apply."""
+    end_offset, records = decode_snapshot(data)
+    builder = ImageBuilder(MetadataImage())
+    builder.add(records)
+    builder.offset = end_offset
+    return builder.finish()
+
+
+def _split(body: bytes, count: int) -> list[bytes]:
+    reader = Reader(body)
+    records = [reader.take(reader.uvarint()) for _ in range(count)]
+    if reader.position != len(body):
+        raise CorruptError(f"metadata snapshot has surplus bytes: surplus={len(body) - reader.position}")
+    return records
+
+
+def _topic(topic: TopicImage) -> Iterator[bytes]:
+    yield encode_record(
+        TopicRecord(
+            topic_name=topic.name,
+            topic_id=topic.topic_id,
+            initial_partition_count=topic.initial_partition_count,
+            undeleted_partition_count=topic.undeleted_partition_count,
+            topic_number=topic.topic_number,
+        )
+    )
+    for index, epoch in enumerate(topic.leader_epochs):
+        if index not in topic.assignments:
+            yield encode_plain_partition(index, topic.topic_id.bytes, epoch)
+            continue
+        assignment = topic.assignments[index]
+        yield encode_record(
+            PartitionRecord(
+                partition_id=index,
+                topic_id=topic.topic_id,
+                replicas=assignment.replicas,
+                isr=(),
+                removing_replicas=assignment.removing,
+                adding_replicas=assignment.adding,
+                leader_epoch=epoch,
+            )
+        )
+
+
+def _agent(agent: AgentImage) -> Iterator[MetadataRecord]:
+    yield RegisterBrokerRecord(
+        broker_id=agent.node_id,
+        incarnation_id=agent.incarnation_id,
+        broker_epoch=agent.broker_epoch,
+        end_points=tuple(
+            BrokerEndpoint(name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol)
+            for e in agent.listeners
+        ),
+        features=tuple(
+            BrokerFeature(name=name, min_version=levels.min_level, max_version=levels.max_level)
+            for name, levels in agent.features.items()
+        ),
+        rack=agent.rack,
+    )
+    if not agent.fenced:
+        yield UnfenceBrokerRecord(broker_id=agent.node_id, broker_epoch=agent.broker_epoch)
+    if agent.leaving:
+        yield ControlledShutdownRecord(broker_id=agent.node_id, broker_epoch=agent.broker_epoch)
+
+
+def _security(image: MetadataImage) -> Iterator[MetadataRecord]:
+    """Everything that has nothing to do with topics and agents, and what agents failed at."""
+    yield from image.access_controls
+    for user, credentials in image.scram_credentials.items():
+        yield UserScramCredentialRecord(user_name=user, credential_infos=credentials)
+    yield from image.delegation_tokens.values()
+    for entity, values in image.quotas.items():
+        for key, value in values.items():
+            yield QuotaRecord(entity=entity, key=key, value=value, remove=False)
+    for node_id, failed in image.failed_replicas.items():
+        topics = tuple(TopicWithFailures(topic_id=key, partitions=partitions) for key, partitions in failed.items())
+        yield FailedReplicasRecord(broker_id=node_id, topics=topics)
