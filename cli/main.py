@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from cli import agent, dev, migrate, storage, version
+from cli import agent, cluster, dev, dump_log, migrate, storage, version
+from cli.shell import command as shell
 from config.load import ConfigError
 from storage.errors import HeadraceError
 
@@ -29,7 +30,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="headrace", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (dev, agent, storage, migrate, version):
+    for command in (dev, agent, storage, migrate, cluster, dump_log, shell, version):
         command.add(subparsers)
     return parser
 

@@ -1,0 +1,34 @@
+"""The metadata log as topic `__cluster_metadata`: its name, its id, and its records as batches.
+
+Place: Metadata, Fetch, ListOffsets and Produce treat this one topic apart; nothing of it is stored twice.
+Invariant: record n of the log is offset n of partition 0, with a null key and the framed record as its
+value. The log's own positions are the offsets, so every agent renders the same bytes for them.
+If the process dies here nothing is lost: no state.
+Source: KIP-631, the metadata topic; KIP-595 for name and id.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from storage.records.codec import Record, encode_batch
+
+METADATA_TOPIC = "__cluster_metadata"
+METADATA_TOPIC_ID = uuid.UUID(int=1)
+"""Kafka's own, the same in every cluster."""
+NO_TIMESTAMP = -1
+
+
+def is_metadata_topic(topic: str | uuid.UUID | None) -> bool:
+    """Whether a request names it."""
+    return topic in (METADATA_TOPIC, METADATA_TOPIC_ID)
+
+
+def render_batch(base_offset: int, records: Sequence[bytes]) -> bytes:
+    """One batch of the framed records that stand in the log from `base_offset` on."""
+    return encode_batch(
+        [Record(offset, NO_TIMESTAMP, None, framed) for offset, framed in enumerate(records, base_offset)],
+        base_offset=base_offset,
+        leader_epoch=0,
+    )

@@ -1,0 +1,196 @@
+"""`headrace dump-log`: what stands in the metadata log, in a snapshot or in segment files, for people.
+
+Place: reads only, beside a running cluster or without one; Kafka's kafka-dump-log.sh.
+Invariant: what is printed was checked (checksums, framing) or is an error; with the metadata decoder,
+each record is one line `payload: {…}`. If the process dies here nothing is lost.
+Source: KIP-631, changes to kafka-dump-log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from cli.options import add_settings, settings_from
+from cli.record_json import payload_line
+from config.load import ConfigError
+from config.settings import Settings
+from metastore.log.snapshot import MAGIC as SNAPSHOT_MAGIC
+from metastore.log.snapshot import decode_snapshot
+from metastore.postgres.store import PostgresMetastore
+from storage.clock import SystemClock
+from storage.errors import HeadraceError, InvalidError
+from storage.objects.open import StoreOptions, open_store
+from storage.records.codec import Record, decode_records
+from storage.records.header import BatchHeader
+from storage.segment.format import PartitionEntry
+from storage.segment.reader import verify_segment, walk_batches
+
+PAGE_RECORDS = 1_000
+DESCRIPTION = """\
+Print the cluster's metadata log, a metadata snapshot, or segment files.
+
+  headrace dump-log --cluster-metadata-decoder --metastore-url postgresql://…
+  headrace dump-log --cluster-metadata-decoder --files metadata.snapshot
+  headrace dump-log --files s3://logs/headrace/segments/4f/0190…,/tmp/another
+"""
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "dump-log",
+        help="print the metadata log, a snapshot or segment files",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--files", metavar="FILES", help="comma-separated paths or URLs; without it, the metadata log")
+    parser.add_argument("--cluster-metadata-decoder", action="store_true", help="values are metadata records")
+    parser.add_argument("--skip-record-metadata", action="store_true", help="no offsets and sizes for each record")
+    parser.add_argument("--start-offset", type=int, default=0, help="begin the metadata log here (0)")
+    add_settings(parser, ("metastore.url",))
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print; 1 when a file is not sound."""
+    settings = settings_from(args)
+    if not args.files and not args.cluster_metadata_decoder:
+        raise ConfigError("name --files, or ask for the metadata log with --cluster-metadata-decoder")
+    asyncio.run(_dump(args, settings))
+    return 0
+
+
+async def _dump(args: argparse.Namespace, settings: Settings) -> None:
+    if not args.files:
+        async for line in metadata_log_lines(
+            settings, args.start_offset, skip_record_metadata=args.skip_record_metadata
+        ):
+            print(line)
+        return
+    for address in args.files.split(","):
+        print(f"Dumping {address}")
+        data = await read_address(address, settings)
+        for line in file_lines(
+            data, decoder=args.cluster_metadata_decoder, skip_record_metadata=args.skip_record_metadata
+        ):
+            print(line)
+
+
+async def read_address(address: str, settings: Settings) -> bytes:
+    """The bytes of a local path, or of an object by its store's URL (s3://bucket/key, file:///path)."""
+    if "://" not in address:
+        try:
+            with open(address, "rb") as file:  # noqa: ASYNC230 -- nothing else runs on this loop
+                return file.read()
+        except OSError as error:
+            raise InvalidError(f"cannot read: {address}: {error.strerror}") from error
+    url, _, key = address.rpartition("/")
+    if not urlsplit(url).netloc and urlsplit(url).scheme != "file":
+        raise InvalidError(f"not the address of an object: {address}")
+    store = open_store(url, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
+    try:
+        return await store.get(key)
+    finally:
+        await store.close()
+
+
+async def metadata_log_lines(
+    settings: Settings, start_offset: int, *, skip_record_metadata: bool
+) -> AsyncIterator[str]:
+    """The log from `start_offset` to the head, page by page; a page is printed as a batch."""
+    if not settings.metastore_url:
+        raise ConfigError("metastore.url is not set (--metastore-url)")
+    metastore = await PostgresMetastore.open(settings.metastore_url, settings)
+    try:
+        offset = start_offset
+        while records := await metastore.read_metadata(offset, PAGE_RECORDS):
+            for line in framed_lines(records, offset, skip_record_metadata=skip_record_metadata):
+                yield line
+            offset += len(records)
+    finally:
+        await metastore.close()
+
+
+def framed_lines(records: Sequence[bytes], base_offset: int, *, skip_record_metadata: bool) -> Iterator[str]:
+    """One line for the run of framed records, then one each."""
+    size = sum(map(len, records))
+    yield f"baseOffset: {base_offset} lastOffset: {base_offset + len(records) - 1} count: {len(records)} size: {size}"
+    for offset, framed in enumerate(records, base_offset):
+        metadata = "" if skip_record_metadata else f"| offset: {offset} keySize: -1 valueSize: {len(framed)}"
+        yield f"{metadata} {_payload(framed)}"
+
+
+def file_lines(data: bytes, *, decoder: bool, skip_record_metadata: bool) -> Iterator[str]:
+    """What a snapshot or a segment file holds. CorruptError when it is not sound."""
+    if data.startswith(SNAPSHOT_MAGIC):
+        end_offset, records = decode_snapshot(data)
+        yield f"metadata snapshot: endOffset: {end_offset} size: {len(data)}"
+        yield from framed_lines(records, 0, skip_record_metadata=skip_record_metadata)
+    else:
+        yield from _segment_lines(data, decoder=decoder, skip_record_metadata=skip_record_metadata)
+
+
+def _segment_lines(data: bytes, *, decoder: bool, skip_record_metadata: bool) -> Iterator[str]:
+    """The footer, then each partition's batches and records."""
+    footer = verify_segment(data)
+    yield f"segment file: size: {footer.object_size} partitions: {len(footer.partitions)}"
+    view = memoryview(data)
+    for entry in footer.partitions:
+        yield _partition_line(entry)
+        run = view[entry.position : entry.position + entry.length]
+        for position, header in walk_batches(run):
+            yield _batch_line(header, entry.position + position)
+            for record in decode_records(run[position : position + header.size]):
+                yield _record_line(record, decoder=decoder, skip_record_metadata=skip_record_metadata)
+
+
+def _partition_line(entry: PartitionEntry) -> str:
+    return (
+        f"topicId: {entry.topic_id} partition: {entry.partition_index} position: {entry.position} "
+        f"size: {entry.length} batches: {entry.batch_count} records: {entry.record_count} "
+        f"minTimestamp: {entry.min_timestamp} maxTimestamp: {entry.max_timestamp} "
+        f"indexEntries: {len(entry.index_entries)}"
+    )
+
+
+def _batch_line(header: BatchHeader, position: int) -> str:
+    kind = "LogAppendTime" if header.is_log_append_time else "CreateTime"
+    last_offset = header.base_offset + header.last_offset_delta
+    last_sequence = -1 if header.base_sequence < 0 else header.base_sequence + header.last_offset_delta
+    return (
+        f"baseOffset: {header.base_offset} lastOffset: {last_offset} count: {header.record_count} "
+        f"baseSequence: {header.base_sequence} lastSequence: {last_sequence} producerId: {header.producer_id} "
+        f"producerEpoch: {header.producer_epoch} partitionLeaderEpoch: {header.leader_epoch} "
+        f"isTransactional: {str(header.is_transactional).lower()} isControl: {str(header.is_control).lower()} "
+        f"position: {position} {kind}: {header.max_timestamp} size: {header.size} magic: {header.magic} "
+        f"compresscodec: {header.codec} crc: {header.crc} isvalid: true"
+    )
+
+
+def _record_line(record: Record, *, decoder: bool, skip_record_metadata: bool) -> str:
+    metadata = "" if skip_record_metadata else (
+        f"| offset: {record.offset} CreateTime: {record.timestamp} keySize: {_size(record.key)} "
+        f"valueSize: {_size(record.value)} headerKeys: [{','.join(name for name, _ in record.headers)}]"
+    )  # fmt: skip
+    if decoder:
+        return f"{metadata} {_payload(record.value or b'')}"
+    return metadata or f" payload: {record.value!r}"
+
+
+def _payload(framed: bytes) -> str:
+    """The decoded record, or what is wrong with it: one damaged record must not hide those behind it."""
+    try:
+        return payload_line(framed)
+    except HeadraceError as error:
+        print(f"record not decoded: {error}", file=sys.stderr)
+        return f"payload: <not decoded: {error}>"
+
+
+def _size(data: bytes | None) -> int:
+    return -1 if data is None else len(data)

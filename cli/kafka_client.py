@@ -1,0 +1,106 @@
+"""One Kafka request, one answer: all that the command-line tools need of a client.
+
+Place: under `headrace cluster`.
+Invariant: bootstrap servers are tried in order until one answers; what an answer says is the caller's to
+judge. Requests here may be repeated. If the process dies here the request may or may not have been
+carried out.
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+
+from config.load import ConfigError, read_properties
+from storage.errors import CorruptError, UnavailableError
+
+DEFAULT_PORT = 9092
+RESPONSE_BYTES_MAX = 64 * 1024 * 1024
+_SETTINGS = ("bootstrap.servers", "client.id", "request.timeout.ms", "security.protocol")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """What of Kafka's admin client settings is understood here."""
+
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    client_id: str = "headrace"
+    request_timeout_ms: int = 30_000
+
+
+def client_config(bootstrap: str | None, path: Path | None) -> ClientConfig:
+    """From -b and the admin client's properties file; ConfigError for what is missing or not offered."""
+    given = read_properties(path) if path is not None else {}
+    for name in given:
+        if name not in _SETTINGS:
+            raise ConfigError(f"{path}: unknown setting {name} (known: {', '.join(_SETTINGS)})")
+    if given.get("security.protocol", "PLAINTEXT") != "PLAINTEXT":
+        raise ConfigError(f"{path}: security.protocol: only PLAINTEXT is offered")
+    servers = bootstrap or given.get("bootstrap.servers")
+    if not servers:
+        raise ConfigError("name the cluster with --bootstrap-server, or bootstrap.servers in --config")
+    timeout = given.get("request.timeout.ms", "30000")
+    if not timeout.isdecimal() or int(timeout) == 0:
+        raise ConfigError(f"{path}: request.timeout.ms is not a number of milliseconds: {timeout}")
+    return ClientConfig(parse_servers(servers), given.get("client.id", "headrace"), int(timeout))
+
+
+def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
+    """`host:port,host:port`, each with an optional `id@` in front as in controller.quorum.voters. ConfigError."""
+    servers = []
+    for part in text.split(","):
+        host, _, port = part.strip().rpartition("@")[2].rpartition(":")
+        if not host:
+            host, port = port, str(DEFAULT_PORT)
+        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            raise ConfigError(f"not a host and port: {part.strip()!r}")
+        servers.append((host.strip("[]"), int(port)))
+    return tuple(servers)
+
+
+def ask(config: ClientConfig, request: Any, response_type: type[Any]) -> Any:
+    """The answer of the first server that gives one; UnavailableError, naming them all, when none does."""
+    failures = []
+    for host, port in config.bootstrap_servers:
+        try:
+            with socket.create_connection((host, port), config.request_timeout_ms / 1000) as connection:
+                return _exchange(connection, config.client_id, request, response_type)
+        except OSError as error:
+            failures.append(f"{host}:{port} {error}")
+    raise UnavailableError(f"no server answered: {'; '.join(failures)}")
+
+
+def _exchange(connection: socket.socket, client_id: str, request: Any, response_type: type[Any]) -> Any:
+    """Both headers are flexible: every API that the tools use is."""
+    name = client_id.encode()
+    body = io.BytesIO()
+    entity_writer(type(request))(body, request)
+    header = struct.pack(">hhih", request.__api_key__, request.__version__, 1, len(name)) + name + b"\0"
+    frame = header + body.getvalue()
+    connection.sendall(struct.pack(">i", len(frame)) + frame)
+    (size,) = struct.unpack(">i", _read(connection, 4))
+    if not 5 <= size <= RESPONSE_BYTES_MAX:
+        raise CorruptError(f"not a Kafka response: size={size}")
+    answer = _read(connection, size)
+    try:
+        entity, _ = entity_reader(response_type)(memoryview(answer), 5)
+    except (SerialError, ValueError, IndexError, struct.error) as error:
+        raise CorruptError(f"response not understood: {error}") from error
+    return entity
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        part = connection.recv(size - len(received))
+        if not part:
+            raise ConnectionResetError("connection closed before the answer")
+        received += part
+    return bytes(received)

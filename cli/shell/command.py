@@ -1,0 +1,108 @@
+"""`headrace shell`: browse the cluster's metadata, interactively or with one command.
+
+Place: opens a source, makes the tree, reads lines; the commands themselves are commands.py.
+Invariant: reads only. An error in one line ends that line, not the shell; a one-shot command that fails
+exits with 1. If the process dies here nothing is lost.
+Source: KIP-631, kafka-shell.sh.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import readline
+import sys
+from pathlib import Path
+from typing import Any
+
+from cli.options import add_settings, settings_from
+from cli.shell.commands import GREETING, LeaveShell, Shell
+from cli.shell.source import image_from_cluster, image_from_file, image_from_metastore
+from cli.shell.tree import tree
+from metastore.log.image import MetadataImage
+from metastore.log.snapshot import encode_snapshot
+from storage.errors import HeadraceError
+
+PROMPT = ">> "
+DESCRIPTION = """\
+Browse the cluster's metadata like a file system.
+
+  headrace shell --controllers 127.0.0.1:9092
+  headrace shell --metastore-url postgresql://… ls /topics
+  headrace shell --metastore-url postgresql://… --save-snapshot metadata.snapshot
+  headrace shell --snapshot metadata.snapshot -c "cat /topics/orders/0/data"
+"""
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "shell",
+        help="browse the cluster's metadata",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--controllers", "-C", metavar="SERVERS", help="read a running cluster: host:port, ...")
+    parser.add_argument("--snapshot", "-s", type=Path, metavar="FILE", help="read a snapshot file")
+    parser.add_argument("--save-snapshot", type=Path, metavar="FILE", help="write what was read as a snapshot file")
+    parser.add_argument("-c", dest="line", metavar="LINE", help="run this line and exit")
+    parser.add_argument("words", nargs="*", metavar="COMMAND", help="run this command and exit")
+    add_settings(parser, ("metastore.url",), short_config=False)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """One command, or lines until `exit` or the end of input."""
+    image = _image(args)
+    if args.save_snapshot is not None:
+        args.save_snapshot.write_bytes(encode_snapshot(image))
+        print(f"snapshot saved: end_offset={image.offset} file={args.save_snapshot}")
+        return 0
+    shell = Shell(tree(image), print)
+    with contextlib.suppress(LeaveShell):
+        if args.line is not None:
+            shell.run(args.line)
+        elif args.words:
+            shell.run_words(args.words)
+        else:
+            _converse(shell)
+    return 0
+
+
+def _image(args: argparse.Namespace) -> MetadataImage:
+    if args.snapshot is not None:
+        return image_from_file(args.snapshot)
+    if args.controllers is not None:
+        return asyncio.run(image_from_cluster(args.controllers))
+    return asyncio.run(image_from_metastore(settings_from(args)))
+
+
+def _converse(shell: Shell) -> None:
+    _complete_with(shell)
+    print(GREETING)
+    while True:
+        try:
+            line = input(PROMPT)
+        except EOFError:
+            print()
+            return
+        except KeyboardInterrupt:  # drops the line, as in other shells
+            print()
+            continue
+        try:
+            shell.run(line)
+        except HeadraceError as error:
+            print(error, file=sys.stderr)
+
+
+def _complete_with(shell: Shell) -> None:
+    """Tab asks the shell; words end at blanks only, so that paths stay whole."""
+
+    def complete(word: str, number: int) -> str | None:
+        found = shell.completions(readline.get_line_buffer()[: readline.get_begidx()], word)
+        return found[number] if number < len(found) else None
+
+    readline.set_completer_delims(" \t")
+    readline.set_completer(complete)
+    readline.parse_and_bind("tab: complete")
