@@ -1,0 +1,1 @@
+"""`make torture`: real processes, four real clients and a seeded schedule of faults; nothing may be lost or doubled."""

@@ -1,0 +1,66 @@
+"""aiokafka's idempotent producer as a writer of the torture run (load/torture/pacing.py says what that is)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import aiokafka
+
+from load.torture.pacing import TICK_S, Arguments, Pacer
+
+
+class Retries(logging.Handler):
+    """aiokafka has no counter; it logs each produce request that failed before it sends the batches again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called by aiokafka's sender."""
+        self.total += "produce" in record.getMessage().lower()
+
+
+async def run(arguments: Arguments) -> None:
+    """Write until told to stop."""
+    pacer, retries = Pacer("aiokafka", arguments), Retries()
+    logging.getLogger("aiokafka").setLevel(logging.WARNING)
+    logging.getLogger("aiokafka").propagate = False
+    logging.getLogger("aiokafka.producer.sender").addHandler(retries)
+    producer = aiokafka.AIOKafkaProducer(
+        bootstrap_servers=arguments.bootstrap,
+        enable_idempotence=True,
+        linger_ms=5,
+        request_timeout_ms=2_000,
+        retry_backoff_ms=100,
+        metadata_max_age_ms=1_000,
+    )
+    waiting: set[asyncio.Task[None]] = set()
+    async with producer:
+        while not pacer.is_stopped:
+            for partition, number, value in pacer.next_burst():
+                try:
+                    future = await producer.send(arguments.topic, value, partition=partition)
+                except aiokafka.errors.KafkaError as error:
+                    pacer.failed(partition, number, repr(error))
+                    continue
+                task = asyncio.create_task(_settle(pacer, partition, number, future))
+                waiting.add(task)
+                task.add_done_callback(waiting.discard)
+            await asyncio.sleep(TICK_S)
+        await asyncio.gather(*waiting)
+    pacer.end(retries.total)
+
+
+async def _settle(
+    pacer: Pacer, partition: int, number: int, future: asyncio.Future[aiokafka.structs.RecordMetadata]
+) -> None:
+    try:
+        pacer.acknowledged(partition, number, (await future).offset)
+    except aiokafka.errors.KafkaError as error:
+        pacer.failed(partition, number, repr(error))
+
+
+if __name__ == "__main__":
+    asyncio.run(run(Arguments.read()))

@@ -1,0 +1,100 @@
+"""What was acknowledged against what can be read: lost, duplicated, out of order, at another offset.
+
+Pure. A record is named by (producer, partition, number); its producer sends the numbers of a partition
+in order, each once. Acknowledged records are definite. A record that its client gave up on may be
+stored or not, yet once at most, and in its place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Name(NamedTuple):
+    """`number` counts from 0 in each (producer, partition)."""
+
+    producer: str
+    partition: int
+    number: int
+
+    def value(self) -> str:
+        """The record's value."""
+        return f"{self.producer}/{self.partition}/{self.number}"
+
+    @classmethod
+    def of(cls, value: str) -> Name:
+        """The name that a value states; ValueError when it is no value of ours."""
+        producer, partition, number = value.split("/")
+        return cls(producer, int(partition), int(number))
+
+
+class Read(NamedTuple):
+    """One record as a consumer returned it."""
+
+    partition: int
+    offset: int
+    value: str
+
+
+@dataclass
+class Verdict:
+    """Each list holds one line per offence, in words."""
+
+    read: int = 0
+    unacknowledged: int = 0
+    """Read, though their clients never heard so: fine."""
+    lost: list[str] = field(default_factory=list)
+    duplicated: list[str] = field(default_factory=list)
+    disordered: list[str] = field(default_factory=list)
+    misplaced: list[str] = field(default_factory=list)
+    """Acknowledged at another offset, in another partition, or nobody's."""
+    gaps: list[str] = field(default_factory=list)
+
+    @property
+    def offences(self) -> list[str]:
+        """Everything that must not be."""
+        return [*self.lost, *self.duplicated, *self.disordered, *self.misplaced, *self.gaps]
+
+
+def check(acknowledged: Mapping[Name, int], read: Sequence[Read]) -> Verdict:
+    """`acknowledged`: the offset that each was acknowledged at. `read` holds each partition in order."""
+    verdict = Verdict(read=len(read))
+    found: dict[Name, int] = {}
+    next_offset: Counter[int] = Counter()
+    last_number: dict[tuple[str, int], int] = {}
+    for partition, offset, value in read:
+        if offset != next_offset[partition]:
+            verdict.gaps.append(f"gap: partition={partition} expected={next_offset[partition]} offset={offset}")
+        next_offset[partition] = offset + 1
+        name = Name.of(value)
+        if name.partition != partition:
+            verdict.misplaced.append(f"in another partition: value={value} partition={partition} offset={offset}")
+        if name in found:
+            verdict.duplicated.append(f"duplicated: value={value} offsets={found[name]},{offset}")
+            continue
+        found[name] = offset
+        stream = (name.producer, partition)
+        if name.number < last_number.get(stream, -1):
+            verdict.disordered.append(f"out of order: value={value} after={last_number[stream]} offset={offset}")
+        last_number[stream] = max(name.number, last_number.get(stream, -1))
+        if acknowledged.get(name, offset) != offset:
+            verdict.misplaced.append(f"at another offset: value={value} told={acknowledged[name]} offset={offset}")
+    verdict.lost = [
+        f"lost: value={name.value()} offset={offset}" for name, offset in acknowledged.items() if name not in found
+    ]
+    verdict.unacknowledged = len(found.keys() - acknowledged.keys())
+    return verdict
+
+
+def compare(first: Sequence[Read], second: Sequence[Read]) -> list[str]:
+    """What two consumers read of the same partitions must be the same."""
+    by_place = {(partition, offset): value for partition, offset, value in first}
+    other = {(partition, offset): value for partition, offset, value in second}
+    return [
+        f"consumers disagree: partition={place[0]} offset={place[1]} {by_place.get(place)} {other.get(place)}"
+        for place in sorted(by_place.keys() | other.keys())
+        if by_place.get(place) != other.get(place)
+    ]

@@ -1,0 +1,50 @@
+"""Which fault strikes when: a pure function of the seed.
+
+Invariant: equal seed, length and kinds give the equal schedule; a target suffers one fault at a time.
+What the schedule cannot repeat is how the operating system interleaves the processes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+AGENT_NAMES = ("agent-0", "agent-1", "agent-2")
+LINK_FAULTS = ("reset", "delay", "mute", "half_open", "cut")
+AGENT_FAULTS = ("kill", "pause")
+METASTORE_FAULTS = ("restart",)
+KINDS = (*LINK_FAULTS, *AGENT_FAULTS, *METASTORE_FAULTS)
+GAP_MEAN_S = 0.9
+SETTLE_S = 3.0
+"""A target is left alone this long after a process fault, so that it gets back to work."""
+
+
+class Fault(NamedTuple):
+    """`target`: agent-0 ..., postgres or s3; a link fault strikes the proxy in front of it."""
+
+    at_s: float
+    kind: str
+    target: str
+    seconds: float
+
+
+def schedule(seed: int, seconds: float, kinds: Sequence[str] = KINDS) -> list[Fault]:
+    """Faults in order of time; the last one ends before `seconds` are over, if it is a window."""
+    rng = random.Random(seed)
+    everybody = (*AGENT_NAMES, "postgres", "s3")
+    free_at = dict.fromkeys(everybody, 0.0)
+    faults = []
+    at_s = 1.0
+    while at_s < seconds - 1.0:
+        kind = rng.choice(kinds)
+        target = rng.choice(
+            ("postgres",) if kind in METASTORE_FAULTS else AGENT_NAMES if kind in AGENT_FAULTS else everybody
+        )
+        length_s = 0.0 if kind == "reset" else rng.uniform(0.2, 1.5) if kind in LINK_FAULTS else rng.uniform(0.5, 5.0)
+        length_s = min(length_s, seconds - at_s)
+        if free_at[target] <= at_s:
+            faults.append(Fault(round(at_s, 3), kind, target, round(length_s, 3)))
+            free_at[target] = at_s + length_s + (0.0 if kind in LINK_FAULTS else SETTLE_S)
+        at_s += rng.expovariate(1 / GAP_MEAN_S)
+    return faults

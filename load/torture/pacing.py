@@ -1,0 +1,89 @@
+"""What all Python writers share: numbered records at a pace, until told to stop, told line by line.
+
+Place: inside a writer's process. A writer is `program BOOTSTRAP TOPIC PARTITIONS RATE DELIVERY_MS`. It
+prints `ack PARTITION NUMBER OFFSET` or `fail PARTITION NUMBER REASON` for each record and, last, `end
+SENT RETRIES` (RETRIES -1: the client does not count them). It stops sending when its input ends.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+OUTSTANDING_MAX = 1_000
+"""Records without an answer; above it a writer waits, as an application would."""
+TICK_S = 0.02
+
+
+class Arguments(NamedTuple):
+    """The command line; `rate` in records/s, `delivery_ms` until a client may give a record up."""
+
+    bootstrap: str
+    topic: str
+    partitions: int
+    rate: int
+    delivery_ms: int
+
+    @classmethod
+    def read(cls) -> Arguments:
+        """From sys.argv."""
+        bootstrap, topic, *numbers = sys.argv[1:]
+        return cls(bootstrap, topic, *map(int, numbers))
+
+
+class Pacer:
+    """Hands out (partition, number) at the asked rate, and prints what became of them."""
+
+    def __init__(self, producer: str, arguments: Arguments) -> None:
+        self._producer = producer
+        self._partitions = arguments.partitions
+        self._per_tick = max(1, round(arguments.rate * TICK_S))
+        self.sent = 0
+        self._settled = 0
+        self._stop = threading.Event()
+        threading.Thread(target=self._await_end_of_input, daemon=True).start()
+
+    @property
+    def is_stopped(self) -> bool:
+        """No more records are wanted."""
+        return self._stop.is_set()
+
+    def next_burst(self) -> Iterator[tuple[int, int, bytes]]:
+        """(partition, number, value) of what is due in this tick."""
+        for _ in range(self._per_tick):
+            if self.sent - self._settled >= OUTSTANDING_MAX:
+                return
+            number, partition = divmod(self.sent, self._partitions)
+            self.sent += 1
+            yield partition, number, f"{self._producer}/{partition}/{number}".encode()
+
+    def acknowledged(self, partition: int, number: int, offset: int) -> None:
+        """The client said that the record is stored."""
+        self._settled += 1
+        _print(f"ack {partition} {number} {offset}")
+
+    def failed(self, partition: int, number: int, error: object) -> None:
+        """The client gave it up: stored or not."""
+        self._settled += 1
+        _print(f"fail {partition} {number} {error}")
+
+    def end(self, retries: int) -> None:
+        """Everything has its answer."""
+        _print(f"end {self.sent} {retries}")
+
+    def _await_end_of_input(self) -> None:
+        sys.stdin.buffer.read()
+        self._stop.set()
+
+
+def pause() -> None:
+    """Until the next tick."""
+    time.sleep(TICK_S)
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(line.replace("\n", " ") + "\n")
+    sys.stdout.flush()

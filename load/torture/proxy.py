@@ -1,0 +1,119 @@
+"""A TCP proxy that breaks what goes through it, as networks do.
+
+Fault model, per window of time:
+  delay      every chunk waits a while
+  mute       requests pass, replies are swallowed, then the connection is reset: stored, but nobody was told
+  half_open  connections stay open for ever and carry nothing in either direction; neither side hears of it
+  cut        the next chunk of each connection is cut in the middle of a frame and both sides are reset
+and at once:
+  reset      every connection is reset (RST)
+Invariant: bytes that arrive are the sender's, in order; there is no corruption, as TCP has checksums.
+New connections are refused while there is no target.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import struct
+from contextlib import suppress
+
+CHUNK_BYTES = 64 * 1024
+DELAY_MAX_S = 0.4
+
+
+class Link:
+    """One client's connection and ours to the server behind it."""
+
+    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+        self.sides = (client, server)
+        self.is_half_open = False
+        self.is_muted = False
+
+    def reset(self) -> None:
+        """End both sides with RST."""
+        for writer in self.sides:
+            with suppress(OSError):
+                sock: socket.socket = writer.get_extra_info("socket")
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+
+
+class FaultProxy:
+    """Listens on 127.0.0.1; `target` is the port of 127.0.0.1 that it stands for, 0 for none."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._links: set[Link] = set()
+        self._fault = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.port = 0
+        self.target = 0
+
+    async def start(self) -> None:
+        """Listen on a free port."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        """Stop listening and reset everybody."""
+        self._server.close()
+        self.reset()
+
+    def reset(self) -> None:
+        """Reset every connection."""
+        for link in list(self._links):
+            link.reset()
+
+    async def window(self, fault: str, seconds: float) -> None:
+        """Let one of the faults above reign for a while."""
+        self._fault = fault
+        if fault == "half_open":
+            for link in self._links:
+                link.is_half_open = True
+        await asyncio.sleep(seconds)
+        self._fault = ""
+        for link in list(self._links):
+            if link.is_muted:
+                link.reset()
+
+    async def _accept(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
+        try:
+            server_in, server_out = await asyncio.open_connection("127.0.0.1", self.target)
+        except OSError:
+            client_out.transport.abort()
+            return
+        link = Link(client_out, server_out)
+        self._links.add(link)
+        try:
+            async with asyncio.TaskGroup() as pumps:
+                pumps.create_task(self._pump(link, client_in, server_out, is_reply=False))
+                pumps.create_task(self._pump(link, server_in, client_out, is_reply=True))
+        finally:
+            self._links.discard(link)
+
+    async def _pump(
+        self, link: Link, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, is_reply: bool
+    ) -> None:
+        with suppress(OSError):
+            while data := await source.read(CHUNK_BYTES):
+                if self._fault == "half_open":
+                    link.is_half_open = True
+                if self._fault == "mute" and is_reply:
+                    link.is_muted = True
+                if self._fault == "delay":
+                    await asyncio.sleep(self._rng.random() * DELAY_MAX_S)
+                if link.is_half_open or (link.is_muted and is_reply):
+                    continue
+                if self._fault == "cut":
+                    sink.write(data[: self._rng.randrange(len(data))])
+                    await sink.drain()
+                    link.reset()
+                    return
+                sink.write(data)
+                await sink.drain()
+            if link.is_half_open:
+                await asyncio.sleep(3600)  # neither side hears that the other has gone
+        for side in link.sides:
+            side.close()

@@ -1,0 +1,70 @@
+"""Everything that a topic holds, read back by two unlike consumers after the faults are over."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import aiokafka
+import confluent_kafka
+
+from load.torture.checker import Read
+
+READ_SECONDS = 120
+
+
+def read_with_confluent(bootstrap: str, topic: str, partitions: int) -> list[Read]:
+    """All records of each partition, in its order. RuntimeError when the end is not reached in time."""
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "torture", "enable.auto.commit": False, "log_level": 0}
+    )
+    until = time.monotonic() + READ_SECONDS
+    try:
+        ends = {
+            partition: consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, partition), 30)[1]
+            for partition in range(partitions)
+        }
+        consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0) for partition in ends])
+        found: list[Read] = []
+        left = {partition for partition, end in ends.items() if end}
+        while left:
+            if time.monotonic() > until:
+                raise RuntimeError(f"confluent stopped before the end: left={sorted(left)} read={len(found)}")
+            for message in consumer.consume(5_000, 0.5):
+                if message.error() is None:
+                    record = _read_of(message)
+                    found.append(record)
+                    if record.offset >= ends[record.partition] - 1:
+                        left.discard(record.partition)
+        return found
+    finally:
+        consumer.close()
+
+
+def _read_of(message: confluent_kafka.Message) -> Read:
+    partition, offset, value = message.partition(), message.offset(), message.value()
+    assert partition is not None
+    assert offset is not None
+    assert value is not None
+    return Read(partition, offset, value.decode())
+
+
+def read_with_aiokafka(bootstrap: str, topic: str, partitions: int) -> list[Read]:
+    """The same with aiokafka."""
+    return asyncio.run(asyncio.wait_for(_read_with_aiokafka(bootstrap, topic, partitions), READ_SECONDS))
+
+
+async def _read_with_aiokafka(bootstrap: str, topic: str, partitions: int) -> list[Read]:
+    async with aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap) as consumer:
+        assigned = [aiokafka.TopicPartition(topic, partition) for partition in range(partitions)]
+        consumer.assign(assigned)
+        ends = await consumer.end_offsets(assigned)
+        await consumer.seek_to_beginning(*assigned)
+        found: list[Read] = []
+        left = {place for place, end in ends.items() if end}
+        while left:
+            for place, records in (await consumer.getmany(timeout_ms=1_000)).items():
+                found += [Read(place.partition, record.offset, record.value.decode()) for record in records]
+                if records[-1].offset >= ends[place] - 1:
+                    left.discard(place)
+        return found

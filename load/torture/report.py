@@ -1,0 +1,45 @@
+"""What a torture run prints."""
+
+from __future__ import annotations
+
+from load.torture.run import Outcome
+
+OFFENCES_SHOWN = 20
+
+
+def print_outcome(outcome: Outcome) -> None:
+    """Counts first; offences, if any, with the seed last."""
+    for name, why in outcome.missing.items():
+        print(f"left out   {name}: {why}")
+    print(f"s3         {outcome.s3}")
+    print(f"faults     {outcome.injected.total()}")
+    for kind, count in sorted(outcome.injected.items()):
+        print(f"           {count:5}  {kind}")
+    print("clients          sent  acknowledged  given up  retries (confluent, java: records; else requests)")
+    for report in outcome.reports:
+        retries = str(report.retries) if report.retries >= 0 else "-"
+        acknowledged, failed = len(report.acknowledged), len(report.failed)
+        print(f"           {report.producer:10}{report.sent:7}{acknowledged:14}{failed:10}{retries:>9}")
+    print("agents")
+    for name, count in sorted(outcome.counters.items()):
+        print(f"           {count:7}  {name.removeprefix('headrace_produce_').removesuffix('_total')}")
+    verdict = outcome.verdict
+    sent = sum(report.sent for report in outcome.reports)
+    told = sum(len(report.acknowledged) for report in outcome.reports)
+    print(f"records    sent {sent:,}  acknowledged {told:,}  read {verdict.read:,}", end="")
+    print(f" (of these {verdict.unacknowledged:,} that no client was told of)")
+    print(
+        f"           lost {len(verdict.lost)}  duplicated {len(verdict.duplicated)}  out of order"
+        f" {len(verdict.disordered)}  misplaced {len(verdict.misplaced)}  gaps {len(verdict.gaps)}"
+        f"  consumers disagree {len(outcome.disagreements)}"
+    )
+    print(
+        f"files      {outcome.objects:,} objects, {outcome.named:,} named by the metastore;"
+        f" {outcome.objects - outcome.named:,} are the sweeper's"
+    )
+    if outcome.offences:
+        for offence in outcome.offences[:OFFENCES_SHOWN]:
+            print(f"  {offence}")
+        print(f"FAILED: {len(outcome.offences)} offences; replay the faults with SEED={outcome.plan.seed}")
+    else:
+        print(f"clean (seed {outcome.plan.seed})")

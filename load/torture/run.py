@@ -1,0 +1,114 @@
+"""One torture run: cluster up, writers on, faults in, faults over, everything read back and judged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from load.torture.checker import Verdict, check, compare
+from load.torture.cluster import Cluster
+from load.torture.faults import KINDS, schedule
+from load.torture.reading import read_with_aiokafka, read_with_confluent
+from load.torture.writers import DELIVERY_MS, Report, Writer, installed
+
+TOPIC = "torture"
+PARTITIONS = 6
+QUIET_SECONDS = 60
+"""After the last fault, what a writer gets to have everything answered (and its delivery timeout)."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do. `rate` in records/s per client; `delivery_ms` until a client gives a record up."""
+
+    seed: int
+    seconds: float
+    kinds: Sequence[str] = KINDS
+    rate: int = 250
+    delivery_ms: int = DELIVERY_MS
+    clients: Sequence[str] = ()
+    """Empty: all that are installed."""
+    directory: Path | None = None
+    """An empty directory that keeps logs and data; None for one that goes with the run."""
+
+
+@dataclass
+class Outcome:
+    """What happened. `swept`: objects that no row names: the sweeper's."""
+
+    plan: Plan
+    s3: str
+    missing: dict[str, str]
+    reports: list[Report]
+    injected: Counter[str] = field(default_factory=Counter)
+    counters: Counter[str] = field(default_factory=Counter)
+    verdict: Verdict = field(default_factory=Verdict)
+    disagreements: list[str] = field(default_factory=list)
+    objects: int = 0
+    named: int = 0
+    unsettled: list[str] = field(default_factory=list)
+    """Named files that the bucket lacks, and agents that still hold files in flight."""
+
+    @property
+    def offences(self) -> list[str]:
+        """Empty when the run is clean."""
+        troubles = [f"writer {report.producer}: {report.trouble}" for report in self.reports if report.trouble]
+        idle = [f"writer {report.producer}: nothing acknowledged" for report in self.reports if not report.acknowledged]
+        return [*self.verdict.offences, *self.disagreements, *self.unsettled, *troubles, *idle]
+
+
+async def torture(plan: Plan) -> Outcome:
+    """Run it; the outcome says everything, offences do not raise. Logs lie in `plan.directory`, if it is set."""
+    with tempfile.TemporaryDirectory(prefix="headrace-torture-", ignore_cleanup_errors=True) as place:
+        directory = plan.directory or Path(place)
+        os.chmod(directory, 0o711)  # started by root, Postgres runs as another user and must get through
+        async with Cluster(directory, plan.seed) as cluster:
+            return await _torture(plan, cluster, directory)
+
+
+async def _torture(plan: Plan, cluster: Cluster, directory: Path) -> Outcome:
+    await asyncio.to_thread(_create_topic, cluster.bootstrap)
+    commands, missing = installed()
+    chosen = plan.clients or list(commands)
+    writers = [Writer(name, commands[name], directory / f"{name}.log") for name in chosen if name in commands]
+    outcome = Outcome(plan, cluster.s3.name, missing, [writer.report for writer in writers])
+    watching = asyncio.create_task(cluster.watch_metrics())
+    for writer in writers:
+        await writer.start(cluster.bootstrap, TOPIC, PARTITIONS, plan.rate, plan.delivery_ms)
+    await cluster.run(schedule(plan.seed, plan.seconds, plan.kinds))
+    patience_s = QUIET_SECONDS + plan.delivery_ms / 1000
+    await asyncio.gather(*(writer.finish(patience_s) for writer in writers))
+    acknowledged = {name: offset for report in outcome.reports for name, offset in report.acknowledged.items()}
+    first = await asyncio.to_thread(read_with_confluent, cluster.bootstrap, TOPIC, PARTITIONS)
+    second = await asyncio.to_thread(read_with_aiokafka, cluster.bootstrap, TOPIC, PARTITIONS)
+    outcome.verdict = check(acknowledged, first)
+    outcome.disagreements = compare(first, second)
+    watching.cancel()
+    await asyncio.to_thread(_look_at_what_is_left, cluster, outcome)
+    outcome.injected = cluster.injected
+    outcome.counters = sum((agent.totals for agent in cluster.agents.values()), Counter())
+    return outcome
+
+
+def _look_at_what_is_left(cluster: Cluster, outcome: Outcome) -> None:
+    """Every file has a definite end: the metastore names it and the bucket holds it, or nobody names it."""
+    for agent in cluster.agents.values():
+        in_flight = agent.read_metrics().get("headrace_produce_files_in_flight")
+        if in_flight != 0:
+            outcome.unsettled.append(f"{agent.name} still holds files in flight: {in_flight}")
+    stored = {name.rpartition("/")[2] for name in cluster.s3.object_names() if "/segments/" in name}
+    named = {str(file_id) for file_id in cluster.files_of_metastore()}
+    outcome.objects, outcome.named = len(stored), len(named)
+    outcome.unsettled += [f"the bucket lacks a named file: {name}" for name in sorted(named - stored)]
+
+
+def _create_topic(bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(30)

@@ -1,0 +1,112 @@
+"""The four idempotent clients as child processes, and what they reported.
+
+A client that is not installed is left out, and why is said. Invariant: a writer that dies, or never
+ends its report, fails the run: silence proves nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from load.torture.checker import Name
+
+TOOLS = Path(os.environ.get("HEADRACE_TEST_TOOLS", str(Path.home() / ".cache" / "headrace-test-tools")))
+HERE = Path(__file__).parent
+DELIVERY_MS = 120_000
+
+
+def installed() -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Client -> the command that runs it; client -> why it cannot run here."""
+    commands = {
+        "confluent": [sys.executable, "-m", "load.torture.confluent_writer"],
+        "aiokafka": [sys.executable, "-m", "load.torture.aiokafka_writer"],
+    }
+    missing = {}
+    java = TOOLS / "java"
+    if shutil.which("java") and (java / "classes" / "TortureWriter.class").exists():
+        flags = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        commands["java"] = ["java", *flags, "-cp", f"{java / 'classes'}:{java / 'lib'}/*", "TortureWriter"]
+    else:
+        missing["java"] = "needs a JDK, Maven and tests/tools/install_java_client.sh"
+    if shutil.which("node") and (TOOLS / "node_modules" / "kafkajs").exists():
+        commands["kafkajs"] = ["node", str(HERE / "kafkajs_writer.cjs")]
+    else:
+        missing["kafkajs"] = "needs Node.js and tests/tools/install_clients.sh"
+    return commands, missing
+
+
+@dataclass
+class Report:
+    """What one writer said. `failed`: given up by the client, so stored or not."""
+
+    producer: str
+    sent: int = 0
+    retries: int = -1
+    acknowledged: dict[Name, int] = field(default_factory=dict)
+    failed: dict[Name, str] = field(default_factory=dict)
+    trouble: str = ""
+    """Why the report cannot be believed."""
+
+    def hear(self, line: str) -> None:
+        """Take one line of the writer's output."""
+        match line.split(maxsplit=3):
+            case ["ack", partition, number, offset]:
+                self.acknowledged[Name(self.producer, int(partition), int(number))] = int(offset)
+            case ["fail", partition, number, reason]:
+                self.failed[Name(self.producer, int(partition), int(number))] = reason
+            case ["end", sent, retries]:
+                self.sent, self.retries = int(sent), int(retries)
+            case _:
+                self.trouble = f"unexpected line: {line!r}"
+
+
+class Writer:
+    """One client's process. `report` grows while it runs."""
+
+    def __init__(self, producer: str, command: list[str], log: Path) -> None:
+        self.report = Report(producer)
+        self._command = command
+        self._log = log
+
+    async def start(self, bootstrap: str, topic: str, partitions: int, rate: int, delivery_ms: int) -> None:
+        """Begin to write."""
+        environment: Mapping[str, str] = os.environ | {
+            "KAFKAJS": str(TOOLS / "node_modules" / "kafkajs"),
+            "KAFKAJS_NO_PARTITIONER_WARNING": "1",
+        }
+        arguments = [bootstrap, topic, str(partitions), str(rate), str(delivery_ms)]
+        with self._log.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, *arguments, env=environment,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log,
+            )  # fmt: skip
+        self._listening = asyncio.create_task(self._listen())
+
+    async def finish(self, timeout_s: float) -> Report:
+        """No more records; wait until everything sent has its answer. The report says so if that fails."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            await asyncio.wait_for(asyncio.shield(self._listening), timeout_s)
+        except TimeoutError:
+            self.report.trouble = f"no end after {timeout_s:.0f} s"
+            self._process.kill()
+            await self._listening
+        status = await self._process.wait()
+        if status and not self.report.trouble:
+            self.report.trouble = f"ended with status {status}: {self._log.read_text(errors='replace')[-500:]}"
+        open_records = self.report.sent - len(self.report.acknowledged) - len(self.report.failed)
+        if open_records and not self.report.trouble:
+            self.report.trouble = f"{open_records} of {self.report.sent} records never got an answer"
+        return self.report
+
+    async def _listen(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            self.report.hear(line.decode().strip())

@@ -1,0 +1,120 @@
+"""The fault proxy of the torture run: what each of its faults does to a connection.
+
+Fault model: load/torture/proxy.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from load.torture.proxy import FaultProxy
+
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@pytest.fixture
+async def echo() -> AsyncIterator[tuple[FaultProxy, list[bytes]]]:
+    """A proxy in front of a server that repeats what it hears, and what it heard."""
+    heard: list[bytes] = []
+
+    async def repeat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1_000):
+            heard.append(data)
+            writer.write(data)
+        writer.close()
+
+    server = await asyncio.start_server(repeat, "127.0.0.1", 0)
+    proxy = FaultProxy(random.Random(1))
+    await proxy.start()
+    proxy.target = server.sockets[0].getsockname()[1]
+    yield proxy, heard
+    proxy.close()
+    server.close()
+
+
+async def _connect(proxy: FaultProxy) -> Ends:
+    return await asyncio.open_connection("127.0.0.1", proxy.port)
+
+
+async def _ask(ends: Ends, text: bytes) -> bytes:
+    ends[1].write(text)
+    return await asyncio.wait_for(ends[0].readexactly(len(text)), 5)
+
+
+async def _opened(proxy: FaultProxy, fault: str, seconds: float = 3600) -> asyncio.Task[None]:
+    task = asyncio.create_task(proxy.window(fault, seconds))
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_without_a_fault_bytes_pass_both_ways(echo: tuple[FaultProxy, list[bytes]]) -> None:
+    ends = await _connect(echo[0])
+    assert await _ask(ends, b"one") == b"one"
+    ends[1].write_eof()
+    assert await ends[0].read() == b""
+
+
+async def test_a_reset_ends_what_is_open_and_nothing_that_comes_later(echo: tuple[FaultProxy, list[bytes]]) -> None:
+    ends = await _connect(echo[0])
+    await _ask(ends, b"one")
+    echo[0].reset()
+    with pytest.raises(ConnectionResetError):
+        await ends[0].readexactly(1)
+    assert await _ask(await _connect(echo[0]), b"two") == b"two"
+
+
+async def test_mute_lets_the_request_through_and_never_the_reply(echo: tuple[FaultProxy, list[bytes]]) -> None:
+    proxy, heard = echo
+    ends = await _connect(proxy)
+    await _ask(ends, b"one")
+    window = asyncio.create_task(proxy.window("mute", 0.2))
+    await asyncio.sleep(0)
+    ends[1].write(b"two")
+    with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+        await ends[0].readexactly(1)
+    await window
+    assert heard == [b"one", b"two"]
+
+
+async def test_half_open_carries_nothing_then_or_later_and_closes_nothing(
+    echo: tuple[FaultProxy, list[bytes]],
+) -> None:
+    proxy, heard = echo
+    ends = await _connect(proxy)
+    await _ask(ends, b"one")
+    await proxy.window("half_open", 0.0)
+    ends[1].write(b"two")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(ends[0].read(1), 0.1)
+    assert heard == [b"one"]
+    assert await _ask(await _connect(proxy), b"three") == b"three"
+
+
+async def test_a_cut_delivers_less_than_was_sent_and_resets(echo: tuple[FaultProxy, list[bytes]]) -> None:
+    proxy, heard = echo
+    ends = await _connect(proxy)
+    await _ask(ends, b"one")
+    window = await _opened(proxy, "cut")
+    ends[1].write(b"x" * 1_000)
+    with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+        await ends[0].readexactly(1_000)
+    assert sum(map(len, heard)) < 3 + 1_000
+    window.cancel()
+
+
+async def test_a_delay_keeps_every_byte_in_order(echo: tuple[FaultProxy, list[bytes]]) -> None:
+    ends = await _connect(echo[0])
+    window = await _opened(echo[0], "delay")
+    assert await _ask(ends, b"slow") == b"slow"
+    window.cancel()
+
+
+async def test_without_a_target_nobody_is_let_in(echo: tuple[FaultProxy, list[bytes]]) -> None:
+    echo[0].target = 0
+    reader, _ = await _connect(echo[0])
+    with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+        await reader.readexactly(1)

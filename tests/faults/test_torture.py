@@ -1,0 +1,101 @@
+"""A short torture run with whichever of the four clients are installed, and the parts that judge it.
+
+Fault model: load/torture/faults.py, every kind. Postgres with fsync, a real S3 server where installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from load.torture.checker import Name, Read, check, compare
+from load.torture.faults import KINDS, LINK_FAULTS, schedule
+from load.torture.run import Outcome, Plan, torture
+from load.torture.writers import Report
+
+SECONDS = 15
+FOUR = ["aiokafka", "confluent", "java", "kafkajs"]
+CLEAN = [Read(0, 0, "a/0/0"), Read(0, 1, "b/0/0"), Read(0, 2, "a/0/1"), Read(1, 0, "a/1/0")]
+ACKNOWLEDGED = {Name("a", 0, 0): 0, Name("b", 0, 0): 1, Name("a", 0, 1): 2, Name("a", 1, 0): 0}
+
+
+@pytest.fixture(scope="module")
+def outcome() -> Outcome:
+    """Of one run, for all tests of this file."""
+    return asyncio.run(torture(Plan(seed=20, seconds=SECONDS)))
+
+
+@pytest.mark.xdist_group("faults")
+@pytest.mark.timeout(300)
+@pytest.mark.requirement("W1", "W3", "W7", "W8")
+def test_nothing_is_lost_doubled_or_out_of_order(outcome: Outcome) -> None:
+    assert outcome.injected.total() > 0
+    assert outcome.offences == []
+    assert len(outcome.reports) >= 2
+    assert all(len(report.acknowledged) == report.sent > 0 for report in outcome.reports)
+    assert sum(outcome.counters.values()) > 0, "no fault reached a request"
+
+
+@pytest.mark.xdist_group("faults")
+@pytest.mark.timeout(300)
+@pytest.mark.requirement("W13")
+def test_four_client_implementations_took_part(outcome: Outcome) -> None:
+    if outcome.missing:
+        pytest.skip("; ".join(f"{name} {why}" for name, why in outcome.missing.items()))
+    assert sorted(report.producer for report in outcome.reports) == FOUR
+    assert outcome.offences == []
+
+
+def test_a_clean_history_is_clean() -> None:
+    verdict = check(ACKNOWLEDGED, CLEAN)
+    assert (verdict.offences, verdict.read, verdict.unacknowledged) == ([], 4, 0)
+    assert compare(CLEAN, sorted(CLEAN)) == []
+
+
+def test_what_no_client_was_told_of_is_fine_once_and_in_its_place() -> None:
+    verdict = check({Name("a", 0, 0): 0}, CLEAN)
+    assert (verdict.offences, verdict.unacknowledged) == ([], 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "read"),
+    [
+        ("lost", CLEAN[:2] + CLEAN[3:]),
+        ("duplicated", [*CLEAN, Read(1, 1, "a/1/0")]),
+        ("disordered", [Read(0, 0, "a/0/1"), Read(0, 1, "b/0/0"), Read(0, 2, "a/0/0"), CLEAN[3]]),
+        ("misplaced", [CLEAN[1]._replace(offset=0), CLEAN[0]._replace(offset=1), *CLEAN[2:]]),
+        ("misplaced", [*CLEAN, Read(1, 1, "a/0/7")]),
+        ("gaps", [*CLEAN, Read(1, 3, "a/1/1")]),
+    ],
+)
+def test_each_offence_is_seen(kind: str, read: list[Read]) -> None:
+    assert getattr(check(ACKNOWLEDGED, read), kind)
+
+
+def test_consumers_that_disagree_are_seen() -> None:
+    assert compare(CLEAN, CLEAN[:-1]) == ["consumers disagree: partition=1 offset=0 a/1/0 None"]
+    assert len(compare(CLEAN, [*CLEAN[:-1], Read(1, 0, "a/1/9")])) == 1
+
+
+def test_a_seed_is_a_schedule() -> None:
+    assert schedule(7, 60) == schedule(7, 60) != schedule(8, 60)
+    struck = {fault.kind for seed in range(5) for fault in schedule(seed, 60)}
+    assert struck == set(KINDS)
+    assert {fault.kind for fault in schedule(1, 60, LINK_FAULTS)} <= set(LINK_FAULTS)
+    ends: dict[str, float] = {}
+    for fault in schedule(3, 120):
+        assert fault.at_s >= ends.get(fault.target, 0.0)
+        assert fault.at_s + fault.seconds <= 120
+        ends[fault.target] = fault.at_s + fault.seconds
+
+
+def test_a_writer_s_report_holds_what_it_said_and_nothing_else() -> None:
+    report = Report("x")
+    for line in ("ack 1 2 30", "fail 1 3 timed out, twice", "end 2 7"):
+        report.hear(line)
+    assert report.acknowledged == {Name("x", 1, 2): 30}
+    assert report.failed == {Name("x", 1, 3): "timed out, twice"}
+    assert (report.sent, report.retries, report.trouble) == (2, 7, "")
+    report.hear("Exception in thread main")
+    assert report.trouble
