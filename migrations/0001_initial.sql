@@ -73,10 +73,11 @@ CREATE TABLE commit_shards (
 -- Apart from partitions: commits write only here, retention and swaps lock partitions' rows, so
 -- that neither waits for the other.
 CREATE TABLE partition_heads (
-    partition_key   bigint PRIMARY KEY,
-    high_watermark  bigint NOT NULL,
-    max_timestamp   bigint NOT NULL DEFAULT -1,          -- of all that was ever appended
-    open_extents    int    NOT NULL DEFAULT 0            -- since the last time block
+    partition_key       bigint PRIMARY KEY,
+    high_watermark      bigint NOT NULL,
+    max_timestamp       bigint NOT NULL DEFAULT -1,      -- of all that was ever appended
+    open_extents        int    NOT NULL DEFAULT 0,       -- since the last time block
+    open_max_timestamp  bigint NOT NULL DEFAULT -1       -- of these
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
 
 CREATE TABLE segment_files (
@@ -98,7 +99,7 @@ CREATE TABLE extents (
     PRIMARY KEY (partition_key, last_offset)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 
--- Where timestamps lie, coarsely: a level 0 row covers about 64 extents up to last_offset, a row of
+-- Where timestamps lie, coarsely: a level 0 row covers some 100 extents up to last_offset, a row of
 -- the next level 64 rows. max_timestamp is an upper bound: retention and compaction only remove records.
 CREATE TABLE time_blocks (
     partition_key  bigint   NOT NULL,

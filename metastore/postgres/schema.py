@@ -67,7 +67,18 @@ cluster = Table(
     _column("cluster_id", Text()),
     _column("incarnation_id", Uuid()),
     _column("commit_shards", SmallInteger()),
+    _column("formatted_at", TIMESTAMP, null=True),
     CheckConstraint("commit_shards > 0"),
+)
+controller = Table(
+    "controller",
+    metadata,
+    *_singleton(),
+    _column("controller_id", Integer()),
+    _column("incarnation_id", Uuid()),
+    _column("controller_epoch", BigInteger()),
+    _column("deadline", TIMESTAMP),
+    **_churning(0, 500, fillfactor=10),
 )
 
 metadata_head = Table("metadata_head", metadata, *_singleton(), _column("next_offset", BigInteger()))
@@ -77,6 +88,20 @@ metadata_log = Table(
     _column("record_offset", BigInteger(), key=True),
     _column("record", LargeBinary()),
     _column("appended_at", TIMESTAMP),
+)
+metadata_snapshots = Table(
+    "metadata_snapshots",
+    metadata,
+    _column("end_offset", BigInteger(), key=True),
+    _column("data", LargeBinary()),
+    _column("created_at", TIMESTAMP),
+)
+features = Table(
+    "features",
+    metadata,
+    _column("name", Text(), key=True),
+    _column("min_level", SmallInteger()),
+    _column("max_level", SmallInteger()),
 )
 
 topics = Table(
@@ -119,6 +144,7 @@ agents = Table(
     _column("host", Text()),
     _column("port", Integer()),
     _column("rack", Text(), null=True),
+    _column("leaving_offset", BigInteger(), null=True),
     UniqueConstraint("incarnation_id"),
 )
 agent_leases = Table(
@@ -126,6 +152,7 @@ agent_leases = Table(
     metadata,
     _column("node_id", Integer(), key=True),
     _column("last_contact_at", TIMESTAMP),
+    _column("metadata_offset", BigInteger(), default="0"),
     **_churning(0, 500, fillfactor=20),
 )
 lease_watch = Table(
@@ -150,6 +177,7 @@ partition_heads = Table(
     _column("high_watermark", BigInteger()),
     _column("max_timestamp", BigInteger(), default="-1"),
     _column("open_extents", Integer(), default="0"),
+    _column("open_max_timestamp", BigInteger(), default="-1"),
     **_churning(0.05, 1000, fillfactor=30),
 )
 segment_files = Table(

@@ -141,12 +141,14 @@ BEGIN
         UPDATE partition_heads h
            SET high_watermark = r.last + 1,
                max_timestamp = greatest(h.max_timestamp, r.time),
-               open_extents = h.open_extents + r.extents
+               open_extents = h.open_extents + r.extents,
+               open_max_timestamp = greatest(h.open_max_timestamp, r.time)
           FROM (SELECT part, max(last) AS last, max(time) AS time, count(*) AS extents FROM run GROUP BY part) AS r
          WHERE h.ctid = v_part_row[part]
         RETURNING h.partition_key, h.open_extents
     )
-    SELECT array_agg(partition_key) INTO v_full FROM moved WHERE open_extents >= time_block_extents();
+    SELECT array_agg(partition_key) INTO v_full FROM moved
+     WHERE open_extents >= time_block_extents(partition_key);
     IF v_full IS NOT NULL THEN
         PERFORM close_time_blocks(v_full);
     END IF;

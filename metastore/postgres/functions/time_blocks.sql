@@ -1,11 +1,13 @@
 -- Finding an offset by timestamp without walking the extents. Producers choose timestamps, so these
 -- need not grow with offsets; docs/decisions/ says why blocks and not a running maximum.
--- A level 0 block covers about 64 extents, a block of each next level 64 of the level below; level 3
+-- A level 0 block covers 64 to 127 extents, a block of each next level 64 of the level below; level 3
 -- is the last. A block's max_timestamp is too high once records below it are gone, never too low.
 
-CREATE OR REPLACE FUNCTION time_block_extents() RETURNS int
+-- How many extents fill a partition's block: not the same for all, or the partitions of a topic that
+-- is written evenly would close theirs in one commit.
+CREATE OR REPLACE FUNCTION time_block_extents(p_key bigint) RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN 64;
+RETURN 64 + (p_key & 63)::int;
 
 -- Last offset that a partition's blocks of a level cover; -1 when there is none.
 CREATE OR REPLACE FUNCTION time_block_end(p_key bigint, p_level int) RETURNS bigint
@@ -13,34 +15,32 @@ LANGUAGE sql STABLE PARALLEL SAFE
 RETURN coalesce((SELECT last_offset FROM time_blocks WHERE partition_key = p_key AND level = p_level
                   ORDER BY last_offset DESC LIMIT 1), -1);
 
--- Close the open blocks of partitions; a commit does it once in 64 extents.
+-- Close the open blocks of partitions whose block is full.
 -- Locks: the caller holds the shards' locks. Idempotent: no, each call closes a block.
--- Cost: reads the block's extents, and 64 rows for each further level that is complete; one insert each.
+-- Cost: one insert and one HOT update each; now and then 64 rows read and one inserted per level.
 CREATE OR REPLACE FUNCTION close_time_blocks(p_keys bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    v_key   bigint;
 BEGIN
-    FOREACH v_key IN ARRAY p_keys LOOP
-        UPDATE partition_heads SET open_extents = 0 WHERE partition_key = v_key;
+    INSERT INTO time_blocks (partition_key, level, last_offset, max_timestamp)
+    SELECT partition_key, 0, high_watermark - 1, open_max_timestamp
+      FROM partition_heads WHERE partition_key = ANY (p_keys);
+    UPDATE partition_heads SET open_extents = 0, open_max_timestamp = -1 WHERE partition_key = ANY (p_keys);
+    FOR v_level IN 1..3 LOOP
         INSERT INTO time_blocks (partition_key, level, last_offset, max_timestamp)
-        SELECT v_key, 0, max(last_offset), max(max_timestamp)
-          FROM extents
-         WHERE partition_key = v_key AND last_offset > time_block_end(v_key, 0);
-        FOR v_level IN 1..3 LOOP
-            INSERT INTO time_blocks (partition_key, level, last_offset, max_timestamp)
-            SELECT v_key, v_level, max(last_offset), max(max_timestamp)
-              FROM time_blocks
-             WHERE partition_key = v_key AND level = v_level - 1 AND last_offset > time_block_end(v_key, v_level)
-            HAVING count(*) >= 64;
-            EXIT WHEN NOT FOUND;
-        END LOOP;
+        SELECT key, v_level, block.*
+          FROM unnest(p_keys) AS key
+         CROSS JOIN LATERAL (SELECT max(last_offset), max(max_timestamp)
+                               FROM time_blocks
+                              WHERE partition_key = key AND level = v_level - 1
+                                AND last_offset > time_block_end(key, v_level)
+                             HAVING count(*) >= 64) AS block;
+        EXIT WHEN NOT FOUND;
     END LOOP;
 END $$;
 
 -- The first extent, from the one that holds p_from on, whose max_timestamp reaches p_timestamp.
 -- Locks: none. Idempotent: reads only.
--- Cost: up to 64 rows per level, and as much again for each block that promised more than it still holds.
+-- Cost: up to 64 rows per level, one block's extents, and as much again for each block that promised more than it still holds.
 CREATE OR REPLACE FUNCTION find_timestamp(p_key bigint, p_from bigint, p_timestamp bigint) RETURNS SETOF extents
 LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan
