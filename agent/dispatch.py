@@ -8,6 +8,8 @@ If the process dies here nothing is lost: no state.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kio.schema.errors import ErrorCode
 
 from agent.listener.request import CloseConnection, Handler, Request, Response
@@ -15,6 +17,7 @@ from agent.protocol.api_keys import ApiKey
 from agent.protocol.api_versions import APIS, Api, ApiVersionsHandler
 from agent.protocol.produce_codec import decode_produce, encode_produce_response, refuse
 from agent.protocol.typed import schema
+from metastore.log.image import MetadataImage
 
 FIRST_PRODUCE_VERSION = 3
 """Record batches v2. Lower versions carry formats that Kafka 4 dropped too."""
@@ -23,9 +26,11 @@ FIRST_PRODUCE_VERSION = 3
 class Dispatcher:
     """A table of handlers, itself a Handler: `KafkaListener(dispatcher.handle, ...)`."""
 
-    def __init__(self) -> None:
+    def __init__(self, image: Callable[[], MetadataImage] = MetadataImage) -> None:
+        """`image`: the newest one, for ApiVersions."""
+        self._image = image
         self._handlers: dict[int, Handler] = {}
-        self._answer_versions = ApiVersionsHandler(self.served())
+        self._answer_versions = ApiVersionsHandler(self.served(), image)
 
     def served(self) -> list[Api]:
         """The rows that are advertised."""
@@ -36,7 +41,7 @@ class Dispatcher:
         if api_key not in APIS or api_key == ApiKey.API_VERSIONS or api_key in self._handlers:
             raise ValueError(f"api cannot be registered: api_key={api_key}")
         self._handlers[api_key] = handler
-        self._answer_versions = ApiVersionsHandler(self.served())
+        self._answer_versions = ApiVersionsHandler(self.served(), self._image)
 
     def warm_up(self) -> None:
         """Load the schemas of everything served: a first request would hold the loop for some milliseconds."""

@@ -33,6 +33,7 @@ from agent.loop_lag import watch_loop_lag
 from agent.produce.pipeline import Callbacks, ProducePipeline
 from agent.produce.staged_file import FileTrace
 from config.settings import Settings
+from metastore.log.image import MetadataImage
 from metastore.postgres.store import PostgresMetastore
 from storage.clock import Clock, SystemClock
 from storage.cluster_properties import require_formatted
@@ -63,7 +64,7 @@ class Agent:
         self._registry = registry
         self._loop = asyncio.get_running_loop()
         self._serving = asyncio.Event()
-        self._dispatcher = Dispatcher()
+        self._dispatcher = Dispatcher(self._image)
         self._listener = KafkaListener(self._handle, Limits.from_settings(settings), clock, registry)
         self._http = HttpServer(make_app(self, registry), settings.http_host, settings.http_port)
         self.kafka_port = 0
@@ -215,6 +216,7 @@ class Agent:
             rng,
             self._registry,
             on_metadata_moved=cluster.follower.poke,
+            metadata_log=self._metastore,
         )
         self._produce = ProducePipeline(
             self._store,
@@ -249,6 +251,9 @@ class Agent:
         if not self._serving.is_set():
             await self._serving.wait()
         return await self._dispatcher.handle(request)
+
+    def _image(self) -> MetadataImage:
+        return MetadataImage() if self.cluster is None else self.cluster.image
 
     def _advertised_port(self) -> int:
         return self.settings.advertised_port or self.kafka_port

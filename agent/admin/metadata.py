@@ -18,6 +18,7 @@ from agent.admin.metadata_response import MetadataRendering, TopicError
 from agent.admin.topic_creation import TopicCreation
 from agent.admin.topic_names import why_illegal
 from agent.admin.topic_rules import Refusal, WantedTopic
+from agent.cluster.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
 from agent.cluster.view import ClusterView
 from agent.cluster.zone import zone_of
 from agent.listener.request import Request, Response
@@ -129,6 +130,9 @@ def _malformed(topic: Any) -> TopicError:
 
 
 def _lookup(image: MetadataImage, name_or_id: str | uuid.UUID) -> TopicImage | None:
+    """The metadata topic is found by its name or id only; no list of all topics shows it, as in Kafka."""
+    if is_metadata_topic(name_or_id):
+        return METADATA_TOPIC_IMAGE
     if isinstance(name_or_id, uuid.UUID):
         return image.topics_by_id.get(name_or_id)
     return image.topics_by_name.get(name_or_id)

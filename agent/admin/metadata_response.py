@@ -1,8 +1,8 @@
 """What a Metadata response says about agents, topics and partitions, in fields of one version.
 
 Place: under metadata.py; pure rendering of one image for one client zone.
-Invariant: a partition's only replica is its leader: the object store replicates, any agent serves,
-and clients are to come to the leader. If the process dies here nothing is lost.
+Invariant: a partition's replicas are its leader and the agents that a reassignment prefers: the object
+store replicates, any agent serves, and clients are to come to the leader. If the process dies here nothing is lost.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from agent.admin.describe_cluster import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, controller_id
+from agent.cluster.metadata_topic import is_metadata_topic
 from agent.cluster.view import ClusterView
 from agent.protocol.typed import NO_THROTTLE, Schema
-from metastore.log.image import MetadataImage, TopicImage
+from metastore.log.image import AgentImage, MetadataImage, TopicImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class MetadataRendering:
             error_code=ErrorCode.none,
             name=topic.name,
             topic_id=topic.topic_id,
-            is_internal=False,
+            is_internal=is_metadata_topic(topic.name),
             partitions=tuple(self._partition(topic, index) for index in range(len(topic.leader_epochs))),
             topic_authorized_operations=TOPIC_OPERATIONS if self.topic_operations else NOT_ASKED,
         )
@@ -81,7 +82,8 @@ class MetadataRendering:
         key = topic.key(index)
         assert key is not None
         leader = self.cluster.leader(key, self.zone)
-        replicas = () if leader is None else (leader.node_id,)
+        replicas = self._replicas(topic, index, leader)
+        offline = tuple(node_id for node_id in replicas if not self._is_live(node_id))
         return self.schema.make(
             "MetadataResponsePartition",
             error_code=ErrorCode.leader_not_available if leader is None else ErrorCode.none,
@@ -89,6 +91,15 @@ class MetadataRendering:
             leader_id=-1 if leader is None else leader.node_id,
             leader_epoch=topic.leader_epochs[index],
             replica_nodes=replicas,
-            isr_nodes=replicas,
-            offline_replicas=(),
+            isr_nodes=tuple(node_id for node_id in replicas if node_id not in offline),
+            offline_replicas=offline,
         )
+
+    def _replicas(self, topic: TopicImage, index: int, leader: AgentImage | None) -> tuple[int, ...]:
+        """The preferred agents, as reassignment tools expect them, and the leader, if it is another one."""
+        assigned = topic.assignment(index).replicas
+        return assigned if leader is None or leader.node_id in assigned else (leader.node_id, *assigned)
+
+    def _is_live(self, node_id: int) -> bool:
+        agent = self.image.agents.get(node_id)
+        return agent is not None and agent.live

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from agent.cluster.metadata_topic import is_metadata_topic
+
 NAME_LENGTH_MAX = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -19,6 +21,8 @@ def why_illegal(name: str) -> str | None:
         return "the topic name cannot be '.' or '..'"
     if len(name) > NAME_LENGTH_MAX:
         return f"the topic name is longer than {NAME_LENGTH_MAX} characters"
+    if is_metadata_topic(name):
+        return "the topic is the cluster's own"
     if not _LEGAL.fullmatch(name):
         return "the topic name has characters other than ASCII letters, digits, '.', '_' and '-'"
     return None

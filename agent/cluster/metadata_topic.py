@@ -12,11 +12,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+from metastore.log.image import TopicImage
 from storage.records.codec import Record, encode_batch
 
 METADATA_TOPIC = "__cluster_metadata"
 METADATA_TOPIC_ID = uuid.UUID(int=1)
 """Kafka's own, the same in every cluster."""
+METADATA_TOPIC_IMAGE = TopicImage(METADATA_TOPIC_ID, -1, METADATA_TOPIC, 1, 1, (0,))
+"""What clients are shown; its number is no topic's, as no record made it."""
 NO_TIMESTAMP = -1
 
 

@@ -2,8 +2,10 @@
 
 Place: Metadata and FindCoordinator tell clients what is decided here; a coordinator checks itself by it.
 Invariant: every agent that holds the same image decides alike, and when an agent is lost only its own
-share moves. The hash is fixed (BLAKE2b), never Python's own, which differs from process to process.
-It is a hint that buys locality: any agent still accepts anything (W1). No state of its own.
+share moves. The client's zone comes first (W15), then the agents that a reassignment prefers, then the
+hash: a zone that has an agent never sends its clients elsewhere. The hash is fixed (BLAKE2b), never
+Python's own, which differs from process to process. It is a hint that buys locality: any agent still
+accepts anything (W1). No state of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from metastore.keys import commit_shard
+from metastore.keys import commit_shard, split_partition_key
 from metastore.log.image import AgentImage, MetadataImage
 
 
@@ -46,8 +48,11 @@ class Routes:
         self._shard_leaders: dict[tuple[int, str | None], AgentImage | None] = {}
 
     def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
-        """The agent for the partition's commit shard: of the zone if it has a live one, else of all."""
-        chosen = (commit_shard(partition_key, self._commit_shards), zone if zone in self._zones else None)
+        """Of the zone if it has a live agent, else of all: the first preferred one, else the commit shard's."""
+        zone = zone if zone in self._zones else None
+        if (pinned := self._pinned(partition_key, zone)) is not None:
+            return pinned
+        chosen = (commit_shard(partition_key, self._commit_shards), zone)
         if chosen not in self._shard_leaders:
             self._shard_leaders[chosen] = self._elect(*chosen)
         return self._shard_leaders[chosen]
@@ -55,6 +60,15 @@ class Routes:
     def coordinator(self, group_id: str) -> AgentImage | None:
         """The agent for the group; zones play no part, so that all members meet."""
         return preferred(group_role(group_id), self._live)
+
+    def _pinned(self, partition_key: int, zone: str | None) -> AgentImage | None:
+        """The first live agent of the zone that a reassignment prefers for the partition."""
+        number, index = split_partition_key(partition_key)
+        topic = self.image.topics_by_number.get(number)
+        if topic is None or not topic.assignments:
+            return None
+        agents = (self.image.agents.get(node_id) for node_id in topic.assignment(index).preferred)
+        return next((a for a in agents if a is not None and a.live and (zone is None or a.rack == zone)), None)
 
     def _elect(self, shard: int, zone: str | None) -> AgentImage | None:
         return preferred(shard_role(shard), (agent for agent in self._live if zone is None or agent.rack == zone))

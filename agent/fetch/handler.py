@@ -11,15 +11,17 @@ stable offset is the high watermark and no transaction is aborted, whatever the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
 
+from agent.cluster.metadata_topic import is_metadata_topic
 from agent.cluster.view import ClusterView
 from agent.fetch.assemble import Portion
 from agent.fetch.deliver import Delivery, Outcome, available_bytes
 from agent.fetch.index import LOOK_AGAIN
 from agent.fetch.locate import Located, Locator, Place
+from agent.fetch.metadata_topic import MetadataTopic
 from agent.fetch.plan import Target, TopicRef, resolve, unknown_topic
 from agent.fetch.sessions import FetchSessions, Ref
 from agent.fetch.waiters import Waiters
@@ -40,6 +42,7 @@ from metastore.values import ExtentQuery
 from storage.clock import Clock
 
 READ_COMMITTED = 1
+METADATA_POLL_SECONDS = 0.05
 
 Answer = tuple[Ref, FetchPartitionReply]
 
@@ -57,6 +60,7 @@ class FetchHandler:
         clock: Clock,
         *,
         max_bytes: int,
+        metadata_topic: MetadataTopic | None = None,
     ) -> None:
         self._view = view
         self._sessions = sessions
@@ -65,6 +69,7 @@ class FetchHandler:
         self._waiters = waiters
         self._clock = clock
         self._max_bytes = max_bytes
+        self._metadata_topic = metadata_topic
         self._draining = False
 
     async def handle(self, request: Request) -> Response:
@@ -75,7 +80,7 @@ class FetchHandler:
         if exchange.error:
             reply = FetchReply([], error_code=exchange.error)
         else:
-            replies = await self._serve(fetch, exchange.wanted, request.received_at + fetch.max_wait_ms / 1000)
+            replies = await self._serve_all(fetch, exchange.wanted, request.received_at + fetch.max_wait_ms / 1000)
             reply = FetchReply(_by_topic(exchange.narrow(replies)), session_id=exchange.session_id)
         return Response(encode_fetch_response(request.correlation_id, version, reply))
 
@@ -83,6 +88,24 @@ class FetchHandler:
         """Answer every waiting fetch with what there is, and let none wait from now on."""
         self._draining = True
         self._waiters.notify_all(LOOK_AGAIN)
+
+    async def _serve_all(
+        self, fetch: FetchRequest, wanted: Mapping[Ref, FetchPartition], deadline: float
+    ) -> list[Answer]:
+        """As `_serve`; the metadata topic is rendered, and waits only when it is all that is asked for."""
+        special = {ref: partition for ref, partition in wanted.items() if is_metadata_topic(ref[0])}
+        if self._metadata_topic is None or not special:
+            return await self._serve(fetch, wanted, deadline)
+        stored = {ref: partition for ref, partition in wanted.items() if ref not in special}
+        if not stored and fetch.min_bytes > 0:
+            await self._wait_for_metadata(self._metadata_topic, special.values(), deadline)
+        rendered = [(ref, await self._metadata_topic.fetch(ref[0], p)) for ref, p in special.items()]
+        if not stored:
+            return rendered
+        patience = (
+            self._clock.monotonic() if any(reply.records or reply.error_code for _, reply in rendered) else deadline
+        )
+        return rendered + await self._serve(fetch, stored, patience)
 
     async def _serve(self, fetch: FetchRequest, wanted: Mapping[Ref, FetchPartition], deadline: float) -> list[Answer]:
         """One reply per wanted partition, in order. `deadline` on the clock's monotonic time."""
@@ -103,6 +126,16 @@ class FetchHandler:
             (ref, FetchPartitionReply(ref[1], answer.error) if answer.error else _reply(ref, *next(delivered), aborted))
             for ref, answer in zip(wanted, resolved, strict=True)
         ]
+
+    async def _wait_for_metadata(
+        self, topic: MetadataTopic, partitions: Collection[FetchPartition], deadline: float
+    ) -> None:
+        """Until the image holds what one of them asks for, or the time is up. The feed moves the image."""
+        while not self._draining and not any(map(topic.has_news, partitions)):
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                return
+            await self._clock.sleep(min(left, METADATA_POLL_SECONDS))
 
     async def _poll(self, queries: Sequence[ExtentQuery], min_bytes: int, deadline: float) -> list[Located]:
         """The extents, once there are `min_bytes` of them, or something is wrong, or the time is up."""

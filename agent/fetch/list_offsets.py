@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from agent.cluster.metadata_topic import is_metadata_topic
 from agent.cluster.view import ClusterView
+from agent.fetch.metadata_topic import MetadataTopic
 from agent.fetch.metrics import FetchMetrics
 from agent.fetch.plan import Target, resolve
 from agent.fetch.timestamps import TimestampSearch
@@ -58,11 +60,19 @@ class Found(NamedTuple):
 class ListOffsetsHandler:
     """Serves API key 2."""
 
-    def __init__(self, view: ClusterView, metastore: ReadApi, search: TimestampSearch, metrics: FetchMetrics) -> None:
+    def __init__(
+        self,
+        view: ClusterView,
+        metastore: ReadApi,
+        search: TimestampSearch,
+        metrics: FetchMetrics,
+        metadata_topic: MetadataTopic | None = None,
+    ) -> None:
         self._view = view
         self._metastore = metastore
         self._search = search
         self._metrics = metrics
+        self._metadata_topic = metadata_topic
 
     async def handle(self, request: Request) -> Response:
         """Any version from 1 to 11. InvalidError for a body that is not a ListOffsets request."""
@@ -87,11 +97,14 @@ class ListOffsetsHandler:
         questions = []
         for target, (_, partition), resolved in zip(targets, asked, await resolve(self._view, targets), strict=True):
             duplicate = times[target.topic, target.partition] > 1
-            verdict = _without_asking(partition.timestamp, version, resolved.error, duplicate=duplicate)
+            rendered = self._metadata_topic if is_metadata_topic(target.topic) else None
+            error = resolved.error if rendered is None else ErrorCode.none
+            verdict = _without_asking(partition.timestamp, version, error, duplicate=duplicate)
+            if verdict is None and rendered is not None:
+                verdict = Found(*await rendered.offset(target.partition, _plain(partition.timestamp)))
             found.append(verdict)
             if verdict is None:
-                timestamp = OffsetKind.EARLIEST if partition.timestamp == EARLIEST_LOCAL else partition.timestamp
-                questions.append(OffsetQuery(resolved.key, timestamp))
+                questions.append(OffsetQuery(resolved.key, _plain(partition.timestamp)))
         answers = iter(await self._answer(questions))
         return [next(answers) if verdict is None else verdict for verdict in found]
 
@@ -149,6 +162,11 @@ def _without_asking(timestamp: int, version: int, error: int, *, duplicate: bool
     if error:
         return Found(error)
     return Found() if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD) else None
+
+
+def _plain(timestamp: int) -> int:
+    """Nothing is tiered: the local log starts where the log starts."""
+    return OffsetKind.EARLIEST if timestamp == EARLIEST_LOCAL else timestamp
 
 
 def _without_opening(answer: OffsetAnswer) -> Found:

@@ -22,6 +22,7 @@ from agent.fetch.handler import FetchHandler
 from agent.fetch.index import TailIndex
 from agent.fetch.list_offsets import ListOffsetsHandler
 from agent.fetch.locate import Locator
+from agent.fetch.metadata_topic import MetadataLog, MetadataTopic
 from agent.fetch.metrics import FetchMetrics
 from agent.fetch.read import SliceReader
 from agent.fetch.resume import ResumeHints
@@ -37,7 +38,10 @@ from storage.objects.store import ObjectStore
 
 
 class FetchService:
-    """`on_metadata_moved` is told the metadata log's head when the view's image is not of that offset."""
+    """`on_metadata_moved` is told the metadata log's head when the view's image is not of that offset.
+
+    `metadata_log` is what `__cluster_metadata` is rendered from; without one the topic is unknown.
+    """
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class FetchService:
         registry: CollectorRegistry = REGISTRY,
         *,
         on_metadata_moved: Callable[[int], None] = lambda head: None,
+        metadata_log: MetadataLog | None = None,
     ) -> None:
         self._view = view
         self._on_metadata_moved = on_metadata_moved
@@ -71,10 +76,20 @@ class FetchService:
         locator = Locator(index, metastore, metrics)
         delivery = Delivery(locator, reader, seeker, self._cache, rng, metrics)
         sessions = FetchSessions(clock, rng, metrics)
+        metadata_topic = None if metadata_log is None else MetadataTopic(metadata_log, view)
         self._fetch = FetchHandler(
-            view, sessions, locator, delivery, waiters, clock, max_bytes=settings.fetch_max_bytes
+            view,
+            sessions,
+            locator,
+            delivery,
+            waiters,
+            clock,
+            max_bytes=settings.fetch_max_bytes,
+            metadata_topic=metadata_topic,
         )
-        self._list_offsets = ListOffsetsHandler(view, metastore, TimestampSearch(metastore, seeker), metrics)
+        self._list_offsets = ListOffsetsHandler(
+            view, metastore, TimestampSearch(metastore, seeker), metrics, metadata_topic
+        )
 
     async def start(self) -> None:
         """Poll the feed once, then follow it. Raises what the first poll raises."""

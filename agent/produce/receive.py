@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from agent.cluster.metadata_topic import is_metadata_topic
 from agent.cluster.view import ClusterView
 from agent.listener.request import Request
 from agent.produce.pending import PendingRequest, Refusal
@@ -29,6 +30,7 @@ from storage.errors import HeadraceError
 log = logging.getLogger(__name__)
 
 ACKS = (-1, 0, 1)
+_READ_ONLY = Refusal(int(ErrorCode.invalid_topic_exception), "the metadata log can be read only")
 
 
 def refusal_of(produce: ProduceRequest) -> Refusal | None:
@@ -69,7 +71,7 @@ class Receiver:
             found = _find(image, topic)
             for partition, reply in zip(topic.partitions, replies.partitions, strict=True):
                 if found is None or not 0 <= partition.index < len(found.leader_epochs):
-                    refusal = missing
+                    refusal = _READ_ONLY if is_metadata_topic(topic.topic_id or topic.name) else missing
                 else:
                     rules = self._rules.rules(image, found)
                     verdict = judge(partition.records, rules, request.api_version, now_ms)

@@ -4,20 +4,22 @@ Place: the listener reads request headers by this table; `agent.dispatch` advert
 have a handler.
 Invariant: only what is implemented is advertised, at most up to the newest stable version of Kafka 4
 that kio 0.6 knows. If the process dies here nothing is lost: no state.
-Source: KIP-35, KIP-511 (client software), KIP-896 (lowest versions), KAFKA-18659 (Produce from 0).
+Source: KIP-35, KIP-511 (client software), KIP-584 (features), KIP-896 (lowest versions), KAFKA-18659 (Produce from 0).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from agent.listener.request import Request, Response
 from agent.protocol.api_keys import ApiKey
-from agent.protocol.typed import NO_THROTTLE, decode, schema
+from agent.protocol.typed import NO_THROTTLE, Schema, decode, schema
+from metastore.log.image import MetadataImage
+from metastore.values import SUPPORTED_FEATURES
 
 
 class Api(NamedTuple):
@@ -50,7 +52,14 @@ _TABLE = (
     Api(ApiKey.CREATE_TOPICS, "CreateTopics", 2, 7, 5),
     Api(ApiKey.DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
     Api(ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
+    Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments", 0, 1, 0),
+    Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", 0, 0, 0),
+    Api(ApiKey.DESCRIBE_QUORUM, "DescribeQuorum", 0, 2, 0),
+    Api(ApiKey.UPDATE_FEATURES, "UpdateFeatures", 0, 2, 0),
     Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
+    Api(ApiKey.BROKER_REGISTRATION, "BrokerRegistration", 0, 4, 0),
+    Api(ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeat", 0, 1, 0),
+    Api(ApiKey.UNREGISTER_BROKER, "UnregisterBroker", 0, 0, 0),
 )
 
 APIS: dict[int, Api] = {api.key: api for api in _TABLE}
@@ -62,8 +71,10 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 class ApiVersionsHandler:
     """Answers with the rows it was made for, also to a client that asks in a version that nobody knows."""
 
-    def __init__(self, served: Iterable[Api]) -> None:
+    def __init__(self, served: Iterable[Api], image: Callable[[], MetadataImage] = MetadataImage) -> None:
+        """`image`: the newest one, for the feature levels that the cluster uses."""
         self._served = tuple(served)
+        self._image = image
 
     async def __call__(self, request: Request) -> Response:
         """The ranges; UNSUPPORTED_VERSION in v0 for an unknown version, INVALID_REQUEST for a malformed software name.
@@ -89,5 +100,32 @@ class ApiVersionsHandler:
             answer.make("ApiVersion", api_key=api.key, min_version=api.min_version, max_version=api.max_version)
             for api in rows
         )
-        entity = answer.response(error_code=error, api_keys=api_keys, throttle_time=NO_THROTTLE)
+        entity = answer.response(
+            error_code=error, api_keys=api_keys, throttle_time=NO_THROTTLE, **self._features(answer)
+        )
         return answer.encode(correlation_id, entity)
+
+    def _features(self, answer: Schema) -> dict[str, Any]:
+        """What this agent supports and what the cluster uses; clients below version 4 misread a lowest level of 0."""
+        if answer.version < 3:
+            return {}
+        image = self._image()
+        supported = {name: levels for name, levels in SUPPORTED_FEATURES.items() if answer.version > 3 or levels[0] > 0}
+        return {
+            "supported_features": tuple(
+                answer.make(
+                    "SupportedFeatureKey", name=name, min_version=levels.min_level, max_version=levels.max_level
+                )
+                for name, levels in supported.items()
+            ),
+            "finalized_features_epoch": image.offset,
+            "finalized_features": tuple(
+                answer.make(
+                    "FinalizedFeatureKey",
+                    name=name,
+                    min_version_level=levels.min_level,
+                    max_version_level=levels.max_level,
+                )
+                for name, levels in image.features.items()
+            ),
+        }

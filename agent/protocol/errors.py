@@ -20,6 +20,8 @@ from storage.errors import (
     NotFoundError,
     OutcomeUnknownError,
     RetryableError,
+    UnsupportedFeatureError,
+    WrongClusterError,
 )
 from storage.records.errors import (
     BatchTooLargeError,
@@ -69,6 +71,23 @@ _ERROR_CODES: list[tuple[type[BaseException], int]] = [
     (InvalidError, ErrorCode.invalid_request),
 ]
 
+_MEMBERSHIP_CODES: list[tuple[type[BaseException], int]] = [
+    (FencedError, ErrorCode.stale_broker_epoch),
+    (WrongClusterError, ErrorCode.inconsistent_cluster_id),  # KIP-631's INVALID_CLUSTER_ID
+    (UnsupportedFeatureError, ErrorCode.unsupported_version),
+    (AlreadyExistsError, ErrorCode.duplicate_broker_registration),
+    (RetryableError, ErrorCode.broker_not_available),
+]
+
+_REASSIGNMENT_CODES: list[tuple[type[BaseException], int]] = [
+    (NotFoundError, ErrorCode.unknown_topic_or_partition),
+    (InvalidError, ErrorCode.invalid_replica_assignment),
+]
+
+_FEATURE_CODES: list[tuple[type[BaseException], int]] = [
+    (InvalidError, ErrorCode.invalid_update_version),
+]
+
 _COORDINATOR_CODES: dict[int, int] = {
     ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
     ErrorCode.kafka_storage_error: ErrorCode.coordinator_not_available,
@@ -87,10 +106,7 @@ def file_error(status: FileStatus) -> int:
 
 def error_code(error: BaseException) -> int:
     """The code for an exception of storage/errors.py; UNKNOWN_SERVER_ERROR for one that nobody expected."""
-    for kind, code in _ERROR_CODES:
-        if isinstance(error, kind):
-            return int(code)
-    return int(ErrorCode.unknown_server_error)
+    return int(_first_match(_ERROR_CODES, error, ErrorCode.unknown_server_error))
 
 
 def coordinator_error(error: BaseException) -> int:
@@ -99,8 +115,27 @@ def coordinator_error(error: BaseException) -> int:
     return int(_COORDINATOR_CODES.get(code, code))
 
 
+def membership_error(error: BaseException) -> int:
+    """As `error_code`, for registrations and heartbeats of agents."""
+    return int(_first_match(_MEMBERSHIP_CODES, error, error_code(error)))
+
+
+def feature_error(error: BaseException) -> int:
+    """As `error_code`, for updates of feature levels that are refused."""
+    return int(_first_match(_FEATURE_CODES, error, error_code(error)))
+
+
+def reassignment_error(error: BaseException) -> int:
+    """As `error_code`, for partition reassignments that are refused."""
+    return int(_first_match(_REASSIGNMENT_CODES, error, error_code(error)))
+
+
 def stored_data_error(error: BaseException) -> int:
     """As `error_code`, where our own stored data is read: a missing or corrupt object is a storage error."""
     if isinstance(error, NotFoundError | CorruptError):
         return int(ErrorCode.kafka_storage_error)
     return error_code(error)
+
+
+def _first_match(codes: list[tuple[type[BaseException], int]], error: BaseException, otherwise: int) -> int:
+    return next((code for kind, code in codes if isinstance(error, kind)), otherwise)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent.cluster.routing import Routes, group_role, preferred, score
 from agent.cluster.zone import zone_of
 from metastore.keys import partition_key
-from metastore.log.image import AgentImage, MetadataImage
+from metastore.log.image import AgentImage, Assignment, MetadataImage, TopicImage
 
 SHARDS = 16
 
@@ -60,7 +60,7 @@ def test_shards_and_groups_spread_over_all_agents() -> None:
 
 def test_fenced_agents_lead_nothing() -> None:
     live = routes(agent(1, fenced=True), agent(2))
-    assert {live.leader(partition_key(3, p)) for p in range(SHARDS)} == {agent(2)}
+    assert all(live.leader(partition_key(3, p)) == agent(2) for p in range(SHARDS))
     assert routes(agent(1, fenced=True)).leader(partition_key(3, 0)) is None
     assert routes().coordinator("g") is None
 
@@ -83,6 +83,49 @@ def test_a_zone_with_a_live_agent_keeps_its_clients(racks: list[str | None]) -> 
                 assert leader.rack == zone
             else:
                 assert leader == cluster.leader(partition_key(0, shard))
+
+
+def pinned(*agents: AgentImage, replicas: tuple[int, ...], adding: tuple[int, ...] = ()) -> Routes:
+    """One topic, number 5, whose partition 1 is reassigned to `replicas`."""
+    topic = TopicImage(uuid.UUID(int=5), 5, "t", 3, 3, (0, 0, 0), {1: Assignment(replicas, adding)})
+    image = MetadataImage(
+        agents=MappingProxyType({a.node_id: a for a in agents}), topics_by_number=MappingProxyType({5: topic})
+    )
+    return Routes(image, SHARDS)
+
+
+@pytest.mark.requirement("C9")
+@settings(max_examples=40)
+@given(st.permutations(range(6)), st.sets(st.integers(0, 5), max_size=5))
+def test_a_reassignment_pins_its_first_live_agent_and_no_other_partition(order: list[int], fenced: set[int]) -> None:
+    agents = [agent(n, fenced=n in fenced) for n in range(6)]
+    chosen, plain = pinned(*agents, replicas=tuple(order[:3])), routes(*agents)
+    live = [n for n in order[:3] if n not in fenced]
+    leader = chosen.leader(partition_key(5, 1))
+    if live:
+        assert leader == agents[live[0]]
+    else:
+        assert leader == plain.leader(partition_key(5, 1))
+    for index in (0, 2):
+        assert chosen.leader(partition_key(5, index)) == plain.leader(partition_key(5, index))
+
+
+@pytest.mark.requirement("C9")
+def test_an_agent_that_is_being_added_does_not_lead_yet() -> None:
+    key = partition_key(5, 1)
+    assert pinned(agent(1), agent(2), replicas=(2, 1), adding=(2,)).leader(key) == agent(1)
+    assert pinned(agent(1), agent(2), replicas=(2, 1)).leader(key) == agent(2)
+
+
+@pytest.mark.requirement("C9")
+def test_the_clients_zone_comes_before_the_pin() -> None:
+    agents = agent(1, "a"), agent(2, "a"), agent(3, "b")
+    key = partition_key(5, 1)
+    there = pinned(*agents, replicas=(3, 2))
+    assert there.leader(key) == agent(3, "b")
+    assert there.leader(key, "a") == agent(2, "a")
+    assert there.leader(key, "nobody-lives-here") == agent(3, "b")
+    assert pinned(*agents, replicas=(1,)).leader(key, "b") == agent(3, "b")
 
 
 @pytest.mark.parametrize(

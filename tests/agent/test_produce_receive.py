@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from agent.cluster.metadata_topic import METADATA_TOPIC, METADATA_TOPIC_ID
 from agent.listener.request import CloseConnection
 from agent.produce.validate import RECORDS_MAX
 from metastore.values import BatchOutcome
@@ -81,11 +82,21 @@ async def test_a_request_without_a_single_good_batch_is_answered_at_once() -> No
         assert await world.produce(world.connect(), {}) == {}
 
 
+@pytest.mark.parametrize("version", [12, 13])
+async def test_the_metadata_topic_can_be_read_only(version: int) -> None:
+    async with ProduceWorld() as world:
+        topic = METADATA_TOPIC_ID if version == 13 else METADATA_TOPIC
+        answers = await world.clock.run(world.produce(world.connect(), {topic: {0: GOOD}}, version=version))
+        assert answers is not None
+        assert answers[topic, 0].error == "invalid_topic_exception"
+        assert answers[topic, 0].message == "the metadata log can be read only"
+
+
 @pytest.mark.parametrize(("version", "error"), [(12, "unknown_topic_or_partition"), (13, "unknown_topic_id")])
 async def test_unknown_topics_are_refused_after_catching_up(version: int, error: str) -> None:
     async with ProduceWorld() as world:
         known = world.create_topic("known")
-        missing = uuid.UUID(int=1) if version == 13 else "missing"
+        missing = uuid.UUID(int=99) if version == 13 else "missing"
         present = known.topic_id if version == 13 else "known"
         answers = await world.clock.run(
             world.produce(world.connect(), {missing: {0: GOOD}, present: {0: GOOD, 1: GOOD}}, version=version)

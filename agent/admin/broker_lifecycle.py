@@ -1,0 +1,134 @@
+"""BrokerRegistration (key 62), BrokerHeartbeat (63) and UnregisterBroker (64) over the Kafka protocol.
+
+Place: for whoever is told to go through a controller. Our own agents ask the metastore themselves
+(agent/cluster/membership.py); both come to the same functions in Postgres.
+Invariant: 62 and 63 are answered by the active controller only, NOT_CONTROLLER by all others, as in
+Kafka. 64 is carried out by any agent, where Kafka's brokers forward it; unregistering twice is NONE.
+If the process dies here, the same request again is safe.
+Source: KIP-631 (the seed's keys 57-59 are Kafka's 62-64), KIP-858 and KIP-966 (later fields, not needed).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.view import ClusterView
+from agent.listener.request import Request, Response
+from agent.protocol.errors import membership_error
+from agent.protocol.typed import NO_THROTTLE, decode, reply
+from metastore.api import Metastore
+from metastore.values import AgentRegistration, FeatureRange, Listener
+from storage.errors import HeadraceError
+
+
+class ControllerGate:
+    """Tells whether this process is the active controller."""
+
+    def __init__(self, cluster: ClusterView, api: Metastore) -> None:
+        self._cluster = cluster
+        self._api = api
+
+    async def is_open(self) -> bool:
+        """Asked of the metastore each time: a lease may have gone a moment ago. Errors as in metastore/api.py."""
+        lease = await self._api.describe_controller()
+        return lease is not None and lease.controller_id == self._cluster.node_id
+
+
+class BrokerRegistration:
+    """The handler of key 62, versions 0-4."""
+
+    def __init__(self, gate: ControllerGate, api: Metastore) -> None:
+        self._gate = gate
+        self._api = api
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        code, broker_epoch = ErrorCode.none, -1
+        try:
+            if not await self._gate.is_open():
+                code = ErrorCode.not_controller
+            elif entity.broker_id < 0 or entity.incarnation_id is None or not entity.listeners:
+                code = ErrorCode.invalid_request
+            else:
+                broker_epoch = (await self._api.register_agent(_registration(entity))).broker_epoch
+        except HeadraceError as error:
+            code = ErrorCode(membership_error(error))
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=code, broker_epoch=broker_epoch))
+
+
+class BrokerHeartbeat:
+    """The handler of key 63, versions 0-1."""
+
+    def __init__(self, gate: ControllerGate, cluster: ClusterView, api: Metastore, session_timeout_ms: int) -> None:
+        self._gate = gate
+        self._cluster = cluster
+        self._api = api
+        self._session_timeout_ms = session_timeout_ms
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        code, caught_up, fenced, shut_down = ErrorCode.none, False, True, False
+        try:
+            if not await self._gate.is_open():
+                code = ErrorCode.not_controller
+            elif entity.broker_id not in (await self._cluster.catch_up()).agents:
+                code = ErrorCode.broker_id_not_registered
+            else:
+                answer = await self._api.heartbeat(
+                    entity.broker_id,
+                    entity.broker_epoch,
+                    metadata_offset=entity.current_metadata_offset,
+                    want_fence=entity.want_fence,
+                    want_shut_down=entity.want_shut_down,
+                    session_timeout_ms=self._session_timeout_ms,
+                )
+                caught_up, fenced, shut_down = answer.is_caught_up, answer.is_fenced, answer.should_shut_down
+        except HeadraceError as error:
+            code = ErrorCode(membership_error(error))
+        response = schema.response(
+            throttle_time=NO_THROTTLE,
+            error_code=code,
+            is_caught_up=caught_up,
+            is_fenced=fenced,
+            should_shut_down=shut_down,
+        )
+        return reply(request, response)
+
+
+class UnregisterBroker:
+    """The handler of key 64, version 0."""
+
+    def __init__(self, cluster: ClusterView, api: Metastore) -> None:
+        self._cluster = cluster
+        self._api = api
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        code, message = ErrorCode.none, None
+        try:
+            agent = (await self._cluster.catch_up()).agents.get(entity.broker_id)
+            if agent is not None:
+                await self._api.unregister_agent(agent.node_id, agent.broker_epoch)
+        except HeadraceError as error:
+            code, message = ErrorCode(membership_error(error)), str(error)
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=code, error_message=message))
+
+
+def _registration(entity: Any) -> AgentRegistration:
+    """The request in the metastore's words."""
+    listeners = tuple(
+        Listener(listener.name, listener.host, listener.port, listener.security_protocol)
+        for listener in entity.listeners
+    )
+    return AgentRegistration(
+        node_id=entity.broker_id,
+        incarnation_id=entity.incarnation_id,
+        host=listeners[0].host,
+        port=listeners[0].port,
+        rack=entity.rack,
+        cluster_id=entity.cluster_id,
+        features={f.name: FeatureRange(f.min_supported_version, f.max_supported_version) for f in entity.features},
+        listeners=listeners,
+    )

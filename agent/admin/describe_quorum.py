@@ -1,0 +1,91 @@
+"""DescribeQuorum (key 55, versions 0-2): who leads the metadata log.
+
+Place: answered from the metastore's controller lease and this agent's image.
+Invariant: the leader is the active controller and the only voter that can be named: Postgres takes the
+place of the other ones. Agents are observers; how far each has read is known of this one only (-1 for
+the others). If the process dies here nothing is lost.
+Source: KIP-595, KIP-836 (times), KIP-853 (nodes).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.metadata_topic import METADATA_TOPIC
+from agent.cluster.view import ClusterView
+from agent.listener.request import Request, Response
+from agent.protocol.errors import error_code
+from agent.protocol.typed import Schema, decode, reply
+from metastore.api import Metastore
+from metastore.values import ControllerLease
+from storage.errors import HeadraceError
+
+_NOBODY = ControllerLease(-1, 0, False)
+
+
+class DescribeQuorum:
+    """The handler."""
+
+    def __init__(self, cluster: ClusterView, api: Metastore) -> None:
+        self._cluster = cluster
+        self._api = api
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        try:
+            lease = await self._api.describe_controller() or _NOBODY
+            await self._cluster.catch_up()
+        except HeadraceError as error:
+            code = ErrorCode(error_code(error))
+            return reply(request, schema.response(error_code=code, error_message=str(error), topics=(), nodes=()))
+        topics = tuple(
+            schema.make(
+                "TopicData",
+                topic_name=topic.topic_name,
+                partitions=tuple(
+                    self._partition(schema, topic.topic_name, p.partition_index, lease) for p in topic.partitions
+                ),
+            )
+            for topic in entity.topics
+        )
+        nodes = self._nodes(schema, lease)
+        return reply(
+            request, schema.response(error_code=ErrorCode.none, error_message=None, topics=topics, nodes=nodes)
+        )
+
+    def _partition(self, schema: Schema, topic: str, index: int, lease: ControllerLease) -> Any:
+        image = self._cluster.image
+        known = topic == METADATA_TOPIC and index == 0
+        observers = tuple(
+            self._replica(schema, agent.node_id, image.offset if agent.node_id == self._cluster.node_id else -1)
+            for agent in image.live_agents()
+            if agent.node_id != lease.controller_id
+        )
+        voters = () if lease is _NOBODY else (self._replica(schema, lease.controller_id, image.offset),)
+        code, message = ErrorCode.none, None
+        if not known:
+            code, message = ErrorCode.unknown_topic_or_partition, f"only {METADATA_TOPIC}-0 has a quorum"
+        return schema.make(
+            "PartitionData",
+            partition_index=index,
+            error_code=code,
+            error_message=message,
+            leader_id=lease.controller_id if known else -1,
+            leader_epoch=lease.controller_epoch if known else -1,
+            high_watermark=image.offset if known else -1,
+            current_voters=voters if known else (),
+            observers=observers if known else (),
+        )
+
+    def _replica(self, schema: Schema, node_id: int, end_offset: int) -> Any:
+        return schema.make("ReplicaState", replica_id=node_id, replica_directory_id=None, log_end_offset=end_offset)
+
+    def _nodes(self, schema: Schema, lease: ControllerLease) -> tuple[Any, ...]:
+        """From version 2: where the controller listens, if it is an agent too."""
+        agent = self._cluster.image.agents.get(lease.controller_id)
+        if schema.version < 2 or agent is None:
+            return ()
+        listener = schema.make("Listener", name="PLAINTEXT", host=agent.host, port=agent.port)
+        return (schema.make("Node", node_id=agent.node_id, listeners=(listener,)),)

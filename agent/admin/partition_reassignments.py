@@ -1,0 +1,177 @@
+"""AlterPartitionReassignments (key 45, versions 0-1) and ListPartitionReassignments (46, version 0).
+
+Place: request fields to PartitionChangeRecords in the metadata log, and the image back to fields. What is
+under way is completed by the active controller.
+Invariant: a "replica" is a preferred agent: it leads while it lives, and nothing is copied. Each partition
+is answered for itself; those of a request that are accepted are appended together, judged on the very
+image that they follow. If the process dies here, the client asks again.
+Source: KIP-455; metastore/log/reassignment.py for the rules.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.view import ClusterView
+from agent.listener.request import Request, Response
+from agent.protocol.errors import error_code, reassignment_error
+from agent.protocol.typed import NO_THROTTLE, decode, reply
+from metastore.api import ClusterApi
+from metastore.log.image import Assignment, MetadataImage
+from metastore.log.reassignment import cancel_reassignment, reassign, reassignments
+from metastore.log.records import PartitionChangeRecord
+from storage.clock import Clock
+from storage.errors import HeadraceError, InvalidError, NotFoundError
+
+
+@dataclass(slots=True)
+class _Wish:
+    """One partition of the request and its answer. `target` None cancels."""
+
+    topic: str
+    index: int
+    target: tuple[int, ...] | None
+    code: ErrorCode = ErrorCode.none
+    message: str | None = None
+
+    def answer(self, code: int, message: str | None) -> None:
+        self.code, self.message = ErrorCode(code), message
+
+
+class AlterPartitionReassignments:
+    """The handler of key 45."""
+
+    def __init__(self, cluster: ClusterView, api: ClusterApi, clock: Clock) -> None:
+        self._cluster = cluster
+        self._api = api
+        self._clock = clock
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        wishes = [
+            [_Wish(topic.name, p.partition_index, p.replicas) for p in topic.partitions] for topic in entity.topics
+        ]
+        same_size = not getattr(entity, "allow_replication_factor_change", True)
+        code, message = ErrorCode.none, None
+        try:
+            deadline = request.received_at + entity.timeout.total_seconds()
+            code, message = await self._alter([wish for topic in wishes for wish in topic], same_size, deadline)
+        except HeadraceError as error:
+            code, message = ErrorCode(error_code(error)), str(error)
+        responses = tuple(
+            schema.make(
+                "ReassignableTopicResponse",
+                name=asked.name,
+                partitions=tuple(
+                    schema.make(
+                        "ReassignablePartitionResponse",
+                        partition_index=wish.index,
+                        error_code=wish.code,
+                        error_message=wish.message,
+                    )
+                    for wish in topic
+                ),
+            )
+            for asked, topic in zip(entity.topics, wishes, strict=True)
+        )
+        response = schema.response(
+            throttle_time=NO_THROTTLE,
+            allow_replication_factor_change=not same_size,
+            error_code=code,
+            error_message=message,
+            responses=responses,
+        )
+        return reply(request, response)
+
+    async def _alter(self, wishes: list[_Wish], same_size: bool, deadline: float) -> tuple[ErrorCode, str | None]:
+        """The answer for the request as a whole."""
+        times = Counter((wish.topic, wish.index) for wish in wishes)
+        if any(count > 1 for count in times.values()):
+            return ErrorCode.invalid_request, "name each partition once"
+        while True:
+            image = await self._cluster.catch_up()
+            records = _judge(image, wishes, same_size)
+            if not records or await self._api.append_records(image.offset, records):
+                await self._cluster.catch_up()
+                return ErrorCode.none, None
+            if self._clock.monotonic() >= deadline:
+                return ErrorCode.request_timed_out, "the metadata log kept moving"
+
+
+class ListPartitionReassignments:
+    """The handler of key 46."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        code, message = ErrorCode.none, None
+        found: dict[str, list[tuple[int, Assignment]]] = {}
+        try:
+            found = _under_way(await self._cluster.catch_up(), entity.topics)
+        except HeadraceError as error:
+            code, message = ErrorCode(error_code(error)), str(error)
+        topics = tuple(
+            schema.make(
+                "OngoingTopicReassignment",
+                name=name,
+                partitions=tuple(
+                    schema.make(
+                        "OngoingPartitionReassignment",
+                        partition_index=index,
+                        replicas=assignment.replicas,
+                        adding_replicas=assignment.adding,
+                        removing_replicas=assignment.removing,
+                    )
+                    for index, assignment in partitions
+                ),
+            )
+            for name, partitions in found.items()
+        )
+        response = schema.response(throttle_time=NO_THROTTLE, error_code=code, error_message=message, topics=topics)
+        return reply(request, response)
+
+
+def _judge(image: MetadataImage, wishes: Iterable[_Wish], same_size: bool) -> list[PartitionChangeRecord]:
+    """The records of what is accepted; the others are told why not."""
+    records = []
+    for wish in wishes:
+        wish.answer(ErrorCode.none, None)
+        try:
+            record = _change(image, wish, same_size)
+        except InvalidError as error:
+            wish.answer(reassignment_error(error), str(error))
+        else:
+            if record is None:
+                wish.answer(ErrorCode.no_reassignment_in_progress, "no reassignment is in progress")
+            else:
+                records.append(record)
+    return records
+
+
+def _change(image: MetadataImage, wish: _Wish, same_size: bool) -> PartitionChangeRecord | None:
+    topic = image.topics_by_name.get(wish.topic)
+    if topic is None:
+        raise NotFoundError(f"there is no such topic: {wish.topic}")
+    if wish.target is None:
+        return cancel_reassignment(image, topic.topic_id, wish.index)
+    shown = len(topic.assignment(wish.index).preferred) or 1  # nobody preferred: clients see the leader alone
+    if same_size and len(wish.target) != shown:
+        raise InvalidError(f"the number of replicas would change: now={shown} wanted={len(wish.target)}")
+    return reassign(image, topic.topic_id, wish.index, wish.target)
+
+
+def _under_way(image: MetadataImage, asked: Any) -> dict[str, list[tuple[int, Assignment]]]:
+    """By topic name; `asked` None means all."""
+    wanted = None if asked is None else {(topic.name, index) for topic in asked for index in topic.partition_indexes}
+    found: dict[str, list[tuple[int, Assignment]]] = {}
+    for topic, index, assignment in reassignments(image):
+        if wanted is None or (topic.name, index) in wanted:
+            found.setdefault(topic.name, []).append((index, assignment))
+    return found

@@ -1,0 +1,88 @@
+"""UpdateFeatures (key 57, versions 0-2): which feature levels the cluster uses.
+
+Place: request fields to FeatureLevelRecords in the metadata log.
+Invariant: all updates of a request or none, judged on the very image that they are appended to. A level
+is active only while every registered agent supports it. If the process dies here, the client asks again.
+Source: KIP-584, KIP-778 (upgrade types, validate only), KIP-1022 (one error for all, version 2).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.view import ClusterView
+from agent.listener.request import Request, Response
+from agent.protocol.errors import error_code, feature_error
+from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from metastore.api import ClusterApi
+from metastore.log.features import change_feature
+from metastore.log.image import MetadataImage
+from metastore.log.records import MetadataRecord
+from storage.clock import Clock
+from storage.errors import HeadraceError, InvalidError
+
+UPGRADE = 1
+
+
+class UpdateFeatures:
+    """The handler."""
+
+    def __init__(self, cluster: ClusterView, api: ClusterApi, clock: Clock) -> None:
+        self._cluster = cluster
+        self._api = api
+        self._clock = clock
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        code, message = ErrorCode.none, None
+        try:
+            code, message = await self._update(entity, request.received_at + entity.timeout.total_seconds())
+        except InvalidError as error:
+            code, message = ErrorCode(feature_error(error)), str(error)
+        except HeadraceError as error:
+            code, message = ErrorCode(error_code(error)), str(error)
+        return reply(request, _response(schema, entity, code, message))
+
+    async def _update(self, entity: Any, deadline: float) -> tuple[ErrorCode, str | None]:
+        names = [update.feature for update in entity.feature_updates]
+        if not names or len(set(names)) < len(names):
+            return ErrorCode.invalid_request, "name each feature once, and at least one"
+        while True:
+            image = await self._cluster.catch_up()
+            records = _records(image, entity.feature_updates)
+            if not records or getattr(entity, "validate_only", False):
+                return ErrorCode.none, None
+            if await self._api.append_records(image.offset, records):
+                await self._cluster.catch_up()
+                return ErrorCode.none, None
+            if self._clock.monotonic() >= deadline:
+                return ErrorCode.request_timed_out, "the metadata log kept moving"
+
+
+def _records(image: MetadataImage, updates: Any) -> list[MetadataRecord]:
+    """What is to be appended after the image; errors as change_feature's."""
+    changes = (
+        change_feature(
+            image, update.feature, max(update.max_version_level, 0), allow_downgrade=_allows_downgrade(update)
+        )
+        for update in updates
+    )
+    return [record for record in changes if record is not None]
+
+
+def _allows_downgrade(update: Any) -> bool:
+    """Version 0 has a flag, later ones a type: 2 safe and 3 unsafe downgrades, which are the same here."""
+    return bool(getattr(update, "allow_downgrade", False)) or getattr(update, "upgrade_type", UPGRADE) != UPGRADE
+
+
+def _response(schema: Schema, entity: Any, code: ErrorCode, message: str | None) -> Any:
+    """Below version 2 each feature has the error, too."""
+    values: dict[str, Any] = {"throttle_time": NO_THROTTLE, "error_code": code, "error_message": message}
+    if schema.version < 2:
+        values["results"] = tuple(
+            schema.make("UpdatableFeatureResult", feature=update.feature, error_code=code, error_message=message)
+            for update in entity.feature_updates
+        )
+    return schema.response(**values)
