@@ -31,20 +31,21 @@ async function main() {
   const producer = kafka.producer({ idempotent: true, maxInFlightRequests: 5, metadataMaxAge: 1000 });
   await connect(producer);
   const perPartition = Math.max(1, Math.round((rate * BURST_MS) / 1000 / partitions));
+  const all = Array.from({ length: partitions }, (_, partition) => write(producer, partition, perPartition));
+  const sent = (await Promise.all(all)).reduce((sum, count) => sum + count, 0);
+  tell(`end ${sent} ${retries}`);
+  await producer.disconnect();
+}
+
+// One partition per send: kafkajs remembers what is acknowledged by broker, so when a partition's leader
+// moves before a retry it sends acknowledged records once more, under new sequence numbers.
+async function write(producer, partition, perPartition) {
   let number = 0;
-  while (!stopped) {
-    const messages = [];
-    for (let partition = 0; partition < partitions; partition++) {
-      for (let n = number; n < number + perPartition; n++) {
-        messages.push({ partition, value: `kafkajs/${partition}/${n}` });
-      }
-    }
-    await send(producer, messages, number, perPartition);
-    number += perPartition;
+  for (; !stopped; number += perPartition) {
+    await send(producer, partition, number, perPartition);
     await sleep(BURST_MS);
   }
-  tell(`end ${number * partitions} ${retries}`);
-  await producer.disconnect();
+  return number;
 }
 
 // kafkajs gives up on its first connection sooner than on any other
@@ -59,21 +60,14 @@ async function connect(producer) {
   }
 }
 
-async function send(producer, messages, first, perPartition) {
-  const open = new Set(Array.from({ length: partitions }, (_, partition) => partition));
-  let reason = "no answer for this partition";
+async function send(producer, partition, first, count) {
+  const numbers = Array.from({ length: count }, (_, n) => first + n);
+  const messages = numbers.map((n) => ({ partition, value: `kafkajs/${partition}/${n}` }));
   try {
-    for (const answer of await producer.send({ topic, messages, acks: -1 })) {
-      open.delete(answer.partition);
-      for (let n = 0; n < perPartition; n++) {
-        tell(`ack ${answer.partition} ${first + n} ${Number(answer.baseOffset) + n}`);
-      }
-    }
+    const [answer] = await producer.send({ topic, messages, acks: -1 });
+    for (const n of numbers) tell(`ack ${partition} ${n} ${Number(answer.baseOffset) + n - first}`);
   } catch (error) {
-    reason = String(error);
-  }
-  for (const partition of open) {
-    for (let n = 0; n < perPartition; n++) tell(`fail ${partition} ${first + n} ${reason}`);
+    for (const n of numbers) tell(`fail ${partition} ${n} ${error}`);
   }
 }
 

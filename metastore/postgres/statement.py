@@ -2,12 +2,17 @@
 
 Place: between the metastore's operations and psycopg.
 Invariant: one statement is one transaction (the pool's connections are in autocommit), so no lock
-outlives it and nobody waits for a caller that stopped in mid-call.
+outlives it and nobody waits for a caller that stopped in mid-call. Every call ends: the server ends
+what takes too long, and when not even its word of that arrives (a pooler or a network that swallows
+everything and keeps the connection open), we hang up.
 If the process dies here, Postgres finishes or rolls back the statement by itself.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
 from functools import cached_property
 from importlib import resources
 from typing import Any
@@ -17,7 +22,11 @@ from psycopg_pool import AsyncConnectionPool
 
 from metastore.postgres.errors import translated
 
-Pool = AsyncConnectionPool[AsyncConnection[tuple[Any, ...]]]
+Connection = AsyncConnection[tuple[Any, ...]]
+Pool = AsyncConnectionPool[Connection]
+
+SILENCE_S = 2.0
+"""How much longer than the server's own limit a statement may go without an answer."""
 
 
 class Statement:
@@ -34,8 +43,13 @@ class Statement:
         """All result rows. Raises what storage/errors.py says, never a psycopg error."""
         with translated(self.name, writes=self.writes):
             async with pool.connection() as connection:
-                cursor = await connection.execute(self._sql, parameters, binary=True)
-                return await cursor.fetchall()
+                # what open_pool gives a wait for a connection is what the server gives a statement
+                hang_up = asyncio.get_running_loop().call_later(pool.timeout + SILENCE_S, _hang_up, connection)
+                try:
+                    cursor = await connection.execute(self._sql, parameters, binary=True)
+                    return await cursor.fetchall()
+                finally:
+                    hang_up.cancel()
 
     async def row(self, pool: Pool, **parameters: Any) -> tuple[Any, ...]:
         """The only result row."""
@@ -48,3 +62,9 @@ class Statement:
         path = resources.files("metastore.postgres") / "queries" / f"{self.name}.sql"
         lines = path.read_text(encoding="utf-8").splitlines()
         return "\n".join(line for line in lines if not line.lstrip().startswith("--")).encode()
+
+
+def _hang_up(connection: Connection) -> None:
+    """Let whoever waits for an answer find the connection closed. Cancelling would wait for the server's consent."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as wire:
+        wire.shutdown(socket.SHUT_RDWR)

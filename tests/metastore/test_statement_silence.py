@@ -1,0 +1,49 @@
+"""A connection that stays open and says nothing more: the call ends, its outcome unknown, and the next one settles it.
+
+Fault model: load/torture/proxy.py's half_open, between us and a real Postgres.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from config.settings import Settings
+from load.torture.proxy import FaultProxy
+from metastore.postgres import statement
+from metastore.postgres.embedded import EmbeddedPostgres
+from metastore.postgres.store import PostgresMetastore
+from metastore.values import ExtentQuery
+from storage.errors import OutcomeUnknownError, UnavailableError
+from tests.metastore.commit_scenes import appended, batch, file_of, open_scene, pairs
+
+
+@pytest.fixture
+async def proxy(postgres_server: EmbeddedPostgres) -> AsyncIterator[FaultProxy]:
+    """In front of the server."""
+    proxy = FaultProxy(random.Random(0))
+    await proxy.start()
+    proxy.target = int(postgres_server.tcp_url("").rpartition(":")[2].rstrip("/"))
+    yield proxy
+    proxy.close()
+
+
+async def test_silence_has_an_end_and_a_repetition_learns_the_outcome(
+    metastore_url: str, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statement, "SILENCE_S", 0.1)
+    database = metastore_url.partition("@/")[2].partition("?")[0]
+    url = f"postgresql://headrace@127.0.0.1:{proxy.port}/{database}"
+    store = await PostgresMetastore.open(url, Settings(metastore_pool_size=2, metastore_statement_timeout_ms=200))
+    scene = await open_scene(store)
+    file = file_of([batch(scene.keys[0], 0)])
+    await proxy.window("half_open", 0.0)
+    with pytest.raises(OutcomeUnknownError):
+        await scene.commit(file)
+    with pytest.raises(UnavailableError):
+        await store.find_extents([ExtentQuery(scene.keys[0], 0, 1)])
+    (answer,) = await scene.commit(file)
+    assert pairs(answer.batches) == appended(0)
+    await store.close()
