@@ -55,7 +55,8 @@ def _meta(annotation: Any) -> tuple[str, str]:
     """(accepted values, description) of one field's annotation."""
     info = msgspec.inspect.type_info(annotation)
     assert isinstance(info, msgspec.inspect.Metadata), "every setting is Annotated with a Meta"
-    return _accepted(info.type), str((info.extra_json_schema or {})["description"])
+    extra = info.extra_json_schema or {}
+    return str(extra.get("accepted") or _accepted(info.type)), str(extra["description"])
 
 
 def _accepted(info: Any) -> str:

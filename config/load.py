@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from config.refused import why_refused
 from config.settings import Settings
 
 ENV_PREFIX = "HEADRACE_"
@@ -86,8 +87,15 @@ def _known(values: Mapping[str, object], where: str) -> dict[str, object]:
     names = setting_names()
     for key in values:
         if key not in names:
-            raise ConfigError(f"{where}: unknown setting {key}{_suggest(key, names)}")
+            raise ConfigError(_refusal(where, key, names))
     return dict(values)
+
+
+def _refusal(where: str, key: str, names: list[str]) -> str:
+    reason = why_refused(key)
+    if reason is not None:
+        return f"{where}: {key} is not used here: {reason}"
+    return f"{where}: unknown setting {key}{_suggest(key, names)}"
 
 
 def _suggest(key: str, known: Mapping[str, str] | list[str]) -> str:

@@ -22,9 +22,28 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     node_id: Annotated[
         int | None, Meta(description="This agent's node id. Unset: one is leased from the metastore.")
     ] = field(default=None, name="node.id")
+    process_roles: Annotated[
+        str,
+        Meta(
+            pattern="^(broker|controller|compactor)(,(broker|controller|compactor))*$",
+            description="What this process does; each role may stand in a process of its own.",
+            extra_json_schema={"accepted": "broker, controller, compactor, separated by commas"},
+        ),
+    ] = field(default="broker,controller", name="process.roles")
     broker_rack: Annotated[str | None, Meta(description="The availability zone this agent runs in.")] = field(
         default=None, name="broker.rack"
     )
+    listeners: Annotated[
+        str,
+        Meta(
+            description="NAME://host:port, comma-separated: one for clients, and one for controllers if"
+            " controller.listener.names says so. Set, it rules over kafka.host and kafka.port."
+        ),
+    ] = field(default="", name="listeners")
+    controller_listener_names: Annotated[
+        str,
+        Meta(description="Which of listeners is for controllers; clients are never told of it. Unset: none."),
+    ] = field(default="", name="controller.listener.names")
     kafka_host: Annotated[str, Meta(description="Address that the Kafka listener binds.")] = field(
         default="127.0.0.1", name="kafka.host"
     )
@@ -95,6 +114,14 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     upload_parallelism: Annotated[PositiveInt, Meta(description="Segment files uploaded side by side.")] = field(
         default=8, name="upload.parallelism"
     )
+    ingest_merge_max_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Small uncompressed batches of producers without idempotence are merged up to this size"
+            " as a file is laid out; 0 never does.",
+        ),
+    ] = field(default=65_536, name="ingest.merge.max.bytes")
     buffer_memory_bytes: Annotated[
         int,
         Meta(ge=16 * 1024 * 1024, description="Bytes of produce requests held at once; above it producers wait."),
@@ -147,6 +174,21 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     broker_session_timeout_ms: Annotated[PositiveInt, Meta(description="A silent agent is fenced after this long.")] = (
         field(default=18_000, name="broker.session.timeout.ms")
     )
+    initial_broker_registration_timeout_ms: Annotated[
+        PositiveInt, Meta(description="An agent that could not join the cluster within this time exits.")
+    ] = field(default=60_000, name="initial.broker.registration.timeout.ms")
+    metadata_max_lag_records: Annotated[
+        int, Meta(ge=0, description="An agent that is further behind the metadata log is not unfenced.")
+    ] = field(default=100, name="metadata.max.lag.records")
+    controller_lease_ms: Annotated[
+        int, Meta(ge=100, description="A standby controller takes over when the active one was silent for this long.")
+    ] = field(default=3_000, name="controller.lease.ms")
+    metadata_snapshot_bytes: Annotated[
+        PositiveInt, Meta(description="A metadata snapshot is made at the latest after so many bytes of log.")
+    ] = field(default=20_971_520, name="metadata.log.max.record.bytes.between.snapshots")
+    metadata_snapshot_interval_ms: Annotated[
+        PositiveInt, Meta(description="A metadata snapshot is made of any new records after this long.")
+    ] = field(default=3_600_000, name="metadata.log.max.snapshot.interval.ms")
     group_min_session_timeout_ms: Annotated[PositiveInt, Meta(description="Shortest session a member may ask.")] = (
         field(default=6_000, name="group.min.session.timeout.ms")
     )

@@ -1,0 +1,105 @@
+"""C17: each setting of KIP-631 works or is refused with a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from config.listeners import BROKER, CONTROLLER, Endpoint, listeners, roles
+from config.load import ConfigError, load, setting_names
+from config.refused import why_refused
+
+REFUSED = [
+    "advertised.listeners",
+    "broker.id",
+    "broker.id.generation.enable",
+    "control.plane.listener.name",
+    "controller.quorum.voters",
+    "controller.quorum.election.backoff.max.ms",
+    "controller.quorum.election.timeout.ms",
+    "controller.quorum.fetch.timeout.ms",
+    "controller.quorum.request.timeout.ms",
+    "controller.quorum.retry.backoff.max.ms",
+    "controller.quorum.retry.backoff.ms",
+    "log.dirs",
+    "metadata.log.dir",
+    "quorum.voters",
+    "sasl.mechanism.controller.protocol",
+    "zookeeper.connect",
+    "zookeeper.session.timeout.ms",
+]
+SERVED = [
+    "broker.heartbeat.interval.ms",
+    "broker.session.timeout.ms",
+    "controller.listener.names",
+    "initial.broker.registration.timeout.ms",
+    "listeners",
+    "node.id",
+    "process.roles",
+]
+
+
+@pytest.mark.requirement("C17")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_meaning_here_is_refused_with_a_reason(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(f"{name}=1\n")
+    with pytest.raises(ConfigError, match=rf"{name} is not used here: \w+"):
+        load(path=file)
+
+
+@pytest.mark.requirement("C17")
+def test_the_others_are_settings_and_nothing_is_both() -> None:
+    assert set(SERVED) <= set(setting_names())
+    assert [name for name in setting_names() if why_refused(name)] == []
+
+
+def _listeners(**given: str) -> object:
+    names = {"roles": "process.roles", "names": "controller.listener.names", "on": "listeners"}
+    return listeners(load(flags={names[key]: value for key, value in given.items()}))
+
+
+@pytest.mark.requirement("C17")
+def test_listeners_name_one_for_clients_and_one_for_controllers() -> None:
+    found = listeners(
+        load(
+            flags={
+                "listeners": "EXTERNAL://10.1.1.5:9093,CONTROLLER://[::1]:9094",
+                "controller.listener.names": "CONTROLLER",
+            }
+        )
+    )
+    assert found.client == Endpoint("EXTERNAL", "10.1.1.5", 9093)
+    assert found.controller == Endpoint("CONTROLLER", "::1", 9094)
+    plain = listeners(load(flags={"kafka.host": "127.0.0.2", "kafka.port": 7}))
+    assert (plain.client, plain.controller) == (Endpoint("PLAINTEXT", "127.0.0.2", 7), None)
+    assert listeners(load(flags={"listeners": "PLAINTEXT://:9092"})).client.host == "0.0.0.0"
+
+
+@pytest.mark.requirement("C17")
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"on": "localhost:9092"}, "not of the form"),
+        ({"on": "PLAINTEXT://h:99999"}, "not of the form"),
+        ({"on": "SASL_SSL://h:1"}, "only PLAINTEXT is offered"),
+        ({"on": "A://h:1,B://h:2"}, "one for clients"),
+        ({"on": "A://h:1,A://h:2"}, "stands twice"),
+        ({"names": "CONTROLLER"}, "listeners is not set"),
+        ({"on": "A://h:1", "names": "C"}, "not in listeners: C"),
+        ({"on": "A://h:1,C://h:2", "names": "C", "roles": "broker"}, "has no controller"),
+        ({"on": "C://h:2", "names": "C"}, "none is left for clients"),
+    ],
+)
+def test_listeners_that_do_not_fit_are_refused_by_name(given: dict[str, str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        _listeners(**given)
+
+
+@pytest.mark.requirement("C17")
+def test_roles_stand_together_or_apart() -> None:
+    assert roles(load()) == {BROKER, CONTROLLER}
+    assert roles(load(flags={"process.roles": "controller"})) == {CONTROLLER}
+    with pytest.raises(ConfigError):
+        load(flags={"process.roles": "zookeeper"})
