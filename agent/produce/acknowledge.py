@@ -59,14 +59,17 @@ class Acknowledger:
         self.is_idle.set()
 
     def committed(self, file: StagedFile, answers: Sequence[BatchAnswer]) -> None:
-        """The metastore judged the file's batches; `answers[i]` is for the i-th that was sent."""
+        """The metastore judged the file's batches; `answers[i]` is for the i-th of `file.batches()`."""
         appended = duplicates = 0
         fallen: dict[Stream, Refusal] = {}
-        for entry, (outcome, base_offset, append_time_ms) in zip(file.staged, answers, strict=True):
+        judged = iter(answers)
+        for entry in file.staged:
+            if not entry.records_before:
+                outcome, base_offset, append_time_ms = next(judged)
             if outcome is BatchOutcome.APPENDED or outcome is BatchOutcome.DUPLICATE:
                 reply = entry.reply
                 reply.error_code = 0
-                reply.base_offset = base_offset
+                reply.base_offset = base_offset + entry.records_before
                 reply.log_start_offset = self._log_start_offset(entry.batch.partition_key)
                 if entry.is_log_append_time:
                     reply.log_append_time_ms = append_time_ms
@@ -77,7 +80,7 @@ class Acknowledger:
                 refusal = _refusal_of(outcome, entry)
                 self._refuse((entry,), refusal)
                 if outcome in _RETRIABLE:
-                    fallen[entry.owner, entry.batch.partition_key] = refusal
+                    fallen[entry.stream] = refusal
         self._metrics.batches.inc(appended)
         self._metrics.duplicates.inc(duplicates)
         for stream, refusal in fallen.items():
@@ -129,13 +132,19 @@ class Acknowledger:
             self._metrics.count_refused(refusal, len(entries))
 
     def _refuse_behind(self, file: StagedFile, streams: Set[Stream], refusal: Refusal) -> None:
-        """Files whose commit was sent are out of reach: their own answer decides."""
+        """Files whose commit was sent are out of reach: their own answer decides.
+
+        A merged batch takes along the streams that it held, so these fall in the files behind it too.
+        """
+        fallen = set(streams)
         later = self._order.behind(file)
         if self._buffer.file is not None:
             later.append(self._buffer.file)
         for behind in later:
             if behind.commit is None:
-                self._refuse(behind.remove(streams), refusal)
+                removed = behind.remove(fallen)
+                fallen.update(entry.stream for entry in removed)
+                self._refuse(removed, refusal)
 
     def _settle(self, file: StagedFile) -> None:
         self._order.settle(file)

@@ -136,7 +136,7 @@ class Committer:
         """What is sent for the file: made once, and from then on the same."""
         if file.commit is None:
             assert file.file_id is not None, "stored without an id"
-            file.commit = FileCommit(file.file_id, file.size_bytes, [entry.batch for entry in file.staged])
+            file.commit = FileCommit(file.file_id, file.size_bytes, file.batches())
             file.trace.commit_started_at = now
         file.state = FileState.COMMITTING
         file.trace.commit_calls += 1

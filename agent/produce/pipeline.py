@@ -93,6 +93,7 @@ class ProducePipeline:
             rng,
             self._metrics,
             parallelism=settings.upload_parallelism,
+            merge_max_bytes=settings.ingest_merge_max_bytes,
             database_now_ms=callbacks.database_now_ms,
             on_flushed=callbacks.on_flushed,
         )

@@ -13,6 +13,7 @@ import math
 import uuid
 from collections.abc import Set
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
 from agent.produce.pending import PendingRequest
@@ -62,15 +63,30 @@ class Arrival(NamedTuple):
     request: PendingRequest
     reply: ProducePartitionReply
 
+    @property
+    def stream(self) -> Stream:
+        """Whose order it belongs to."""
+        return self.owner, self.partition_key
+
 
 class Staged(NamedTuple):
-    """The same batch once its place in the file is known and its bytes are no longer needed."""
+    """The same batch once its place in the file is known and its bytes are no longer needed.
+
+    Batches that were merged stand side by side and share `batch`, which is then larger than each.
+    """
 
     batch: StagedBatch
+    records_before: int
+    """Records of `batch` that are others': 0 for the first, and for whatever was not merged."""
     owner: int
     is_log_append_time: bool
     request: PendingRequest
     reply: ProducePartitionReply
+
+    @property
+    def stream(self) -> Stream:
+        """Whose order it belongs to."""
+        return self.owner, self.batch.partition_key
 
 
 @dataclass(slots=True)
@@ -153,6 +169,10 @@ class StagedFile:
         self.first_deadline = min(self.first_deadline, request.deadline)
         self.last_image = image_offset
 
+    def batches(self) -> list[StagedBatch]:
+        """What a commit is told of the laid-out file."""
+        return [entry.batch for entry in self.staged if not entry.records_before]
+
     @property
     def is_empty(self) -> bool:
         """Every batch of it was answered already."""
@@ -164,7 +184,10 @@ class StagedFile:
         return all(request.is_answered for request in self.requests)
 
     def remove(self, streams: Set[Stream]) -> list[Arrival | Staged]:
-        """Take out the batches of these streams, in order. Bytes that were laid out already stay, dead."""
+        """Take out the batches of these streams, in order. Bytes that were laid out already stay, dead.
+
+        A merged batch goes whole, and what follows in the streams that it held goes with it.
+        """
         hit = self.streams & streams
         if not hit:
             return []
@@ -174,9 +197,21 @@ class StagedFile:
             removed += [arrival for arrival in run if (arrival.owner, key) in hit]
             if kept := [arrival for arrival in run if (arrival.owner, key) not in hit]:
                 self.arrivals[key] = kept
-        removed += [entry for entry in self.staged if (entry.owner, entry.batch.partition_key) in hit]
-        if self.staged:  # a file is either laid out or not
-            self.staged = [entry for entry in self.staged if (entry.owner, entry.batch.partition_key) not in hit]
+        removed += self._remove_staged(set(hit))  # a file is either laid out or not
+        return removed
+
+    def _remove_staged(self, hit: set[Stream]) -> list[Staged]:
+        kept: list[Staged] = []
+        removed: list[Staged] = []
+        for _, group in groupby(self.staged, key=lambda entry: entry.batch):
+            entries = list(group)
+            streams = {entry.stream for entry in entries}
+            if hit.isdisjoint(streams):
+                kept += entries
+            else:
+                hit |= streams
+                removed += entries
+        self.staged = kept
         return removed
 
     def expire(self, now: float) -> int:

@@ -15,6 +15,7 @@ import random
 import uuid
 from collections.abc import Callable
 
+from agent.produce.merge import Laid, merge
 from agent.produce.metrics import ProduceMetrics
 from agent.produce.staged_file import Arrival, FileState, Staged, StagedFile
 from metastore.values import StagedBatch
@@ -39,6 +40,7 @@ class Uploader:
         metrics: ProduceMetrics,
         *,
         parallelism: int,
+        merge_max_bytes: int,
         database_now_ms: Callable[[], int],
         on_flushed: Callable[[uuid.UUID, bytes], None],
     ) -> None:
@@ -47,6 +49,7 @@ class Uploader:
         self._rng = rng
         self._metrics = metrics
         self._places = asyncio.Semaphore(parallelism)
+        self._merge_max_bytes = merge_max_bytes
         self._database_now_ms = database_now_ms
         self._on_flushed = on_flushed
 
@@ -60,7 +63,7 @@ class Uploader:
                 return
             file.trace.put_started_at = self._clock.monotonic()
             file.file_id = new_file_id(self._database_now_ms(), self._rng)
-            body = lay_out(file)
+            body = lay_out(file, self._merge_max_bytes)
             stored = await self._store.put(object_key(file.file_id), body)
             if stored.size != len(body):
                 raise CorruptError(f"stored length differs: key={stored.key} sent={len(body)} stored={stored.size}")
@@ -71,11 +74,16 @@ class Uploader:
         file.state = FileState.STORED
 
 
-def lay_out(file: StagedFile) -> bytes:
-    """The file's bytes; afterwards its batches are known by their positions, and the frames are let go."""
+def lay_out(file: StagedFile, merge_max_bytes: int = 0) -> bytes:
+    """The file's bytes; afterwards its batches are known by their positions, and the frames are let go.
+
+    Small neighbours are merged up to `merge_max_bytes` (merge.py); 0 merges nothing.
+    """
     writer = SegmentWriter()
-    runs = sorted(file.arrivals.values(), key=_place_of)
-    staged = [_stage(writer, arrival, run[0].leader_epoch) for run in runs for arrival in run]
+    staged: list[Staged] = []
+    for run in sorted(file.arrivals.values(), key=_place_of):
+        for laid in merge(run, merge_max_bytes):
+            staged += _stage(writer, laid, run[0].leader_epoch)
     body = writer.finish()
     file.arrivals, file.staged = {}, staged
     return body
@@ -85,9 +93,10 @@ def _place_of(run: list[Arrival]) -> tuple[int, int]:
     return run[0].topic_id.int, run[0].partition_index
 
 
-def _stage(writer: SegmentWriter, arrival: Arrival, leader_epoch: int) -> Staged:
+def _stage(writer: SegmentWriter, laid: Laid, leader_epoch: int) -> list[Staged]:
     """A partition's batches of one file share the leader epoch of the first: all are taken, or none is."""
-    topic_id, index, key, _, owner, data, header, request, reply = arrival
+    data, header, members = laid
+    topic_id, index, key = members[0][1][:3]
     position = writer.add(topic_id, index, key, data, header)
     batch = StagedBatch(
         key,
@@ -98,7 +107,10 @@ def _stage(writer: SegmentWriter, arrival: Arrival, leader_epoch: int) -> Staged
         *_producer(header),
         leader_epoch,
     )
-    return Staged(batch, owner, header.is_log_append_time, request, reply)
+    return [
+        Staged(batch, before, arrival.owner, header.is_log_append_time, arrival.request, arrival.reply)
+        for before, arrival in members
+    ]
 
 
 def _latest_ms(header: BatchHeader) -> int:

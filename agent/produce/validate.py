@@ -1,8 +1,8 @@
 """Judging one batch by its header and its topic's rules; its records stay closed.
 
 Place: between receive and buffer. What storage/records/check.py refuses is refused here with it.
-Invariant: a batch that passes is stored byte for byte as it came, but for the time of append that
-LogAppendTime topics stamp on a private copy. Only topics that are compacted have records opened,
+Invariant: a batch that passes goes on byte for byte as it came, but for the time of append that
+LogAppendTime topics stamp on a private copy (merge.py may join small ones later). Only topics that are compacted have records opened,
 off the loop, to refuse those without a key. If the process dies here nothing was stored.
 Source: Kafka's ProduceRequest.validateRecords and LogValidator; KIP-32, KIP-98, KIP-110.
 """

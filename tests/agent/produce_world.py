@@ -96,7 +96,8 @@ class ProduceWorld:
         self.store: Any = self.bucket
         self.metastore: Any = self.model
         self.view = FixedView()
-        self.settings = Settings(**settings)
+        # tests look at stored bytes; merging rewrites them, and has tests of its own (test_produce_merge.py)
+        self.settings = Settings(**{"ingest_merge_max_bytes": 0, **settings})
         self.registry = CollectorRegistry()
         self.traces: list[FileTrace] = []
         self.flushed: list[uuid.UUID] = []
