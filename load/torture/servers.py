@@ -57,8 +57,8 @@ class S3Server:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._process.terminate()
-        self._process.wait(10)
+        self._process.kill()  # asked politely, it would wait for connections that are half open
+        self._process.wait()
 
     def client(self) -> boto3.client:
         """Straight to the server, past the proxy."""
