@@ -144,27 +144,31 @@ def _judge(image: MetadataImage, wishes: Iterable[_Wish], same_size: bool) -> li
     for wish in wishes:
         wish.answer(ErrorCode.none, None)
         try:
-            record = _change(image, wish, same_size)
+            record = _change(image, wish)
         except InvalidError as error:
             wish.answer(reassignment_error(error), str(error))
         else:
-            if record is None:
+            if same_size and wish.target is not None and len(wish.target) != (shown := _shown(image, wish)):
+                wish.answer(ErrorCode.invalid_replication_factor, f"the number of replicas would change from {shown}")
+            elif record is None:
                 wish.answer(ErrorCode.no_reassignment_in_progress, "no reassignment is in progress")
             else:
                 records.append(record)
     return records
 
 
-def _change(image: MetadataImage, wish: _Wish, same_size: bool) -> PartitionChangeRecord | None:
+def _change(image: MetadataImage, wish: _Wish) -> PartitionChangeRecord | None:
     topic = image.topics_by_name.get(wish.topic)
     if topic is None:
         raise NotFoundError(f"there is no such topic: {wish.topic}")
     if wish.target is None:
         return cancel_reassignment(image, topic.topic_id, wish.index)
-    shown = len(topic.assignment(wish.index).preferred) or 1  # nobody preferred: clients see the leader alone
-    if same_size and len(wish.target) != shown:
-        raise InvalidError(f"the number of replicas would change: now={shown} wanted={len(wish.target)}")
     return reassign(image, topic.topic_id, wish.index, wish.target)
+
+
+def _shown(image: MetadataImage, wish: _Wish) -> int:
+    """How many replicas clients see; where nobody is preferred, the leader alone."""
+    return len(image.topics_by_name[wish.topic].assignment(wish.index).preferred) or 1
 
 
 def _under_way(image: MetadataImage, asked: Any) -> dict[str, list[tuple[int, Assignment]]]:

@@ -1,0 +1,133 @@
+"""An agent's cluster handlers on a real metastore, and requests that kio writes and reads."""
+
+from __future__ import annotations
+
+import io
+import uuid
+from importlib import import_module
+from typing import Any
+
+from kio.schema.index import api_key_map
+from kio.serial import entity_reader, entity_writer
+
+from agent.admin.broker_lifecycle import BrokerHeartbeat, BrokerRegistration, ControllerGate, UnregisterBroker
+from agent.admin.describe_cluster import DescribeCluster
+from agent.admin.describe_quorum import DescribeQuorum
+from agent.admin.partition_reassignments import AlterPartitionReassignments, ListPartitionReassignments
+from agent.admin.update_features import UpdateFeatures
+from agent.cluster.follower import MetadataFollower
+from agent.cluster.routing import Routes
+from agent.dispatch import Dispatcher
+from agent.listener.request import Handler
+from agent.protocol.api_keys import ApiKey
+from agent.protocol.typed import schema
+from metastore.log.image import AgentImage, MetadataImage
+from metastore.postgres.store import PostgresMetastore
+from metastore.values import AgentRegistration, NewTopic
+from storage.clock import SystemClock
+from tests.agent.client_calls import a_request
+
+SESSION_MS = 18_000
+CONTROLLER = 7
+
+
+class View:
+    """A ClusterView of one process on the metastore; node id 7."""
+
+    node_id = CONTROLLER
+    broker_epoch = 0
+
+    def __init__(self, api: PostgresMetastore) -> None:
+        self._follower = MetadataFollower(api)
+        self.cluster_id, self.commit_shards = api.cluster_id, api.commit_shards
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._follower.image
+
+    async def catch_up(self) -> MetadataImage:
+        return await self._follower.catch_up()
+
+    def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
+        return Routes(self.image, self.commit_shards).leader(partition_key, zone)
+
+    def coordinator(self, group_id: str) -> AgentImage | None:
+        return Routes(self.image, self.commit_shards).coordinator(group_id)
+
+
+class World:
+    """The handlers of one process, which is the active controller unless `stand_by` was called."""
+
+    def __init__(self, api: PostgresMetastore) -> None:
+        self.api, self.view = api, View(api)
+        clock, gate = SystemClock(), ControllerGate(self.view, api)
+        self.dispatcher = Dispatcher(lambda: self.view.image)
+        handlers: dict[int, Handler] = {
+            ApiKey.DESCRIBE_CLUSTER: DescribeCluster(self.view),
+            ApiKey.DESCRIBE_QUORUM: DescribeQuorum(self.view, api),
+            ApiKey.UPDATE_FEATURES: UpdateFeatures(self.view, api, clock),
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS: AlterPartitionReassignments(self.view, api, clock),
+            ApiKey.LIST_PARTITION_REASSIGNMENTS: ListPartitionReassignments(self.view),
+            ApiKey.BROKER_REGISTRATION: BrokerRegistration(gate, api),
+            ApiKey.BROKER_HEARTBEAT: BrokerHeartbeat(gate, self.view, api, SESSION_MS),
+            ApiKey.UNREGISTER_BROKER: UnregisterBroker(self.view, api),
+        }
+        for api_key, handler in handlers.items():
+            self.dispatcher.register(api_key, handler)
+
+    async def ask(self, api_key: int, version: int, /, **fields: Any) -> Any:
+        """Write a request with kio, have it answered, read the reply to its last byte."""
+        served = schema(api_key, version)
+        entity = _make(_module(api_key, version), served.request_type, fields)
+        body = io.BytesIO()
+        entity_writer(served.request_type)(body, entity)
+        request = a_request(api_key, version, body.getvalue(), received_at=SystemClock().monotonic())
+        response = await self.dispatcher.handle(request)
+        assert response.buffers is not None
+        answer = b"".join(response.buffers)[5 if served.flexible and api_key != ApiKey.API_VERSIONS else 4 :]
+        found, consumed = entity_reader(served.response_type)(memoryview(answer), 0)
+        assert consumed == len(answer)
+        return found
+
+    async def lead(self, controller_id: int = CONTROLLER) -> None:
+        """Somebody with this node id becomes the active controller."""
+        lease = await self.api.hold_controller_lease(controller_id, uuid.uuid4(), 60_000)
+        assert lease.is_own
+
+    async def agent(self, node_id: int, rack: str | None = None, *, unfence: bool = True) -> int:
+        """Register an agent; its broker epoch."""
+        registration = AgentRegistration(node_id, uuid.uuid4(), f"agent-{node_id}", 9092, rack)
+        epoch = (await self.api.register_agent(registration)).broker_epoch
+        if unfence:
+            answer = await self.api.heartbeat(
+                node_id,
+                epoch,
+                metadata_offset=await self.api.metadata_head(),
+                want_fence=False,
+                session_timeout_ms=SESSION_MS,
+            )
+            assert not answer.is_fenced
+        await self.view.catch_up()
+        return epoch
+
+    async def topic(self, name: str, partitions: int) -> None:
+        head = await self.api.metadata_head()
+        assert await self.api.create_topics(head, [NewTopic(name, uuid.uuid4(), partitions, {})])
+        await self.view.catch_up()
+
+
+def _module(api_key: int, version: int) -> Any:
+    return import_module(f"kio.schema.{api_key_map[api_key]}.v{version}.request")
+
+
+def _make(module: Any, cls: type[Any], fields: dict[str, Any]) -> Any:
+    """An entity; a field that the version lacks is left out, a list of (class name, fields) is made likewise."""
+    known = cls.__dataclass_fields__
+    values = {}
+    for name, value in fields.items():
+        if name not in known:
+            continue
+        if isinstance(value, list):
+            value = tuple(_make(module, getattr(module, part[0]), part[1]) for part in value)
+        values[name] = value
+    return cls(**values)
