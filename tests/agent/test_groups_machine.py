@@ -305,5 +305,5 @@ class GroupMachine(RuleBasedStateMachine):
             assert client.assignment == f"{client.member_id}@{client.generation}".encode()
 
 
-GroupMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+GroupMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestGroupMachine = GroupMachine.TestCase
