@@ -45,7 +45,7 @@ docs: setup ## write the generated pages
 	@$(BIN)/python -m config.docs > docs/CONFIGURATION.md
 
 requirements: setup ## each numbered promise: its tests, passed or open
-	@$(BIN)/pytest -q -n 0 -m "requirement and not slow" -p tests.house.requirements_report
+	@$(BIN)/python -m pytest -q -n 0 -m "requirement and not slow" -p tests.house.requirements_report
 
 bench: setup ## the benchmarks of load/, ratios from one run
 	@$(BIN)/python -m load
