@@ -56,8 +56,8 @@ def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
     """`host:port,host:port`, each with an optional `id@` in front as in controller.quorum.voters. ConfigError."""
     servers = []
     for part in text.split(","):
-        host, _, port = part.strip().rpartition("@")[2].rpartition(":")
-        if not host:
+        host, colon, port = part.strip().rpartition("@")[2].rpartition(":")
+        if not colon:
             host, port = port, str(DEFAULT_PORT)
         if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
             raise ConfigError(f"not a host and port: {part.strip()!r}")

@@ -1,0 +1,135 @@
+"""`headrace cluster` and `headrace shell --controllers` against a running agent, and who reads its metadata topic."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka
+import kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from cli.kafka_client import client_config, parse_servers
+from cli.main import main
+from config.load import ConfigError
+from metastore.log.image import MetadataImage
+from metastore.log.replay import apply
+from metastore.postgres.formatted import formatted_cluster_id
+from tests.agent_process import AgentUnderTest
+
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def agent(metastore_url: str, tmp_path: Path) -> Iterator[AgentUnderTest]:
+    places = {"metastore.url": metastore_url, "bucket": tmp_path.as_uri()}
+    cluster_id = formatted_cluster_id(metastore_url)
+    assert cluster_id is not None
+    flags = [part for name, value in places.items() for part in (f"--{name.replace('.', '-')}", value)]
+    assert main(["storage", "format", "-g", "-t", cluster_id, *flags]) == 0
+    with AgentUnderTest({**places, "log.level": "warning"}) as agent:
+        admin = AdminClient({"bootstrap.servers": agent.kafka})
+        admin.create_topics([NewTopic("orders", 3)])["orders"].result(20)
+        yield agent
+
+
+@pytest.mark.requirement("C11.2")
+def test_cluster_id_and_unregister(
+    agent: AgentUnderTest, metastore_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["cluster", "cluster-id", "-b", agent.kafka]) == 0
+    assert capsys.readouterr().out == f"Cluster ID: {formatted_cluster_id(metastore_url)}\n"
+    file = tmp_path / "admin.properties"
+    file.write_text(f"bootstrap.servers=127.0.0.1:1,{agent.kafka}\nclient.id=me\n")
+    for _ in range(2):
+        assert main(["cluster", "unregister", "-c", str(file), "-i", "4711"]) == 0
+        assert capsys.readouterr().out == "Broker 4711 is no longer registered.\n"
+
+
+@pytest.mark.requirement("C11.4")
+def test_the_shell_reads_a_running_cluster(agent: AgentUnderTest, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    for controllers in (agent.kafka, f"{agent.node_id}@{agent.kafka}"):
+        assert main(["shell", "--controllers", controllers, "-c", "ls /topics"]) == 0
+        assert capsys.readouterr().out == "orders\n"
+    assert main(["shell", "-C", agent.kafka, "cat", f"/brokers/{agent.node_id}/isFenced"]) == 0
+    assert capsys.readouterr().out == "false\n"
+    assert main(["shell", "-C", "127.0.0.1:1", "ls"]) == 1
+
+
+def test_other_libraries_read_the_metadata_topic_and_none_writes_it(agent: AgentUnderTest) -> None:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": agent.kafka, "group.id": "readers"})
+    consumer.assign([confluent_kafka.TopicPartition("__cluster_metadata", 0, 0)])
+    _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition("__cluster_metadata", 0), 20)
+    messages = []
+    while len(messages) < end:
+        messages += consumer.consume(end, 20)
+    consumer.close()
+    assert [(m.error(), m.key(), m.offset()) for m in messages] == [(None, None, n) for n in range(len(messages))]
+    image = apply(MetadataImage(), [bytes(m.value()) for m in messages])
+    assert list(image.topics_by_name) == ["orders"]
+
+    other = kafka.KafkaConsumer(bootstrap_servers=agent.kafka, consumer_timeout_ms=20_000)
+    partition = kafka.TopicPartition("__cluster_metadata", 0)
+    other.assign([partition])
+    other.seek(partition, 0)
+    values = [next(other).value for _ in range(end)]
+    other.close()
+    assert values == [bytes(m.value()) for m in messages[:end]]
+
+    refusals: list[object] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": agent.kafka})
+    producer.produce("__cluster_metadata", b"x", on_delivery=lambda error, message: refusals.append(error))
+    assert producer.flush(20) == 0
+    assert isinstance(refusals[0], confluent_kafka.KafkaError)
+    assert refusals[0].name() == "TOPIC_EXCEPTION"
+
+
+@pytest.mark.parametrize("text", ["", "host:", "host:x", "host:99999", ":1", "a:1,,b:2"])
+def test_bad_addresses_are_named(text: str) -> None:
+    with pytest.raises(ConfigError, match="not a host and port"):
+        parse_servers(text)
+
+
+def test_addresses_may_have_node_ids_brackets_and_no_port() -> None:
+    assert parse_servers("1@a:7,[::1]:8, b") == (("a", 7), ("::1", 8), ("b", 9092))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("security.protocol=SSL", "only PLAINTEXT"),
+        ("linger.ms=5", "unknown setting linger.ms"),
+        ("request.timeout.ms=soon", "not a number"),
+        ("client.id=x", "name the cluster"),
+    ],
+)
+def test_client_settings_that_cannot_work_are_refused(line: str, reason: str, tmp_path: Path) -> None:
+    file = tmp_path / "admin.properties"
+    file.write_text(line + "\n")
+    with pytest.raises(ConfigError, match=reason):
+        client_config("h:1" if "client.id" not in line else None, file)
+
+
+def test_a_server_that_answers_nonsense_or_nothing_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answers = [b"", b"\x7f\xff\xff\xff", b"\x00\x00\x00\x06" + b"\xff" * 6]
+
+        def serve() -> None:
+            for answer in answers:
+                connection, _ = server.accept()
+                connection.recv(1_000)
+                connection.sendall(answer)
+                connection.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        for expected in ("no server answered", "not a Kafka response", "response not understood"):
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+            assert main(["cluster", "cluster-id", "-b", address]) == 1
+            assert expected in capsys.readouterr().err
+        thread.join()
