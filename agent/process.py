@@ -17,6 +17,8 @@ from typing import Any, Self
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from agent.cluster.cluster import Cluster
+from agent.cluster.controller import Controller, ControllerTimes
+from agent.cluster.controller_metrics import ControllerMetrics
 from agent.cluster.follower import MetadataFollower
 from agent.cluster.membership import BrokerState, Identity, Membership
 from agent.dispatch import Dispatcher
@@ -69,6 +71,7 @@ class Agent:
         self._http = HttpServer(make_app(self, registry), settings.http_host, settings.http_port)
         self.kafka_port = 0
         self.cluster: Cluster | None = None
+        self._controller: Controller | None = None
         self._background: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -99,6 +102,9 @@ class Agent:
         await self._fetch.start()
         await self._produce.start()
         await self.cluster.start()
+        if "controller" in settings.process_roles.split(","):
+            self._controller = self._compose_controller(self.cluster)
+            self._controller.start()
         self._spawn(watch_loop_lag(self._clock, self._registry))
         self._spawn(keep_house(self._metastore, self._clock, self._rng))
         self._dispatcher.warm_up()
@@ -109,11 +115,13 @@ class Agent:
         """Drain and leave. Safe in any state, also after a failed start."""
         grace = self.settings.shutdown_grace_ms / 1000
         if self.cluster is not None:
-            self.cluster.membership.begin_shutdown()
+            await self.cluster.membership.controlled_shutdown()
             self._fetch.drain()
             await asyncio.gather(self._drain_produce(grace), self._listener.drain(grace))
             await self._groups.close()
             await self._produce.close()
+            if self._controller is not None:
+                await self._controller.stop()
             await self.cluster.stop()
             await self._fetch.close()
         for task in self._background:
@@ -204,6 +212,17 @@ class Agent:
             registry=self._registry,
         )
         return Cluster(self._metastore.cluster_id, self._metastore.commit_shards, follower, membership)
+
+    def _compose_controller(self, cluster: Cluster) -> Controller:
+        return Controller(
+            self._metastore,
+            cluster.follower,
+            ControllerTimes.of(self.settings),
+            node_id=lambda: cluster.node_id,
+            clock=self._clock,
+            rng=self._rng,
+            metrics=ControllerMetrics(self._clock, self._registry),
+        )
 
     def _compose_paths(self, cluster: Cluster) -> None:
         settings, clock, rng = self.settings, self._clock, self._rng

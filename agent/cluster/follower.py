@@ -3,19 +3,23 @@
 Place: poked by the feed (the head moved), asked by requests that meet an unknown name or id, and by
 every heartbeat.
 Invariant: `image` moves forward along the log, record by record, and is replaced whole; what it
-shows was durable before (C1). Each read begins with the record that was applied last: when that one
-is gone or another, the metastore was restored, and the image is built anew.
-If the process dies, the next one reads the log again.
+shows was durable before (C1). It starts from the newest snapshot. Each read begins with the record
+that was applied last: when that one is another, the metastore was restored, and when it is no longer
+kept, this agent was away for long; either way the image is built anew, from a snapshot.
+If the process dies, the next one reads snapshot and log again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from metastore.api import ClusterApi
 from metastore.log.image import MetadataImage
-from metastore.log.replay import apply
+from metastore.log.replay import ImageBuilder
+from metastore.log.snapshot import load_snapshot
+from storage.errors import CorruptError, TruncatedError
 
 logger = logging.getLogger(__name__)
 
@@ -23,10 +27,14 @@ PAGE_RECORDS = 10_000
 
 
 class MetadataFollower:
-    """Holds the newest image; many may ask it to catch up, one reads at a time."""
+    """Holds the newest image; many may ask it to catch up, one reads at a time.
+
+    `on_image` are told of every image that replaces another.
+    """
 
     def __init__(self, api: ClusterApi) -> None:
         self.image = MetadataImage()
+        self.on_image: list[Callable[[MetadataImage], None]] = []
         self._api = api
         self._last_record: bytes | None = None
         self._running: asyncio.Task[MetadataImage] | None = None
@@ -36,7 +44,7 @@ class MetadataFollower:
         """Follow the log at least to the head that it has now; the image there. One query when nothing changed.
 
         Callers that come while a read is under way share the next one: theirs must not be answered
-        with a log that was read before they asked. Errors as in metastore/api.py.
+        with a log that was read before they asked. Errors as in metastore/api.py and replay.apply.
         """
         return await asyncio.shield(self._next_read())
 
@@ -64,21 +72,45 @@ class MetadataFollower:
         return await self._read_to_head()
 
     async def _read_to_head(self) -> MetadataImage:
-        image, last = self.image, self._last_record
+        try:
+            image, last = await self._follow(self.image, self._last_record)
+        except (_AnotherLogError, TruncatedError) as error:
+            logger.warning("metadata image is built anew: image_offset=%d reason=%s", self.image.offset, error)
+            image, last = await self._follow(MetadataImage(), None)
+        changed = image.offset != self.image.offset or last != self._last_record
+        self.image, self._last_record = image, last
+        if changed:
+            for listener in self.on_image:
+                listener(image)
+        return image
+
+    async def _follow(self, image: MetadataImage, last: bytes | None) -> tuple[MetadataImage, bytes | None]:
+        """The image at the head, and the record just below it."""
+        if last is None:
+            image = await self._newest_snapshot()
+        builder = ImageBuilder(image)
         page_is_full = True
         while page_is_full:
-            records = await self._api.read_metadata(max(image.offset - 1, 0), PAGE_RECORDS)
+            records = await self._api.read_metadata(max(builder.offset - 1, 0), PAGE_RECORDS)
             page_is_full = len(records) == PAGE_RECORDS
-            if last is not None:
-                if not records or records[0] != last:
-                    logger.warning("metadata log is not the one followed so far: image_offset=%d", image.offset)
-                    image, last, page_is_full = MetadataImage(), None, True
-                    continue
-                records = records[1:]
+            if builder.offset:
+                if not records or last not in (None, records[0]):
+                    raise _AnotherLogError("metadata log is not the one followed so far")
+                last, records = records[0], records[1:]
             if records:
-                image, last = apply(image, records), records[-1]
-        self.image, self._last_record = image, last
-        return image
+                builder.add(records)
+                last = records[-1]
+        return (builder.finish() if builder.offset != image.offset else image), last
+
+    async def _newest_snapshot(self) -> MetadataImage:
+        snapshot = await self._api.newest_snapshot()
+        if snapshot is None:
+            return MetadataImage()
+        return await asyncio.to_thread(load_snapshot, snapshot.data)
+
+
+class _AnotherLogError(CorruptError):
+    """What was applied last is not in this log."""
 
 
 def _log_failure(task: asyncio.Task[MetadataImage]) -> None:

@@ -1,10 +1,14 @@
 """This agent's registration: node id, broker epoch, lease, and Kafka's broker states.
 
 Place: before the first request can be committed, then a heartbeat every broker.heartbeat.interval.ms.
-Invariant: unfenced only after the image holds every record up to the head that was read after the
-registration (lag 0 when the heartbeat is sent). The own deadline counts from before a heartbeat is
+Heartbeats go straight to the metastore, not to the active controller: each touches its own lease's row,
+Postgres orders them, and so an agent keeps its lease while no controller is active. Fencing others is
+the controller's (agent/cluster/controller.py).
+Invariant: unfenced only after the image holds the own registration and lags the head by no more than
+metadata.max.lag.records. Stopping drops out of routing first, and goes once every other live agent
+follows a log that says so. The own deadline counts from before a heartbeat is
 sent, so that this agent gives up its lease before anybody may take it. A stale epoch means: register
-again, as a new incarnation. If the process dies, its lease runs out and the others fence it.
+again, as a new incarnation. If the process dies, its lease runs out and the controller fences it.
 Source: KIP-631, broker registration, heartbeats and states.
 """
 
@@ -21,6 +25,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from agent.cluster.follower import MetadataFollower
 from metastore.api import ClusterApi
+from metastore.log.image import MetadataImage
 from metastore.values import AgentRegistration
 from storage.clock import Clock
 from storage.errors import FencedError, HeadraceError, InvalidError, OutcomeUnknownError, RetryableError
@@ -30,6 +35,8 @@ logger = logging.getLogger(__name__)
 REGISTRATION_TIMEOUT_SECONDS = 60.0
 """initial.broker.registration.timeout.ms: who cannot join within it gives up."""
 JOIN_RETRY_SECONDS = 0.5
+LEAVE_RETRY_SECONDS = 0.1
+SILENT_BEATS = 2
 _PASSING = (RetryableError, OutcomeUnknownError)
 """What a later heartbeat may put right; the calls are repeatable as they are."""
 
@@ -85,6 +92,14 @@ class Membership:
         self._lease_until = 0.0
         self._heartbeats: asyncio.Task[None] | None = None
         self._check_wanted = asyncio.Event()
+        self._may_go = asyncio.Event()
+        self._leaving: set[tuple[int, int]] = set()
+        follower.on_image.append(self._on_image)
+        self._lag = Gauge(
+            "headrace_metadata_lag_records",
+            "Records of the metadata log that this agent had not applied at its last heartbeat",
+            registry=registry,
+        )
         self._gauge = Gauge(
             "headrace_broker_state",
             "Broker state with Kafka's numbers: 0 not running, 1 starting, 2 recovery, 3 running, "
@@ -115,6 +130,25 @@ class Membership:
     def begin_shutdown(self) -> None:
         """Say that this agent is about to go; it keeps its lease, so that what it holds can still be committed."""
         self._become(BrokerState.PENDING_CONTROLLED_SHUTDOWN)
+        self.check_now()
+
+    async def controlled_shutdown(self) -> bool:
+        """Drop out of routing; True once every other live agent knows.
+
+        False when this agent is no member, or after SILENT_BEATS heartbeats: who was not heard within
+        them is silent itself.
+        """
+        self.begin_shutdown()
+        if self._heartbeats is None:
+            return False
+        timer = asyncio.ensure_future(self._clock.sleep(SILENT_BEATS * self._heartbeat_seconds))
+        told = asyncio.ensure_future(self._may_go.wait())
+        try:
+            await asyncio.wait((timer, told, self._heartbeats), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            told.cancel()
+        return self._may_go.is_set()
 
     async def stop(self) -> None:
         """Leave the cluster at once. Nothing can be committed under this registration afterwards."""
@@ -160,6 +194,8 @@ class Membership:
     def _pause_seconds(self) -> float:
         if self.state in (BrokerState.STARTING, BrokerState.RECOVERY):
             return JOIN_RETRY_SECONDS * (1 + self._rng.random())
+        if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN and not self._may_go.is_set():
+            return LEAVE_RETRY_SECONDS
         return self._heartbeat_seconds
 
     async def _step(self) -> None:
@@ -172,7 +208,9 @@ class Membership:
             await self._renew_lease()
         except FencedError as error:
             logger.warning("fenced: node_id=%d broker_epoch=%d error=%s", self.node_id, self.broker_epoch, error)
-            if self.state is not BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+            if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+                self._may_go.set()
+            else:
                 self._start_over()
         await self._follower.catch_up()
 
@@ -186,13 +224,28 @@ class Membership:
 
     async def _renew_lease(self) -> None:
         sent_at = self._clock.monotonic()
-        caught_up = self._follower.image.offset > self.broker_epoch
-        unfenced = await self._api.heartbeat(
-            self.node_id, self.broker_epoch, want_fence=not caught_up, session_timeout_ms=self._session_timeout_ms
+        offset = self._follower.image.offset
+        answer = await self._api.heartbeat(
+            self.node_id,
+            self.broker_epoch,
+            metadata_offset=offset,
+            want_fence=False,
+            want_shut_down=self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
+            session_timeout_ms=self._session_timeout_ms,
         )
-        self._lease_until = sent_at + self._session_timeout_ms / 1000
-        if unfenced and self.state is BrokerState.RECOVERY:
+        self._lag.set(answer.metadata_head - offset)
+        self._lease_until = 0.0 if answer.is_fenced else sent_at + self._session_timeout_ms / 1000
+        if not answer.is_fenced and self.state is BrokerState.RECOVERY:
             self._become(BrokerState.RUNNING)
+        if answer.should_shut_down:
+            self._may_go.set()
+
+    def _on_image(self, image: MetadataImage) -> None:
+        """Whoever leaves waits until the others know: say so at once, not at the next turn."""
+        leaving = {(agent.node_id, agent.broker_epoch) for agent in image.agents.values() if agent.leaving}
+        if not leaving <= self._leaving:
+            self.check_now()
+        self._leaving = leaving
 
     def _start_over(self) -> None:
         """The next step registers a new incarnation; its lost answers may be asked for again."""

@@ -14,25 +14,62 @@ import uuid
 from collections.abc import Sequence
 
 from metastore.keys import PARTITION_BITS
+from metastore.log.features import required_format
 from metastore.log.records import (
     TOPIC_RESOURCE,
+    AccessControlRecord,
     BrokerEndpoint,
+    BrokerFeature,
     ConfigRecord,
+    DelegationTokenRecord,
+    FailedReplicasRecord,
+    FeatureLevelRecord,
     MetadataRecord,
+    PartitionChangeRecord,
     PartitionRecord,
+    QuotaRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlRecord,
+    RemoveDelegationTokenRecord,
+    RemoveFeatureLevelRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
+    UserScramCredentialRecord,
     encode_record,
 )
 from metastore.postgres.statement import Pool, Statement
-from metastore.values import AgentRegistration, NewTopic, RegisteredAgent
-from storage.errors import AlreadyExistsError, FencedError, InvalidError
+from metastore.values import AgentRegistration, HeartbeatAnswer, Listener, NewTopic, RegisteredAgent
+from storage.errors import (
+    AlreadyExistsError,
+    FencedError,
+    InvalidError,
+    TruncatedError,
+    UnsupportedFeatureError,
+    WrongClusterError,
+)
 
 PLAINTEXT = 0
 """SecurityProtocol of an endpoint."""
+NO_CHANGE = -2
+"""Leader of a PartitionChangeRecord that says nothing about it."""
+_APPENDABLE = (
+    PartitionChangeRecord,
+    FeatureLevelRecord,
+    RemoveFeatureLevelRecord,
+    FailedReplicasRecord,
+    AccessControlRecord,
+    RemoveAccessControlRecord,
+    UserScramCredentialRecord,
+    RemoveUserScramCredentialRecord,
+    DelegationTokenRecord,
+    RemoveDelegationTokenRecord,
+    QuotaRecord,
+)
 
 _METADATA_HEAD = Statement("metadata_head", writes=False)
+_METADATA_LOG_START = Statement("metadata_log_start", writes=False)
+_APPEND_RECORDS = Statement("append_records", writes=True)
 _READ_METADATA = Statement("read_metadata", writes=False)
 _CREATE_TOPICS = Statement("create_topics", writes=True)
 _DELETE_TOPICS = Statement("delete_topics", writes=True)
@@ -47,10 +84,46 @@ async def metadata_head(pool: Pool) -> int:
     return int(head)
 
 
+async def metadata_log_start(pool: Pool) -> int:
+    """The lowest offset that is still kept."""
+    (start,) = await _METADATA_LOG_START.row(pool)
+    return int(start)
+
+
 async def read_metadata(pool: Pool, start_offset: int, limit: int) -> list[bytes]:
-    """Up to `limit` framed records from `start_offset` on."""
+    """Up to `limit` framed records from `start_offset` on; TruncatedError when they are no longer kept."""
     rows = await _READ_METADATA.rows(pool, start_offset=start_offset, record_count=limit)
-    return [record for (record,) in rows]
+    if rows and rows[0][0] != start_offset:
+        raise TruncatedError(
+            f"metadata log starts later: start from a snapshot: asked={start_offset} kept={rows[0][0]}"
+        )
+    return [record for _, record in rows]
+
+
+async def append_records(
+    pool: Pool, expected_head: int, records: Sequence[MetadataRecord], controller_epoch: int | None
+) -> bool:
+    """False when the head is not `expected_head`; InvalidError for a type that has an operation of its own."""
+    for record in records:
+        _refuse_unprojected(record)
+    changes = [record for record in records if isinstance(record, PartitionChangeRecord)]
+    features = [record for record in records if isinstance(record, FeatureLevelRecord | RemoveFeatureLevelRecord)]
+    levels = [record if isinstance(record, FeatureLevelRecord) else None for record in features]
+    (appended,) = await _APPEND_RECORDS.row(
+        pool,
+        controller_epoch=controller_epoch,
+        expected_head=expected_head,
+        records=[encode_record(record) for record in records],
+        format=required_format(records),
+        topic_ids=[change.topic_id for change in changes],
+        indexes=[change.partition_id for change in changes],
+        feature_names=[feature.name for feature in features],
+        feature_mins=[level and level.min_feature_level for level in levels],
+        feature_maxs=[level and level.max_feature_level for level in levels],
+    )
+    if appended is None:
+        raise FencedError(f"controller epoch is stale: controller_epoch={controller_epoch}")
+    return bool(appended)
 
 
 async def create_topics(pool: Pool, expected_head: int, topics: Sequence[NewTopic]) -> bool:
@@ -90,50 +163,93 @@ async def delete_topics(pool: Pool, expected_head: int, topic_ids: Sequence[uuid
 
 
 async def register_agent(pool: Pool, registration: AgentRegistration, session_timeout_ms: int) -> RegisteredAgent:
-    """AlreadyExistsError while the node id's holder may be alive: until a session timeout after its last contact."""
-    end_point = BrokerEndpoint(
-        name="PLAINTEXT", host=registration.host, port=registration.port, security_protocol=PLAINTEXT
-    )
-    record = RegisterBrokerRecord(
-        broker_id=0,  # put in by register_agent.sql, as is the epoch
-        incarnation_id=registration.incarnation_id,
-        broker_epoch=0,
-        end_points=(end_point,),
-        features=(),
-        rack=registration.rack,
-    )
-    granted, node_id, broker_epoch = await _REGISTER_AGENT.row(
+    """AlreadyExistsError while the node id's holder may be alive: until a session timeout after its last contact.
+
+    WrongClusterError and UnsupportedFeatureError as in metastore/api.py.
+    """
+    own = registration
+    refusal, detail, node_id, broker_epoch = await _REGISTER_AGENT.row(
         pool,
-        node_id=registration.node_id,
-        incarnation_id=registration.incarnation_id,
-        host=registration.host,
-        port=registration.port,
-        rack=registration.rack,
-        record=encode_record(record),
+        node_id=own.node_id,
+        incarnation_id=own.incarnation_id,
+        host=own.host,
+        port=own.port,
+        rack=own.rack,
+        record=encode_record(_register_record(own)),
         session_timeout_ms=session_timeout_ms,
+        cluster_id=own.cluster_id,
+        feature_names=list(own.features),
+        feature_mins=[levels.min_level for levels in own.features.values()],
+        feature_maxs=[levels.max_level for levels in own.features.values()],
     )
-    if not granted:
-        raise AlreadyExistsError(f"node id is in use by another incarnation: node_id={node_id}")
+    match refusal:
+        case "cluster":
+            raise WrongClusterError(f"this is another cluster: asked={own.cluster_id}")
+        case "feature":
+            raise UnsupportedFeatureError(f"the cluster uses a feature level that the agent lacks: feature={detail}")
+        case "node id":
+            raise AlreadyExistsError(f"node id is in use by another incarnation: node_id={node_id}")
     return RegisteredAgent(node_id, broker_epoch)
 
 
-async def heartbeat(pool: Pool, node_id: int, broker_epoch: int, *, want_fence: bool, session_timeout_ms: int) -> bool:
-    """Whether this agent is unfenced now; FencedError for a stale epoch."""
-    (unfenced,) = await _HEARTBEAT.row(
+async def heartbeat(
+    pool: Pool,
+    node_id: int,
+    broker_epoch: int,
+    *,
+    metadata_offset: int,
+    want_fence: bool,
+    want_shut_down: bool,
+    session_timeout_ms: int,
+    max_lag: int,
+) -> HeartbeatAnswer:
+    """FencedError for a stale epoch."""
+    row = await _HEARTBEAT.row(
         pool,
         node_id=node_id,
         broker_epoch=broker_epoch,
+        metadata_offset=metadata_offset,
         want_fence=want_fence,
+        want_shut_down=want_shut_down,
         session_timeout_ms=session_timeout_ms,
+        max_lag=max_lag,
     )
-    if unfenced is None:
+    if row[0] is None:
         raise FencedError(f"agent is not registered so: node_id={node_id} broker_epoch={broker_epoch}")
-    return bool(unfenced)
+    return HeartbeatAnswer(*row)
 
 
 async def unregister_agent(pool: Pool, node_id: int, broker_epoch: int) -> None:
     """Leave at once; nothing happens under a stale epoch."""
     await _UNREGISTER_AGENT.row(pool, node_id=node_id, broker_epoch=broker_epoch)
+
+
+def _refuse_unprojected(record: MetadataRecord) -> None:
+    """The tables would no longer say what the log says."""
+    moves_data = isinstance(record, PartitionChangeRecord) and (record.leader != NO_CHANGE or record.isr is not None)
+    if not isinstance(record, _APPENDABLE) or moves_data:
+        raise InvalidError(f"record cannot be appended by itself: record={record}")
+
+
+def _register_record(own: AgentRegistration) -> RegisterBrokerRecord:
+    """Broker id and epoch are put in by register_agent.sql."""
+    listeners = own.listeners or (Listener("PLAINTEXT", own.host, own.port, PLAINTEXT),)
+    if listeners[0][1:3] != (own.host, own.port):
+        raise InvalidError(f"the first listener is not the one for clients: listener={listeners[0]} host={own.host}")
+    return RegisterBrokerRecord(
+        broker_id=0,
+        incarnation_id=own.incarnation_id,
+        broker_epoch=0,
+        end_points=tuple(
+            BrokerEndpoint(name=name, host=host, port=port, security_protocol=protocol)
+            for name, host, port, protocol in listeners
+        ),
+        features=tuple(
+            BrokerFeature(name=name, min_version=levels.min_level, max_version=levels.max_level)
+            for name, levels in own.features.items()
+        ),
+        rack=own.rack,
+    )
 
 
 def _topic_records(topic: NewTopic) -> list[MetadataRecord]:

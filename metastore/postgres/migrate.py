@@ -19,7 +19,9 @@ from typing import Any
 
 import psycopg
 
+from metastore.log.records import FeatureLevelRecord, encode_record
 from metastore.postgres.errors import translated
+from metastore.values import METADATA_FORMAT, SUPPORTED_FEATURES
 from storage.errors import InvalidError
 
 MIGRATIONS = resources.files("migrations")
@@ -157,7 +159,16 @@ def _create_cluster(connection: Connection, commit_shards: int, cluster_id: str 
         "INSERT INTO cluster (cluster_id, incarnation_id, commit_shards) VALUES (%s, %s, %s)",
         (cluster_id or new_cluster_id(drawn[0]), drawn[1], commit_shards),
     )
-    connection.execute("INSERT INTO metadata_head (next_offset) VALUES (0)")
+    connection.execute("INSERT INTO metadata_head (next_offset) VALUES (1)")
+    newest = SUPPORTED_FEATURES[METADATA_FORMAT]
+    record = FeatureLevelRecord(
+        name=METADATA_FORMAT, min_feature_level=newest.min_level, max_feature_level=newest.max_level
+    )
+    connection.execute(
+        "INSERT INTO metadata_log (record_offset, record, appended_at) VALUES (0, %s, clock_timestamp())",
+        (encode_record(record),),
+    )
+    connection.execute("INSERT INTO features (name, min_level, max_level) VALUES (%s, %s, %s)", (record.name, *newest))
     connection.execute(
         "INSERT INTO commit_shards (shard, seq) SELECT shard, 0 FROM generate_series(0, %s - 1) AS shard",
         (commit_shards,),

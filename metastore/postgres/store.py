@@ -13,23 +13,29 @@ from typing import Self
 
 from config.settings import Settings
 from metastore.log.image import MetadataImage
-from metastore.log.replay import apply
-from metastore.postgres import cluster, commit, extents, feed, groups, producer_ids
+from metastore.log.records import MetadataRecord
+from metastore.log.replay import ImageBuilder
+from metastore.log.snapshot import load_snapshot
+from metastore.postgres import cluster, commit, controller, extents, feed, groups, producer_ids
 from metastore.postgres.migrate import MIGRATIONS, sql_files
 from metastore.postgres.pool import open_pool
 from metastore.postgres.statement import Pool, Statement
 from metastore.values import (
     AgentRegistration,
     CommittedOffset,
+    ControllerLease,
     ExtentQuery,
     FeedPage,
     FileAnswer,
     FileCommit,
+    HeartbeatAnswer,
     NewTopic,
     OffsetAnswer,
     OffsetQuery,
     PartitionExtents,
     RegisteredAgent,
+    SnapshotState,
+    StoredSnapshot,
 )
 from storage.errors import InvalidError
 
@@ -67,10 +73,11 @@ class PostgresMetastore:
 
     async def load_image(self) -> MetadataImage:
         """The cluster as of the log's head, for tools; an agent follows the log instead."""
-        image = MetadataImage()
-        while records := await self.read_metadata(image.offset):
-            image = apply(image, records)
-        return image
+        newest = await self.newest_snapshot()
+        builder = ImageBuilder(MetadataImage() if newest is None else load_snapshot(newest.data))
+        while records := await self.read_metadata(builder.offset):
+            builder.add(records)
+        return builder.finish()
 
     # -- the commit
 
@@ -119,6 +126,14 @@ class PostgresMetastore:
     async def read_metadata(self, start_offset: int, limit: int = 10_000) -> list[bytes]:
         return await cluster.read_metadata(self.pool, start_offset, limit)
 
+    async def metadata_log_start(self) -> int:
+        return await cluster.metadata_log_start(self.pool)
+
+    async def append_records(
+        self, expected_head: int, records: Sequence[MetadataRecord], *, controller_epoch: int | None = None
+    ) -> bool:
+        return await cluster.append_records(self.pool, expected_head, records, controller_epoch)
+
     async def create_topics(self, expected_head: int, topics: Sequence[NewTopic]) -> bool:
         return await cluster.create_topics(self.pool, expected_head, topics)
 
@@ -128,13 +143,57 @@ class PostgresMetastore:
     async def register_agent(self, registration: AgentRegistration) -> RegisteredAgent:
         return await cluster.register_agent(self.pool, registration, self.settings.broker_session_timeout_ms)
 
-    async def heartbeat(self, node_id: int, broker_epoch: int, *, want_fence: bool, session_timeout_ms: int) -> bool:
+    async def heartbeat(
+        self,
+        node_id: int,
+        broker_epoch: int,
+        *,
+        metadata_offset: int,
+        want_fence: bool,
+        want_shut_down: bool = False,
+        session_timeout_ms: int,
+    ) -> HeartbeatAnswer:
         return await cluster.heartbeat(
-            self.pool, node_id, broker_epoch, want_fence=want_fence, session_timeout_ms=session_timeout_ms
+            self.pool,
+            node_id,
+            broker_epoch,
+            metadata_offset=metadata_offset,
+            want_fence=want_fence,
+            want_shut_down=want_shut_down,
+            session_timeout_ms=session_timeout_ms,
+            max_lag=self.settings.metadata_max_lag_records,
         )
 
     async def unregister_agent(self, node_id: int, broker_epoch: int) -> None:
         await cluster.unregister_agent(self.pool, node_id, broker_epoch)
+
+    # -- the active controller
+
+    async def newest_snapshot(self) -> StoredSnapshot | None:
+        return await controller.newest_snapshot(self.pool)
+
+    async def hold_controller_lease(
+        self, controller_id: int, incarnation_id: uuid.UUID, lease_ms: int
+    ) -> ControllerLease:
+        return await controller.hold_controller_lease(self.pool, controller_id, incarnation_id, lease_ms)
+
+    async def describe_controller(self) -> ControllerLease | None:
+        return await controller.describe_controller(self.pool)
+
+    async def resign_controller(self, controller_epoch: int) -> None:
+        await controller.resign_controller(self.pool, controller_epoch)
+
+    async def fence_silent_agents(self, controller_epoch: int, *, session_timeout_ms: int) -> list[int]:
+        return await controller.fence_silent_agents(self.pool, controller_epoch, session_timeout_ms)
+
+    async def snapshot_state(self) -> SnapshotState:
+        return await controller.snapshot_state(self.pool)
+
+    async def save_snapshot(self, controller_epoch: int, snapshot: StoredSnapshot) -> None:
+        await controller.save_snapshot(self.pool, controller_epoch, snapshot)
+
+    async def truncate_metadata(self, controller_epoch: int, limit: int) -> int:
+        return await controller.truncate_metadata(self.pool, controller_epoch, limit)
 
     # -- consumer groups
 

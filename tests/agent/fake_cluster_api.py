@@ -2,8 +2,9 @@
 
 Fault model: `fail_before[operation]` are raised before the operation does anything, one per call;
 `fail_after[operation]` after it was done, so its answer is lost. `before_append` runs just before a
-compare-and-append looks at the head: another agent that is quicker. Time is the test's clock. A lease
-runs out as in metastore/api.py: whoever heartbeats next fences everybody who was silent too long.
+compare-and-append looks at the head: another agent that is quicker. Time is the test's clock. Leases
+run out as in metastore/api.py; the active controller fences, and `controller_epoch` fences its calls.
+`truncate` drops the log's beginning; its records keep their offsets.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from metastore.log.records import (
     BrokerEndpoint,
     ConfigRecord,
+    ControlledShutdownRecord,
     FenceBrokerRecord,
     MetadataRecord,
     PartitionRecord,
@@ -27,11 +29,21 @@ from metastore.log.records import (
     UnregisterBrokerRecord,
     encode_record,
 )
-from metastore.values import AgentRegistration, NewTopic, RegisteredAgent
-from storage.errors import FencedError, HeadraceError, InvalidError
+from metastore.values import (
+    AgentRegistration,
+    ControllerLease,
+    HeartbeatAnswer,
+    NewTopic,
+    RegisteredAgent,
+    SnapshotState,
+    StoredSnapshot,
+)
+from storage.errors import FencedError, HeadraceError, InvalidError, TruncatedError
 from tests.manual_clock import ManualClock
 
 FIRST_LEASED_NODE_ID = 1_000
+MAX_LAG = 100
+NOBODY = ControllerLease(-1, 0, is_own=False)
 
 
 @dataclass
@@ -41,6 +53,8 @@ class _Agent:
     fenced: bool
     last_contact: float
     timeout: float = 18.0
+    offset: int = 0
+    leaving_offset: int | None = None
 
 
 @dataclass
@@ -55,6 +69,12 @@ class FakeClusterApi:
     before_append: Callable[[], None] | None = None
     agents: dict[int, _Agent] = field(default_factory=dict)
     next_producer_id: int = 0
+    log_start: int = 0
+    snapshots: list[StoredSnapshot] = field(default_factory=list)
+    snapshot_at: float = 1000.0
+    controller: ControllerLease = NOBODY
+    controller_incarnation: uuid.UUID | None = None
+    controller_until: float = 0.0
     latency: float = 0.0
     """Seconds of the test's clock that each call takes, before anything is done."""
 
@@ -75,7 +95,12 @@ class FakeClusterApi:
         registration = AgentRegistration(node_id, uuid.uuid4(), f"{host}-{node_id}", 9092, rack)
         epoch = self._append_registration(node_id, registration)
         self.append(UnfenceBrokerRecord(broker_id=node_id, broker_epoch=epoch))
-        self.agents[node_id] = _Agent(registration, epoch, False, float("inf"))
+        self.agents[node_id] = _Agent(registration, epoch, False, float("inf"), offset=2**62)
+
+    def truncate(self, start: int) -> None:
+        """Forget the records below `start`."""
+        self.log_start = start
+        self.log[:start] = [b""] * start
 
     # -- ClusterApi
 
@@ -83,9 +108,30 @@ class FakeClusterApi:
         await self._begin("metadata_head")
         return len(self.log)
 
+    async def metadata_log_start(self) -> int:
+        return self.log_start
+
     async def read_metadata(self, start_offset: int, limit: int = 10_000) -> list[bytes]:
         await self._begin("read_metadata")
+        if start_offset < self.log_start:
+            raise TruncatedError(f"log starts later: asked={start_offset} kept={self.log_start}")
         return self.log[start_offset : start_offset + limit]
+
+    async def newest_snapshot(self) -> StoredSnapshot | None:
+        await asyncio.sleep(0)
+        return self.snapshots[-1] if self.snapshots else None
+
+    async def append_records(
+        self, expected_head: int, records: Sequence[MetadataRecord], *, controller_epoch: int | None = None
+    ) -> bool:
+        await self._begin("append_records")
+        if controller_epoch is not None:
+            self._require_controller(controller_epoch)
+        if not self._compare(expected_head):
+            return False
+        self.append(*records)
+        self._end("append_records")
+        return True
 
     async def create_topics(self, expected_head: int, topics: Sequence[NewTopic]) -> bool:
         await self._begin("create_topics")
@@ -120,24 +166,99 @@ class FakeClusterApi:
         self._end("register_agent")
         return RegisteredAgent(node_id, epoch)
 
-    async def heartbeat(self, node_id: int, broker_epoch: int, *, want_fence: bool, session_timeout_ms: int) -> bool:
+    async def heartbeat(
+        self,
+        node_id: int,
+        broker_epoch: int,
+        *,
+        metadata_offset: int,
+        want_fence: bool,
+        want_shut_down: bool = False,
+        session_timeout_ms: int,
+    ) -> HeartbeatAnswer:
         await self._begin("heartbeat")
         agent = self.agents.get(node_id)
         if agent is None or agent.epoch != broker_epoch:
             raise FencedError(f"stale broker epoch: node_id={node_id} broker_epoch={broker_epoch}")
         agent.last_contact, agent.timeout = self.clock.monotonic(), session_timeout_ms / 1000
-        for other_id, other in self.agents.items():
-            if self.clock.monotonic() >= other.last_contact + other.timeout:
-                self._set_fenced(other_id, True)
-        self._set_fenced(node_id, want_fence)
+        agent.offset = metadata_offset
+        is_caught_up = broker_epoch < metadata_offset <= len(self.log) and len(self.log) - metadata_offset <= MAX_LAG
+        others = [a for n, a in self.agents.items() if n != node_id and not a.fenced and a.leaving_offset is None]
+        if want_shut_down and others and not agent.fenced and agent.leaving_offset is None:
+            agent.leaving_offset = len(self.log)
+            self.append(ControlledShutdownRecord(broker_id=node_id, broker_epoch=broker_epoch))
+        elif want_fence or (is_caught_up and not want_shut_down):
+            self._set_fenced(node_id, want_fence)
         self._end("heartbeat")
-        return not agent.fenced
+        leaving = agent.leaving_offset
+        waits = leaving is not None and any(other.offset <= leaving for other in others)
+        return HeartbeatAnswer(
+            is_caught_up=is_caught_up,
+            is_fenced=agent.fenced,
+            should_shut_down=want_shut_down and (agent.fenced or not waits),
+            metadata_head=len(self.log),
+            controller_id=self.controller.controller_id,
+        )
 
     async def unregister_agent(self, node_id: int, broker_epoch: int) -> None:
         await self._begin("unregister_agent")
         if node_id in self.agents and self.agents[node_id].epoch == broker_epoch:
             del self.agents[node_id]
             self.append(UnregisterBrokerRecord(broker_id=node_id, broker_epoch=broker_epoch))
+
+    # -- ControllerApi
+
+    async def hold_controller_lease(
+        self, controller_id: int, incarnation_id: uuid.UUID, lease_ms: int
+    ) -> ControllerLease:
+        await self._begin("hold_controller_lease")
+        now = self.clock.monotonic()
+        if self.controller_incarnation != incarnation_id and now >= self.controller_until:
+            self.controller_incarnation = incarnation_id
+            self.controller = ControllerLease(controller_id, self.controller.controller_epoch + 1, is_own=False)
+        is_own = self.controller_incarnation == incarnation_id
+        if is_own:
+            self.controller_until = now + lease_ms / 1000
+        self._end("hold_controller_lease")
+        return self.controller._replace(is_own=is_own)
+
+    async def describe_controller(self) -> ControllerLease | None:
+        return self.controller if self.clock.monotonic() < self.controller_until else None
+
+    async def resign_controller(self, controller_epoch: int) -> None:
+        await self._begin("resign_controller")
+        if controller_epoch == self.controller.controller_epoch:
+            self.controller_until = 0.0
+
+    async def fence_silent_agents(self, controller_epoch: int, *, session_timeout_ms: int) -> list[int]:
+        await self._begin("fence_silent_agents")
+        self._require_controller(controller_epoch)
+        silent = [
+            node_id
+            for node_id, agent in self.agents.items()
+            if not agent.fenced and self.clock.monotonic() >= agent.last_contact + session_timeout_ms / 1000
+        ]
+        for node_id in silent:
+            self._set_fenced(node_id, True)
+        return silent
+
+    async def snapshot_state(self) -> SnapshotState:
+        end = self.snapshots[-1].end_offset if self.snapshots else 0
+        age = self.clock.monotonic() - self.snapshot_at
+        return SnapshotState(end, int(age * 1000), len(self.log) - end, sum(map(len, self.log[end:])))
+
+    async def save_snapshot(self, controller_epoch: int, snapshot: StoredSnapshot) -> None:
+        await self._begin("save_snapshot")
+        self._require_controller(controller_epoch)
+        self.snapshots = [*self.snapshots, snapshot][-2:]
+        self.snapshot_at = self.clock.monotonic()
+
+    async def truncate_metadata(self, controller_epoch: int, limit: int) -> int:
+        self._require_controller(controller_epoch)
+        keep_from = self.snapshots[0].end_offset - 1 if len(self.snapshots) == 2 else 0
+        dropped = min(max(keep_from - self.log_start, 0), limit)
+        self.truncate(self.log_start + dropped)
+        return dropped
 
     # -- the part of CommitApi that hands out producer ids
 
@@ -167,6 +288,10 @@ class FakeClusterApi:
             racer, self.before_append = self.before_append, None
             racer()
         return expected_head == len(self.log)
+
+    def _require_controller(self, controller_epoch: int) -> None:
+        if controller_epoch != self.controller.controller_epoch:
+            raise FencedError(f"stale controller epoch: controller_epoch={controller_epoch}")
 
     def _append_topic(self, topic: NewTopic) -> None:
         count = topic.partition_count

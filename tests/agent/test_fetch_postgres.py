@@ -33,7 +33,10 @@ class PostgresWorld(World):
     async def begin(self) -> None:
         registration = AgentRegistration(None, uuid.uuid4(), "localhost", 9092, None)
         self.node_id, self.broker_epoch = await self.postgres.register_agent(registration)
-        await self.postgres.heartbeat(self.node_id, self.broker_epoch, want_fence=False, session_timeout_ms=60_000)
+        head = await self.postgres.metadata_head()
+        await self.postgres.heartbeat(
+            self.node_id, self.broker_epoch, metadata_offset=head, want_fence=False, session_timeout_ms=60_000
+        )
         await self.service.start()
 
     async def topic(self, name: str, partitions: int) -> list[int]:

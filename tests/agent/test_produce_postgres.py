@@ -13,6 +13,7 @@ from storage.file_id import object_key
 from storage.objects.store import ByteRange
 from tests.agent.produce_world import Answer, ProduceWorld
 from tests.manual_clock import ManualClock
+from tests.metastore.sessions import beat
 from tests.storage.batches import plain_batch
 
 TOPIC_ID = uuid.UUID(int=77)
@@ -27,7 +28,7 @@ async def _agents(metastore: PostgresMetastore, count: int) -> list[ProduceWorld
     for number, world in enumerate(worlds):
         registration = AgentRegistration(number, uuid.UUID(int=number + 1), "127.0.0.1", 9092, None)
         agent = await metastore.register_agent(registration)
-        assert await metastore.heartbeat(*agent, want_fence=False, session_timeout_ms=60_000)
+        assert not (await beat(metastore, agent)).is_fenced
         world.view.node_id, world.view.broker_epoch = agent
         world.view.image = world.view.head = await metastore.load_image()
         world.store, world.metastore = worlds[0].bucket, metastore
@@ -67,7 +68,7 @@ async def test_a_fenced_agent_goes_on_under_a_new_epoch(metastore: PostgresMetas
     assert not sent.done()
     registration = AgentRegistration(world.view.node_id, uuid.UUID(int=99), "127.0.0.1", 9092, None)
     agent = await metastore.register_agent(registration)
-    assert await metastore.heartbeat(*agent, want_fence=False, session_timeout_ms=60_000)
+    assert not (await beat(metastore, agent)).is_fenced
     world.view.broker_epoch = agent.broker_epoch
     assert await world.clock.run(sent) == {("t", 1): Answer("none", 0, -1, -1, None)}
     await world.pipeline.close()

@@ -12,7 +12,7 @@ import psycopg
 
 from metastore.log.image import MetadataImage
 from metastore.postgres.store import PostgresMetastore
-from metastore.values import AgentRegistration, NewTopic, RegisteredAgent
+from metastore.values import AgentRegistration, HeartbeatAnswer, NewTopic, RegisteredAgent
 
 Session = psycopg.AsyncConnection[tuple[Any, ...]]
 
@@ -85,5 +85,24 @@ def new_agent(node_id: int | None = None, **other: Any) -> AgentRegistration:
 async def join(store: PostgresMetastore, node_id: int | None = None) -> RegisteredAgent:
     """Register and unfence an agent."""
     agent = await store.register_agent(new_agent(node_id))
-    assert await store.heartbeat(*agent, want_fence=False, session_timeout_ms=18_000)
+    assert not (await beat(store, agent)).is_fenced
     return agent
+
+
+async def beat(
+    store: PostgresMetastore, agent: RegisteredAgent, *, want_fence: bool = False, want_shut_down: bool = False
+) -> HeartbeatAnswer:
+    """The heartbeat of an agent that has applied the whole log."""
+    return await store.heartbeat(
+        *agent,
+        metadata_offset=await store.metadata_head(),
+        want_fence=want_fence,
+        want_shut_down=want_shut_down,
+        session_timeout_ms=18_000,
+    )
+
+
+async def fence(store: PostgresMetastore, session_timeout_ms: int) -> list[int]:
+    """What the active controller does each turn; the node ids that it fenced."""
+    lease = await store.hold_controller_lease(0, uuid.UUID(int=1), 1)
+    return await store.fence_silent_agents(lease.controller_epoch, session_timeout_ms=session_timeout_ms)

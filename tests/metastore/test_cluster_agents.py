@@ -18,14 +18,17 @@ from metastore.log.records import (
 from metastore.postgres.store import PostgresMetastore
 from metastore.values import RegisteredAgent
 from storage.errors import AlreadyExistsError, FencedError
-from tests.metastore.sessions import create, join, move_time, new_agent, new_topic, session, waiting
+from tests.metastore.sessions import beat, create, fence, join, move_time, new_agent, new_topic, session, waiting
 
 SESSION_MS = 18_000
 PassTime = Callable[[float], Awaitable[None]]
 
 
 async def _beat(store: PostgresMetastore, agent: RegisteredAgent, *, want_fence: bool = False) -> bool:
-    return await store.heartbeat(*agent, want_fence=want_fence, session_timeout_ms=SESSION_MS)
+    """Whether the agent is unfenced after its heartbeat and, as it were, the active controller's next turn."""
+    answer = await beat(store, agent, want_fence=want_fence)
+    await fence(store, SESSION_MS)
+    return not answer.is_fenced
 
 
 async def _live(store: PostgresMetastore) -> list[int]:
@@ -258,10 +261,10 @@ async def test_after_a_restart_of_postgres_nobody_is_fenced_for_a_session_timeou
     async with session(metastore_url) as raw:
         await raw.execute("UPDATE lease_watch SET resumed_at = '-infinity'")
         await raw.execute("UPDATE agent_leases SET last_contact_at = '-infinity' WHERE node_id = %s", (silent.node_id,))
-        await metastore.heartbeat(*heard, want_fence=False, session_timeout_ms=week_ms)
+        await fence(metastore, week_ms)
         assert await _live(metastore) == [silent.node_id, heard.node_id]
 
         await move_time(raw, 8 * 86_400)
         await raw.execute("UPDATE agent_leases SET last_contact_at = wall_time() WHERE node_id = %s", (heard.node_id,))
-        await metastore.heartbeat(*heard, want_fence=False, session_timeout_ms=week_ms)
+        await fence(metastore, week_ms)
     assert await _live(metastore) == [heard.node_id]

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import random
-from dataclasses import astuple
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from metastore.log.image import MetadataImage
-from metastore.log.records import FenceBrokerRecord, UnfenceBrokerRecord, UnregisterBrokerRecord, encode_record
+from metastore.log.image import AgentImage, MetadataImage, TopicImage
+from metastore.log.records import (
+    ControlledShutdownRecord,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    RemoveFeatureLevelRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+    encode_record,
+)
 from metastore.log.replay import apply
 from metastore.postgres.store import PostgresMetastore
+from metastore.values import SUPPORTED_FEATURES, FeatureRange, RegisteredAgent
 from storage.errors import FencedError
-from tests.metastore.sessions import Session, create, delete, new_agent, new_topic, rows, session
+from tests.metastore.sessions import Session, beat, create, delete, new_agent, new_topic, rows, session
 
 
 async def _projection(raw: Session) -> dict[str, Any]:
@@ -27,8 +36,11 @@ async def _projection(raw: Session) -> dict[str, Any]:
         "heads": await rows(raw, "SELECT partition_key FROM partition_heads ORDER BY 1"),
         "configs": await rows(raw, "SELECT resource_type, resource_name, name, value FROM configs ORDER BY 1, 2, 3"),
         "agents": await rows(
-            raw, "SELECT node_id, broker_epoch, incarnation_id, host, port, rack, fenced FROM agents ORDER BY 1"
+            raw,
+            "SELECT node_id, broker_epoch, incarnation_id, host, port, rack, fenced, leaving_offset IS NOT NULL"
+            " FROM agents ORDER BY 1",
         ),
+        "features": await rows(raw, "SELECT name, min_level, max_level FROM features ORDER BY 1"),
         "leases": await rows(raw, "SELECT node_id FROM agent_leases ORDER BY 1"),
     }
 
@@ -37,18 +49,37 @@ def _shown(image: MetadataImage) -> dict[str, Any]:
     topics = sorted(image.topics_by_number.values(), key=lambda topic: topic.topic_number)
     keys = [(topic.key(index), epoch) for topic in topics for index, epoch in enumerate(topic.leader_epochs)]
     return {
-        "topics": [astuple(topic)[:5] for topic in topics],
+        "topics": [_shown_topic(topic) for topic in topics],
         "partitions": keys,
         "heads": [(key,) for key, _ in keys],
         "configs": sorted((*resource, *pair) for resource, pairs in image.configs.items() for pair in pairs.items()),
-        "agents": [astuple(image.agents[node_id]) for node_id in sorted(image.agents)],
+        "agents": [_shown_agent(image.agents[node_id]) for node_id in sorted(image.agents)],
+        "features": sorted((name, *levels) for name, levels in image.features.items()),
         "leases": [(node_id,) for node_id in sorted(image.agents)],
     }
 
 
+def _shown_topic(topic: TopicImage) -> tuple[Any, ...]:
+    counts = (topic.initial_partition_count, topic.undeleted_partition_count)
+    return (topic.topic_id, topic.topic_number, topic.name, *counts)
+
+
+def _shown_agent(agent: AgentImage) -> tuple[Any, ...]:
+    return (
+        agent.node_id,
+        agent.broker_epoch,
+        agent.incarnation_id,
+        agent.host,
+        agent.port,
+        agent.rack,
+        agent.fenced,
+        agent.leaving,
+    )
+
+
 async def _step(store: PostgresMetastore, image: MetadataImage, rng: random.Random, number: int) -> None:
     agents = [(agent.node_id, agent.broker_epoch) for agent in image.agents.values()]
-    match rng.choice(("create", "create", "delete", "register", "beat", "beat", "unregister")):
+    match rng.choice(("create", "create", "delete", "register", "beat", "beat", "leave", "level", "unregister")):
         case "create":
             topics = [new_topic(f"t{number}-{i}", rng.randint(1, 9), a=str(i)) for i in range(rng.randint(1, 3))]
             await create(store, *topics)
@@ -57,17 +88,23 @@ async def _step(store: PostgresMetastore, image: MetadataImage, rng: random.Rand
                 store, *rng.sample(sorted(image.topics_by_id), rng.randint(1, min(2, len(image.topics_by_id))))
             )
         case "register":
-            await store.register_agent(new_agent(rack=rng.choice((None, "a"))))
+            features = {"f": FeatureRange(1, 3), **SUPPORTED_FEATURES}
+            await store.register_agent(replace(new_agent(rack=rng.choice((None, "a"))), features=features))
         case "beat" if agents:
             want_fence = rng.random() < 0.4
-            assert want_fence != await store.heartbeat(
-                *rng.choice(agents), want_fence=want_fence, session_timeout_ms=18_000
-            )
+            answer = await beat(store, RegisteredAgent(*rng.choice(agents)), want_fence=want_fence)
+            assert not answer.is_fenced or want_fence or any(agent.leaving for agent in image.agents.values())
+        case "leave" if agents:
+            await beat(store, RegisteredAgent(*rng.choice(agents)), want_shut_down=True)
+        case "level":
+            level = FeatureLevelRecord(name="f", min_feature_level=1, max_feature_level=rng.randint(1, 3))
+            record = rng.choice((level, RemoveFeatureLevelRecord(name="f")))
+            assert await store.append_records(image.offset, [record])
         case "unregister" if agents:
             gone = rng.choice(agents)
             await store.unregister_agent(*gone)
             with pytest.raises(FencedError):
-                await store.heartbeat(*gone, want_fence=False, session_timeout_ms=18_000)
+                await beat(store, RegisteredAgent(*gone))
 
 
 @pytest.mark.requirement("C1", "C8")
@@ -86,7 +123,9 @@ async def test_tables_and_image_agree_after_every_step(
     assert await metastore.load_image() == followed, "whoever was away ends with the same image"
 
 
-@pytest.mark.parametrize("record", [UnregisterBrokerRecord, FenceBrokerRecord, UnfenceBrokerRecord])
+@pytest.mark.parametrize(
+    "record", [UnregisterBrokerRecord, FenceBrokerRecord, UnfenceBrokerRecord, ControlledShutdownRecord]
+)
 async def test_records_that_sql_makes_are_the_encoders_own(metastore_url: str, record: Any) -> None:
     async with session(metastore_url) as raw:
         for node_id, epoch in ((0, 0), (1, 300), (2**31 - 1, 2**63 - 1)):

@@ -26,20 +26,23 @@ from storage.errors import AlreadyExistsError, InvalidError
 from storage.file_id import born_ms, new_file_id
 from tests.metastore.sessions import create, delete, join, new_topic, rows, session, waiting
 
+NEW_LOG = 1
+"""The head of a new cluster's log: it begins with its metadata.format."""
+
 
 @pytest.mark.requirement("C8")
 async def test_a_topic_is_its_records_and_its_projection(metastore: PostgresMetastore, metastore_url: str) -> None:
     orders = new_topic("orders", 3, **{"max.message.bytes": "100"})
     image = await create(metastore, new_topic("other"), orders)
 
-    records = [decode_record(data) for data in await metastore.read_metadata(0)]
+    records = [decode_record(data) for data in await metastore.read_metadata(NEW_LOG)]
     assert [type(record) for record in records] == [
         *(TopicRecord, PartitionRecord),
         *(TopicRecord, PartitionRecord, PartitionRecord, PartitionRecord, ConfigRecord),
     ]
     topic = image.topics_by_id[orders.topic_id]
     assert topic is image.topics_by_name["orders"]
-    assert (topic.topic_number, topic.initial_partition_count, topic.undeleted_partition_count) == (2, 3, 3)
+    assert (topic.topic_number, topic.initial_partition_count, topic.undeleted_partition_count) == (NEW_LOG + 2, 3, 3)
     assert topic.leader_epochs == (0, 0, 0)
     assert image.topic_configs("orders") == {"max.message.bytes": "100"}
     async with session(metastore_url) as raw:
@@ -50,9 +53,9 @@ async def test_a_topic_is_its_records_and_its_projection(metastore: PostgresMeta
 async def test_the_log_is_read_in_pages_without_gaps(metastore: PostgresMetastore) -> None:
     await create(metastore, new_topic("wide", 25))
     whole = await metastore.read_metadata(0)
-    assert len(whole) == await metastore.metadata_head() == 26
-    assert [record for start in range(0, 26, 4) for record in await metastore.read_metadata(start, 4)] == whole
-    assert await metastore.read_metadata(26) == []
+    assert len(whole) == await metastore.metadata_head() == NEW_LOG + 26
+    assert [record for start in range(0, len(whole), 4) for record in await metastore.read_metadata(start, 4)] == whole
+    assert await metastore.read_metadata(len(whole)) == []
 
 
 async def test_another_head_than_expected_changes_nothing(metastore: PostgresMetastore) -> None:
@@ -68,14 +71,14 @@ async def test_of_two_who_append_at_one_head_one_wins_and_the_other_appends_afte
 ) -> None:
     async with session(metastore_url) as gate, gate.transaction():
         await gate.execute("SELECT lock_metadata_head()")
-        first = asyncio.create_task(metastore.create_topics(0, [new_topic("same", 2)]))
-        second = asyncio.create_task(metastore.create_topics(0, [new_topic("same", 3)]))
+        first = asyncio.create_task(metastore.create_topics(NEW_LOG, [new_topic("same", 2)]))
+        second = asyncio.create_task(metastore.create_topics(NEW_LOG, [new_topic("same", 3)]))
         async with session(metastore_url) as observer:
             await waiting(observer, 2)
     assert sorted(await asyncio.gather(first, second)) == [False, True]
 
     image = await metastore.load_image()
-    assert len(image.topics_by_name["same"].leader_epochs) == image.offset - 1
+    assert len(image.topics_by_name["same"].leader_epochs) == image.offset - NEW_LOG - 1
     with pytest.raises(AlreadyExistsError, match="same"):
         await metastore.create_topics(image.offset, [new_topic("same")])
     assert await metastore.load_image() == image
@@ -102,7 +105,7 @@ async def test_nothing_uncommitted_is_visible(metastore: PostgresMetastore, meta
 async def test_an_impossible_partition_count_is_refused(metastore: PostgresMetastore, count: int) -> None:
     with pytest.raises(InvalidError, match="partition count"):
         await metastore.create_topics(0, [new_topic("odd", count)])
-    assert await metastore.metadata_head() == 0
+    assert await metastore.metadata_head() == NEW_LOG
 
 
 async def test_deleting_what_is_not_there_changes_nothing(metastore: PostgresMetastore) -> None:

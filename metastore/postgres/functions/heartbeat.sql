@@ -1,63 +1,92 @@
--- Renew an agent's lease, fence or unfence it as it wants, and fence everybody whose lease ran out.
--- Answers whether the agent is unfenced; NULL when (node id, broker epoch) is not registered.
+-- Renew an agent's lease and note its image's offset; fence or unfence it, or begin its controlled
+-- shutdown, as it wants and may. All answers are NULL when (node id, broker epoch) is not registered.
+-- Fencing the silent is the controller's (fence_silent_agents.sql).
 -- Locks: usually its own lease's row alone. Where something has to be logged: lease_watch (after an
--- outage), metadata_head, the own lease, the leases of the silent by node id.
--- Idempotent: yes. Cost: reads agents and agent_leases, one row per agent; one HOT update.
+-- outage), metadata_head, the own lease.
+-- Idempotent: yes. Cost: reads agent_leases, one row per agent; one HOT update.
 CREATE OR REPLACE FUNCTION heartbeat(
-    p_node_id          int,
-    p_broker_epoch     bigint,
-    p_want_fence       boolean,
-    p_session_timeout  interval
-) RETURNS boolean
+    p_node_id             int,
+    p_broker_epoch        bigint,
+    p_metadata_offset     bigint,
+    p_want_fence          boolean,
+    p_want_shut_down      boolean,
+    p_session_timeout     interval,
+    p_max_lag             bigint,
+    OUT is_caught_up      boolean,
+    OUT is_fenced         boolean,
+    OUT should_shut_down  boolean,
+    OUT metadata_head     bigint,
+    OUT controller_id     int
+)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    v_silence_counts_from  timestamptz := silence_counts_from(p_session_timeout);
-    v_head                 bigint;
-    v_now                  timestamptz;
-    v_fenced               boolean;
-    v_silent               record;
+    v_head    bigint;
+    v_agent   agents;
+    v_change  int;
 BEGIN
-    -- plain reads say whether the log's head is needed, as its lock comes before a lease's; what
-    -- they say is judged again under the locks
-    IF EXISTS (SELECT FROM agents a WHERE a.node_id = p_node_id AND a.fenced <> p_want_fence)
-       OR EXISTS (SELECT FROM agent_leases l JOIN agents a USING (node_id)
-                   WHERE NOT a.fenced AND l.last_contact_at < wall_time() - p_session_timeout) THEN
+    PERFORM silence_counts_from(p_session_timeout);  -- notices that everybody was silent
+    SELECT h.next_offset INTO metadata_head FROM metadata_head h;
+    SELECT * INTO v_agent FROM agents a WHERE a.node_id = p_node_id;
+    is_caught_up := p_metadata_offset > p_broker_epoch
+                AND p_metadata_offset BETWEEN metadata_head - p_max_lag AND metadata_head;
+    -- a plain read says whether the log's head is needed, as its lock comes before a lease's; what it
+    -- says is judged again under the locks
+    IF wanted_change(v_agent, p_want_fence, p_want_shut_down, is_caught_up) IS NOT NULL THEN
         v_head := lock_metadata_head();
     END IF;
     PERFORM FROM agent_leases l WHERE l.node_id = p_node_id FOR UPDATE;
-    v_now := wall_time();
-
-    SELECT a.fenced INTO v_fenced FROM agents a WHERE a.node_id = p_node_id AND a.broker_epoch = p_broker_epoch;
+    SELECT * INTO v_agent FROM agents a WHERE a.node_id = p_node_id AND a.broker_epoch = p_broker_epoch;
     IF NOT FOUND THEN
-        RETURN NULL;
+        is_caught_up := NULL;
+        metadata_head := NULL;
+        RETURN;
     END IF;
-    UPDATE agent_leases SET last_contact_at = v_now WHERE node_id = p_node_id;
-    IF v_head IS NULL THEN
-        RETURN NOT v_fenced;
-    END IF;
+    UPDATE agent_leases SET last_contact_at = wall_time(), metadata_offset = p_metadata_offset WHERE node_id = p_node_id;
 
-    IF v_fenced <> p_want_fence THEN
-        PERFORM set_fenced(v_head, p_node_id, p_broker_epoch, p_want_fence);
-        v_head := v_head + 1;
+    IF v_head IS NOT NULL THEN
+        is_caught_up := p_metadata_offset > p_broker_epoch
+                    AND p_metadata_offset BETWEEN v_head - p_max_lag AND v_head;
+        v_change := wanted_change(v_agent, p_want_fence, p_want_shut_down, is_caught_up);
+        metadata_head := v_head;
+        IF v_change IS NOT NULL THEN
+            PERFORM change_agent(v_head, p_node_id, p_broker_epoch, v_change);
+            SELECT * INTO v_agent FROM agents a WHERE a.node_id = p_node_id;
+            metadata_head := v_head + 1;
+        END IF;
     END IF;
-    IF v_now >= v_silence_counts_from THEN
-        FOR v_silent IN
-            SELECT a.node_id, a.broker_epoch
-              FROM agent_leases l JOIN agents a USING (node_id)
-             WHERE NOT a.fenced AND l.last_contact_at < v_now - p_session_timeout
-             ORDER BY l.node_id FOR UPDATE OF l
-        LOOP
-            PERFORM set_fenced(v_head, v_silent.node_id, v_silent.broker_epoch, true);
-            v_head := v_head + 1;
-        END LOOP;
-    END IF;
-    RETURN NOT p_want_fence;
+    is_fenced := v_agent.fenced;
+    should_shut_down := p_want_shut_down AND (v_agent.fenced OR NOT EXISTS (
+        SELECT FROM agents a JOIN agent_leases l USING (node_id)
+         WHERE NOT a.fenced AND a.leaving_offset IS NULL AND l.metadata_offset <= v_agent.leaving_offset));
+    controller_id := active_controller_id();
 END $$;
 
--- Log and project one agent's being fenced or unfenced; the caller holds the head at p_head.
-CREATE OR REPLACE FUNCTION set_fenced(p_head bigint, p_node_id int, p_broker_epoch bigint, p_fenced boolean) RETURNS void
+-- The type of the record that a heartbeat's wishes ask for; NULL for none. Who asks for a controlled
+-- shutdown may go at once when nobody else is live, so that clients are not told of an empty cluster,
+-- and before metadata.format 2, which has no record for it.
+CREATE OR REPLACE FUNCTION wanted_change(
+    p_agent agents, p_want_fence boolean, p_want_shut_down boolean, p_is_caught_up boolean
+) RETURNS int
 LANGUAGE sql VOLATILE AS $$
-    SELECT append_metadata(p_head, ARRAY[
-        broker_record(CASE WHEN p_fenced THEN 7 ELSE 8 END, p_node_id, p_broker_epoch)]);
-    UPDATE agents SET fenced = p_fenced WHERE node_id = p_node_id;
+    SELECT CASE
+        WHEN p_want_shut_down AND NOT p_agent.fenced AND p_agent.leaving_offset IS NULL
+             AND metadata_format() >= 2
+             AND EXISTS (SELECT FROM agents a
+                          WHERE a.node_id <> p_agent.node_id AND NOT a.fenced AND a.leaving_offset IS NULL) THEN 104
+        WHEN p_want_fence AND NOT p_agent.fenced THEN 7
+        WHEN p_agent.fenced AND p_is_caught_up AND NOT p_want_fence AND NOT p_want_shut_down
+             AND p_agent.leaving_offset IS NULL THEN 8
+    END
+$$;
+
+-- Log and project one agent's being fenced (7), unfenced (8) or leaving (104); the caller holds the
+-- head at p_head.
+CREATE OR REPLACE FUNCTION change_agent(p_head bigint, p_node_id int, p_broker_epoch bigint, p_record_type int)
+RETURNS void
+LANGUAGE sql VOLATILE AS $$
+    SELECT append_metadata(p_head, ARRAY[broker_record(p_record_type, p_node_id, p_broker_epoch)]);
+    UPDATE agents
+       SET fenced = CASE p_record_type WHEN 7 THEN true WHEN 8 THEN false ELSE fenced END,
+           leaving_offset = CASE p_record_type WHEN 104 THEN p_head ELSE leaving_offset END
+     WHERE node_id = p_node_id;
 $$;

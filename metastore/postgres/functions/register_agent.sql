@@ -1,6 +1,7 @@
 -- Register an agent, fenced, under a broker epoch that is the log offset of its RegisterBrokerRecord.
 -- p_node_id NULL leases the lowest id whose holder left or has been silent for a session timeout.
--- Answers (false, node id, NULL) while the node id's holder may still be alive.
+-- Answers why it was refused, if it was: 'cluster', 'feature' (detail: its name) or 'node id', whose
+-- holder may still be alive.
 -- Locks: lease_watch, metadata_head, then all leases (registering is rare, and while it looks
 -- nobody's lease may be renewed). Idempotent: the same incarnation gets the same answer.
 -- Cost: one pass over agent_leases, four rows.
@@ -12,7 +13,12 @@ CREATE OR REPLACE FUNCTION register_agent(
     p_rack             text,
     p_record           bytea,     -- its RegisterBrokerRecord, with broker id and epoch still to be put in
     p_session_timeout  interval,
-    OUT granted        boolean,
+    p_cluster_id       text,      -- NULL: not said
+    p_feature_names    text[],    -- one element per feature that it supports in each of these three
+    p_feature_mins     smallint[],
+    p_feature_maxs     smallint[],
+    OUT refusal        text,
+    OUT detail         text,
     OUT node_id        int,
     OUT broker_epoch   bigint
 )
@@ -24,15 +30,29 @@ DECLARE
     v_now                  timestamptz;
     v_taken                int[];
 BEGIN
+    IF p_cluster_id <> (SELECT c.cluster_id FROM cluster c) THEN
+        refusal := 'cluster';
+        RETURN;
+    END IF;
     UPDATE lease_watch SET last_contact_at = wall_time();
     v_head := lock_metadata_head();
     PERFORM FROM agent_leases l ORDER BY l.node_id FOR UPDATE;
     v_now := wall_time();
 
-    SELECT true, a.node_id, a.broker_epoch INTO granted, node_id, broker_epoch
+    SELECT a.node_id, a.broker_epoch INTO node_id, broker_epoch
       FROM agents a WHERE a.incarnation_id = p_incarnation_id;
     IF FOUND THEN
         UPDATE agent_leases l SET last_contact_at = v_now WHERE l.node_id = register_agent.node_id;
+        RETURN;
+    END IF;
+
+    SELECT f.name INTO detail
+      FROM features f
+      LEFT JOIN unnest(p_feature_names, p_feature_mins, p_feature_maxs) AS s (name, min_level, max_level) USING (name)
+     WHERE coalesce(f.max_level NOT BETWEEN s.min_level AND s.max_level, true)
+     ORDER BY f.name LIMIT 1;
+    IF detail IS NOT NULL THEN
+        refusal := 'feature';
         RETURN;
     END IF;
 
@@ -41,8 +61,8 @@ BEGIN
      WHERE v_now < v_silence_counts_from OR l.last_contact_at >= v_now - p_session_timeout;
     node_id := coalesce(p_node_id, (
         SELECT min(n) FROM generate_series(1, (SELECT count(*)::int FROM agents) + 1) AS n WHERE n <> ALL (v_taken)));
-    granted := node_id <> ALL (v_taken);
-    IF NOT granted THEN
+    IF node_id = ANY (v_taken) THEN
+        refusal := 'node id';
         RETURN;
     END IF;
 
@@ -53,5 +73,6 @@ BEGIN
     INSERT INTO agents (node_id, incarnation_id, broker_epoch, fenced, host, port, rack)
     VALUES (register_agent.node_id, p_incarnation_id, v_head, true, p_host, p_port, p_rack);
     INSERT INTO agent_leases AS l (node_id, last_contact_at) VALUES (register_agent.node_id, v_now)
-    ON CONFLICT ON CONSTRAINT agent_leases_pkey DO UPDATE SET last_contact_at = excluded.last_contact_at;
+    ON CONFLICT ON CONSTRAINT agent_leases_pkey
+    DO UPDATE SET last_contact_at = excluded.last_contact_at, metadata_offset = 0;
 END $$;

@@ -1,0 +1,199 @@
+"""The controller of a process with that role: active in one, standing by in all others.
+
+Place: one task beside everything else; three turns per controller.lease.ms. Standbys follow the log, so
+that whoever takes over knows all that the one before did: its state is in the log, none is its own.
+Active, it fences agents whose lease ran out, completes reassignments, makes snapshots and truncates the
+log. Clients never see it.
+Invariant: every action is fenced by the controller epoch in SQL, so one that was stopped and comes back
+after a take-over does nothing. It is active in its own eyes only until its lease, counted from before
+it asked, has run out. If the process dies, a standby takes over within the lease.
+Source: KIP-631, the controller; Postgres takes the place of the Raft quorum.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.cluster.controller_metrics import ControllerMetrics
+from agent.cluster.follower import MetadataFollower
+from config.settings import Settings
+from metastore.api import ClusterApi, ControllerApi
+from metastore.log.image import MetadataImage
+from metastore.log.reassignment import completions
+from metastore.log.snapshot import encode_snapshot
+from metastore.values import ControllerLease, SnapshotState, StoredSnapshot
+from storage.clock import Clock
+from storage.errors import FencedError, HeadraceError
+
+logger = logging.getLogger(__name__)
+
+TURNS_PER_LEASE = 3
+SNAPSHOT_CHECK_SECONDS = 30.0
+TRUNCATED_ROWS = 10_000
+
+
+class ControllerMetastore(ClusterApi, ControllerApi, Protocol):
+    """The part of the metastore that a controller needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerTimes:
+    """How long leases last and how much log a snapshot may leave; milliseconds and bytes."""
+
+    lease_ms: int
+    session_timeout_ms: int
+    snapshot_interval_ms: int
+    snapshot_bytes: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> ControllerTimes:
+        """From the settings of the same names."""
+        return cls(
+            settings.controller_lease_ms,
+            settings.broker_session_timeout_ms,
+            settings.metadata_snapshot_interval_ms,
+            settings.metadata_snapshot_bytes,
+        )
+
+    def snapshot_is_due(self, state: SnapshotState) -> bool:
+        """On size, and on age if there is anything new."""
+        return state.log_bytes >= self.snapshot_bytes or (
+            state.log_records > 0 and state.age_ms >= self.snapshot_interval_ms
+        )
+
+
+class Controller:
+    """One candidate, from `start` to `stop`. `node_id` is asked anew each turn: a leased one may change."""
+
+    def __init__(
+        self,
+        api: ControllerMetastore,
+        follower: MetadataFollower,
+        times: ControllerTimes,
+        *,
+        node_id: Callable[[], int],
+        clock: Clock,
+        rng: random.Random,
+        metrics: ControllerMetrics,
+    ) -> None:
+        self._api = api
+        self._follower = follower
+        self._times = times
+        self._node_id = node_id
+        self._clock = clock
+        self._metrics = metrics
+        self._incarnation_id = uuid.UUID(int=rng.getrandbits(128), version=4)
+        self._lease: ControllerLease | None = None
+        self._active_until = 0.0
+        self._next_snapshot_check = 0.0
+        self._turns: asyncio.Task[None] | None = None
+        self._snapshotting: asyncio.Task[None] | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether nobody can have taken over yet."""
+        return self._lease is not None and self._lease.is_own and self._clock.monotonic() < self._active_until
+
+    @property
+    def active_id(self) -> int:
+        """The active controller's node id as of the last turn; -1 while none is known."""
+        return -1 if self._lease is None else self._lease.controller_id
+
+    def start(self) -> None:
+        """Stand for the lease from now on."""
+        self._turns = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Hand the lease on. Safe in any state."""
+        tasks = [task for task in (self._turns, self._snapshotting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._lease is not None and self._lease.is_own:
+            try:
+                await self._api.resign_controller(self._lease.controller_epoch)
+            except HeadraceError as error:
+                logger.warning("resigning failed, the lease runs out instead: error=%s", error)
+        self._become(None)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._turn()
+            except FencedError as error:
+                logger.warning("no longer the active controller: error=%s", error)
+                self._become(None)
+            except HeadraceError as error:
+                logger.warning("controller's turn failed: error=%s", error)
+            await self._clock.sleep(self._times.lease_ms / 1000 / TURNS_PER_LEASE)
+
+    async def _turn(self) -> None:
+        sent_at = self._clock.monotonic()
+        lease = await self._api.hold_controller_lease(self._node_id(), self._incarnation_id, self._times.lease_ms)
+        self._active_until = sent_at + self._times.lease_ms / 1000
+        self._become(lease)
+        before = self._follower.image.offset
+        if lease.is_own:
+            await self._fence_silent(lease.controller_epoch)
+        image = await self._follower.catch_up()
+        self._metrics.followed(image.offset - before)
+        if lease.is_own:
+            await self._complete_reassignments(lease.controller_epoch, image)
+            self._keep_snapshots(lease.controller_epoch)
+
+    async def _fence_silent(self, epoch: int) -> None:
+        with self._metrics.commit() as commit:
+            fenced = await self._api.fence_silent_agents(epoch, session_timeout_ms=self._times.session_timeout_ms)
+            commit.records = len(fenced)
+        if fenced:
+            logger.warning("fenced silent agents: node_ids=%s controller_epoch=%d", fenced, epoch)
+
+    async def _complete_reassignments(self, epoch: int, image: MetadataImage) -> None:
+        """A log that moved on meanwhile is judged again in the next turn."""
+        done = completions(image)
+        if not done:
+            return
+        with self._metrics.commit() as commit:
+            if await self._api.append_records(image.offset, done, controller_epoch=epoch):
+                commit.records = len(done)
+        logger.info("reassignments completed: partitions=%d of=%d", commit.records, len(done))
+
+    def _keep_snapshots(self, epoch: int) -> None:
+        """Beside the turns: a big one takes longer than the lease may go without being renewed."""
+        now = self._clock.monotonic()
+        if now < self._next_snapshot_check or (self._snapshotting is not None and not self._snapshotting.done()):
+            return
+        self._next_snapshot_check = now + SNAPSHOT_CHECK_SECONDS
+        self._snapshotting = asyncio.create_task(self._snapshot(epoch))
+
+    async def _snapshot(self, epoch: int) -> None:
+        try:
+            state = await self._api.snapshot_state()
+            if self._times.snapshot_is_due(state):
+                image = self._follower.image
+                data = await asyncio.to_thread(encode_snapshot, image)
+                await self._api.save_snapshot(epoch, StoredSnapshot(image.offset, data))
+                logger.info("metadata snapshot made: end_offset=%d size=%d", image.offset, len(data))
+                state = await self._api.snapshot_state()
+            self._metrics.snapshot_lag.set(state.log_records)
+            while await self._api.truncate_metadata(epoch, TRUNCATED_ROWS) == TRUNCATED_ROWS:
+                pass
+        except HeadraceError as error:
+            logger.warning("metadata snapshot failed: error=%s", error)
+
+    def _become(self, lease: ControllerLease | None) -> None:
+        was, now = (held is not None and held.is_own for held in (self._lease, lease))
+        if now and not was:
+            assert lease is not None
+            logger.info("active controller: node_id=%d controller_epoch=%d", *lease[:2])
+            self._next_snapshot_check = 0.0
+        elif was and not now:
+            logger.info("standing by: controller=%s", lease)
+        self._lease = lease
+        self._metrics.active.set(now)

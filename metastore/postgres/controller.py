@@ -1,0 +1,87 @@
+"""The active controller's lease and what its holder may do: fence the silent, keep snapshots, truncate.
+
+Place: every process with the controller role, about three times per lease; implements ControllerApi.
+Invariant: each action checks the controller epoch under the lease row's lock, in its own statement: a
+controller that was stopped and comes back after somebody took over does nothing any more.
+If the process dies in mid-call, Postgres finishes it or rolls it back; a standby takes over.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from metastore.postgres.statement import Pool, Statement
+from metastore.values import ControllerLease, SnapshotState, StoredSnapshot
+from storage.errors import FencedError
+
+_HOLD_CONTROLLER_LEASE = Statement("hold_controller_lease", writes=True)
+_DESCRIBE_CONTROLLER = Statement("describe_controller", writes=False)
+_RESIGN_CONTROLLER = Statement("resign_controller", writes=True)
+_FENCE_SILENT_AGENTS = Statement("fence_silent_agents", writes=True)
+_NEWEST_SNAPSHOT = Statement("newest_snapshot", writes=False)
+_SNAPSHOT_STATE = Statement("snapshot_state", writes=False)
+_SAVE_SNAPSHOT = Statement("save_snapshot", writes=True)
+_TRUNCATE_METADATA = Statement("truncate_metadata", writes=True)
+
+
+async def hold_controller_lease(
+    pool: Pool, controller_id: int, incarnation_id: uuid.UUID, lease_ms: int
+) -> ControllerLease:
+    """Who holds the lease after this incarnation tried to."""
+    row = await _HOLD_CONTROLLER_LEASE.row(
+        pool, controller_id=controller_id, incarnation_id=incarnation_id, lease_ms=lease_ms
+    )
+    return ControllerLease(*row)
+
+
+async def describe_controller(pool: Pool) -> ControllerLease | None:
+    """Who holds the lease; None while nobody does."""
+    rows = await _DESCRIBE_CONTROLLER.rows(pool)
+    return ControllerLease(rows[0][0], rows[0][1], is_own=False) if rows else None
+
+
+async def resign_controller(pool: Pool, controller_epoch: int) -> None:
+    """Nothing happens under a stale epoch."""
+    await _RESIGN_CONTROLLER.row(pool, controller_epoch=controller_epoch)
+
+
+async def fence_silent_agents(pool: Pool, controller_epoch: int, session_timeout_ms: int) -> list[int]:
+    """The node ids that were fenced; FencedError for a stale epoch."""
+    (fenced,) = await _FENCE_SILENT_AGENTS.row(
+        pool, controller_epoch=controller_epoch, session_timeout_ms=session_timeout_ms
+    )
+    if fenced is None:
+        raise _stale(controller_epoch)
+    return list(fenced)
+
+
+async def newest_snapshot(pool: Pool) -> StoredSnapshot | None:
+    """None when there is none yet."""
+    rows = await _NEWEST_SNAPSHOT.rows(pool)
+    return StoredSnapshot(*rows[0]) if rows else None
+
+
+async def snapshot_state(pool: Pool) -> SnapshotState:
+    """What the newest snapshot leaves in the log."""
+    return SnapshotState(*await _SNAPSHOT_STATE.row(pool))
+
+
+async def save_snapshot(pool: Pool, controller_epoch: int, snapshot: StoredSnapshot) -> None:
+    """FencedError for a stale epoch; InvalidError for an end that the log has not reached."""
+    (saved,) = await _SAVE_SNAPSHOT.row(
+        pool, controller_epoch=controller_epoch, end_offset=snapshot.end_offset, data=snapshot.data
+    )
+    if not saved:
+        raise _stale(controller_epoch)
+
+
+async def truncate_metadata(pool: Pool, controller_epoch: int, limit: int) -> int:
+    """How many records were dropped; FencedError for a stale epoch."""
+    (dropped,) = await _TRUNCATE_METADATA.row(pool, controller_epoch=controller_epoch, record_count=limit)
+    if dropped is None:
+        raise _stale(controller_epoch)
+    return int(dropped)
+
+
+def _stale(controller_epoch: int) -> FencedError:
+    return FencedError(f"controller epoch is stale: controller_epoch={controller_epoch}")

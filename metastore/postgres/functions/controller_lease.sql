@@ -1,0 +1,59 @@
+-- The active controller's lease: one row, judged by the database's clock read after its lock.
+-- The controller's row is locked before lease_watch, metadata_head and everything else.
+
+-- Renew the lease if p_incarnation_id holds it, or take it over if it ran out; who holds it now.
+-- Locks: the controller's row; none for a standby that finds the lease held.
+-- Idempotent: who holds the lease gets the same epoch again. Cost: one HOT update.
+CREATE OR REPLACE FUNCTION hold_controller_lease(
+    p_controller_id       int,
+    p_incarnation_id      uuid,
+    p_lease               interval,
+    OUT controller_id     int,
+    OUT controller_epoch  bigint,
+    OUT is_own            boolean
+)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+    v_now       timestamptz;
+    v_deadline  timestamptz;
+BEGIN
+    SELECT c.controller_id, c.controller_epoch, c.incarnation_id = p_incarnation_id, c.deadline
+      INTO controller_id, controller_epoch, is_own, v_deadline
+      FROM controller c;
+    IF NOT is_own AND v_deadline >= wall_time() THEN
+        RETURN;
+    END IF;
+
+    SELECT c.controller_id, c.controller_epoch, c.incarnation_id = p_incarnation_id, c.deadline
+      INTO controller_id, controller_epoch, is_own, v_deadline
+      FROM controller c FOR NO KEY UPDATE;
+    v_now := wall_time();
+    IF is_own THEN
+        controller_id := p_controller_id;  -- a leased node id may have changed
+        UPDATE controller SET controller_id = p_controller_id, deadline = v_now + p_lease;
+    ELSIF v_deadline < v_now THEN
+        controller_id := p_controller_id;
+        controller_epoch := controller_epoch + 1;
+        is_own := true;
+        UPDATE controller
+           SET controller_id = p_controller_id, incarnation_id = p_incarnation_id,
+               controller_epoch = hold_controller_lease.controller_epoch, deadline = v_now + p_lease;
+    END IF;
+END $$;
+
+-- Whether p_controller_epoch is still the active controller's. True holds until the statement ends.
+-- Locks: the controller's row, shared: a take-over waits for the action, and the action is done before it.
+-- Idempotent: reads only. Cost: one row.
+CREATE OR REPLACE FUNCTION is_controller(p_controller_epoch bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM FROM controller WHERE controller_epoch = p_controller_epoch FOR SHARE;
+    RETURN FOUND;
+END $$;
+
+-- Who holds the lease; -1 while nobody does. Locks: none. Idempotent: reads only. Cost: one row.
+CREATE OR REPLACE FUNCTION active_controller_id() RETURNS int
+LANGUAGE sql VOLATILE AS $$
+    SELECT coalesce((SELECT controller_id FROM controller WHERE deadline >= wall_time()), -1)
+$$;

@@ -1,0 +1,3 @@
+-- Who holds the controller's lease; no row while nobody does.
+-- Locks: none. Idempotent: reads only. Cost: one row.
+SELECT controller_id, controller_epoch FROM controller WHERE deadline >= wall_time()
