@@ -8,7 +8,7 @@ If the process dies here nothing is lost: no state.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from kio.schema.errors import ErrorCode
 
@@ -21,6 +21,8 @@ from metastore.log.image import MetadataImage
 
 FIRST_PRODUCE_VERSION = 3
 """Record batches v2. Lower versions carry formats that Kafka 4 dropped too."""
+_API_VERSIONS, _PRODUCE = int(ApiKey.API_VERSIONS), int(ApiKey.PRODUCE)
+"""Plain: an enum's member is looked up and compared in Python, for every request."""
 
 
 class Dispatcher:
@@ -50,21 +52,22 @@ class Dispatcher:
                 if api.key != ApiKey.PRODUCE or version >= FIRST_PRODUCE_VERSION:
                     schema(api.key, version)
 
-    async def handle(self, request: Request) -> Response:
-        """The handler's Response; CloseConnection for what is not served."""
-        if request.api_key == ApiKey.API_VERSIONS:
-            return await self._answer_versions(request)
-        handler = self._handlers.get(request.api_key)
+    def handle(self, request: Request) -> Awaitable[Response]:
+        """What the handler returns, as it is: a coroutine or a Promise. CloseConnection for what is not served."""
+        api_key, version = request.api_key, request.api_version
+        if api_key == _API_VERSIONS:
+            return self._answer_versions(request)
+        handler = self._handlers.get(api_key)
         if handler is None:
             raise CloseConnection("api not served")
-        if not APIS[request.api_key].serves(request.api_version):
+        if not APIS[api_key].serves(version):
             raise CloseConnection("version not served")
-        if request.api_key == ApiKey.PRODUCE and request.api_version < FIRST_PRODUCE_VERSION:
+        if version < FIRST_PRODUCE_VERSION and api_key == _PRODUCE:
             return _refuse_old_produce(request)
-        return await handler(request)
+        return handler(request)
 
 
-def _refuse_old_produce(request: Request) -> Response:
+async def _refuse_old_produce(request: Request) -> Response:
     """UNSUPPORTED_VERSION for every partition; with acks=0 a closed connection is all that a client can notice."""
     produce = decode_produce(request.body, request.api_version)
     if produce.acks == 0:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -66,6 +66,8 @@ class Agent:
         self._registry = registry
         self._loop = asyncio.get_running_loop()
         self._serving = asyncio.Event()
+        self._early = 0
+        """Requests that came before the agent served and did not start yet. Those behind them may not overtake."""
         self._dispatcher = Dispatcher(self._image)
         self._listener = KafkaListener(self._handle, Limits.from_settings(settings), clock, registry)
         self._http = HttpServer(make_app(self, registry), settings.http_host, settings.http_port)
@@ -266,9 +268,15 @@ class Agent:
             groups=self._groups,
         )
 
-    async def _handle(self, request: Request) -> Response:
-        if not self._serving.is_set():
-            await self._serving.wait()
+    def _handle(self, request: Request) -> Awaitable[Response]:
+        if self._early or not self._serving.is_set():
+            self._early += 1
+            return self._handle_early(request)
+        return self._dispatcher.handle(request)
+
+    async def _handle_early(self, request: Request) -> Response:
+        await self._serving.wait()
+        self._early -= 1
         return await self._dispatcher.handle(request)
 
     def _image(self) -> MetadataImage:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
+from functools import partial
 
-from agent.listener.frames import FrameHead, FrameReader, read_request_header
+from agent.listener.frames import FrameHead, FrameReader, RequestHeader, read_request_header
 from agent.listener.host import ConnectionHost
 from agent.listener.replies import ReplyQueue, Slot
-from agent.listener.request import CloseConnection, Connection, Request
+from agent.listener.request import CloseConnection, Connection, Promise, Request, Response
 from agent.listener.writer import ReplyWriter
 from agent.protocol.api_keys import ApiKey
 from agent.protocol.api_versions import APIS
@@ -195,32 +197,63 @@ class KafkaConnection(asyncio.BufferedProtocol):
         now = self._host.clock.monotonic()
         self._active_at = now
         self._frame_deadline = _NEVER
-        api_key, version, correlation_id, client_id, body_start = read_request_header(frame)
-        request = Request(self._client, api_key, version, correlation_id, client_id, frame[body_start:], now)
-        slot = Slot(api_key, now)
+        header = read_request_header(frame)
+        api_key, version, correlation_id, client_id, body_start = header
+        slot = Slot(header, now, self._reserved_bytes)
+        self._reserved_bytes = 0
         self._replies.append(slot)
-        self._host.metrics.request_received(api_key, version)
-        reserved_bytes, self._reserved_bytes = self._reserved_bytes, 0
-        self._host.tasks.add(asyncio.get_running_loop().create_task(self._serve(slot, request, reserved_bytes)))
-
-    async def _serve(self, slot: Slot, request: Request, reserved_bytes: int) -> None:
-        """Run one handler to its end, whatever it does, and give its frame's memory back."""
+        self._host.metrics.requests.received(api_key, version)
+        request = Request(self._client, api_key, version, correlation_id, client_id, frame[body_start:], now)
         try:
-            slot.buffers = (await self._host.handle(request)).buffers
-        except (CloseConnection, InvalidError) as error:
-            slot.fatal = "refused"
-            logger.warning("request refused: %s reason=%s", _describe(request), error)
+            answer = self._host.handle(request)
+        except Exception as error:
+            self._fail(slot, error)
+            self._finish(slot)
+            return
+        if isinstance(answer, Promise):
+            self._host.promised.add(slot)
+            answer.when_answered(partial(self._collect, slot, answer))
+        else:
+            self._host.tasks.add(asyncio.get_running_loop().create_task(self._serve(slot, answer)))
+
+    def _collect(self, slot: Slot, promise: Promise) -> None:
+        """The promise is kept. Never raises: whoever keeps it has others to answer."""
+        try:
+            slot.buffers = promise.response().buffers
+        except Exception as error:
+            self._fail(slot, error)
+        self._host.promised.discard(slot)
+        self._finish(slot)
+        if self._deaf:
+            self._host.ended()
+
+    async def _serve(self, slot: Slot, answer: Awaitable[Response]) -> None:
+        """Run one handler to its end, whatever it does."""
+        try:
+            slot.buffers = (await answer).buffers
         except asyncio.CancelledError:
             slot.fatal = "cancelled"
             raise
-        except Exception:
-            slot.fatal = "failed"
-            logger.exception("request failed, its connection ends: %s", _describe(request))
+        except Exception as error:
+            self._fail(slot, error)
         finally:
-            slot.done = True
-            self._host.budget.release(reserved_bytes)
-            self._schedule_flush()
+            self._finish(slot)
             self._host.forget(asyncio.current_task())
+
+    def _fail(self, slot: Slot, error: Exception) -> None:
+        """The connection ends where this request's reply would stand."""
+        if isinstance(error, CloseConnection | InvalidError):
+            slot.fatal = "refused"
+            logger.warning("request refused: %s reason=%s", self._describe(slot.header), error)
+        else:
+            slot.fatal = "failed"
+            logger.error("request failed, its connection ends: %s", self._describe(slot.header), exc_info=error)
+
+    def _finish(self, slot: Slot) -> None:
+        """The request has its answer: give its frame's memory back, and reply when its turn comes."""
+        slot.done = True
+        self._host.budget.release(slot.reserved_bytes)
+        self._schedule_flush()
 
     # -- replying
 
@@ -276,10 +309,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._drop_unread()
         self._schedule_flush()
 
-
-def _describe(request: Request) -> str:
-    api = APIS.get(request.api_key)
-    return (
-        f"api={api.name if api else request.api_key} version={request.api_version} client_id={request.client_id!r}"
-        f" peer={request.connection.peer} connection={request.connection.connection_id}"
-    )
+    def _describe(self, header: RequestHeader) -> str:
+        api = APIS.get(header.api_key)
+        return (
+            f"api={api.name if api else header.api_key} version={header.api_version} client_id={header.client_id!r}"
+            f" peer={self._client.peer} connection={self._client.connection_id}"
+        )

@@ -23,6 +23,8 @@ DIRECT_BYTES = 16 * 1024
 """What is missing of a frame is read straight into it from this size on; below, one read takes several frames."""
 
 _LENGTH_BYTES = 4
+_tuple = tuple.__new__
+"""A NamedTuple from a tuple, in a third of the time of calling its class."""
 _HEAD = struct.Struct(">ih")
 _FIXED_HEADER = struct.Struct(">hhi")
 
@@ -69,7 +71,7 @@ class FrameReader:
         InvalidError for a length outside the limits.
         """
         if not self._head_bytes and len(data) >= _HEAD.size:
-            head = FrameHead(*_HEAD.unpack_from(data))
+            head = _tuple(FrameHead, _HEAD.unpack_from(data))
             data = data[_LENGTH_BYTES:]
         else:
             missing = _HEAD.size - len(self._head_bytes)
@@ -77,7 +79,7 @@ class FrameReader:
             data = data[missing:]
             if len(self._head_bytes) < _HEAD.size:
                 return None, data
-            head = FrameHead(*_HEAD.unpack(self._head_bytes))
+            head = _tuple(FrameHead, _HEAD.unpack(self._head_bytes))
         if not MIN_FRAME_BYTES <= head.size <= self._max_frame_bytes:
             raise InvalidError(f"frame outside the limits: size={head.size} max={self._max_frame_bytes}")
         return head, data
@@ -132,4 +134,4 @@ def read_request_header(frame: memoryview) -> RequestHeader:
             _, position = wire.read_tags(frame, position)
     except wire.MALFORMED as error:
         raise InvalidError(f"malformed request header: {error}") from error
-    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+    return _tuple(RequestHeader, (api_key, api_version, correlation_id, client_id, position))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from agent.listener.memory import MemoryBudget
 from agent.listener.metrics import ListenerMetrics
+from agent.listener.replies import Slot
 from agent.listener.request import Handler
 from config.settings import Settings
 from storage.clock import Clock
@@ -59,6 +60,8 @@ class ConnectionHost:
         self.connections: set[KafkaConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         """Handlers in progress; they outlive their connection."""
+        self.promised: set[Slot] = set()
+        """Requests in progress without a task; they outlive their connection too."""
         self.draining = False
         self._all_ended = asyncio.Event()
         self._last_connection_id = 0
@@ -83,11 +86,11 @@ class ConnectionHost:
 
     def ended(self) -> None:
         """A connection or a handler has ended."""
-        if not self.connections and not self.tasks:
+        if not self.connections and not self.tasks and not self.promised:
             self._all_ended.set()
 
     async def wait_until_ended(self) -> None:
-        """Return once no connection and no handler is left; only meaningful while draining."""
+        """Return once no connection and no request is left; only meaningful while draining."""
         self._all_ended.clear()
         self.ended()
         await self._all_ended.wait()

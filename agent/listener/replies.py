@@ -11,16 +11,19 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from agent.listener.frames import RequestHeader
 from agent.listener.metrics import ListenerMetrics
 from agent.listener.writer import ReplyWriter
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Slot:
-    """One request's place in the order."""
+    """One request's place in the order. Compared by identity."""
 
-    api_key: int
+    header: RequestHeader
     received_at: float
+    reserved_bytes: int
+    """Of the memory budget; given back when the request is answered."""
     done: bool = False
     buffers: list[bytes | memoryview] | None = None
     """The reply once done; None sends nothing."""
@@ -59,7 +62,7 @@ class ReplyQueue:
             self.fatal = slot.fatal
             if slot.fatal:
                 break
-            self._metrics.request_answered(slot.api_key, now - slot.received_at)
+            self._metrics.requests.answered(slot.header.api_key, now - slot.received_at)
             if slot.buffers is not None:
                 sent_bytes += self._writer.add(slot.buffers)
         self._metrics.sent_bytes.inc(sent_bytes)

@@ -8,8 +8,9 @@ Invariant: a handler never touches the socket. What a handler raises never ends 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -21,7 +22,9 @@ class Connection:
     listener_host: str
     client_software: str = ""
     produce_order: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held from receiving a Produce request until its batches are in the buffer: first come, first appended."""
+    """Held by a Produce request that cannot be appended at once, until its batches are in the buffer."""
+    produce_queue: int = 0
+    """How many such requests there are. Whoever comes behind them queues up too: first come, first appended."""
     closed: bool = False
     """The client is gone: a long poll may end early. Handlers are not cancelled for it."""
 
@@ -55,5 +58,44 @@ class CloseConnection(Exception):
     """Raised by a handler: end this connection after the replies before it (the protocol has no better answer)."""
 
 
+class Promise:
+    """An Awaitable[Response] that needs no task: it calls back. What a handler returns that has done its part at once.
+
+    For one waiter, on the loop of the handler. It holds nothing of the request's body.
+    """
+
+    __slots__ = ("_on_answered", "is_answered")
+
+    def __init__(self) -> None:
+        self.is_answered = False
+        self._on_answered: Callable[[], None] | None = None
+
+    def when_answered(self, call: Callable[[], None]) -> None:
+        """Have `call` called as soon as `response` may be asked, which may be at once."""
+        if self.is_answered:
+            call()
+        else:
+            self._on_answered = call
+
+    def response(self) -> Response:
+        """The response, once answered; raises what a handler may raise."""
+        raise NotImplementedError
+
+    def answer(self) -> None:
+        """The response stands. Again: nothing happens."""
+        if not self.is_answered:
+            self.is_answered = True
+            if self._on_answered is not None:
+                self._on_answered()
+
+    def __await__(self) -> Generator[Any, None, Response]:
+        if not self.is_answered:
+            ready = asyncio.get_running_loop().create_future()
+            self.when_answered(lambda: None if ready.done() else ready.set_result(None))
+            yield from ready
+        return self.response()
+
+
 Handler = Callable[[Request], Awaitable[Response]]
-"""Started in arrival order; may be awaited side by side with the connection's later requests."""
+"""Called in arrival order, from the callback that read the frame: it returns at once, and raises what
+awaiting it would raise. A coroutine gets a task, a Promise does without."""

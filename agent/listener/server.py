@@ -63,13 +63,15 @@ class KafkaListener:
 
     async def _cut_off(self) -> None:
         tasks, connections = list(self._host.tasks), list(self._host.connections)
-        logger.warning("drain ran out of time: connections=%d requests=%d", len(connections), len(tasks))
+        requests = len(tasks) + len(self._host.promised)
+        logger.warning("drain ran out of time: connections=%d requests=%d", len(connections), requests)
         for connection in connections:
             connection.abort()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._host.tasks.clear()  # one that never ran could not remove itself
+        self._host.promised.clear()  # whoever keeps them late finds nobody waiting
         self._host.ended()
 
     async def _sweep(self) -> None:

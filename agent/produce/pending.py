@@ -2,20 +2,25 @@
 
 Place: made by receive, carried by every batch of the request, completed by acknowledge.
 Invariant: a batch that nobody judged says REQUEST_TIMED_OUT, so whatever goes wrong, what a client
-reads is never more than what is known. One future per request, none per batch.
+reads is never more than what is known. One callback per request, none per batch; it keeps no record bytes.
 If the process dies here the client sees its connection close, and repeats the request.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from agent.listener.request import CloseConnection
+from agent.listener.request import CloseConnection, Promise, Response
 from agent.protocol.errors import file_error
-from agent.protocol.produce_codec import ProducePartitionReply, ProduceReply, ProduceRequest, refuse
+from agent.protocol.produce_codec import (
+    FIRST_BY_ID,
+    ProducePartitionReply,
+    ProduceRequest,
+    encode_produce_response,
+    refuse,
+)
 from metastore.values import FileStatus
 
 _NAMES = {int(code): code.name for code in ErrorCode}
@@ -43,22 +48,30 @@ def not_stored(reason: str) -> Refusal:
     return Refusal(file_error(FileStatus.CONDEMNED), f"not stored: {reason}")
 
 
-class PendingRequest:
-    """`deadline` and `appended_at` on Clock.monotonic(), in seconds."""
+class PendingRequest(Promise):
+    """`deadline` and `appended_at` on Clock.monotonic(), in seconds. Who stops waiting takes no batch back."""
 
-    __slots__ = ("_answered", "_is_aborted", "_unjudged", "appended_at", "by_id", "deadline", "reply")
+    __slots__ = ("_acks", "_correlation_id", "_is_aborted", "_unjudged", "_version", "appended_at", "deadline", "reply")
 
-    def __init__(self, produce: ProduceRequest, *, by_id: bool, appended_at: float, deadline: float) -> None:
+    def __init__(
+        self, produce: ProduceRequest, *, correlation_id: int, version: int, appended_at: float, deadline: float
+    ) -> None:
+        super().__init__()
         self.reply = refuse(produce, ErrorCode.request_timed_out)
-        self.by_id = by_id
-        """Whether the client names topics by id (v13+), so that errors speak of ids too."""
         self.appended_at = appended_at
         self.deadline = deadline
-        self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._correlation_id = correlation_id
+        self._version = version
+        self._acks = produce.acks
         self._is_aborted = False
-        self._unjudged = sum(len(topic.partitions) for topic in produce.topics)
+        self._unjudged = sum([len(topic.partitions) for topic in produce.topics])
         if not self._unjudged:
             self.answer()
+
+    @property
+    def by_id(self) -> bool:
+        """Whether the client names topics by id, so that errors speak of ids too."""
+        return self._version >= FIRST_BY_ID
 
     def judged(self) -> None:
         """One of the batches has its final answer."""
@@ -66,10 +79,10 @@ class PendingRequest:
         if not self._unjudged:
             self.answer()
 
-    def answer(self) -> None:
-        """Let the client have the reply as it stands."""
-        if not self._answered.done():
-            self._answered.set_result(None)
+    def refuse(self, produce: ProduceRequest, refusal: Refusal) -> None:
+        """Answer all of it with one error."""
+        self.reply = refuse(produce, *refusal)
+        self.answer()
 
     def abort(self) -> None:
         """Nobody will work on it any more: the client learns nothing but that its connection ends."""
@@ -77,17 +90,16 @@ class PendingRequest:
             self._is_aborted = True
             self.answer()
 
-    @property
-    def is_answered(self) -> bool:
-        """Nobody waits for it any more."""
-        return self._answered.done()
+    def response(self) -> Response:
+        """The reply: every batch is judged, or the deadline has passed. CloseConnection after `abort`.
 
-    async def wait(self) -> ProduceReply:
-        """The reply, once every batch is judged or the deadline has passed; CloseConnection after `abort`.
-
-        Who stops waiting, because the client is gone, does not take its batches back.
+        Nothing for acks=0, unless something failed: closing the connection is how Kafka tells such a client.
         """
-        await self._answered
         if self._is_aborted:
             raise CloseConnection("produce request abandoned: its outcome is unknown")
-        return self.reply
+        if self._acks != 0:
+            return Response(encode_produce_response(self._correlation_id, self._version, self.reply))
+        failed = sum(1 for topic in self.reply.topics for partition in topic.partitions if partition.error_code)
+        if failed:
+            raise CloseConnection(f"produce with acks=0 failed: batches={failed}")
+        return Response(None)

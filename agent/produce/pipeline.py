@@ -13,7 +13,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ from agent.produce.receive import Received, Receiver, refusal_of
 from agent.produce.staged_file import FileTrace, FlushReason, StagedFile
 from agent.produce.upload import Uploader
 from agent.produce.validate import RuleBook
-from agent.protocol.produce_codec import ProduceReply, decode_produce, encode_produce_response, refuse
+from agent.protocol.produce_codec import ProduceRequest, decode_produce
 from config.settings import Settings
 from metastore.api import CommitApi
 from storage.clock import Clock
@@ -127,19 +127,36 @@ class ProducePipeline:
         self._spawn(self._committer.run(), "produce-commit")
         self._spawn(self._expire_requests(), "produce-expiry")
 
-    async def handle(self, request: Request) -> Response:
-        """Answer a Produce request. InvalidError when it does not decode, CloseConnection where Kafka closes too."""
+    def handle(self, request: Request) -> Awaitable[Response]:
+        """Answer a Produce request. InvalidError when it does not decode, CloseConnection where Kafka closes too.
+
+        What can be judged from what is here is in the buffer when this returns, without a task or a lock.
+        """
         if self.stopped:
             raise CloseConnection(f"produce is stopped: {self.stopped}")
         produce = decode_produce(request.body, request.api_version)
         refusal = refusal_of(produce)
         if refusal:
             self._metrics.count_refused(refusal, sum(len(topic.partitions) for topic in produce.topics))
-            return _respond(request, produce.acks, refuse(produce, *refusal))
-        async with request.connection.produce_order:
-            received = await self._receiver.receive(request, produce)
-            self._append(received)
-        return _respond(request, produce.acks, await received.pending.wait())
+            return self._receiver.refuse(request, produce, refusal)
+        connection = request.connection
+        received = None if connection.produce_queue else self._receiver.receive(request, produce)
+        if received is None:
+            connection.produce_queue += 1
+            return self._handle_in_turn(request, produce)
+        self._append(received)
+        return received.pending
+
+    async def _handle_in_turn(self, request: Request, produce: ProduceRequest) -> Response:
+        """For a request that has to wait for something, and for those behind it."""
+        connection = request.connection
+        try:
+            async with connection.produce_order:
+                received = await self._receiver.receive_later(request, produce)
+                self._append(received)
+        finally:
+            connection.produce_queue -= 1
+        return await received.pending
 
     async def drain(self) -> None:
         """Flush at once, and return when every batch has its answer. Waits as long as bucket and metastore take."""
@@ -213,13 +230,3 @@ class ProducePipeline:
             for request in file.requests:
                 request.abort()
         self._acknowledger.is_idle.set()
-
-
-def _respond(request: Request, acks: int, reply: ProduceReply) -> Response:
-    """Nothing for acks=0, unless something failed: closing the connection is how Kafka tells such a client."""
-    if acks != 0:
-        return Response(encode_produce_response(request.correlation_id, request.api_version, reply))
-    failed = sum(1 for topic in reply.topics for partition in topic.partitions if partition.error_code)
-    if failed:
-        raise CloseConnection(f"produce with acks=0 failed: batches={failed}")
-    return Response(None)

@@ -1,6 +1,6 @@
 """A Produce request becomes batches for the buffer, each judged on its own.
 
-Place: first step of the write path, called with the connection's `produce_order` held, so that
+Place: first step of the write path, called for one request of a connection at a time, so that
 batches reach the buffer in the order in which the client sent them.
 Invariant: a request is judged against one metadata image; a name, id or partition that the image
 lacks is unknown only after catching up with the log's head. A refused batch never touches its
@@ -10,6 +10,7 @@ neighbours. If the process dies here nothing was stored.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,8 +21,8 @@ from agent.cluster.view import ClusterView
 from agent.listener.request import Request
 from agent.produce.pending import PendingRequest, Refusal
 from agent.produce.staged_file import Arrival
-from agent.produce.validate import NO_TRANSACTIONS, Accepted, RuleBook, judge, keyed
-from agent.protocol.produce_codec import FIRST_BY_ID, ProducePartitionReply, ProduceRequest, ProduceTopic
+from agent.produce.validate import NO_TRANSACTIONS, Accepted, RuleBook, judge, missing_key
+from agent.protocol.produce_codec import FIRST_BY_ID, ProducePartitionReply, ProduceRequest
 from metastore.keys import partition_key
 from metastore.log.image import MetadataImage, TopicImage
 from storage.clock import Clock
@@ -30,7 +31,12 @@ from storage.errors import HeadraceError
 log = logging.getLogger(__name__)
 
 ACKS = (-1, 0, 1)
-_READ_ONLY = Refusal(int(ErrorCode.invalid_topic_exception), "the metadata log can be read only")
+READ_ONLY = Refusal(int(ErrorCode.invalid_topic_exception), "the metadata log can be read only")
+NO_SUCH_TOPIC = Refusal(int(ErrorCode.unknown_topic_or_partition), "no such topic or partition")
+NO_SUCH_ID = Refusal(int(ErrorCode.unknown_topic_id), "no such topic or partition")
+
+Topics = list[TopicImage | None]
+"""Of a request, in its order; None where the image has no such topic."""
 
 
 def refusal_of(produce: ProduceRequest) -> Refusal | None:
@@ -59,39 +65,88 @@ class Receiver:
         self._rules = rules
         self._on_refused = on_refused
 
-    async def receive(self, request: Request, produce: ProduceRequest) -> Received:
-        """Judge every batch of a request that `refusal_of` let pass. Answered at once when none of them does."""
-        by_id = request.api_version >= FIRST_BY_ID
-        image, missing = await self._image_for(produce, by_id=by_id)
-        now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
-        deadline = request.received_at + max(produce.timeout_ms, 0) / 1000
-        pending = PendingRequest(produce, by_id=by_id, appended_at=now, deadline=deadline)
+    def refuse(self, request: Request, produce: ProduceRequest, refusal: Refusal) -> PendingRequest:
+        """The answer to a request that is refused as a whole."""
+        pending = self._pending(request, produce)
+        pending.refuse(produce, refusal)
+        return pending
+
+    def receive(self, request: Request, produce: ProduceRequest) -> Received | None:
+        """Judge every batch of a request that `refusal_of` let pass. Answered at once when none of them does.
+
+        None, and nothing has happened, when that has to wait for something: see `receive_later`.
+        """
+        image = self._view.image
+        topics = _find_all(image, produce)
+        if not _has_all(topics, produce) or self._needing_keys(image, topics):
+            return None
+        return self._judge(request, produce, image, topics)
+
+    async def receive_later(self, request: Request, produce: ProduceRequest) -> Received:
+        """As `receive`: catches up with the log for what the image lacks, and opens records that need keys."""
+        image, missing = await self._look_up(produce, by_id=request.api_version >= FIRST_BY_ID)
+        topics = _find_all(image, produce)
+        received = self._judge(request, produce, image, topics, missing)
+        needing_keys = self._needing_keys(image, topics)
+        if not needing_keys:
+            return received
+        arrivals = []
+        for arrival in received.arrivals:
+            refusal = await missing_key(arrival.data) if arrival.topic_id in needing_keys else None
+            if refusal is None:
+                arrivals.append(arrival)
+            else:
+                self._refuse(refusal, arrival.request, arrival.reply)
+        return received._replace(arrivals=arrivals)
+
+    def _judge(
+        self,
+        request: Request,
+        produce: ProduceRequest,
+        image: MetadataImage,
+        topics: Topics,
+        missing: Refusal = NO_SUCH_TOPIC,
+    ) -> Received:
+        """`topics` are those of `produce` that the image has; `missing` answers for what it lacks."""
+        pending = self._pending(request, produce)
+        version, now_ms = request.api_version, self._clock.wall_ms()
         arrivals: list[Arrival] = []
-        for topic, replies in zip(produce.topics, pending.reply.topics, strict=True):
-            found = _find(image, topic)
-            for partition, reply in zip(topic.partitions, replies.partitions, strict=True):
-                if found is None or not 0 <= partition.index < len(found.leader_epochs):
-                    refusal = _READ_ONLY if is_metadata_topic(topic.topic_id or topic.name) else missing
+        for topic, wanted, replies in zip(topics, produce.topics, pending.reply.topics, strict=True):
+            for partition, reply in zip(wanted.partitions, replies.partitions, strict=True):
+                if topic is None or not 0 <= partition.index < len(topic.leader_epochs):
+                    read_only = is_metadata_topic(wanted.topic_id or wanted.name)
+                    self._refuse(READ_ONLY if read_only else missing, pending, reply)
+                    continue
+                verdict = judge(partition.records, self._rules.rules(image, topic), version, now_ms)
+                if isinstance(verdict, Accepted):
+                    arrivals.append(_arrival(request, topic, verdict, pending, reply))
                 else:
-                    rules = self._rules.rules(image, found)
-                    verdict = judge(partition.records, rules, request.api_version, now_ms)
-                    if rules.needs_keys and isinstance(verdict, Accepted):
-                        verdict = await keyed(verdict)
-                    if isinstance(verdict, Accepted):
-                        arrivals.append(_arrival(request, found, verdict, pending, reply))
-                        continue
-                    refusal = verdict
-                self._on_refused(refusal)
-                refusal.write_to(reply)
-                pending.judged()
+                    self._refuse(verdict, pending, reply)
         return Received(pending, arrivals, image.offset)
 
-    async def _image_for(self, produce: ProduceRequest, *, by_id: bool) -> tuple[MetadataImage, Refusal]:
+    def _pending(self, request: Request, produce: ProduceRequest) -> PendingRequest:
+        return PendingRequest(
+            produce,
+            correlation_id=request.correlation_id,
+            version=request.api_version,
+            appended_at=self._clock.monotonic(),
+            deadline=request.received_at + max(produce.timeout_ms, 0) / 1000,
+        )
+
+    def _refuse(self, refusal: Refusal, pending: PendingRequest, reply: ProducePartitionReply) -> None:
+        self._on_refused(refusal)
+        refusal.write_to(reply)
+        pending.judged()
+
+    def _needing_keys(self, image: MetadataImage, topics: Topics) -> list[uuid.UUID]:
+        """The ids of those topics whose records have to be opened."""
+        return [topic.topic_id for topic in topics if topic and self._rules.rules(image, topic).needs_keys]
+
+    async def _look_up(self, produce: ProduceRequest, *, by_id: bool) -> tuple[MetadataImage, Refusal]:
         """The image to judge against, and what answers the batches whose partition it lacks."""
         image = self._view.image
-        code = ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
-        missing = Refusal(int(code), "no such topic or partition")
-        if _has_all(image, produce.topics):
+        missing = NO_SUCH_ID if by_id else NO_SUCH_TOPIC
+        if _has_all(_find_all(image, produce), produce):
             return image, missing
         try:
             return await self._view.catch_up(), missing
@@ -101,20 +156,20 @@ class Receiver:
             return image, Refusal(int(ErrorCode.leader_not_available), f"cannot look the topic up now: {error}")
 
 
-def _find(image: MetadataImage, topic: ProduceTopic) -> TopicImage | None:
-    if topic.topic_id is not None:
-        return image.topics_by_id.get(topic.topic_id)
-    return image.topics_by_name.get(topic.name or "")
+def _find_all(image: MetadataImage, produce: ProduceRequest) -> Topics:
+    return [
+        image.topics_by_name.get(topic.name or "") if topic.topic_id is None else image.topics_by_id.get(topic.topic_id)
+        for topic in produce.topics
+    ]
 
 
-def _has_all(image: MetadataImage, topics: list[ProduceTopic]) -> bool:
-    """Whether the image knows the topics and all the partitions that are asked for."""
-    for topic in topics:
-        found = _find(image, topic)
-        if found is None:
+def _has_all(topics: Topics, produce: ProduceRequest) -> bool:
+    """Whether the topics are known, and all the partitions that are asked for."""
+    for topic, wanted in zip(topics, produce.topics, strict=True):
+        if topic is None:
             return False
-        count = len(found.leader_epochs)
-        for partition in topic.partitions:  # a loop, for it runs once per batch
+        count = len(topic.leader_epochs)
+        for partition in wanted.partitions:  # a loop, for it runs once per batch
             if not 0 <= partition.index < count:
                 return False
     return True

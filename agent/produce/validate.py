@@ -2,8 +2,9 @@
 
 Place: between receive and buffer. What storage/records/check.py refuses is refused here with it.
 Invariant: a batch that passes goes on byte for byte as it came, but for the time of append that
-LogAppendTime topics stamp on a private copy (merge.py may join small ones later). Only topics that are compacted have records opened,
-off the loop, to refuse those without a key. If the process dies here nothing was stored.
+LogAppendTime topics stamp on a private copy (merge.py may join small ones later). Only topics that are
+compacted have records opened, off the loop, to refuse those without a key.
+If the process dies here nothing was stored.
 Source: Kafka's ProduceRequest.validateRecords and LogValidator; KIP-32, KIP-98, KIP-110.
 """
 
@@ -110,16 +111,19 @@ def _sound_batch(records: memoryview | None, rules: TopicRules, api_version: int
     return Accepted(records, header)
 
 
-async def keyed(accepted: Accepted) -> Accepted | Refusal:
-    """The batch, if each of its records has a key. Opens it on another thread, for it may unpack to a lot."""
+async def missing_key(data: memoryview) -> Refusal | None:
+    """Why the batch is refused, unless each of its records has a key.
+
+    Opens it on another thread, for it may unpack to a lot.
+    """
     try:
-        return await asyncio.to_thread(_check_keys, accepted)
+        await asyncio.to_thread(_check_keys, data)
     except HeadraceError as error:
         return Refusal(error_code(error), str(error))
+    return None
 
 
-def _check_keys(accepted: Accepted) -> Accepted:
-    for index, record in enumerate(decode_records(accepted.data)):
+def _check_keys(data: memoryview) -> None:
+    for index, record in enumerate(decode_records(data)):
         if record.key is None:
             raise InvalidRecordError(f"compacted topics take no record without a key: record={index}")
-    return accepted

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agent.protocol import wire
@@ -71,7 +72,7 @@ class ProducePartitionReply:
     base_offset: int = NO_OFFSET
     log_append_time_ms: int = -1
     log_start_offset: int = NO_OFFSET
-    record_errors: list[RecordError] = field(default_factory=list)
+    record_errors: Sequence[RecordError] = ()
     error_message: str | None = None
     current_leader: LeaderHint | None = None
 
@@ -91,7 +92,7 @@ class ProduceReply:
 
     topics: list[ProduceTopicReply]
     throttle_time_ms: int = 0
-    node_endpoints: list[NodeEndpoint] = field(default_factory=list)
+    node_endpoints: Sequence[NodeEndpoint] = ()
 
 
 def decode_produce(body: memoryview, version: int) -> ProduceRequest:

@@ -28,6 +28,8 @@ TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
+_tuple = tuple.__new__
+"""A NamedTuple from a tuple of the right length, in a third of the time of its `_make`."""
 
 
 class BatchHeader(NamedTuple):
@@ -75,7 +77,7 @@ class BatchHeader(NamedTuple):
 
 def read_header(data: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
     """The header at `position`; struct.error when fewer than 61 bytes follow. Checks nothing."""
-    return BatchHeader._make(HEADER.unpack_from(data, position))
+    return _tuple(BatchHeader, HEADER.unpack_from(data, position))
 
 
 def batch_crc(batch: memoryview) -> int:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 from kio.serial import entity_reader
 from prometheus_client import CollectorRegistry
 
-from agent.listener.request import Connection, Request
+from agent.listener.request import Connection, Request, Response
 from agent.produce.pipeline import Callbacks, ProducePipeline
 from agent.produce.staged_file import FileTrace
 from agent.protocol import wire
@@ -182,6 +182,10 @@ class ProduceWorld:
         if response.buffers is None:
             return None
         return _decode(b"".join(response.buffers), version, request.correlation_id)
+
+    def begin(self, connection: Connection, batches: Batches) -> Awaitable[Response]:
+        """What the listener gets for one request: a Promise, or a coroutine that is not started yet."""
+        return self.pipeline.handle(self.request(connection, _encode(batches, 9, -1, 30_000, None)))
 
     def request(self, connection: Connection, body: bytes, version: int = 9) -> Request:
         """What the listener makes of a Produce frame."""

@@ -19,7 +19,7 @@ BATCH = plain_batch(1, b"x" * 100)
 
 async def _request(deadline: float = 30.0) -> PendingRequest:
     produce = ProduceRequest(None, -1, 0, [ProduceTopic("t", None, [ProducePartition(0, None)])])
-    return PendingRequest(produce, by_id=False, appended_at=0.0, deadline=deadline)
+    return PendingRequest(produce, correlation_id=0, version=9, appended_at=0.0, deadline=deadline)
 
 
 def _arrival(request: PendingRequest, key: int = 1, owner: int = -2) -> Arrival:

@@ -56,7 +56,9 @@ def _encode(kind: str, rows: Sequence[Row]) -> bytes:
 
 
 async def _arrival(data: bytes, owner: int = -2) -> Arrival:
-    request = PendingRequest(ProduceRequest(None, -1, 0, []), by_id=False, appended_at=0.0, deadline=0.0)
+    request = PendingRequest(
+        ProduceRequest(None, -1, 0, []), correlation_id=0, version=9, appended_at=0.0, deadline=0.0
+    )
     view = memoryview(data)
     return Arrival(TOPIC, 0, 1, 0, owner, view, read_header(view), request, ProducePartitionReply(0))
 

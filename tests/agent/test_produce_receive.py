@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from agent.cluster.metadata_topic import METADATA_TOPIC, METADATA_TOPIC_ID
-from agent.listener.request import CloseConnection
+from agent.listener.request import CloseConnection, Promise
 from agent.produce.validate import RECORDS_MAX
 from metastore.values import BatchOutcome
 from storage.errors import InvalidError, UnavailableError
@@ -294,3 +294,44 @@ async def test_the_leader_epoch_is_that_of_the_first_batch_of_the_file() -> None
         answers = [first.result(), second.result()]
         assert [answer and answer["t", 0].error for answer in answers] == ["not_leader_or_follower"] * 2
         assert await world.log_of(key) == []
+
+
+async def test_what_can_be_judged_at_once_is_in_the_buffer_before_the_next_frame_is_read() -> None:
+    async with ProduceWorld() as world:
+        topic = world.create_topic("t")
+        connection = world.connect()
+        batches = [plain_batch(1, b"%d" % n) for n in range(3)]
+        promises = [world.begin(connection, {"t": {0: batch}}) for batch in batches]
+        assert all(isinstance(promise, Promise) for promise in promises)
+        await world.clock.advance(1.0)
+        assert [stored.data for stored in await world.log_of(topic.key(0) or 0)] == batches
+        assert all(promise.is_answered for promise in promises if isinstance(promise, Promise))
+
+
+async def test_a_request_behind_one_that_waits_waits_too_but_only_on_its_connection() -> None:
+    async with ProduceWorld() as world:
+        world.create_topic("known")
+        reached = asyncio.Event()
+        world.view.before_catch_up = reached.wait
+        connection = world.connect()
+        waiting = [asyncio.ensure_future(world.begin(connection, {name: {0: GOOD}})) for name in ("missing", "known")]
+        assert isinstance(world.begin(world.connect(), {"known": {0: GOOD}}), Promise)
+        await world.clock.settle()
+        assert connection.produce_queue == 2
+        reached.set()
+        await world.clock.run(asyncio.wait(waiting))
+        assert connection.produce_queue == 0
+        assert isinstance(world.begin(connection, {"known": {0: GOOD}}), Promise)
+
+
+async def test_a_request_that_is_cancelled_in_the_queue_leaves_it() -> None:
+    async with ProduceWorld() as world:
+        world.create_topic("known")
+        world.view.before_catch_up = asyncio.Event().wait
+        connection = world.connect()
+        waiting = asyncio.ensure_future(world.begin(connection, {"missing": {0: GOOD}}))
+        await world.clock.settle()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert connection.produce_queue == 0
+        assert isinstance(world.begin(connection, {"known": {0: GOOD}}), Promise)

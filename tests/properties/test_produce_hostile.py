@@ -48,7 +48,9 @@ async def test_what_passes_validation_the_metastore_takes(count: int, attributes
     data = memoryview(forge(ROOMY, record_count=count, last_offset_delta=delta, attributes=attributes, **fields))
     verdict = judge(data, RULES, 9, 0)
     if isinstance(verdict, Accepted):
-        request = PendingRequest(ProduceRequest(None, -1, 0, []), by_id=False, appended_at=0.0, deadline=0.0)
+        request = PendingRequest(
+            ProduceRequest(None, -1, 0, []), correlation_id=0, version=9, appended_at=0.0, deadline=0.0
+        )
         reply = ProducePartitionReply(0)
         file = StagedFile(0.0, 0)
         file.add(request, [Arrival(uuid.UUID(int=1), 0, 1 << 24, 0, -2, *verdict, request, reply)], 0)
