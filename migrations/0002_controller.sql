@@ -1,8 +1,5 @@
 -- The active controller, snapshots of the metadata log, feature levels, controlled shutdown.
 
-ALTER TABLE cluster ADD COLUMN formatted_at timestamptz;     -- null until `headrace storage format`
-UPDATE cluster SET formatted_at = clock_timestamp();         -- who had a cluster before this had one in use
-
 -- Who acts for the cluster. The row's lock comes before every other (functions/controller_lease.sql).
 CREATE TABLE controller (
     singleton         boolean     PRIMARY KEY DEFAULT true CHECK (singleton),

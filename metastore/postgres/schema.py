@@ -67,7 +67,6 @@ cluster = Table(
     _column("cluster_id", Text()),
     _column("incarnation_id", Uuid()),
     _column("commit_shards", SmallInteger()),
-    _column("formatted_at", TIMESTAMP, null=True),
     CheckConstraint("commit_shards > 0"),
 )
 controller = Table(

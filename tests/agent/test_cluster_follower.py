@@ -13,7 +13,9 @@ from agent.cluster.follower import MetadataFollower
 from metastore.log.image import MetadataImage
 from metastore.log.records import RemoveTopicRecord
 from metastore.log.replay import apply
-from storage.errors import UnavailableError
+from metastore.log.snapshot import encode_snapshot
+from metastore.values import StoredSnapshot
+from storage.errors import CorruptError, UnavailableError
 from tests.agent.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
 
@@ -153,3 +155,57 @@ async def test_closing_ends_a_read_under_way(api: FakeClusterApi, fake_clock: Ma
     await follower.close()
     with pytest.raises(asyncio.CancelledError):
         await reading
+
+
+def _snapshot(api: FakeClusterApi, end: int) -> StoredSnapshot:
+    return StoredSnapshot(end, encode_snapshot(apply(MetadataImage(), api.log[:end])))
+
+
+@pytest.mark.requirement("C3")
+async def test_a_new_agent_starts_from_the_newest_snapshot(api: FakeClusterApi) -> None:
+    for name in ("a", "b", "c"):
+        api.add_topic(name, 3)
+    whole = apply(MetadataImage(), api.log)
+    api.snapshots = [_snapshot(api, 4), _snapshot(api, 8)]
+    api.truncate(3)
+    follower = MetadataFollower(api)
+    assert await follower.catch_up() == whole
+    assert api.calls == {"read_metadata": 1}
+    api.add_topic("d")
+    assert "d" in (await follower.catch_up()).topics_by_name, "and follows from there"
+
+
+@pytest.mark.requirement("C3")
+async def test_who_was_away_for_longer_than_the_log_goes_back_starts_from_a_snapshot(
+    api: FakeClusterApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower = MetadataFollower(api)
+    gone = api.add_topic("gone", 3)
+    await follower.catch_up()
+    api.append(RemoveTopicRecord(topic_id=gone))
+    api.add_topic("new", 5)
+    whole = apply(MetadataImage(), api.log)
+    api.snapshots = [_snapshot(api, 6), _snapshot(api, len(api.log))]
+    api.truncate(5)
+    assert await follower.catch_up() == whole
+    assert "built anew" in caplog.text
+
+
+async def test_a_snapshot_that_is_not_of_this_log_is_an_error_and_no_loop(api: FakeClusterApi) -> None:
+    api.add_topic("a", 9)
+    api.snapshots = [_snapshot(api, 10)]
+    del api.log[3:]
+    with pytest.raises(CorruptError, match="not the one followed"):
+        await MetadataFollower(api).catch_up()
+
+
+async def test_who_wants_to_know_is_told_of_each_new_image(api: FakeClusterApi) -> None:
+    follower = MetadataFollower(api)
+    offsets: list[int] = []
+    follower.on_image.append(lambda image: offsets.append(image.offset))
+    api.add_topic("a")
+    await follower.catch_up()
+    await follower.catch_up()
+    api.add_topic("b")
+    await follower.catch_up()
+    assert offsets == [2, 4]

@@ -236,3 +236,90 @@ async def test_stopping_without_the_metastore_still_stops(api: FakeClusterApi, f
     assert 1 in api.agents  # its lease runs out instead
     running = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     assert not [task for task in running if not task.done()]
+
+
+@pytest.mark.requirement("C6")
+async def test_a_controlled_shutdown_waits_until_the_others_route_around_it(
+    api: FakeClusterApi, fake_clock: ManualClock
+) -> None:
+    leaving, other = an_agent(api, 1), an_agent(api, 2, seed=8)
+    await fake_clock.run(leaving.start())
+    await fake_clock.run(other.start())
+    told = asyncio.create_task(leaving.membership.controlled_shutdown())
+    await fake_clock.settle()
+    assert not told.done()
+    assert leaving.membership.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+    assert leaving.membership.holds_lease(), "what it received can still be committed"
+    began = fake_clock.monotonic()
+    other.follower.poke(len(api.log))  # as the feed does within milliseconds
+    assert await fake_clock.run(told)
+    assert fake_clock.monotonic() - began < 1, "the other says at once that it knows"
+    for cluster in (leaving, other):
+        assert cluster.leader(partition_key(5, 0)) == other.image.agents[2]
+        assert cluster.coordinator("g") == other.image.agents[2]
+    await leaving.stop()
+    await other.stop()
+
+
+@pytest.mark.requirement("C6")
+async def test_a_controlled_shutdown_does_not_wait_for_the_silent(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    leaving = an_agent(api, 1)
+    await fake_clock.run(leaving.start())
+    api.add_agent(2)
+    api.agents[2].offset = 0
+    began = fake_clock.monotonic()
+    assert not await fake_clock.run(leaving.membership.controlled_shutdown())
+    assert fake_clock.monotonic() - began == pytest.approx(6), "two heartbeats"
+    await leaving.stop()
+
+
+async def test_the_only_agent_may_go_at_once(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    cluster = an_agent(api)
+    await fake_clock.run(cluster.start())
+    began = fake_clock.monotonic()
+    assert await fake_clock.run(cluster.membership.controlled_shutdown())
+    assert fake_clock.monotonic() == began
+    await cluster.stop()
+
+
+async def test_an_agent_that_was_fenced_and_lags_does_not_hold_its_lease_until_it_has_caught_up(
+    api: FakeClusterApi, fake_clock: ManualClock
+) -> None:
+    cluster = an_agent(api)
+    await fake_clock.run(cluster.start())
+    await cluster.catch_up()
+    api.append(FenceBrokerRecord(broker_id=1, broker_epoch=cluster.broker_epoch))
+    api.agents[1].fenced = True
+    api.add_topic("wide", 200)
+    api.fail_before["read_metadata"] = [UnavailableError("down")] * 100
+    await fake_clock.advance(4)
+    assert not cluster.membership.holds_lease()
+    api.fail_before["read_metadata"].clear()
+    await fake_clock.advance(7)
+    assert cluster.membership.holds_lease()
+    assert not api.agents[1].fenced
+    await cluster.stop()
+
+
+@pytest.mark.requirement("C14")
+async def test_the_lag_of_the_image_is_a_metric(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    registry = CollectorRegistry()
+    follower = MetadataFollower(api)
+    membership = Membership(
+        api,
+        follower,
+        Identity(1, "127.0.0.1", 9092, None),
+        heartbeat_interval_ms=3_000,
+        session_timeout_ms=18_000,
+        clock=fake_clock,
+        rng=random.Random(1),
+        registry=registry,
+    )
+    await fake_clock.run(membership.start())
+    assert registry.get_sample_value("headrace_metadata_lag_records") == 1, "it has not read that it is unfenced"
+    api.add_topic("orders", 4)
+    await fake_clock.advance(3)
+    assert registry.get_sample_value("headrace_metadata_lag_records") == 5
+    await fake_clock.advance(3)
+    assert registry.get_sample_value("headrace_metadata_lag_records") == 0
+    await membership.stop()

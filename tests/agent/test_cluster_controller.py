@@ -1,0 +1,207 @@
+"""Controllers on injected time: who is active, what it does, and that a take-over loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from agent.cluster.controller import Controller, ControllerTimes
+from agent.cluster.controller_metrics import ControllerMetrics
+from agent.cluster.follower import MetadataFollower
+from metastore.log.image import Assignment, MetadataImage
+from metastore.log.reassignment import reassign
+from metastore.log.replay import apply
+from metastore.log.snapshot import load_snapshot
+from storage.errors import OutcomeUnknownError, UnavailableError
+from tests.agent.fake_cluster_api import FakeClusterApi
+from tests.manual_clock import ManualClock
+
+TIMES = ControllerTimes(
+    lease_ms=3_000, session_timeout_ms=18_000, snapshot_interval_ms=3_600_000, snapshot_bytes=1_000_000
+)
+
+
+@pytest.fixture
+def api(fake_clock: ManualClock) -> FakeClusterApi:
+    return FakeClusterApi(fake_clock)
+
+
+class Candidate:
+    """A controller, its follower, and its metrics."""
+
+    def __init__(self, api: FakeClusterApi, node_id: int, times: ControllerTimes = TIMES) -> None:
+        self.registry = CollectorRegistry()
+        self.follower = MetadataFollower(api)
+        self.controller = Controller(
+            api,
+            self.follower,
+            times,
+            node_id=lambda: node_id,
+            clock=api.clock,
+            rng=random.Random(node_id),
+            metrics=ControllerMetrics(api.clock, self.registry),
+        )
+        self.controller.start()
+
+    async def die(self) -> None:
+        """SIGKILL: nothing is resigned."""
+        assert self.controller._turns is not None
+        self.controller._turns.cancel()
+        await asyncio.gather(self.controller._turns, return_exceptions=True)
+
+    def metric(self, name: str) -> float | None:
+        return self.registry.get_sample_value(f"headrace_{name}")
+
+
+@pytest.mark.requirement("C15")
+async def test_a_killed_controller_is_replaced_within_its_lease_and_a_clean_stop_at_once(
+    api: FakeClusterApi, fake_clock: ManualClock
+) -> None:
+    one, two, three = (Candidate(api, node_id) for node_id in (1, 2, 3))
+    await fake_clock.advance(10)
+    assert [c.controller.is_active for c in (one, two, three)] == [True, False, False]
+    assert [c.metric("controller_active") for c in (one, two, three)] == [1, 0, 0]
+    assert {c.controller.active_id for c in (one, two, three)} == {1}
+
+    await one.die()
+    await fake_clock.advance(TIMES.lease_ms / 1000 + 1)
+    assert two.controller.is_active != three.controller.is_active
+    assert not one.controller.is_active, "its own deadline has passed"
+    active, standby = (two, three) if two.controller.is_active else (three, two)
+    await active.controller.stop()
+    await fake_clock.advance(1)
+    assert standby.controller.is_active
+    assert api.controller.controller_epoch == 3
+    await standby.controller.stop()
+
+
+@pytest.mark.requirement("C15")
+async def test_a_stopped_controller_that_resumes_stands_by(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    """SIGSTOP between its renewal and its next action."""
+    one = Candidate(api, 1)
+    await fake_clock.advance(0.5)
+    hold = api.hold_controller_lease
+
+    async def taken_over_meanwhile(*args: object) -> object:
+        held = await hold(*args)  # type: ignore[arg-type]
+        if api.controller_incarnation != uuid.UUID(int=9):
+            api.controller_until = 0.0
+            await hold(9, uuid.UUID(int=9), 60_000)
+        return held
+
+    api.hold_controller_lease = taken_over_meanwhile  # type: ignore
+    api.add_agent(5)
+    api.agents[5].last_contact = 0.0
+    await fake_clock.advance(3)
+    assert not one.controller.is_active
+    assert not api.agents[5].fenced, "a stale epoch fences nobody"
+    assert one.controller.active_id == 9
+    await one.controller.stop()
+    assert api.controller_until > fake_clock.monotonic(), "what is another's is not resigned"
+
+
+async def test_the_own_deadline_counts_from_before_it_asked(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    one = Candidate(api, 1)
+    await fake_clock.advance(0.5)
+    api.fail_before["hold_controller_lease"] = [UnavailableError("down")] * 100
+    await fake_clock.advance(2.4)
+    assert one.controller.is_active
+    await fake_clock.advance(0.2)
+    assert not one.controller.is_active, "nobody else took over, but somebody may"
+    await one.controller.stop()
+
+
+@pytest.mark.requirement("C5")
+async def test_silent_agents_are_fenced_by_the_active_controller_only(
+    api: FakeClusterApi, fake_clock: ManualClock
+) -> None:
+    one, two = Candidate(api, 1), Candidate(api, 2)
+    await fake_clock.advance(1)
+    api.add_agent(7)
+    api.agents[7].last_contact = fake_clock.monotonic()
+    await fake_clock.advance(17)
+    assert not api.agents[7].fenced
+    await fake_clock.advance(2)
+    assert api.agents[7].fenced
+    assert {agent.node_id for agent in two.follower.image.agents.values()} == {7}, "still registered"
+    assert two.follower.image.live_agents() == []
+    assert one.metric("metadata_commit_seconds_count") == 1
+    assert two.metric("metadata_commit_seconds_count") == 0
+    for candidate in (one, two):
+        await candidate.controller.stop()
+
+
+@pytest.mark.requirement("C9")
+async def test_a_reassignment_survives_a_take_over_and_lost_answers(
+    api: FakeClusterApi, fake_clock: ManualClock
+) -> None:
+    topic_id = api.add_topic("orders", 2)
+    api.add_agent(1)
+    api.add_agent(2)
+    image = apply(MetadataImage(), api.log[:-1])  # 2 is registered, and fenced
+    unfenced = api.log.pop()
+    api.append(reassign(image, topic_id, 0, [2, 1]))
+    one, two = Candidate(api, 1), Candidate(api, 2)
+    await fake_clock.advance(5)
+    assert two.follower.image.topics_by_id[topic_id].assignment(0).adding == (2, 1)
+    await one.die()
+    await fake_clock.advance(5)
+    assert two.controller.is_active
+
+    api.fail_after["append_records"] = [OutcomeUnknownError("lost")]
+    api.log.append(unfenced)
+    await fake_clock.advance(5)
+    assert two.follower.image.topics_by_id[topic_id].assignment(0) == Assignment((2, 1))
+    assert api.calls["append_records"] == 1, "the lost answer was found in the log"
+    await two.controller.stop()
+
+
+@pytest.mark.requirement("C3")
+async def test_snapshots_are_made_on_size_and_on_age_and_the_log_is_cut(
+    api: FakeClusterApi, fake_clock: ManualClock
+) -> None:
+    api.add_topic("small", 1)
+    one = Candidate(api, 1, replace(TIMES, snapshot_interval_ms=100_000))
+    await _pass(fake_clock, 90)
+    assert api.snapshots == [], "neither big nor old"
+    await _pass(fake_clock, 60)
+    assert [snapshot.end_offset for snapshot in api.snapshots] == [2]
+    assert load_snapshot(api.snapshots[0].data) == one.follower.image
+    await _pass(fake_clock, 250)
+    assert len(api.snapshots) == 1, "nothing new, so none on age"
+
+    api.add_topic("big", 30_000)
+    await _pass(fake_clock, 70)
+    assert [snapshot.end_offset for snapshot in api.snapshots] == [2, 30_003]
+    assert api.log_start == 1
+    assert one.metric("metadata_snapshot_lag_records") == 0
+    late = MetadataFollower(api)
+    assert await late.catch_up() == one.follower.image
+    await one.controller.stop()
+
+
+async def _pass(clock: ManualClock, seconds: float) -> None:
+    """Snapshots are encoded on a thread: let virtual time wait for it."""
+    for _ in range(round(seconds / 10)):
+        await clock.advance(10)
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.requirement("C14")
+async def test_commits_and_lag_are_counted(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    api.add_topic("orders", 9)
+    one = Candidate(api, 1)
+    await fake_clock.advance(0.1)
+    assert one.metric("controller_metadata_lag_records") == 10
+    assert one.metric("metadata_committed_records_total") == 10
+    await fake_clock.advance(1)
+    assert one.metric("controller_metadata_lag_records") == 0
+    api.add_agent(1)
+    await fake_clock.advance(1)
+    assert one.metric("metadata_committed_records_total") == 12
+    await one.controller.stop()

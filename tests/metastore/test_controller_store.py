@@ -1,0 +1,186 @@
+"""The controller's lease on the database's clock, and that a stale epoch can do nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from metastore.log.records import FeatureLevelRecord
+from metastore.log.snapshot import encode_snapshot, load_snapshot
+from metastore.postgres.store import PostgresMetastore
+from metastore.values import ControllerLease, SnapshotState, StoredSnapshot
+from storage.errors import FencedError, InvalidError, TruncatedError
+from tests.metastore.sessions import beat, create, join, move_time, new_topic, session, waiting
+
+LEASE_MS = 3_000
+FIRST, SECOND = uuid.UUID(int=1), uuid.UUID(int=2)
+PassTime = Callable[[float], Awaitable[None]]
+
+
+@pytest.fixture
+async def pass_time(metastore_url: str) -> PassTime:
+    """Moves the metastore's clock on."""
+    ahead = 0.0
+
+    async def forward(seconds: float) -> None:
+        nonlocal ahead
+        ahead += seconds
+        async with session(metastore_url) as raw:
+            await move_time(raw, ahead)
+
+    return forward
+
+
+async def _hold(store: PostgresMetastore, controller_id: int, incarnation: uuid.UUID) -> ControllerLease:
+    return await store.hold_controller_lease(controller_id, incarnation, LEASE_MS)
+
+
+@pytest.mark.requirement("C15")
+async def test_a_standby_takes_over_when_the_lease_ran_out_and_the_old_one_may_do_nothing(
+    metastore: PostgresMetastore, pass_time: PassTime
+) -> None:
+    assert await metastore.describe_controller() is None
+    first = await _hold(metastore, 1, FIRST)
+    assert first == ControllerLease(1, 1, is_own=True)
+    assert await _hold(metastore, 2, SECOND) == ControllerLease(1, 1, is_own=False)
+    await pass_time(2)
+    assert await _hold(metastore, 1, FIRST) == first, "renewed, under the same epoch"
+    await pass_time(2)
+    assert not (await _hold(metastore, 2, SECOND)).is_own, "2 s after it was renewed"
+    assert await metastore.describe_controller() == ControllerLease(1, 1, is_own=False)
+
+    await pass_time(1.5)
+    assert await metastore.describe_controller() is None
+    second = await _hold(metastore, 2, SECOND)
+    assert second == ControllerLease(2, 2, is_own=True)
+    assert await _hold(metastore, 1, FIRST) == second._replace(is_own=False), "SIGSTOP, take-over, SIGCONT"
+
+    head = await metastore.metadata_head()
+    image = await metastore.load_image()
+    level = FeatureLevelRecord(name="f", min_feature_level=1, max_feature_level=1)
+    stale = first.controller_epoch
+    for action in (
+        metastore.fence_silent_agents(stale, session_timeout_ms=1),
+        metastore.append_records(head, [level], controller_epoch=stale),
+        metastore.save_snapshot(stale, StoredSnapshot(image.offset, encode_snapshot(image))),
+        metastore.truncate_metadata(stale, 10),
+    ):
+        with pytest.raises(FencedError, match="controller_epoch=1"):
+            await action
+    await metastore.resign_controller(stale)
+    assert (await _hold(metastore, 1, FIRST)).controller_id == 2
+    assert await metastore.metadata_head() == head
+    assert await metastore.newest_snapshot() is None
+
+
+@pytest.mark.requirement("C15")
+async def test_of_many_standbys_one_takes_over(metastore: PostgresMetastore, pass_time: PassTime) -> None:
+    await _hold(metastore, 9, uuid.UUID(int=9))
+    await pass_time(4)
+    answers = await asyncio.gather(*(_hold(metastore, n, uuid.UUID(int=n)) for n in range(1, 5)))
+    assert [answer.is_own for answer in answers].count(True) == 1
+    assert len({answer[:2] for answer in answers}) == 1, "all name the same one"
+    assert answers[0].controller_epoch == 2
+
+
+async def test_who_resigns_is_replaced_at_once(metastore: PostgresMetastore) -> None:
+    first = await _hold(metastore, 1, FIRST)
+    await metastore.resign_controller(first.controller_epoch)
+    assert await metastore.describe_controller() is None
+    assert await _hold(metastore, 2, SECOND) == ControllerLease(2, 2, is_own=True)
+
+
+@pytest.mark.requirement("C15")
+async def test_a_take_over_waits_for_an_action_and_the_action_that_comes_after_it_is_refused(
+    metastore: PostgresMetastore, metastore_url: str, pass_time: PassTime
+) -> None:
+    """The epoch's check holds until the statement ends: no action of the old one lands after a take-over."""
+    first = await _hold(metastore, 1, FIRST)
+    await pass_time(4)
+    async with session(metastore_url) as gate, session(metastore_url) as observer:
+        async with gate.transaction():
+            await gate.execute("SELECT lock_metadata_head()")
+            level = FeatureLevelRecord(name="f", min_feature_level=1, max_feature_level=1)
+            head = await metastore.metadata_head()
+            acting = asyncio.create_task(
+                metastore.append_records(head, [level], controller_epoch=first.controller_epoch)
+            )
+            await waiting(observer, 1)
+            taking_over = asyncio.create_task(_hold(metastore, 2, SECOND))
+            await waiting(observer, 2)
+            assert not taking_over.done()
+        assert await acting
+        assert (await taking_over).is_own
+    with pytest.raises(FencedError):
+        await metastore.append_records(head + 1, [level], controller_epoch=first.controller_epoch)
+
+
+async def test_heartbeats_name_the_active_controller(metastore: PostgresMetastore) -> None:
+    agent = await join(metastore)
+    assert (await beat(metastore, agent)).controller_id == -1
+    await _hold(metastore, 7, FIRST)
+    assert (await beat(metastore, agent)).controller_id == 7
+
+
+async def _snapshot(store: PostgresMetastore, epoch: int) -> StoredSnapshot:
+    image = await store.load_image()
+    made = StoredSnapshot(image.offset, encode_snapshot(image))
+    await store.save_snapshot(epoch, made)
+    return made
+
+
+@pytest.mark.requirement("C3")
+async def test_the_log_goes_back_to_the_older_of_two_snapshots_and_says_so(metastore: PostgresMetastore) -> None:
+    epoch = (await _hold(metastore, 1, FIRST)).controller_epoch
+    await create(metastore, new_topic("a", 5))
+    assert await metastore.newest_snapshot() is None
+    first = await _snapshot(metastore, epoch)
+    assert await metastore.truncate_metadata(epoch, 100) == 0, "one snapshot may yet prove unreadable"
+    await create(metastore, new_topic("b", 3))
+    second = await _snapshot(metastore, epoch)
+    await metastore.save_snapshot(epoch, second)
+    assert await metastore.newest_snapshot() == second
+
+    whole = await metastore.read_metadata(0)
+    assert await metastore.truncate_metadata(epoch, 4) == 4
+    assert await metastore.truncate_metadata(epoch, 100) == first.end_offset - 1 - 4
+    assert await metastore.truncate_metadata(epoch, 100) == 0
+    assert await metastore.metadata_log_start() == first.end_offset - 1
+    with pytest.raises(TruncatedError, match=f"asked=0 kept={first.end_offset - 1}"):
+        await metastore.read_metadata(0)
+    assert await metastore.read_metadata(first.end_offset - 1) == whole[first.end_offset - 1 :]
+    assert await metastore.read_metadata(await metastore.metadata_head()) == []
+    assert set((await metastore.load_image()).topics_by_name) == {"a", "b"}
+
+    await create(metastore, new_topic("c"))
+    await _snapshot(metastore, epoch)
+    await metastore.truncate_metadata(epoch, 100)
+    assert await metastore.metadata_log_start() == second.end_offset - 1, "a third one drops the first"
+    image = await metastore.load_image()
+    assert set(image.topics_by_name) == {"a", "b", "c"}
+    assert image.offset == await metastore.metadata_head()
+    assert load_snapshot(second.data).offset == second.end_offset
+
+
+async def test_what_a_snapshot_leaves_is_known(metastore: PostgresMetastore, pass_time: PassTime) -> None:
+    epoch = (await _hold(metastore, 1, FIRST)).controller_epoch
+    await create(metastore, new_topic("a", 5))
+    whole = await metastore.read_metadata(0)
+    state = await metastore.snapshot_state()
+    assert state[:1] + state[2:] == (0, len(whole), sum(map(len, whole)))
+    await pass_time(100)
+    made = await _snapshot(metastore, epoch)
+    await pass_time(60)
+    end, age_ms, records, size = await metastore.snapshot_state()
+    assert (end, records, size) == (made.end_offset, 0, 0)
+    assert 60_000 <= age_ms < 90_000
+    assert isinstance(state, SnapshotState)
+
+
+async def test_a_snapshot_of_what_is_not_in_the_log_is_refused(metastore: PostgresMetastore) -> None:
+    epoch = (await _hold(metastore, 1, FIRST)).controller_epoch
+    with pytest.raises(InvalidError, match="end_offset=99"):
+        await metastore.save_snapshot(epoch, StoredSnapshot(99, b""))
