@@ -64,8 +64,9 @@ class ImageBuilder:
     def __init__(self, image: MetadataImage) -> None:
         self.offset = image.offset
         self._base = image
-        self._topics = dict(image.topics_by_id)
-        self._topics_changed = False
+        self._topics = image.topics_by_id
+        self._own_topics: dict[uuid.UUID, TopicImage] | None = None
+        """What `_topics` is once one changed: there may be 100,000, and most later records are not theirs."""
         self._epochs: dict[uuid.UUID, list[int]] = {}
         """Leader epochs of topics that got partitions here: a tuple would be copied for each."""
         self._assignments: dict[uuid.UUID, dict[int, Assignment]] = {}
@@ -100,9 +101,10 @@ class ImageBuilder:
     def finish(self) -> MetadataImage:
         """The image at the builder's offset; what did not change is shared with the one before."""
         for topic_id, epochs in self._epochs.items():
-            self._topics[topic_id] = replace(self._topics[topic_id], leader_epochs=tuple(epochs))
+            self._writable_topics()[topic_id] = replace(self._topics[topic_id], leader_epochs=tuple(epochs))
         for topic_id, assignments in self._assignments.items():
-            self._topics[topic_id] = replace(self._topics[topic_id], assignments=MappingProxyType(assignments))
+            changed = replace(self._topics[topic_id], assignments=MappingProxyType(assignments))
+            self._writable_topics()[topic_id] = changed
         return MetadataImage(
             offset=self.offset,
             **self._topic_maps(),
@@ -117,23 +119,26 @@ class ImageBuilder:
         )
 
     def _topic_maps(self) -> dict[str, Any]:
-        base = self._base
-        if not (self._topics_changed or self._epochs or self._assignments):
+        base, own = self._base, self._own_topics
+        if own is None:
             names, ids, numbers = base.topics_by_name, base.topics_by_id, base.topics_by_number
         else:
-            topics = self._topics.values()
-            names = MappingProxyType({topic.name: topic for topic in topics})
-            ids = MappingProxyType(self._topics)
-            numbers = MappingProxyType({topic.topic_number: topic for topic in topics})
+            names = MappingProxyType({topic.name: topic for topic in own.values()})
+            ids = MappingProxyType(own)
+            numbers = MappingProxyType({topic.topic_number: topic for topic in own.values()})
         return {"topics_by_name": names, "topics_by_id": ids, "topics_by_number": numbers}
+
+    def _writable_topics(self) -> dict[uuid.UUID, TopicImage]:
+        if self._own_topics is None:
+            self._topics = self._own_topics = dict(self._topics)
+        return self._own_topics
 
     # -- topics
 
     def _topic(self, record: TopicRecord) -> None:
         if record.topic_id in self._topics:
             raise self._contradiction(f"topic exists: topic_id={record.topic_id}")
-        self._topics_changed = True
-        self._topics[record.topic_id] = TopicImage(
+        self._writable_topics()[record.topic_id] = TopicImage(
             topic_id=record.topic_id,
             topic_number=self.offset if record.topic_number < 0 else record.topic_number,
             name=record.topic_name,
@@ -164,10 +169,9 @@ class ImageBuilder:
         self._assign(record.topic_id, record.partition_id, changed)
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
-        topic = self._topics.pop(record.topic_id, None)
+        topic = self._writable_topics().pop(record.topic_id, None)
         if topic is None:
             raise self._contradiction(f"removal of an unknown topic: topic_id={record.topic_id}")
-        self._topics_changed = True
         self._epochs.pop(record.topic_id, None)
         self._assignments.pop(record.topic_id, None)
         self._configs.pop((TOPIC_RESOURCE, topic.name), None)
