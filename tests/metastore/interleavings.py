@@ -1,0 +1,269 @@
+"""Seeded interleavings of real Postgres sessions at their lock points, each round explained by the model or not.
+
+Fault model: two to four operations at once, of those that race in production: commits (overlapping
+partitions, producers that repeat batches through another agent, the same file twice), a topic's
+deletion, a condemned file id, a log-start move. Gates hold every commit shard's lock, and sometimes a
+shard's feed row; the operations queue up in a drawn order, then the gates open one by one in a drawn
+order, and between two openings everybody runs until it is done or waits again.
+Invariant checked: some order of the round's operations, one after the other, makes the reference model
+give the same answers, the same extents and the same feed. An error, a deadlock among them, is a finding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+import random
+import uuid
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from metastore.keys import commit_shard
+from metastore.postgres.store import PostgresMetastore
+from metastore.values import ExtentQuery, FileCommit, RegisteredAgent, StagedBatch
+from storage.errors import HeadraceError
+from tests.metastore.commit_scenes import COMMIT_LOCK_CLASS, batch, file_of
+from tests.metastore.sessions import Session, create, delete, join, new_topic, rows, session
+from tests.model.metastore_model import ModelMetastore
+
+PARTITIONS = 4
+PRODUCERS = (1000, 1001)
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid <> pg_backend_pid()"
+)
+
+
+class Unexplained(AssertionError):
+    """No order of a round's operations explains what was seen."""
+
+
+@dataclass
+class Operation:
+    """`real` runs it on Postgres, `modelled` on a model; both return what its caller learns."""
+
+    name: str
+    real: Callable[[], Coroutine[Any, Any, Any]]
+    modelled: Callable[[ModelMetastore], Coroutine[Any, Any, Any]]
+
+
+@dataclass
+class History:
+    """One database's past, and what may happen next. `seed` decides everything but the operating system's timing."""
+
+    url: str
+    store: PostgresMetastore
+    seed: int
+    model: ModelMetastore = field(init=False)
+    rng: random.Random = field(init=False)
+    agents: list[RegisteredAgent] = field(default_factory=list)
+    topics: dict[int, uuid.UUID] = field(default_factory=dict)
+    keys: list[int] = field(default_factory=list)
+    files: list[FileCommit] = field(default_factory=list)
+    condemned: set[uuid.UUID] = field(default_factory=set)
+    positions: dict[int, int] = field(default_factory=dict)
+
+    async def begin(self) -> None:
+        """Two agents, two topics."""
+        self.rng = random.Random(self.seed)
+        self.model = ModelMetastore(shards=self.store.commit_shards)
+        for _ in range(2):
+            self.agents.append(await join(self.store))
+            self.model.register_agent(*self.agents[-1])
+        for _ in range(2):
+            await self._make_topic()
+        self.positions = dict.fromkeys(range(self.store.commit_shards), 0)
+
+    async def round(self) -> None:
+        """Run some operations at once and look for an order that explains them."""
+        if len(self.topics) < 2:
+            await self._make_topic()
+        operations = self._draw()
+        busy = commit_shard(self.rng.choice(self._live_keys()), self.store.commit_shards)
+        seen = await _run_gated(self.url, self.rng, self.store.commit_shards, busy, operations)
+        errors = [f"{op.name}: {what!r}" for op, what in zip(operations, seen, strict=True) if _is_error(what)]
+        if errors:
+            raise Unexplained(f"seed={self.seed} {errors}")
+        page = await self.store.poll_feed(self.positions)
+        reads = await self.store.find_extents(self._everything())
+        for order in itertools.permutations(range(len(operations))):
+            model = copy.deepcopy(self.model)
+            told = {index: await operations[index].modelled(model) for index in order}
+            if (
+                all(told[index] == seen[index] for index in order)
+                and await model.find_extents(self._everything()) == reads
+                and (await model.poll_feed(self.positions)).rows == page.rows
+            ):
+                self.model = model
+                self.positions = dict(page.heads)
+                return
+        raise Unexplained(f"seed={self.seed} {[op.name for op in operations]} answers={seen}")
+
+    # -- what may happen
+
+    def _draw(self) -> list[Operation]:
+        operations = [self._commit() for _ in range(self.rng.choice([1, 2, 2, 3]))]
+        kinds = [self._commit, self._condemn, self._move_log_start, self._commit_again]
+        operations.append(self.rng.choice([*kinds, *[self._delete_topic] * 2])())
+        return operations
+
+    def _commit(self) -> Operation:
+        files = [self._file() for _ in range(self.rng.choice([1, 1, 2]))]
+        return self._commit_of(files)
+
+    def _commit_again(self) -> Operation:
+        """A file that is committed at the same time by another session, or was before."""
+        return self._commit_of([self.rng.choice(self.files[-4:])])
+
+    def _commit_of(self, files: list[FileCommit]) -> Operation:
+        agent = self.rng.choice(self.agents)
+        self.files += [file for file in files if file not in self.files]
+        return Operation(
+            f"commit {len(files)} files",
+            lambda: self.store.commit_files(*agent, files),
+            lambda model: model.commit_files(*agent, files),
+        )
+
+    def _condemn(self) -> Operation:
+        """The sweeper takes a file that is being committed for garbage."""
+        open_ids = [file.file_id for file in self.files[-4:] if file.file_id not in self.condemned]
+        file_id = self.rng.choice(open_ids) if open_ids else uuid.uuid4()
+        self.condemned.add(file_id)
+
+        async def real() -> bool:
+            async with session(self.url) as sweeper:
+                inserted = await rows(
+                    sweeper,
+                    "INSERT INTO segment_files (file_id, state, size, live_bytes, committed_at)"
+                    " VALUES (%s, 1, 0, 0, clock_timestamp()) ON CONFLICT DO NOTHING RETURNING 1",
+                    file_id,
+                )
+                return bool(inserted)
+
+        async def modelled(model: ModelMetastore) -> bool:
+            return model.condemn(file_id)
+
+        return Operation("condemn", real, modelled)
+
+    def _delete_topic(self) -> Operation:
+        number = self.rng.choice(sorted(self.topics))
+        topic_id = self.topics.pop(number)
+
+        async def modelled(model: ModelMetastore) -> None:
+            model.delete_topic(number)
+
+        return Operation("delete topic", lambda: _deleted(self.store, topic_id), modelled)
+
+    def _move_log_start(self) -> Operation:
+        """As retention does it: shard lock, then the partition's row, its dead extents, and the feed row."""
+        key = self.rng.choice(self._live_keys())
+        partition = self.model.partitions[key]
+        offset = self.rng.randint(partition.log_start_offset, partition.high_watermark)
+
+        async def real() -> bool:
+            async with session(self.url) as retention, retention.transaction():
+                await rows(
+                    retention, "SELECT lock_shards(ARRAY[%s::smallint])", commit_shard(key, self.store.commit_shards)
+                )
+                moved = await rows(
+                    retention,
+                    "UPDATE partitions SET log_start_offset = %s WHERE partition_key = %s RETURNING shard",
+                    *(offset, key),
+                )
+                if moved:
+                    await retention.execute(
+                        "DELETE FROM extents WHERE partition_key = %s AND last_offset < %s", (key, offset)
+                    )
+                    await rows(
+                        retention,
+                        "SELECT append_feed(%s::smallint, 1::smallint, int8send(%s) || int8send(%s))",
+                        *(moved[0][0], key, offset),
+                    )
+                return bool(moved)
+
+        async def modelled(model: ModelMetastore) -> bool:
+            if key not in model.partitions:
+                return False
+            model.move_log_start(key, offset)
+            return True
+
+        return Operation("move log start", real, modelled)
+
+    def _file(self) -> FileCommit:
+        return file_of([self._batch() for _ in range(self.rng.choice([1, 2, 4]))])
+
+    def _batch(self) -> StagedBatch:
+        """In sequence as of the round's start, an earlier one again, or of no producer."""
+        key, producer = self.rng.choice(self.keys), self.rng.choice(PRODUCERS)
+        partition = self.model.partitions.get(key)
+        state = partition.producers.get(producer) if partition else None
+        match self.rng.choice(["none", "next", "next", "again"]):
+            case "none":
+                return batch(key)
+            case "again" if state and state.ring:
+                return batch(key, self.rng.choice(state.ring).base_sequence, producer=producer)
+        return batch(key, state.next_sequence if state else 0, producer=producer)
+
+    async def _make_topic(self) -> None:
+        topic = new_topic(f"topic-{uuid.uuid4()}", PARTITIONS)
+        image = await create(self.store, topic)
+        number = image.topics_by_id[topic.topic_id].topic_number
+        self.topics[number] = topic.topic_id
+        self.keys = [*self.keys[-PARTITIONS:], *self.model.create_topic(number, PARTITIONS)]
+
+    def _live_keys(self) -> list[int]:
+        return sorted(self.model.partitions)
+
+    def _everything(self) -> list[ExtentQuery]:
+        return [ExtentQuery(key, 0, 1 << 40) for key in self.keys]
+
+
+async def _deleted(store: PostgresMetastore, topic_id: uuid.UUID) -> None:
+    await delete(store, topic_id)
+
+
+def _is_error(what: object) -> bool:
+    return isinstance(what, BaseException)
+
+
+async def _run_gated(url: str, rng: random.Random, shards: int, busy: int, operations: list[Operation]) -> list[Any]:
+    """Everybody's result or error, by operation. `busy`: the shard whose feed row may be held."""
+    async with AsyncExitStack() as stack:
+        watcher = await stack.enter_async_context(session(url))
+        gate = await stack.enter_async_context(session(url))
+        openings = [f"SELECT pg_advisory_unlock({COMMIT_LOCK_CLASS}, {shard})" for shard in range(shards)]
+        for shard in range(shards):
+            await gate.execute(f"SELECT pg_advisory_lock({COMMIT_LOCK_CLASS}, {shard})".encode())
+        if rng.random() < 0.7:  # somebody's feed row waits too, in the middle of a commit
+            row_gate = await stack.enter_async_context(session(url))
+            await row_gate.execute("BEGIN")
+            await rows(row_gate, "SELECT 1 FROM commit_shards WHERE shard = %s FOR UPDATE", busy)
+            openings.append("COMMIT")
+        rng.shuffle(openings)
+        running: dict[int, asyncio.Task[Any]] = {}
+        for index in rng.sample(range(len(operations)), len(operations)):
+            running[index] = asyncio.create_task(operations[index].real())
+            await _settled(watcher, list(running.values()))
+        for opening in openings:
+            await (row_gate if opening == "COMMIT" else gate).execute(opening.encode())
+            await _settled(watcher, list(running.values()))
+        await asyncio.wait(running.values())
+        return [_outcome(running[index]) for index in range(len(operations))]
+
+
+async def _settled(watcher: Session, tasks: list[asyncio.Task[Any]]) -> None:
+    """Return when each task is done or waits for a lock; or soon, for one that a deadlock check holds up."""
+    for _ in range(100):
+        if (await rows(watcher, WAITING))[0][0] >= sum(not task.done() for task in tasks):
+            return
+        await asyncio.sleep(0.001)
+
+
+def _outcome(task: asyncio.Task[Any]) -> Any:
+    error = task.exception()
+    if error is not None and not isinstance(error, HeadraceError | AssertionError):
+        raise error
+    return error or task.result()

@@ -1,0 +1,129 @@
+"""The commit side by side with what races it, in forced and seeded orders; planted SQL bugs are caught.
+
+tests/metastore/interleavings.py says how. Each bug is a few replaced texts in functions of a throw-away
+database; a failure names its seed.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import psycopg
+import pytest
+
+from config.settings import Settings
+from metastore.postgres.store import PostgresMetastore
+from tests.metastore.interleavings import History, Unexplained
+
+SEEDS = range(6)
+ROUNDS = 12
+CAUGHT_WITHIN = 150
+"""Rounds, for a planted bug."""
+
+LOCK = "PERFORM lock_shards(array_agg(DISTINCT commit_shard(key, v_shards))) FROM unnest(p_part_key) AS key;"
+READ = "FROM unnest(p_part_key, p_part_leader_epoch, p_part_count)"
+CLAIM = "v_claimed := claim_files(p_file_id, p_file_born_ms, p_file_size, p_file_bytes);"
+ANSWERS = "INSERT INTO commit_answers (slot, file_id, answer)"
+ANSWERED = "     WHERE ours;\n"
+TOLERANT = (ANSWERED, "     WHERE ours ON CONFLICT DO NOTHING;\n")
+EARLY_SEQ = (
+    "PERFORM set_config('bug.seq_' || s, nextval('early_' || s)::text, true)"
+    " FROM (SELECT DISTINCT commit_shard(key, v_shards) AS s FROM unnest(p_part_key) AS key) AS d; "
+)
+BUGS: dict[str, tuple[str, list[tuple[str, str]]]] = {
+    "lock and read in one statement": (
+        "commit_files",
+        [
+            (LOCK, ""),
+            (
+                READ,
+                "FROM (SELECT lock_shards(array(SELECT commit_shard(key, v_shards) FROM unnest(p_part_key) AS key))"
+                " OFFSET 0) AS l CROSS JOIN unnest(p_part_key, p_part_leader_epoch, p_part_count)",
+            ),
+        ],
+    ),
+    "unsorted shard locks": (
+        "lock_shards",
+        [
+            (
+                "SELECT DISTINCT s FROM unnest(p_shards) AS s ORDER BY s",
+                "SELECT s FROM unnest(p_shards) AS s ORDER BY random()",
+            )
+        ],
+    ),
+    "the answer is looked up before the lock": (
+        "commit_files",
+        [
+            (
+                LOCK,
+                "v_ours := array(SELECT NOT EXISTS (SELECT FROM commit_answers WHERE file_id = id)"
+                " FROM unnest(p_file_id) WITH ORDINALITY AS f (id, file) ORDER BY file); " + LOCK,
+            ),
+            (
+                CLAIM,
+                "v_claimed := array(SELECT id FROM unnest(p_file_id, v_ours) AS f (id, ours) WHERE ours); PERFORM "
+                + CLAIM.removeprefix("v_claimed := "),
+            ),
+            TOLERANT,
+        ],
+    ),
+    "seq is drawn before the lock": (
+        "commit_files",
+        [
+            (LOCK, EARLY_SEQ + LOCK),
+            (
+                "shard, seq, 0, payload FROM numbered",
+                "shard, current_setting('bug.seq_' || shard)::bigint, 0, payload FROM numbered",
+            ),
+        ],
+    ),
+    "file ids are claimed after judging": (
+        "commit_files",
+        [
+            (CLAIM, "v_claimed := p_file_id;"),
+            (ANSWERS, "PERFORM " + CLAIM.removeprefix("v_claimed := ") + " " + ANSWERS),
+            TOLERANT,
+        ],
+    ),
+    "a deletion that takes no shard's lock": ("delete_topics", [("PERFORM lock_shards(v_shards);", "")]),
+}
+"""What is wrong -> (function, [(right text, wrong text)])."""
+
+
+async def _tell_history(url: str, store: PostgresMetastore, seed: int, rounds: int) -> None:
+    """A database takes one history: the model knows its feed from the first row on."""
+    history = History(url, store, seed)
+    await history.begin()
+    for _ in range(rounds):
+        await history.round()
+
+
+@pytest.mark.requirement("W1", "W4", "W7")
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_some_order_explains_what_every_session_saw(
+    metastore: PostgresMetastore, metastore_url: str, seed: int
+) -> None:
+    await _tell_history(metastore_url, metastore, seed, ROUNDS)
+
+
+@pytest.mark.parametrize("bug", BUGS)
+async def test_a_planted_bug_is_caught(metastore_url: str, bug: str) -> None:
+    function, texts = BUGS[bug]
+    source = (resources.files("metastore.postgres") / "functions" / f"{function}.sql").read_text(encoding="utf-8")
+    for right, wrong in texts:
+        assert right in source, f"the bug has to be planted elsewhere: {right}"
+        source = source.replace(right, wrong)
+    with psycopg.connect(metastore_url, autocommit=True) as connection:
+        for shard in range(8):
+            connection.execute(f"CREATE SEQUENCE early_{shard}".encode())
+        connection.execute(source.encode())
+        connection.execute(
+            f"ALTER DATABASE {connection.info.dbname} SET deadlock_timeout = '20ms'".encode()  # found sooner
+        )
+    store = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=6))
+    try:
+        with pytest.raises(Unexplained) as caught:
+            await _tell_history(metastore_url, store, 0, CAUGHT_WITHIN)
+    finally:
+        await store.close()
+    print(f"{bug}: {caught.value}"[:300])
