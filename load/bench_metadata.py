@@ -18,16 +18,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry
-
 from agent.admin.metadata import Metadata
 from agent.admin.topic_creation import TopicCreation
 from agent.admin.topic_rules import TopicDefaults
-from agent.cluster.cluster import Cluster
-from agent.cluster.follower import MetadataFollower
-from agent.cluster.membership import Identity, Membership
+from agent.cluster.routing import Routes
 from agent.listener.request import Connection, Request
-from metastore.log.image import MetadataImage
+from metastore.log.image import AgentImage, MetadataImage
 from metastore.log.records import (
     BrokerEndpoint,
     RegisterBrokerRecord,
@@ -121,29 +117,33 @@ def measure_image(topics: int, partitions: int) -> None:
     )
 
 
-def view_of(image: MetadataImage) -> Cluster:
-    """The part of an agent that routing needs; nothing of it touches its metastore."""
-    nobody = object.__new__(PostgresMetastore)
-    follower = MetadataFollower(nobody)
-    follower.image = image
-    membership = Membership(
-        nobody,
-        follower,
-        Identity(1, "agent-1", 9092, None),
-        heartbeat_interval_ms=3_000,
-        session_timeout_ms=18_000,
-        clock=SystemClock(),
-        rng=random.Random(1),
-        registry=CollectorRegistry(),
-    )
-    return Cluster("bench", 8, follower, membership)
+class View:
+    """Implements agent.cluster.view.ClusterView on one image that never moves."""
+
+    cluster_id = "bench"
+    commit_shards = 8
+    node_id = 1
+    broker_epoch = 0
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.image = image
+        self._routes = Routes(image, self.commit_shards)
+
+    async def catch_up(self) -> MetadataImage:
+        return self.image
+
+    def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
+        return self._routes.leader(partition_key, zone)
+
+    def coordinator(self, group_id: str) -> AgentImage | None:
+        return self._routes.coordinator(group_id)
 
 
 async def measure_answer() -> None:
     """Metadata of 10,000 partitions: the first time for an image, and again."""
     log = topic_log(100, ANSWER_PARTITIONS // 100)
     image = apply(MetadataImage(), log + agent_log(len(log), 3))
-    cluster = view_of(image)
+    cluster = View(image)
     creation = TopicCreation(
         cluster, object.__new__(PostgresMetastore), SystemClock(), random.Random(1), TopicDefaults(1, 1)
     )
