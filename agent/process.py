@@ -17,10 +17,9 @@ from typing import Any, Self
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from agent.cluster.cluster import Cluster
-from agent.cluster.controller import Controller, ControllerTimes
-from agent.cluster.controller_metrics import ControllerMetrics
 from agent.cluster.follower import MetadataFollower
 from agent.cluster.membership import BrokerState, Identity, Membership
+from agent.controller_endpoint import ControllerEndpoint
 from agent.dispatch import Dispatcher
 from agent.fetch.service import FetchService
 from agent.groups.handlers import GroupHandlers
@@ -34,6 +33,7 @@ from agent.listener.server import KafkaListener
 from agent.loop_lag import watch_loop_lag
 from agent.produce.pipeline import Callbacks, ProducePipeline
 from agent.produce.staged_file import FileTrace
+from config.listeners import CONTROLLER, listeners, roles
 from config.settings import Settings
 from metastore.log.image import MetadataImage
 from metastore.postgres.store import PostgresMetastore
@@ -73,7 +73,7 @@ class Agent:
         self._http = HttpServer(make_app(self, registry), settings.http_host, settings.http_port)
         self.kafka_port = 0
         self.cluster: Cluster | None = None
-        self._controller: Controller | None = None
+        self._controller: ControllerEndpoint | None = None
         self._background: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -95,21 +95,21 @@ class Agent:
 
     async def start(self) -> None:
         """Listen, join the cluster, then serve. Raises what kept it out."""
-        settings = self.settings
+        where = listeners(self.settings)
         self._http.start()
-        self.kafka_port = await self._listener.start(settings.kafka_host, settings.kafka_port)
+        self.kafka_port = await self._listener.start(where.client.host, where.client.port)
         self.cluster = self._compose_cluster()
         await self.cluster.follower.catch_up()
         self._compose_paths(self.cluster)
         await self._fetch.start()
         await self._produce.start()
+        self._dispatcher.warm_up()  # it holds the loop, which a member's heartbeats would not bear
         await self.cluster.start()
-        if "controller" in settings.process_roles.split(","):
+        if CONTROLLER in roles(self.settings):
             self._controller = self._compose_controller(self.cluster)
-            self._controller.start()
+            await self._controller.start(where.controller)
         self._spawn(watch_loop_lag(self._clock, self._registry))
         self._spawn(keep_house(self._metastore, self._clock, self._rng))
-        self._dispatcher.warm_up()
         self._serving.set()
         logger.info("agent started: %s", self.ready_line())
 
@@ -123,7 +123,7 @@ class Agent:
             await self._groups.close()
             await self._produce.close()
             if self._controller is not None:
-                await self._controller.stop()
+                await self._controller.stop(grace)
             await self.cluster.stop()
             await self._fetch.close()
         for task in self._background:
@@ -143,9 +143,8 @@ class Agent:
     def ready_line(self) -> str:
         """What the command prints once clients can connect."""
         assert self.cluster is not None
-        host = self.settings.advertised_host or self.settings.kafka_host
         return (
-            f"ready node={self.cluster.node_id} kafka={host}:{self._advertised_port()} "
+            f"ready node={self.cluster.node_id} kafka={self._advertised_host()}:{self._advertised_port()} "
             f"http={self.settings.http_host}:{self._http.port}"
         )
 
@@ -203,28 +202,26 @@ class Agent:
             follower,
             Identity(
                 settings.node_id,
-                settings.advertised_host or settings.kafka_host,
+                self._advertised_host(),
                 self._advertised_port(),
                 settings.broker_rack,
             ),
             heartbeat_interval_ms=settings.broker_heartbeat_interval_ms,
             session_timeout_ms=settings.broker_session_timeout_ms,
+            registration_timeout_seconds=settings.initial_broker_registration_timeout_ms / 1000,
             clock=self._clock,
             rng=self._rng,
             registry=self._registry,
         )
         return Cluster(self._metastore.cluster_id, self._metastore.commit_shards, follower, membership)
 
-    def _compose_controller(self, cluster: Cluster) -> Controller:
-        return Controller(
-            self._metastore,
-            cluster.follower,
-            ControllerTimes.of(self.settings),
-            node_id=lambda: cluster.node_id,
-            clock=self._clock,
-            rng=self._rng,
-            metrics=ControllerMetrics(self._clock, self._registry),
+    def _compose_controller(self, cluster: Cluster) -> ControllerEndpoint:
+        return ControllerEndpoint(
+            self._metastore, cluster, cluster.follower, self.settings, self._clock, self._rng, self._registry
         )
+
+    def _is_active_controller(self) -> bool:
+        return self._controller is not None and self._controller.controller.is_active
 
     def _compose_paths(self, cluster: Cluster) -> None:
         settings, clock, rng = self.settings, self._clock, self._rng
@@ -266,6 +263,7 @@ class Agent:
             produce=self._produce,
             fetch=self._fetch,
             groups=self._groups,
+            is_active_controller=self._is_active_controller,
         )
 
     def _handle(self, request: Request) -> Awaitable[Response]:
@@ -281,6 +279,9 @@ class Agent:
 
     def _image(self) -> MetadataImage:
         return MetadataImage() if self.cluster is None else self.cluster.image
+
+    def _advertised_host(self) -> str:
+        return self.settings.advertised_host or listeners(self.settings).client.host
 
     def _advertised_port(self) -> int:
         return self.settings.advertised_port or self.kafka_port

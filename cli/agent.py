@@ -14,9 +14,11 @@ import signal
 import sys
 from typing import Any
 
+from agent.controller_process import ControllerProcess
 from agent.process import Agent
 from cli.collector_tuning import tune_collector
 from cli.options import add_settings, settings_from
+from config.listeners import BROKER, COMPACTOR, listeners, roles
 from config.load import ConfigError
 from config.settings import Settings
 
@@ -61,6 +63,9 @@ def run(args: argparse.Namespace) -> int:
     for name, value in (("metastore.url", settings.metastore_url), ("bucket", settings.bucket)):
         if not value:
             raise ConfigError(f"{name} is not set (--{name.replace('.', '-')}); `headrace dev` needs neither")
+    listeners(settings)  # refuses what does not fit together before anything is opened
+    if COMPACTOR in roles(settings):
+        raise ConfigError("process.roles: compactor is not part of this version")
     logging.basicConfig(
         level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
@@ -72,7 +77,7 @@ async def _serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stopping)
-    agent = await Agent.open(settings)
+    agent = await (Agent if BROKER in roles(settings) else ControllerProcess).open(settings)
     try:
         await agent.require_formatted_storage()
         await agent.start()

@@ -10,6 +10,7 @@ Source: KIP-631 (the seed's keys 57-59 are Kafka's 62-64), KIP-858 and KIP-966 (
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -22,32 +23,22 @@ from metastore.api import Metastore
 from metastore.values import AgentRegistration, FeatureRange, Listener
 from storage.errors import HeadraceError
 
-
-class ControllerGate:
-    """Tells whether this process is the active controller."""
-
-    def __init__(self, cluster: ClusterView, api: Metastore) -> None:
-        self._cluster = cluster
-        self._api = api
-
-    async def is_open(self) -> bool:
-        """Asked of the metastore each time: a lease may have gone a moment ago. Errors as in metastore/api.py."""
-        lease = await self._api.describe_controller()
-        return lease is not None and lease.controller_id == self._cluster.node_id
+IsActive = Callable[[], bool]
+"""Whether this process is the active controller, by its own count of its lease."""
 
 
 class BrokerRegistration:
     """The handler of key 62, versions 0-4."""
 
-    def __init__(self, gate: ControllerGate, api: Metastore) -> None:
-        self._gate = gate
+    def __init__(self, api: Metastore, is_active: IsActive) -> None:
         self._api = api
+        self._is_active = is_active
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
         code, broker_epoch = ErrorCode.none, -1
         try:
-            if not await self._gate.is_open():
+            if not self._is_active():
                 code = ErrorCode.not_controller
             elif entity.broker_id < 0 or entity.incarnation_id is None or not entity.listeners:
                 code = ErrorCode.invalid_request
@@ -61,17 +52,17 @@ class BrokerRegistration:
 class BrokerHeartbeat:
     """The handler of key 63, versions 0-1."""
 
-    def __init__(self, gate: ControllerGate, cluster: ClusterView, api: Metastore, session_timeout_ms: int) -> None:
-        self._gate = gate
+    def __init__(self, cluster: ClusterView, api: Metastore, session_timeout_ms: int, is_active: IsActive) -> None:
         self._cluster = cluster
         self._api = api
         self._session_timeout_ms = session_timeout_ms
+        self._is_active = is_active
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
         code, caught_up, fenced, shut_down = ErrorCode.none, False, True, False
         try:
-            if not await self._gate.is_open():
+            if not self._is_active():
                 code = ErrorCode.not_controller
             elif entity.broker_id not in (await self._cluster.catch_up()).agents:
                 code = ErrorCode.broker_id_not_registered
@@ -98,15 +89,21 @@ class BrokerHeartbeat:
 
 
 class UnregisterBroker:
-    """The handler of key 64, version 0."""
+    """The handler of key 64, version 0. `may_act`: a controller's listener refuses while it stands by."""
 
-    def __init__(self, cluster: ClusterView, api: Metastore) -> None:
+    def __init__(self, cluster: ClusterView, api: Metastore, may_act: IsActive = lambda: True) -> None:
         self._cluster = cluster
         self._api = api
+        self._may_act = may_act
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
         code, message = ErrorCode.none, None
+        if not self._may_act():
+            answer = schema.response(
+                throttle_time=NO_THROTTLE, error_code=ErrorCode.not_controller, error_message="standing by"
+            )
+            return reply(request, answer)
         try:
             agent = (await self._cluster.catch_up()).agents.get(entity.broker_id)
             if agent is not None:

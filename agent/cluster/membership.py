@@ -33,7 +33,7 @@ from storage.errors import FencedError, HeadraceError, InvalidError, OutcomeUnkn
 logger = logging.getLogger(__name__)
 
 REGISTRATION_TIMEOUT_SECONDS = 60.0
-"""initial.broker.registration.timeout.ms: who cannot join within it gives up."""
+"""The default of initial.broker.registration.timeout.ms."""
 JOIN_RETRY_SECONDS = 0.5
 LEAVE_RETRY_SECONDS = 0.1
 SILENT_BEATS = 2
@@ -77,6 +77,7 @@ class Membership:
         clock: Clock,
         rng: random.Random,
         registry: CollectorRegistry,
+        registration_timeout_seconds: float = REGISTRATION_TIMEOUT_SECONDS,
     ) -> None:
         self.node_id = -1
         self.broker_epoch = -1
@@ -86,6 +87,7 @@ class Membership:
         self._identity = identity
         self._heartbeat_seconds = heartbeat_interval_ms / 1000
         self._session_timeout_ms = session_timeout_ms
+        self._registration_seconds = registration_timeout_seconds
         self._clock = clock
         self._rng = rng
         self._incarnation_id = uuid.UUID(int=0)
@@ -110,10 +112,10 @@ class Membership:
     async def start(self) -> None:
         """Register, catch up, become unfenced; returns when this agent is part of the cluster.
 
-        Raises what kept it out when that lasted longer than REGISTRATION_TIMEOUT_SECONDS, InvalidError
+        Raises what kept it out when that lasted longer than initial.broker.registration.timeout.ms, InvalidError
         when another live agent holds the node id.
         """
-        deadline = self._clock.monotonic() + REGISTRATION_TIMEOUT_SECONDS
+        deadline = self._clock.monotonic() + self._registration_seconds
         self._start_over()
         while True:
             try:

@@ -10,17 +10,15 @@ from typing import Any
 from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
 
-from agent.admin.broker_lifecycle import BrokerHeartbeat, BrokerRegistration, ControllerGate, UnregisterBroker
 from agent.admin.describe_cluster import DescribeCluster
-from agent.admin.describe_quorum import DescribeQuorum
-from agent.admin.partition_reassignments import AlterPartitionReassignments, ListPartitionReassignments
-from agent.admin.update_features import UpdateFeatures
 from agent.cluster.follower import MetadataFollower
 from agent.cluster.routing import Routes
+from agent.controller_endpoint import controller_handlers
 from agent.dispatch import Dispatcher
 from agent.listener.request import Handler
 from agent.protocol.api_keys import ApiKey
 from agent.protocol.typed import schema
+from config.settings import Settings
 from metastore.log.image import AgentImage, MetadataImage
 from metastore.postgres.store import PostgresMetastore
 from metastore.values import AgentRegistration, NewTopic
@@ -56,21 +54,15 @@ class View:
 
 
 class World:
-    """The handlers of one process, which is the active controller unless `stand_by` was called."""
+    """The handlers of one process's controller; active once `lead` was called."""
 
     def __init__(self, api: PostgresMetastore) -> None:
         self.api, self.view = api, View(api)
-        clock, gate = SystemClock(), ControllerGate(self.view, api)
         self.dispatcher = Dispatcher(lambda: self.view.image)
+        self.is_active = False
         handlers: dict[int, Handler] = {
             ApiKey.DESCRIBE_CLUSTER: DescribeCluster(self.view),
-            ApiKey.DESCRIBE_QUORUM: DescribeQuorum(self.view, api),
-            ApiKey.UPDATE_FEATURES: UpdateFeatures(self.view, api, clock),
-            ApiKey.ALTER_PARTITION_REASSIGNMENTS: AlterPartitionReassignments(self.view, api, clock),
-            ApiKey.LIST_PARTITION_REASSIGNMENTS: ListPartitionReassignments(self.view),
-            ApiKey.BROKER_REGISTRATION: BrokerRegistration(gate, api),
-            ApiKey.BROKER_HEARTBEAT: BrokerHeartbeat(gate, self.view, api, SESSION_MS),
-            ApiKey.UNREGISTER_BROKER: UnregisterBroker(self.view, api),
+            **controller_handlers(api, self.view, Settings(), SystemClock(), lambda: self.is_active),
         }
         for api_key, handler in handlers.items():
             self.dispatcher.register(api_key, handler)
@@ -92,7 +84,7 @@ class World:
     async def lead(self, controller_id: int = CONTROLLER) -> None:
         """Somebody with this node id becomes the active controller."""
         lease = await self.api.hold_controller_lease(controller_id, uuid.uuid4(), 60_000)
-        assert lease.is_own
+        self.is_active = lease.is_own and controller_id == CONTROLLER
 
     async def agent(self, node_id: int, rack: str | None = None, *, unfence: bool = True) -> int:
         """Register an agent; its broker epoch."""

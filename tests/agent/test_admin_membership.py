@@ -98,8 +98,11 @@ async def test_a_heartbeat_of_nobody_is_named(world: World) -> None:
 
 
 @pytest.mark.requirement("C10")
-async def test_unregistering_twice_is_no_error_and_any_agent_does_it(world: World) -> None:
+async def test_unregistering_twice_is_no_error_and_a_standby_refuses(world: World) -> None:
     await world.agent(3)
+    refused = await world.ask(ApiKey.UNREGISTER_BROKER, 0, broker_id=3)
+    assert refused.error_code is ErrorCode.not_controller
+    await world.lead()
     for _ in range(2):
         answer = await world.ask(ApiKey.UNREGISTER_BROKER, 0, broker_id=3)
         assert (answer.error_code, answer.error_message) == (ErrorCode.none, None)

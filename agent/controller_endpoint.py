@@ -1,0 +1,95 @@
+"""The controller role of a process: a candidate for the active controller, and its listener if it has one.
+
+Place: in an agent with that role (agent/process.py) or alone (agent/controller_process.py).
+Invariant: the listener is for operators and other software, never for clients: no Metadata answer names
+it. What only the active controller may do is answered NOT_CONTROLLER by a standby.
+If the process dies here, a standby takes over within controller.lease.ms.
+Source: KIP-631, networking; which requests a controller answers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+
+from prometheus_client import CollectorRegistry
+
+from agent.admin.broker_lifecycle import BrokerHeartbeat, BrokerRegistration, UnregisterBroker
+from agent.admin.describe_quorum import DescribeQuorum
+from agent.admin.partition_reassignments import AlterPartitionReassignments, ListPartitionReassignments
+from agent.admin.update_features import UpdateFeatures
+from agent.cluster.controller import Controller, ControllerTimes
+from agent.cluster.controller_metrics import ControllerMetrics
+from agent.cluster.follower import MetadataFollower
+from agent.cluster.view import ClusterView
+from agent.dispatch import Dispatcher
+from agent.listener.host import Limits
+from agent.listener.request import Handler, Request, Response
+from agent.listener.server import KafkaListener
+from agent.protocol.api_keys import ApiKey
+from config.listeners import Endpoint
+from config.settings import Settings
+from metastore.api import Metastore
+from storage.clock import Clock
+
+
+class ControllerEndpoint:
+    """Made with its process's view of the cluster; `start`, then `stop`."""
+
+    def __init__(
+        self,
+        metastore: Metastore,
+        view: ClusterView,
+        follower: MetadataFollower,
+        settings: Settings,
+        clock: Clock,
+        rng: random.Random,
+        registry: CollectorRegistry,
+    ) -> None:
+        self.controller = Controller(
+            metastore,
+            follower,
+            ControllerTimes.of(settings),
+            node_id=lambda: view.node_id,
+            clock=clock,
+            rng=rng,
+            metrics=ControllerMetrics(clock, registry),
+        )
+        self.port = 0
+        self._settings = settings
+        self._dispatcher = Dispatcher(lambda: view.image)
+        for api_key, handler in controller_handlers(
+            metastore, view, settings, clock, lambda: self.controller.is_active
+        ).items():
+            self._dispatcher.register(api_key, handler)
+        # Few requests come here, and the process's own listener already has the metrics of these names.
+        self._listener = KafkaListener(self._handle, Limits.from_settings(settings), clock, CollectorRegistry())
+
+    async def start(self, endpoint: Endpoint | None) -> None:
+        """Stand for the lease, and listen if there is where. OSError when the address cannot be bound."""
+        if endpoint is not None:
+            self.port = await self._listener.start(endpoint.host, endpoint.port)
+        self.controller.start()
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Answer what is in progress, and hand the lease on."""
+        await self._listener.drain(grace_seconds)
+        await self.controller.stop()
+
+    def _handle(self, request: Request) -> Awaitable[Response]:
+        return self._dispatcher.handle(request)
+
+
+def controller_handlers(
+    metastore: Metastore, view: ClusterView, settings: Settings, clock: Clock, is_active: Callable[[], bool]
+) -> dict[int, Handler]:
+    """What a controller serves, by API key; `is_active` says whether this one is the active controller."""
+    return {
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: AlterPartitionReassignments(view, metastore, clock),
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: ListPartitionReassignments(view),
+        ApiKey.DESCRIBE_QUORUM: DescribeQuorum(view, metastore),
+        ApiKey.UPDATE_FEATURES: UpdateFeatures(view, metastore, clock),
+        ApiKey.BROKER_REGISTRATION: BrokerRegistration(metastore, is_active),
+        ApiKey.BROKER_HEARTBEAT: BrokerHeartbeat(view, metastore, settings.broker_session_timeout_ms, is_active),
+        ApiKey.UNREGISTER_BROKER: UnregisterBroker(view, metastore, is_active),
+    }

@@ -1,0 +1,143 @@
+"""Roles together and apart, in real processes: who listens where, who is active, who takes over."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.types import BrokerId
+from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
+from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
+
+from cli.kafka_client import ask, client_config
+from cli.main import main
+from metastore.postgres.formatted import formatted_cluster_id
+
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(120)]
+LEASE_MS = 1_000
+SECONDS_MAX = 30
+
+
+@pytest.fixture
+def flags(metastore_url: str, tmp_path: Path) -> list[str]:
+    """What every process of a test is started with, on formatted storage."""
+    places = ["--metastore-url", metastore_url, "--bucket", tmp_path.as_uri()]
+    cluster_id = formatted_cluster_id(metastore_url)
+    assert cluster_id is not None
+    assert main(["storage", "format", "-g", "-t", cluster_id, *places]) == 0
+    return [*places, "--http-port", "0", "--controller-lease-ms", str(LEASE_MS), "--log-level", "warning"]
+
+
+@contextmanager
+def _running(flags: list[str], *more: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """A process, and the addresses of its ready line."""
+    command = [sys.executable, "-m", "cli.main", "agent", *flags, *more]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("ready "), line
+        yield process, dict(re.findall(r"(\w+)=(\S+)", line))
+    finally:
+        process.terminate()
+        process.wait(40)
+        process.stdout.close()  # type: ignore[union-attr]
+
+
+def _controller(node_id: int) -> list[str]:
+    listening = ["--listeners", "CONTROLLER://127.0.0.1:0", "--controller-listener-names", "CONTROLLER"]
+    return ["--process-roles", "controller", "--node-id", str(node_id), *listening]
+
+
+def _status(addresses: dict[str, str]) -> dict[str, object]:
+    with urllib.request.urlopen(f"http://{addresses['http']}/v1/status", timeout=5) as response:
+        found: dict[str, object] = json.load(response)
+        return found
+
+
+def _until_active(addresses: dict[str, str]) -> float:
+    began = time.monotonic()
+    while not _status(addresses)["active"]:
+        assert time.monotonic() - began < SECONDS_MAX
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+def _unregister(address: str) -> ErrorCode:
+    answer = ask(
+        client_config(address, None), UnregisterBrokerRequest(broker_id=BrokerId(99)), UnregisterBrokerResponse
+    )
+    code: ErrorCode = answer.error_code
+    return code
+
+
+@pytest.mark.requirement("C15")
+def test_controllers_stand_apart_and_a_killed_one_is_replaced(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with _running(flags, *_controller(101)) as (first, one), _running(flags, *_controller(102)) as (_, two):
+        _until_active(one)
+        assert not _status(two)["active"]
+        assert _unregister(one["controller"]) is ErrorCode.none
+        assert _unregister(two["controller"]) is ErrorCode.not_controller
+        with _running(flags, "--process-roles", "broker", "--kafka-port", "0") as (_, agent):
+            shown = ["shell", "-C", agent["kafka"], "ls", "/brokers"]
+            assert main(shown) == 0
+            assert capsys.readouterr().out.splitlines()[-1:] == [agent["node"]], "controllers are no brokers"
+        first.kill()
+        first.wait()
+        print(f"\ncontroller taken over after {_until_active(two):.2f}s (lease {LEASE_MS / 1000:.0f}s)")
+        assert _unregister(two["controller"]) is ErrorCode.none
+
+
+@pytest.mark.requirement("C15", "C17")
+def test_both_roles_in_one_process_listen_apart(flags: list[str]) -> None:
+    both = ["--listeners", "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0", "--controller-listener-names"]
+    with _running(flags, *both, "CONTROLLER", "--node-id", "5") as (_, addresses):
+        assert addresses["node"] == "5"
+        assert _unregister(addresses["kafka"]) is ErrorCode.none
+
+
+@pytest.mark.requirement("C16")
+def test_a_node_id_in_use_keeps_a_second_process_out_until_its_time_is_up(
+    flags: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    own = [*flags, "--kafka-port", "0", "--node-id", "5"]
+    with _running(own) as (first, _):
+        second = subprocess.run(
+            [sys.executable, "-m", "cli.main", "agent", *own, "--initial-broker-registration-timeout-ms", "500"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert second.returncode == 1
+        assert "node id is in use by another incarnation: node_id=5" in second.stderr
+        assert first.poll() is None
+        with _running([*flags, "--kafka-port", "0"]) as (_, leased):
+            assert leased["node"] != "5"
+
+
+@pytest.mark.requirement("C17")
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (["--process-roles", "controller"], "node.id is not set"),
+        (["--process-roles", "broker,compactor"], "compactor is not part of this version"),
+        (["--listeners", "SSL://127.0.0.1:0"], "only PLAINTEXT is offered"),
+    ],
+)
+def test_what_cannot_be_started_says_why(
+    more: list[str], reason: str, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["agent", *flags, *more]) == 1
+    assert reason in capsys.readouterr().err
