@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml requirements/test.lock | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format docs requirements bench lock clean
+.PHONY: help setup demo test test-all check format docs requirements bench torture hostile lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -49,6 +49,14 @@ requirements: setup ## each numbered promise: its tests, passed or open
 
 bench: setup ## the benchmarks of load/, ratios from one run
 	@$(BIN)/python -m load
+
+SECONDS_OF_FAULTS = $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
+
+torture: setup ## four real clients under faults, everything checked: make torture SECONDS=60 [SEED=n]
+	@$(BIN)/python -m load.torture --seconds $(SECONDS_OF_FAULTS) $(if $(SEED),--seed $(SEED))
+
+hostile: setup ## one record per batch from hundreds of producers, idempotent and not
+	@$(BIN)/python -m load.hostile
 
 lock: setup ## pin the newest dependencies that pyproject.toml allows
 	@$(BIN)/pip install --quiet uv && $(BIN)/uv pip compile --quiet --upgrade --python-version 3.11 --extra test \

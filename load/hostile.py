@@ -1,0 +1,240 @@
+"""One record per batch from hundreds of producers, idempotent and not: `python -m load.hostile`.
+
+The agent runs in this process with a real Postgres (fsync on) and a local S3 API beside it; producers
+and consumer are processes of their own, so this process's CPU is the agent's. Three loads in one run:
+idempotent; not idempotent, unmerged; not idempotent, merged at ingestion (W11). Each is measured twice:
+without a consumer (CPU per batch) and with one (age of records when its poll returns them).
+Figures are of the machine that runs them; what to compare are the ratios within one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from prometheus_client import CollectorRegistry
+
+from agent.process import Agent
+from agent.produce.staged_file import FileTrace
+from cli.storage import format_bucket
+from config.settings import Settings
+from load.percentiles import percentile
+from load.torture.servers import BUCKET, CREDENTIALS, S3Server
+from metastore.postgres.embedded import EmbeddedPostgres
+from metastore.postgres.migrate import migrate
+
+PARTITIONS = 8
+AGE_P99_BAR_S = 0.5
+AGENT_CPU_BAR_US = 40.0
+RATIO_BAR = 1.3
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One of the loads."""
+
+    name: str
+    idempotent: bool
+    merge_max_bytes: int
+
+
+MODES = (
+    Mode("idempotent", True, 65_536),
+    Mode("plain, unmerged", False, 0),
+    Mode("plain, merged", False, 65_536),
+)
+
+
+@dataclass
+class Result:
+    """CPU in microseconds per batch, times in seconds."""
+
+    agent_us: float
+    postgres_us: float
+    acks: list[float]
+    ages: list[float]
+    batches_per_file: float
+    stored_bytes_per_batch: float
+
+
+class Hostile:
+    """One agent under one mode."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._traces: list[FileTrace] = []
+
+    async def __aenter__(self) -> Hostile:
+        self._agent = await Agent.open(self._settings, self._traces.append, CollectorRegistry())
+        await self._agent.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._agent.stop()
+
+    async def measure(self, mode: Mode, topic: str, producers: int, rate: float, seconds: float) -> Result:
+        """Warm up, then once without a consumer and once with one."""
+        await self._create(topic)
+        flags = [
+            "--topic", topic, "--partitions", str(PARTITIONS), "--producers", str(producers), "--rate", str(rate)
+        ]  # fmt: skip
+        first = 1_000_000 if mode.idempotent else -1
+        await self._load([*flags, "--seconds", "2", "--first-producer-id", str(first)])
+        self._traces.clear()
+        before, started = self._postgres_cpu(), time.process_time()
+        summary = await self._load([*flags, "--seconds", str(seconds), "--first-producer-id", _later(first, 1)])
+        agent = time.process_time() - started
+        postgres = self._postgres_cpu() - before
+        traces = list(self._traces)
+        watched, ages = await self._watched(topic, [*flags, "--seconds", str(seconds)], _later(first, 2))
+        return Result(
+            agent / summary["batches"] * 1e6,
+            postgres / summary["batches"] * 1e6,
+            watched["latencies"],
+            ages,
+            summary["batches"] / len(traces),
+            sum(trace.size_bytes for trace in traces) / summary["batches"],
+        )
+
+    async def _watched(self, topic: str, flags: list[str], first: str) -> tuple[dict[str, Any], list[float]]:
+        reader = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "load.hostile_reader", str(self._agent.kafka_port), topic, str(PARTITIONS),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 28,
+        )  # fmt: skip
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        assert await reader.stdout.readline() == b"ready\n"
+        summary = await self._load([*flags, "--first-producer-id", first])
+        await asyncio.sleep(1)
+        reader.stdin.close()
+        output, _ = await reader.communicate()
+        ages: list[float] = json.loads(output)
+        if len(ages) != summary["batches"]:
+            raise RuntimeError(f"the reader saw {len(ages)} of {summary['batches']} records")
+        return summary, ages
+
+    async def _load(self, flags: list[str]) -> dict[str, Any]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "load.hostile_producer", "--port", str(self._agent.kafka_port), *flags,
+            stdout=asyncio.subprocess.PIPE, limit=1 << 28,
+        )  # fmt: skip
+        output, _ = await process.communicate()
+        summary: dict[str, Any] = json.loads(output)
+        if summary["errors"]:
+            raise RuntimeError(f"the agent answered with errors: {summary['errors']}")
+        return summary
+
+    async def _create(self, topic: str) -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=f"127.0.0.1:{self._agent.kafka_port}")
+        await admin.start()
+        try:
+            await admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
+        finally:
+            await admin.close()
+
+    def _postgres_cpu(self) -> float:
+        """CPU seconds of all Postgres processes that are alive."""
+        with psycopg.connect(self._settings.metastore_url) as connection:
+            pids = [
+                row[0] for row in connection.execute("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+            ]
+        return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9 for pid in pids)
+
+
+def _later(first: int, times: int) -> str:
+    """Ids that no earlier load has used."""
+    return str(first + times * 10_000 if first >= 0 else -1)
+
+
+async def run(url: str, s3: S3Server, cluster_id: str, args: argparse.Namespace) -> dict[str, Result]:
+    """All modes in turn, each with an agent of its own."""
+    results = {}
+    for number, mode in enumerate(MODES):
+        settings = Settings(
+            metastore_url=url,
+            bucket=f"s3://{BUCKET}/hostile",
+            s3_endpoint=f"http://127.0.0.1:{s3.port}",
+            s3_region="us-east-1",
+            s3_path_style=True,
+            kafka_port=0,
+            http_port=0,
+            linger_ms=args.linger_ms,
+            ingest_merge_max_bytes=mode.merge_max_bytes,
+        )
+        if number == 0:
+            await format_bucket(settings, cluster_id)
+        async with Hostile(settings) as hostile:
+            result = await hostile.measure(mode, f"hostile-{number}", args.producers, args.rate, args.seconds)
+        results[mode.name] = result
+        print(
+            f"{mode.name:16} ack p50/p99 {_ms(result.acks, 50)}/{_ms(result.acks, 99)} ms"
+            f"  end to end {_ms(result.ages, 50)}/{_ms(result.ages, 99)} ms"
+            f"  agent {result.agent_us:5.1f} µs/batch  postgres {result.postgres_us:4.1f} µs/batch"
+            f"  {result.batches_per_file / PARTITIONS:4.0f} batches per partition and file"
+            f"  {result.stored_bytes_per_batch:4.0f} bytes/batch",
+            flush=True,
+        )
+    return results
+
+
+def print_bars(results: dict[str, Result]) -> None:
+    """Each bar: what was found, what was wanted."""
+    idempotent, plain, merged = (results[mode.name] for mode in MODES)
+    age = percentile(idempotent.ages, 99)
+    both = (idempotent.agent_us + idempotent.postgres_us) / (plain.agent_us + plain.postgres_us)
+    _bar("end to end p99, idempotent", f"{age * 1000:.0f} ms", f"{AGE_P99_BAR_S * 1000:.0f} ms", age <= AGE_P99_BAR_S)
+    _bar(
+        "agent CPU per idempotent batch",
+        f"{idempotent.agent_us:.1f} µs",
+        f"{AGENT_CPU_BAR_US:.0f} µs",
+        idempotent.agent_us <= AGENT_CPU_BAR_US,
+    )
+    _bar("CPU idempotent / plain unmerged", f"{both:.2f}", f"{RATIO_BAR}", both <= RATIO_BAR)
+    for what in ("agent_us", "postgres_us", "stored_bytes_per_batch"):
+        print(f"merged / unmerged, {what}: {getattr(merged, what) / getattr(plain, what):.2f}")
+
+
+def _bar(what: str, found: str, wanted: str, met: bool) -> None:
+    print(f"{'met ' if met else 'MISS'} {what}: {found} (bar {wanted})")
+
+
+def _ms(values: list[float], percent: float) -> str:
+    return f"{percentile(values, percent) * 1000:.0f}"
+
+
+@contextmanager
+def _servers() -> Iterator[tuple[str, str, S3Server]]:
+    with tempfile.TemporaryDirectory(prefix="headrace-hostile-", ignore_cleanup_errors=True) as place:
+        directory = Path(place)
+        directory.chmod(0o711)  # started by root, Postgres runs as another user and must get through
+        with EmbeddedPostgres(directory / "postgres") as url, S3Server(directory) as s3:
+            yield url, migrate(url).cluster_id, s3
+
+
+def main() -> None:
+    """Run all three modes and print the bars."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=8, help="of each load")
+    parser.add_argument("--producers", type=int, default=240)
+    parser.add_argument("--rate", type=float, default=500, help="requests per second, one batch per partition in each")
+    parser.add_argument("--linger-ms", type=int, default=100)
+    args = parser.parse_args()
+    os.environ.update(CREDENTIALS)
+    with _servers() as (url, cluster_id, s3):
+        print_bars(asyncio.run(run(url, s3, cluster_id, args)))
+
+
+if __name__ == "__main__":
+    main()
