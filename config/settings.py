@@ -160,9 +160,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fetch_max_bytes: Annotated[PositiveInt, Meta(description="Largest fetch response, but for one batch.")] = field(
         default=57_671_680, name="fetch.max.bytes"
     )
-    feed_poll_interval_ms: Annotated[PositiveInt, Meta(description="How often the commit feed is polled.")] = field(
-        default=15, name="feed.poll.interval.ms"
-    )
+    feed_poll_interval_ms: Annotated[
+        PositiveInt, Meta(description="How often the commit feed is polled while somebody reads; 100 ms otherwise.")
+    ] = field(default=15, name="feed.poll.interval.ms")
     cache_bytes: Annotated[int, Meta(ge=0, description="Memory for recently written and read file chunks.")] = field(
         default=128 * 1024 * 1024, name="cache.bytes"
     )

@@ -2,6 +2,8 @@
 
 Place: between the metastore's commit feed and the index; wakes waiting fetches; estimates the
 database's clock for file ids.
+While nobody reads here it polls seldom: no answer depends on how fresh the index is, for what it does
+not hold is asked of the primary, and who begins to wait begins with a poll.
 Invariant: rows reach the index in the order of the feed, one page at a time. A poll that fails
 changes nothing; one that fails in an unforeseen way makes the index forget everything, so that
 readers ask the primary rather than trust a half-applied page.
@@ -12,7 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from agent.fetch.index import TailIndex
 from agent.fetch.metrics import FetchMetrics
@@ -26,10 +30,17 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.25
 """Between polls while the metastore does not answer."""
+IDLE_SECONDS = 0.1
+"""Between polls while nobody reads here: what is new may wait, and whoever begins to read asks for it at once."""
+READERS_LINGER_SECONDS = 1.0
+"""Who has read within this time will read on."""
 
 
 class FeedFollower:
-    """Polls every `interval_ms`, and at once after `poke`. `on_metadata` hears each page's metadata offset."""
+    """Polls every `interval_ms` while somebody reads, seldom while nobody does, and at once after `poke`.
+
+    `on_metadata` hears each page's metadata offset.
+    """
 
     def __init__(
         self,
@@ -49,7 +60,11 @@ class FeedFollower:
         self._metrics = metrics
         self._interval = interval_ms / 1000
         self._on_metadata = on_metadata
-        self._poked = asyncio.Event()
+        self._poked = False
+        self._timer: asyncio.Future[None] | None = None
+        """Runs between two polls."""
+        self._readers = 0
+        self._read_at = -math.inf
         self._wall_minus_monotonic: float | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -67,7 +82,21 @@ class FeedFollower:
 
     def poke(self) -> None:
         """Something was committed here: poll without waiting for the next turn."""
-        self._poked.set()
+        self._poked = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Somebody reads for as long as the block runs: what others commit is here within `interval_ms`."""
+        if not self._is_read:
+            self.poke()
+        self._readers += 1
+        try:
+            yield
+        finally:
+            self._readers -= 1
+            self._read_at = self._clock.monotonic()
 
     def database_now_ms(self) -> int:
         """The database's clock, at most one poll's round trip late. UnavailableError before the first poll."""
@@ -79,7 +108,7 @@ class FeedFollower:
         while True:
             try:
                 behind = await self._poll()
-                pause = 0.0 if behind else self._interval
+                pause = 0.0 if behind else self._interval if self._is_read else max(self._interval, IDLE_SECONDS)
             except HeadraceError as error:
                 self._metrics.feed_polls.labels("failed").inc()
                 log.warning("feed poll failed: error=%s", error)
@@ -93,7 +122,7 @@ class FeedFollower:
 
     async def _poll(self) -> bool:
         """One page. True when the feed holds more than the page did."""
-        self._poked.clear()
+        self._poked = False
         page = await self._metastore.poll_feed(self._index.positions)
         self._wall_minus_monotonic = page.wall_ms / 1000 - self._clock.monotonic()
         self._metrics.feed_polls.labels("ok").inc()
@@ -104,16 +133,21 @@ class FeedFollower:
         self._on_metadata(page.metadata_offset)
         return self._is_behind(page)
 
+    @property
+    def _is_read(self) -> bool:
+        return self._readers > 0 or self._clock.monotonic() - self._read_at < READERS_LINGER_SECONDS
+
     def _is_behind(self, page: FeedPage) -> bool:
         positions = self._index.positions
         return bool(page.rows) and any(positions[shard] < head for shard, head in page.heads.items())
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep, or wake up early when poked."""
-        timer = asyncio.ensure_future(self._clock.sleep(seconds))
-        poked = asyncio.ensure_future(self._poked.wait())
+        """Sleep, or wake up early when poked. A poke during the poll before counts too: that may have missed it."""
+        if self._poked:
+            return
+        self._timer = timer = asyncio.ensure_future(self._clock.sleep(seconds))
         try:
-            await asyncio.wait((timer, poked), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((timer,))
         finally:
+            self._timer = None
             timer.cancel()
-            poked.cancel()

@@ -97,11 +97,13 @@ class FetchService:
 
     async def handle_fetch(self, request: Request) -> Response:
         """API key 1, versions 4-18."""
-        return await self._fetch.handle(request)
+        with self._feed.reading():
+            return await self._fetch.handle(request)
 
     async def handle_list_offsets(self, request: Request) -> Response:
         """API key 2, versions 1-11."""
-        return await self._list_offsets.handle(request)
+        with self._feed.reading():
+            return await self._list_offsets.handle(request)
 
     def on_flushed(self, file_id: uuid.UUID, segment: bytes | memoryview) -> None:
         """This agent stored a file: keep its bytes for tail readers. Nobody may change them afterwards."""

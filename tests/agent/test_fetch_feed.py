@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -20,8 +21,10 @@ async def world() -> AsyncIterator[World]:
     await world.service.close()
 
 
-async def test_the_feed_is_polled_once_per_interval_and_at_once_when_poked(world: World) -> None:
+async def test_the_feed_is_polled_once_per_interval_while_somebody_reads(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
     await world.service.start()
+    waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=10_000, min_bytes=1))
     await world.clock.settle()
     started = world.metastore.asked["poll_feed"]
 
@@ -31,6 +34,64 @@ async def test_the_feed_is_polled_once_per_interval_and_at_once_when_poked(world
     await world.clock.settle()
 
     assert world.metastore.asked["poll_feed"] - started == 11
+    assert not waiting.done()
+    await world.append(key, b"a")
+    await world.clock.advance(0.015)
+    assert split_sent((await waiting).records(key)) == expected(world.live[key], 0)
+
+
+async def test_without_readers_the_feed_is_polled_seldom_and_at_once_when_poked(world: World) -> None:
+    await world.service.start()
+    await world.clock.settle()
+    started = world.metastore.asked["poll_feed"]
+
+    await world.clock.advance(1.05)
+    assert world.metastore.asked["poll_feed"] - started == 10
+    world.service.on_committed()
+    await world.clock.settle()
+
+    assert world.metastore.asked["poll_feed"] - started == 11
+
+
+async def test_a_reader_after_a_pause_hears_at_once_of_what_is_there(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    await world.service.start()
+    await world.fetch({key: 0})
+    await world.clock.advance(5.0)
+    before = world.metastore.asked["poll_feed"]
+    await world.append(key, b"a")
+
+    waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=10_000, min_bytes=1))
+    await world.clock.settle()
+
+    assert world.metastore.asked["poll_feed"] - before == 1
+    assert split_sent((await waiting).records(key)) == expected(world.live[key], 0)
+
+
+async def test_between_two_fetches_of_a_consumer_nothing_slows_down(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    await world.service.start()
+    await world.fetch({key: 0})
+    await world.clock.settle()
+    before = world.metastore.asked["poll_feed"]
+    await world.clock.advance(0.9)
+    assert world.metastore.asked["poll_feed"] - before == 60
+
+
+async def test_a_poke_during_a_poll_is_not_lost(world: World) -> None:
+    await world.service.start()
+    await world.clock.settle()
+    before = world.metastore.asked["poll_feed"]
+    world.metastore.change_page = lambda page: _poke_once(world, page)
+    world.service.on_committed()
+    await world.clock.settle()
+    assert world.metastore.asked["poll_feed"] - before == 2
+
+
+def _poke_once(world: World, page: FeedPage) -> FeedPage:
+    world.metastore.change_page = lambda page: page
+    world.service.on_committed()
+    return page
 
 
 async def test_the_databases_time_moves_on_between_polls_and_follows_it(world: World) -> None:
@@ -120,6 +181,6 @@ async def test_a_metadata_log_that_moved_is_told_and_one_that_did_not_is_not(wor
     assert world.metadata_moves == 0
 
     world.model.metadata_offset += 1
-    await world.clock.advance(0.015)
+    await world.clock.advance(0.1)
 
     assert world.metadata_moves >= 1
