@@ -49,7 +49,8 @@ class MemoryBudget:
     def release(self, size: int) -> None:
         """Give back `size` reserved bytes."""
         self._in_use -= size
-        self._grant()
+        if self._waiting:
+            self._grant()
 
     def _fits(self, size: int) -> bool:
         return self._in_use + size <= self._total or self._in_use == 0

@@ -50,27 +50,27 @@ def merge(run: Sequence[Arrival], max_bytes: int) -> Iterator[Laid]:
     group: list[Arrival] = []
     size = 0
     for arrival in run:
-        if group and not (size + len(arrival.data) <= max_bytes and _alike(group[0].header, arrival.header)):
+        small = _is_small(arrival.header, max_bytes)
+        if group and not (
+            small and size + len(arrival.data) <= max_bytes and group[0].header.attributes == arrival.header.attributes
+        ):
             yield from _laid(group)
             group, size = [], 0
-        group.append(arrival)
-        size += len(arrival.data)
-        if not _is_small(arrival.header, max_bytes):
-            size = max_bytes  # nothing joins it
+        if small:
+            group.append(arrival)
+            size += len(arrival.data)
+        else:
+            yield Laid(arrival.data, arrival.header, [(0, arrival)])
     yield from _laid(group)
 
 
 def _is_small(header: BatchHeader, max_bytes: int) -> bool:
     return (
-        header.producer_id < 0
+        header.record_count <= RECORDS_MAX
+        and header.producer_id < 0
         and header.attributes & ~LOG_APPEND_TIME_BIT == 0
-        and header.record_count <= RECORDS_MAX
         and header.size <= max_bytes
     )
-
-
-def _alike(first: BatchHeader, other: BatchHeader) -> bool:
-    return other.producer_id < 0 and first.attributes == other.attributes and other.record_count <= RECORDS_MAX
 
 
 def _laid(group: list[Arrival]) -> Iterator[Laid]:

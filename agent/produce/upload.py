@@ -27,6 +27,9 @@ from storage.records.header import BatchHeader
 from storage.segment.writer import SegmentWriter
 
 NO_PRODUCER = (-1, -1, -1)
+"""Without an id clients send anything as epoch and sequence."""
+PRODUCER_FIELDS = slice(BatchHeader._fields.index("producer_id"), BatchHeader._fields.index("base_sequence") + 1)
+"""Of a header: id, epoch and base sequence."""
 
 
 class Uploader:
@@ -98,30 +101,18 @@ def _stage(writer: SegmentWriter, laid: Laid, leader_epoch: int) -> list[Staged]
     data, header, members = laid
     topic_id, index, key = members[0][1][:3]
     position = writer.add(topic_id, index, key, data, header)
+    is_log_append_time = header.is_log_append_time
     batch = StagedBatch(
         key,
         position,
         len(data),
         header.record_count,
-        _latest_ms(header),
-        *_producer(header),
+        # a producer may leave the maximum unset; a broker's stamp makes the base meaningless
+        header.max_timestamp if is_log_append_time else max(header.base_timestamp, header.max_timestamp),
+        *(header[PRODUCER_FIELDS] if header.producer_id >= 0 else NO_PRODUCER),
         leader_epoch,
     )
     return [
-        Staged(batch, before, arrival.owner, header.is_log_append_time, arrival.request, arrival.reply)
+        Staged(batch, before, arrival.owner, is_log_append_time, arrival.request, arrival.reply)
         for before, arrival in members
     ]
-
-
-def _latest_ms(header: BatchHeader) -> int:
-    """A producer may leave the maximum unset; a broker's stamp makes the base meaningless."""
-    if header.is_log_append_time:
-        return header.max_timestamp
-    return max(header.base_timestamp, header.max_timestamp)
-
-
-def _producer(header: BatchHeader) -> tuple[int, int, int]:
-    """(id, epoch, base sequence); without an id clients send anything as the other two."""
-    if header.producer_id < 0:
-        return NO_PRODUCER
-    return header.producer_id, header.producer_epoch, header.base_sequence
