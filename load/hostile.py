@@ -28,6 +28,7 @@ from prometheus_client import CollectorRegistry
 
 from agent.process import Agent
 from agent.produce.staged_file import FileTrace
+from cli.collector_tuning import tune_collector
 from cli.storage import format_bucket
 from config.settings import Settings
 from load.percentiles import percentile
@@ -79,6 +80,7 @@ class Hostile:
     async def __aenter__(self) -> Hostile:
         self._agent = await Agent.open(self._settings, self._traces.append, CollectorRegistry())
         await self._agent.start()
+        tune_collector()
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -93,19 +95,17 @@ class Hostile:
         first = 1_000_000 if mode.idempotent else -1
         await self._load([*flags, "--seconds", "2", "--first-producer-id", str(first)])
         self._traces.clear()
-        before, started = self._postgres_cpu(), time.process_time()
+        stored_before = self._stored_bytes()
         summary = await self._load([*flags, "--seconds", str(seconds), "--first-producer-id", _later(first, 1)])
-        agent = time.process_time() - started
-        postgres = self._postgres_cpu() - before
-        traces = list(self._traces)
+        stored, files = self._stored_bytes() - stored_before, len(self._traces)
         watched, ages = await self._watched(topic, [*flags, "--seconds", str(seconds)], _later(first, 2))
         return Result(
-            agent / summary["batches"] * 1e6,
-            postgres / summary["batches"] * 1e6,
+            summary["agent_cpu_seconds"] / summary["batches"] * 1e6,
+            summary["postgres_cpu_seconds"] / summary["batches"] * 1e6,
             watched["latencies"],
             ages,
-            summary["batches"] / len(traces),
-            sum(trace.size_bytes for trace in traces) / summary["batches"],
+            summary["batches"] / files,
+            stored / summary["batches"],
         )
 
     async def _watched(self, topic: str, flags: list[str], first: str) -> tuple[dict[str, Any], list[float]]:
@@ -126,12 +126,18 @@ class Hostile:
         return summary, ages
 
     async def _load(self, flags: list[str]) -> dict[str, Any]:
+        """Run the producers; their summary, and what agent and Postgres spent meanwhile."""
+        before, started = self._postgres_cpu(), time.process_time()
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "load.hostile_producer", "--port", str(self._agent.kafka_port), *flags,
             stdout=asyncio.subprocess.PIPE, limit=1 << 28,
         )  # fmt: skip
         output, _ = await process.communicate()
-        summary: dict[str, Any] = json.loads(output)
+        spent = {
+            "agent_cpu_seconds": time.process_time() - started,
+            "postgres_cpu_seconds": self._postgres_cpu() - before,
+        }
+        summary: dict[str, Any] = json.loads(output) | spent
         if summary["errors"]:
             raise RuntimeError(f"the agent answered with errors: {summary['errors']}")
         return summary
@@ -143,6 +149,13 @@ class Hostile:
             await admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
         finally:
             await admin.close()
+
+    def _stored_bytes(self) -> int:
+        """Bytes of all committed segment files."""
+        with psycopg.connect(self._settings.metastore_url) as connection:
+            row = connection.execute("SELECT coalesce(sum(size), 0)::bigint FROM segment_files").fetchone()
+        assert row is not None
+        return int(row[0])
 
     def _postgres_cpu(self) -> float:
         """CPU seconds of all Postgres processes that are alive."""

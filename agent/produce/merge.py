@@ -46,29 +46,29 @@ class _Unreadable(Exception):
 
 
 def merge(run: Sequence[Arrival], max_bytes: int) -> Iterator[Laid]:
-    """The run's batches in order, neighbours merged up to about `max_bytes`; 0 merges nothing."""
+    """The run's batches in order, neighbours merged up to `max_bytes`; 0 merges nothing."""
     group: list[Arrival] = []
     size = 0
     for arrival in run:
-        small = _is_small(arrival.header, max_bytes)
-        if group and not (
-            small and size + len(arrival.data) <= max_bytes and group[0].header.attributes == arrival.header.attributes
-        ):
+        header = arrival.header
+        if not _is_small(header, max_bytes):
             yield from _laid(group)
             group, size = [], 0
-        if small:
-            group.append(arrival)
-            size += len(arrival.data)
-        else:
-            yield Laid(arrival.data, arrival.header, [(0, arrival)])
+            yield Laid(arrival.data, header, [(0, arrival)])
+            continue
+        if group and (size + header.size > max_bytes or group[0].header.attributes != header.attributes):
+            yield from _laid(group)
+            group, size = [], 0
+        group.append(arrival)
+        size += header.size
     yield from _laid(group)
 
 
 def _is_small(header: BatchHeader, max_bytes: int) -> bool:
     return (
-        header.record_count <= RECORDS_MAX
-        and header.producer_id < 0
+        header.producer_id < 0
         and header.attributes & ~LOG_APPEND_TIME_BIT == 0
+        and header.record_count <= RECORDS_MAX
         and header.size <= max_bytes
     )
 
