@@ -76,13 +76,14 @@ class ReplyWriter:
         except OSError:
             self._transport.abort()
             return False
+        if written == sum(map(len, batch)):  # as nearly always, with dozens of small replies
+            del self._queue[: len(batch)]
+            return False
         whole = 0
         while whole < len(batch) and written >= len(batch[whole]):
             written -= len(batch[whole])
             whole += 1
         del self._queue[:whole]
-        if whole == len(batch):
-            return False
         self._queue[0] = memoryview(self._queue[0])[written:]
         return True
 

@@ -23,13 +23,10 @@ from storage.clock import Clock
 from storage.errors import CorruptError
 from storage.file_id import new_file_id, object_key
 from storage.objects.store import ObjectStore
-from storage.records.header import BatchHeader
 from storage.segment.writer import SegmentWriter
 
 NO_PRODUCER = (-1, -1, -1)
 """Without an id clients send anything as epoch and sequence."""
-PRODUCER_FIELDS = slice(BatchHeader._fields.index("producer_id"), BatchHeader._fields.index("base_sequence") + 1)
-"""Of a header: id, epoch and base sequence."""
 
 
 class Uploader:
@@ -102,6 +99,9 @@ def _stage(writer: SegmentWriter, laid: Laid, leader_epoch: int) -> list[Staged]
     topic_id, index, key = members[0][1][:3]
     position = writer.add(topic_id, index, key, data, header)
     is_log_append_time = header.is_log_append_time
+    producer = (
+        (header.producer_id, header.producer_epoch, header.base_sequence) if header.producer_id >= 0 else NO_PRODUCER
+    )
     batch = StagedBatch(
         key,
         position,
@@ -109,7 +109,7 @@ def _stage(writer: SegmentWriter, laid: Laid, leader_epoch: int) -> list[Staged]
         header.record_count,
         # a producer may leave the maximum unset; a broker's stamp makes the base meaningless
         header.max_timestamp if is_log_append_time else max(header.base_timestamp, header.max_timestamp),
-        *(header[PRODUCER_FIELDS] if header.producer_id >= 0 else NO_PRODUCER),
+        *producer,
         leader_epoch,
     )
     return [

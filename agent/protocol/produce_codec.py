@@ -24,7 +24,10 @@ NO_OFFSET = -1
 
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _ANSWER = struct.Struct(">ihq")
-_INT64 = struct.Struct(">q")
+_ANSWER_V2 = struct.Struct(">ihqq")
+_ANSWER_V5 = struct.Struct(">ihqqq")
+_NOTHING_WRONG = {flexible: wire.size_prefix(0, flexible) + wire.string(None, flexible) for flexible in (False, True)}
+"""No record errors and no message."""
 
 
 @dataclass(slots=True)
@@ -199,12 +202,16 @@ def encode_produce_response(correlation_id: int, version: int, reply: ProduceRep
 
 def _write_partition(parts: list[bytes], partition: ProducePartitionReply, version: int) -> None:
     flexible = version >= FIRST_FLEXIBLE
-    parts.append(_ANSWER.pack(partition.index, partition.error_code, partition.base_offset))
-    if version >= 2:
-        parts.append(_INT64.pack(partition.log_append_time_ms))
+    answer = partition.index, partition.error_code, partition.base_offset
     if version >= 5:
-        parts.append(_INT64.pack(partition.log_start_offset))
-    if version >= 8:
+        parts.append(_ANSWER_V5.pack(*answer, partition.log_append_time_ms, partition.log_start_offset))
+    elif version >= 2:
+        parts.append(_ANSWER_V2.pack(*answer, partition.log_append_time_ms))
+    else:
+        parts.append(_ANSWER.pack(*answer))
+    if version >= 8 and not partition.record_errors and partition.error_message is None:
+        parts.append(_NOTHING_WRONG[flexible])
+    elif version >= 8:
         parts.append(wire.size_prefix(len(partition.record_errors), flexible))
         for error in partition.record_errors:
             parts += (INT32.pack(error.batch_index), wire.string(error.message, flexible))
