@@ -1,7 +1,8 @@
 """The controller of a process with that role: active in one, standing by in all others.
 
-Place: one task beside everything else; three turns per controller.lease.ms. Standbys follow the log, so
-that whoever takes over knows all that the one before did: its state is in the log, none is its own.
+Place: two tasks beside everything else, three turns each per controller.lease.ms: one stands for the
+lease and renews it, the other works, so that slow work costs no lease. Standbys follow the log, so that
+whoever takes over knows all that the one before did: its state is in the log, none is its own.
 Active, it fences agents whose lease ran out, completes reassignments, makes snapshots and truncates the
 log. Clients never see it.
 Invariant: every action is fenced by the controller epoch in SQL, so one that was stopped and comes back
@@ -16,7 +17,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,7 +30,7 @@ from metastore.log.reassignment import completions
 from metastore.log.snapshot import encode_snapshot
 from metastore.values import ControllerLease, SnapshotState, StoredSnapshot
 from storage.clock import Clock
-from storage.errors import FencedError, HeadraceError
+from storage.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class Controller:
         self._lease: ControllerLease | None = None
         self._active_until = 0.0
         self._next_snapshot_check = 0.0
-        self._turns: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._snapshotting: asyncio.Task[None] | None = None
 
     @property
@@ -107,11 +108,13 @@ class Controller:
 
     def start(self) -> None:
         """Stand for the lease from now on."""
-        self._turns = asyncio.create_task(self._run())
+        self._tasks = [asyncio.create_task(self._repeat(turn)) for turn in (self._hold_lease, self._work)]
+        for task in self._tasks:
+            task.add_done_callback(_log_end)
 
     async def stop(self) -> None:
         """Hand the lease on. Safe in any state."""
-        tasks = [task for task in (self._turns, self._snapshotting) if task is not None]
+        tasks = [*self._tasks, *([] if self._snapshotting is None else [self._snapshotting])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -122,28 +125,29 @@ class Controller:
                 logger.warning("resigning failed, the lease runs out instead: error=%s", error)
         self._become(None)
 
-    async def _run(self) -> None:
+    async def _repeat(self, turn: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
-                await self._turn()
-            except FencedError as error:
-                logger.warning("no longer the active controller: error=%s", error)
-                self._become(None)
+                await turn()
             except HeadraceError as error:
-                logger.warning("controller's turn failed: error=%s", error)
+                logger.warning("controller's turn failed: active=%s error=%s", self.is_active, error)
             await self._clock.sleep(self._times.lease_ms / 1000 / TURNS_PER_LEASE)
 
-    async def _turn(self) -> None:
+    async def _hold_lease(self) -> None:
         sent_at = self._clock.monotonic()
         lease = await self._api.hold_controller_lease(self._node_id(), self._incarnation_id, self._times.lease_ms)
         self._active_until = sent_at + self._times.lease_ms / 1000
         self._become(lease)
-        before = self._follower.image.offset
-        if lease.is_own:
+
+    async def _work(self) -> None:
+        """What a stale epoch tries is refused (FencedError); the next turn at the lease tells who took over."""
+        lease, is_active = self._lease, self.is_active
+        if lease is not None and is_active:
             await self._fence_silent(lease.controller_epoch)
+        before = self._follower.image.offset
         image = await self._follower.catch_up()
         self._metrics.followed(image.offset - before)
-        if lease.is_own:
+        if lease is not None and is_active:
             await self._complete_reassignments(lease.controller_epoch, image)
             self._keep_snapshots(lease.controller_epoch)
 
@@ -197,3 +201,9 @@ class Controller:
             logger.info("standing by: controller=%s", lease)
         self._lease = lease
         self._metrics.active.set(now)
+
+
+def _log_end(turns: asyncio.Task[None]) -> None:
+    """Only a bug ends the turns before `stop`."""
+    if not turns.cancelled():
+        logger.critical("controller's turns ended: error=%r", turns.exception())

@@ -8,6 +8,8 @@ import uuid
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from agent.cluster.controller import Controller, ControllerTimes
@@ -17,6 +19,7 @@ from metastore.log.image import Assignment, MetadataImage
 from metastore.log.reassignment import reassign
 from metastore.log.replay import apply
 from metastore.log.snapshot import load_snapshot
+from storage.clock import Clock
 from storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
@@ -34,7 +37,9 @@ def api(fake_clock: ManualClock) -> FakeClusterApi:
 class Candidate:
     """A controller, its follower, and its metrics."""
 
-    def __init__(self, api: FakeClusterApi, node_id: int, times: ControllerTimes = TIMES) -> None:
+    def __init__(
+        self, api: FakeClusterApi, node_id: int, times: ControllerTimes = TIMES, clock: Clock | None = None
+    ) -> None:
         self.registry = CollectorRegistry()
         self.follower = MetadataFollower(api)
         self.controller = Controller(
@@ -42,7 +47,7 @@ class Candidate:
             self.follower,
             times,
             node_id=lambda: node_id,
-            clock=api.clock,
+            clock=clock or api.clock,
             rng=random.Random(node_id),
             metrics=ControllerMetrics(api.clock, self.registry),
         )
@@ -50,9 +55,9 @@ class Candidate:
 
     async def die(self) -> None:
         """SIGKILL: nothing is resigned."""
-        assert self.controller._turns is not None
-        self.controller._turns.cancel()
-        await asyncio.gather(self.controller._turns, return_exceptions=True)
+        for task in self.controller._tasks:
+            task.cancel()
+        await asyncio.gather(*self.controller._tasks, return_exceptions=True)
 
     def metric(self, name: str) -> float | None:
         return self.registry.get_sample_value(f"headrace_{name}")
@@ -205,3 +210,60 @@ async def test_commits_and_lag_are_counted(api: FakeClusterApi, fake_clock: Manu
     await fake_clock.advance(1)
     assert one.metric("metadata_committed_records_total") == 12
     await one.controller.stop()
+
+
+class StoppableClock:
+    """The clock of a process that SIGSTOP may hold: it sees time pass, but does not wake while it is held."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.runs = asyncio.Event()
+        self.runs.set()
+        self.monotonic, self.wall_ms = clock.monotonic, clock.wall_ms
+
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        await self.runs.wait()
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(("run", "stop", "resume", "down", "up")), st.integers(0, 2), st.floats(0.1, 5)),
+    min_size=5,
+    max_size=12,
+)
+
+
+@pytest.mark.requirement("C15")
+@settings(max_examples=12)
+@given(STEPS, st.sampled_from((0.0, 0.3, 0.8)))
+async def test_no_two_take_themselves_for_active_whatever_stops_and_resumes(
+    steps: list[tuple[str, int, float]], latency: float
+) -> None:
+    clock = ManualClock()
+    api = FakeClusterApi(clock)
+    api.latency = latency
+    clocks = [StoppableClock(clock) for _ in range(3)]
+    candidates = [Candidate(api, node_id, clock=clocks[node_id]) for node_id in range(3)]
+    epochs = [0]
+    for action, node_id, seconds in steps:
+        match action:
+            case "stop":
+                clocks[node_id].runs.clear()
+            case "resume":
+                clocks[node_id].runs.set()
+            case "down":
+                api.fail_before["hold_controller_lease"] = [UnavailableError("down")] * 1_000
+            case "up":
+                api.fail_before["hold_controller_lease"].clear()
+        for _ in range(2):
+            await clock.advance(seconds / 2)
+            assert sum(candidate.controller.is_active for candidate in candidates) <= 1
+            epochs.append(api.controller.controller_epoch)
+    assert epochs == sorted(epochs)
+    api.fail_before["hold_controller_lease"].clear()
+    for stopped in clocks:
+        stopped.runs.set()
+    await clock.advance(2 * TIMES.lease_ms / 1000 + 4 * latency)
+    assert sum(candidate.controller.is_active for candidate in candidates) == 1, "one in the end"
+    for candidate in candidates:
+        await clock.run(candidate.controller.stop())

@@ -96,6 +96,7 @@ async def test_who_reads_an_old_log_stays_fenced(api: FakeClusterApi, fake_clock
     await cluster.stop()
 
 
+@pytest.mark.requirement("C7")
 async def test_broker_states_are_kafkas_and_pass_through_recovery(
     api: FakeClusterApi, fake_clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +20,9 @@ from metastore.log.records import (
     encode_record,
 )
 from metastore.log.replay import apply
+from metastore.log.snapshot import encode_snapshot
 from metastore.postgres.store import PostgresMetastore
-from metastore.values import SUPPORTED_FEATURES, FeatureRange, RegisteredAgent
+from metastore.values import SUPPORTED_FEATURES, FeatureRange, RegisteredAgent, StoredSnapshot
 from storage.errors import FencedError
 from tests.metastore.sessions import Session, beat, create, delete, new_agent, new_topic, rows, session
 
@@ -107,7 +109,14 @@ async def _step(store: PostgresMetastore, image: MetadataImage, rng: random.Rand
                 await beat(store, RegisteredAgent(*gone))
 
 
-@pytest.mark.requirement("C1", "C8")
+async def _keep_snapshot(store: PostgresMetastore, image: MetadataImage) -> None:
+    """What the active controller does now and then."""
+    lease = await store.hold_controller_lease(1, uuid.UUID(int=1), 1_000)
+    await store.save_snapshot(lease.controller_epoch, StoredSnapshot(image.offset, encode_snapshot(image)))
+    await store.truncate_metadata(lease.controller_epoch, 1_000)
+
+
+@pytest.mark.requirement("C1", "C3", "C8")
 @pytest.mark.parametrize("seed", range(3))
 async def test_tables_and_image_agree_after_every_step(
     metastore: PostgresMetastore, metastore_url: str, seed: int
@@ -120,6 +129,9 @@ async def test_tables_and_image_agree_after_every_step(
             followed = apply(followed, await metastore.read_metadata(followed.offset))
             assert followed.offset == await metastore.metadata_head()
             assert await _projection(raw) == _shown(followed)
+            if rng.random() < 0.1:
+                await _keep_snapshot(metastore, followed)
+    assert await metastore.metadata_log_start() > 0, "the log has lost its beginning meanwhile"
     assert await metastore.load_image() == followed, "whoever was away ends with the same image"
 
 

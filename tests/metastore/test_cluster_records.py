@@ -21,7 +21,7 @@ from metastore.log.records import (
 from metastore.postgres.store import PostgresMetastore
 from metastore.values import METADATA_FORMAT, SUPPORTED_FEATURES, FeatureRange, Listener
 from storage.errors import InvalidError, UnsupportedFeatureError, WrongClusterError
-from tests.metastore.sessions import create, delete, join, new_agent, new_topic
+from tests.metastore.sessions import beat, create, delete, join, new_agent, new_topic, session
 
 ACCESS = {
     "resource_type": 2,
@@ -55,6 +55,33 @@ async def test_a_record_that_the_active_format_lacks_is_refused(metastore: Postg
     with pytest.raises(InvalidError, match="wanted=2 active=1"):
         await metastore.append_records(image.offset + 1, [RemoveAccessControlRecord(**ACCESS)])  # type: ignore[arg-type]
     assert await metastore.metadata_head() == image.offset + 1
+
+
+async def test_a_cluster_from_before_formats_is_at_the_first_and_can_be_raised(
+    metastore: PostgresMetastore, metastore_url: str
+) -> None:
+    async with session(metastore_url) as raw:  # as the first release left it
+        await raw.execute("TRUNCATE features, metadata_log")
+        await raw.execute("UPDATE metadata_head SET next_offset = 0")
+    leaving = await metastore.register_agent(replace(new_agent(1), features={}))
+    await join_again(metastore, leaving)
+    await join(metastore, 2)
+    head = await metastore.metadata_head()
+    with pytest.raises(InvalidError, match="wanted=2 active=1"):
+        await metastore.append_records(head, [RemoveAccessControlRecord(**ACCESS)])  # type: ignore[arg-type]
+    assert (await beat(metastore, leaving, want_shut_down=True)).should_shut_down, "no record says that it leaves"
+    assert await metastore.metadata_head() == head
+
+    with pytest.raises(UnsupportedFeatureError, match="node_id=1"):
+        change_feature(await metastore.load_image(), METADATA_FORMAT, 2, allow_downgrade=False)
+    await metastore.unregister_agent(*leaving)
+    image = await metastore.load_image()
+    up = change_feature(image, METADATA_FORMAT, 2, allow_downgrade=False)
+    assert up is not None
+    assert await metastore.append_records(image.offset, [up])
+    assert (await metastore.load_image()).metadata_format == 2
+    with pytest.raises(UnsupportedFeatureError, match=r"feature=metadata\.format"):
+        await metastore.register_agent(replace(new_agent(1), features={}))
 
 
 @pytest.mark.parametrize(
