@@ -2,7 +2,7 @@
 
 Pure. A record is named by (producer, partition, number); its producer sends the numbers of a partition
 in order, each once. Acknowledged records are definite. A record that its client gave up on may be
-stored or not, yet once at most, and in its place.
+stored or not, once at most; its place is open, as its producer went on under another id or epoch.
 """
 
 from __future__ import annotations
@@ -76,11 +76,13 @@ def check(acknowledged: Mapping[Name, int], read: Sequence[Read]) -> Verdict:
             verdict.duplicated.append(f"duplicated: value={value} offsets={found[name]},{offset}")
             continue
         found[name] = offset
+        if name not in acknowledged:
+            continue
         stream = (name.producer, partition)
         if name.number < last_number.get(stream, -1):
             verdict.disordered.append(f"out of order: value={value} after={last_number[stream]} offset={offset}")
         last_number[stream] = max(name.number, last_number.get(stream, -1))
-        if acknowledged.get(name, offset) != offset:
+        if acknowledged[name] != offset:
             verdict.misplaced.append(f"at another offset: value={value} told={acknowledged[name]} offset={offset}")
     verdict.lost = [
         f"lost: value={name.value()} offset={offset}" for name, offset in acknowledged.items() if name not in found

@@ -60,7 +60,7 @@ class Cluster:
             started.enter_context(self.s3)
             for proxy in self.proxies.values():
                 await proxy.start()
-                started.callback(proxy.close)
+                started.push_async_callback(proxy.close)
             self.proxies["postgres"].target = self._postgres_port()
             self.proxies["s3"].target = self.s3.port
             settings = SETTINGS | {
@@ -100,6 +100,14 @@ class Cluster:
             for agent in self.agents.values():
                 await asyncio.to_thread(agent.read_metrics)
             await asyncio.sleep(1)
+
+    def producers_of_metastore(self) -> tuple[int, int]:
+        """How many producer ids have written, and the highest epoch among them."""
+        with psycopg.connect(self.postgres.tcp_url()) as connection:
+            query = "SELECT count(DISTINCT producer_id), coalesce(max(epoch), 0) FROM producer_state"
+            row = connection.execute(query).fetchone()
+        assert row is not None
+        return int(row[0]), int(row[1])
 
     def files_of_metastore(self) -> set[uuid.UUID]:
         """The segment files that the metastore names."""

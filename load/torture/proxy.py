@@ -47,7 +47,7 @@ class FaultProxy:
         self._rng = rng
         self._links: set[Link] = set()
         self._fault = ""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = asyncio.Event()
         self.port = 0
         self.target = 0
 
@@ -56,10 +56,13 @@ class FaultProxy:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    def close(self) -> None:
-        """Stop listening and reset everybody."""
+    async def close(self) -> None:
+        """Stop listening, reset everybody, and return when nobody is served any more."""
         self._server.close()
-        self.reset()
+        self._closing.set()
+        while self._links:
+            self.reset()
+            await asyncio.sleep(0.01)
 
     def reset(self) -> None:
         """Reset every connection."""
@@ -114,6 +117,6 @@ class FaultProxy:
                 sink.write(data)
                 await sink.drain()
             if link.is_half_open:
-                await asyncio.sleep(3600)  # neither side hears that the other has gone
+                await self._closing.wait()  # neither side hears that the other has gone
         for side in link.sides:
             side.close()

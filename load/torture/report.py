@@ -20,6 +20,7 @@ def print_outcome(outcome: Outcome) -> None:
         retries = str(report.retries) if report.retries >= 0 else "-"
         acknowledged, failed = len(report.acknowledged), len(report.failed)
         print(f"           {report.producer:10}{report.sent:7}{acknowledged:14}{failed:10}{retries:>9}")
+    print(f"           producer ids {outcome.producer_ids}, highest epoch {outcome.highest_epoch}")
     print("agents")
     for name, count in sorted(outcome.counters.items()):
         print(f"           {count:7}  {name.removeprefix('headrace_produce_').removesuffix('_total')}")

@@ -53,6 +53,9 @@ class Outcome:
     disagreements: list[str] = field(default_factory=list)
     objects: int = 0
     named: int = 0
+    producer_ids: int = 0
+    highest_epoch: int = 0
+    """Above the number of clients, or above 0: clients gave records up and went on under another id or epoch."""
     unsettled: list[str] = field(default_factory=list)
     """Named files that the bucket lacks, and agents that still hold files in flight."""
 
@@ -106,6 +109,7 @@ def _look_at_what_is_left(cluster: Cluster, outcome: Outcome) -> None:
     stored = {name.rpartition("/")[2] for name in cluster.s3.object_names() if "/segments/" in name}
     named = {str(file_id) for file_id in cluster.files_of_metastore()}
     outcome.objects, outcome.named = len(stored), len(named)
+    outcome.producer_ids, outcome.highest_epoch = cluster.producers_of_metastore()
     outcome.unsettled += [f"the bucket lacks a named file: {name}" for name in sorted(named - stored)]
 
 

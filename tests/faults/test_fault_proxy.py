@@ -32,7 +32,7 @@ async def echo() -> AsyncIterator[tuple[FaultProxy, list[bytes]]]:
     await proxy.start()
     proxy.target = server.sockets[0].getsockname()[1]
     yield proxy, heard
-    proxy.close()
+    await proxy.close()
     server.close()
 
 

@@ -27,7 +27,7 @@ async def proxy(postgres_server: EmbeddedPostgres) -> AsyncIterator[FaultProxy]:
     await proxy.start()
     proxy.target = int(postgres_server.tcp_url("").rpartition(":")[2].rstrip("/"))
     yield proxy
-    proxy.close()
+    await proxy.close()
 
 
 async def test_silence_has_an_end_and_a_repetition_learns_the_outcome(
