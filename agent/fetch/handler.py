@@ -5,7 +5,7 @@ Invariant: the reply comes when there is enough to send, when something is wrong
 patience ends or when the agent drains; never later. One partition's error is no other's. A waiting
 fetch asks nobody anything: it looks at the index when the feed brought something.
 If the process dies here clients repeat their fetch elsewhere.
-Source: KIP-74 (limits), KIP-227 (sessions), KIP-516 (topic ids). No transactions yet, so the last
+Source: KIP-74 (limits), KIP-227 (sessions), KIP-392 (zones), KIP-516 (topic ids). No transactions yet, so the last
 stable offset is the high watermark and no transaction is aborted, whatever the isolation level.
 """
 
@@ -112,10 +112,11 @@ class FetchHandler:
         resolved = await resolve(
             self._view, [Target(topic, index, p.current_leader_epoch) for (topic, index), p in wanted.items()]
         )
+        elsewhere = [-1 if answer.error else self._elsewhere(fetch.rack_id, answer.key) for answer in resolved]
         queries = [
             ExtentQuery(answer.key, partition.fetch_offset, partition.max_bytes)
-            for answer, partition in zip(resolved, wanted.values(), strict=True)
-            if not answer.error
+            for answer, partition, node_id in zip(resolved, wanted.values(), elsewhere, strict=True)
+            if not answer.error and node_id < 0
         ]
         max_bytes = min(fetch.max_bytes, self._max_bytes)
         worth_waiting = bool(queries) and len(queries) == len(resolved)
@@ -123,9 +124,22 @@ class FetchHandler:
         delivered = iter(await self._delivery.deliver(queries, located, max_bytes))
         aborted: list[AbortedTransaction] | None = [] if fetch.isolation_level == READ_COMMITTED else None
         return [
-            (ref, FetchPartitionReply(ref[1], answer.error) if answer.error else _reply(ref, *next(delivered), aborted))
-            for ref, answer in zip(wanted, resolved, strict=True)
+            (
+                ref,
+                FetchPartitionReply(ref[1], answer.error, preferred_read_replica=node_id)
+                if answer.error or node_id >= 0
+                else _reply(ref, *next(delivered), aborted),
+            )
+            for ref, answer, node_id in zip(wanted, resolved, elsewhere, strict=True)
         ]
+
+    def _elsewhere(self, rack_id: str, partition_key: int) -> int:
+        """The agent of the consumer's zone that it should read from; -1 when that is here, or no better (KIP-392)."""
+        own = self._view.image.agents.get(self._view.node_id)
+        if not rack_id or own is None or own.rack == rack_id:
+            return -1
+        better = self._view.leader(partition_key, rack_id)
+        return better.node_id if better is not None and better.rack == rack_id else -1
 
     async def _wait_for_metadata(
         self, topic: MetadataTopic, partitions: Collection[FetchPartition], deadline: float

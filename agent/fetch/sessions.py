@@ -81,7 +81,8 @@ class Exchange:
         chosen = []
         for ref, reply in replies:
             news = (reply.high_watermark, reply.log_start_offset)
-            if self._incremental and not reply.error_code and not reply.records and session.sent.get(ref) == news:
+            says_nothing = not reply.error_code and not reply.records and reply.preferred_read_replica < 0
+            if self._incremental and says_nothing and session.sent.get(ref) == news:
                 continue
             chosen.append((ref, reply))
             if reply.error_code:

@@ -255,6 +255,7 @@ class World:
         session_id: int = 0,
         session_epoch: int = -1,
         forget: Sequence[int] = (),
+        rack_id: str = "",
         service: FetchService | None = None,
     ) -> FetchResult:
         """The same without moving the clock."""
@@ -291,7 +292,7 @@ class World:
             session_epoch=session_epoch,
             topics=tuple(topics),
             forgotten_topics_data=tuple(forgotten),
-            rack_id="",
+            rack_id=rack_id,
         )
         reply = await self.exchange(1, version, entity, (service or self.service).handle_fetch)
         return FetchResult(reply, self)

@@ -1,0 +1,79 @@
+"""Two agents in two zones and a client of one: no data byte is served by the other, while both live.
+
+librdkafka says its zone with client.rack (KIP-392) or with a `zone=` element of client.id.
+"""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Iterator
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.agent_process import AgentUnderTest
+
+RECORDS = 300
+PARTITIONS = 6
+SECONDS_MAX = 60
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def zones(agent_settings: dict[str, object]) -> Iterator[tuple[AgentUnderTest, AgentUnderTest]]:
+    own = {"broker.rack": "zone-a"}, {"broker.rack": "zone-b"}
+    with AgentUnderTest(agent_settings | own[0]) as here, AgentUnderTest(agent_settings | own[1]) as there:
+        yield here, there
+
+
+def _bytes(agent: AgentUnderTest, name: str) -> float:
+    with urllib.request.urlopen(f"http://{agent.http}/metrics", timeout=5) as response:
+        lines = response.read().decode().splitlines()
+    return sum(float(line.split()[1]) for line in lines if line.startswith(name))
+
+
+def _create(bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # kept until the answer is there
+    admin.create_topics([NewTopic("t", PARTITIONS)])["t"].result(20)
+
+
+def _produce(bootstrap: str, client_id: str) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "client.id": client_id})
+    for number in range(RECORDS):
+        producer.produce("t", b"x" * 100, partition=number % PARTITIONS)
+    assert producer.flush(SECONDS_MAX) == 0
+
+
+def _consume(bootstrap: str, settings: dict[str, str]) -> int:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "g", **settings})
+    consumer.assign([confluent_kafka.TopicPartition("t", p, 0) for p in range(PARTITIONS)])
+    found, until = 0, time.monotonic() + SECONDS_MAX
+    while found < RECORDS and time.monotonic() < until:
+        found += sum(message.error() is None for message in consumer.consume(RECORDS, 0.5))
+    consumer.close()
+    return found
+
+
+@pytest.mark.parametrize("settings", [{"client.rack": "zone-b"}, {"client.id": "readers,zone=zone-b"}])
+def test_a_consumer_reads_in_its_own_zone(
+    zones: tuple[AgentUnderTest, AgentUnderTest], settings: dict[str, str]
+) -> None:
+    here, there = zones
+    bootstrap = f"{here.kafka},{there.kafka}"
+    _create(bootstrap)
+    _produce(bootstrap, "writers,zone=zone-b")
+    assert _consume(bootstrap, settings) == RECORDS
+    assert _bytes(here, "headrace_fetch_bytes_total") == 0
+    assert _bytes(there, "headrace_fetch_bytes_total") > RECORDS * 100
+
+
+def test_a_zone_that_lost_its_agent_is_served_elsewhere(zones: tuple[AgentUnderTest, AgentUnderTest]) -> None:
+    here, there = zones
+    bootstrap = f"{here.kafka},{there.kafka}"
+    _create(bootstrap)
+    _produce(bootstrap, "writers,zone=zone-b")
+    assert there.stop() == 0
+    assert _consume(bootstrap, {"client.rack": "zone-b"}) == RECORDS
+    assert _bytes(here, "headrace_fetch_bytes_total") > RECORDS * 100
