@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import gc
 
-YOUNG_OBJECTS = 50_000
-"""Allocations before the youngest generation is looked at; Python's 700 means several looks per flush."""
+YOUNG_OBJECTS = 200_000
+"""New objects, beyond those that are gone again, before the youngest generation is looked at.
+
+More than a busy agent's requests in flight have, some 40 each: a look finds them all alive. At a quarter of this
+looks were 7 % of the agent's CPU, each of them 20 ms (docs/PERFORMANCE.md). Python's 700 means several looks per flush.
+"""
 
 
 def tune_collector() -> None:

@@ -112,7 +112,9 @@ def decode_produce(body: memoryview, version: int) -> ProduceRequest:
 def _read_request(body: memoryview, version: int) -> tuple[ProduceRequest, int]:
     flexible = version >= FIRST_FLEXIBLE
     transactional_id, position = None, 0
-    if version >= 3:
+    if flexible and not body[0]:  # null, as nearly always: no call
+        position = 1
+    elif version >= 3:
         transactional_id, position = wire.read_string_or_null(body, 0, flexible)
     acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(body, position)
     count, position = wire.read_count(body, position + 6, flexible)
