@@ -27,10 +27,10 @@ from config.settings import Settings
 from metastore.api import ClusterApi, ControllerApi
 from metastore.log.image import MetadataImage
 from metastore.log.reassignment import completions
-from metastore.log.snapshot import encode_snapshot
+from metastore.log.snapshot import encode_snapshot, load_snapshot
 from metastore.values import ControllerLease, SnapshotState, StoredSnapshot
 from storage.clock import Clock
-from storage.errors import HeadraceError
+from storage.errors import CorruptError, HeadraceError
 
 logger = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ class Controller:
             state = await self._api.snapshot_state()
             if self._times.snapshot_is_due(state):
                 image = self._follower.image
-                data = await asyncio.to_thread(encode_snapshot, image)
+                data = await asyncio.to_thread(_verified_snapshot, image)
                 await self._api.save_snapshot(epoch, StoredSnapshot(image.offset, data))
                 logger.info("metadata snapshot made: end_offset=%d size=%d", image.offset, len(data))
                 state = await self._api.snapshot_state()
@@ -201,6 +201,14 @@ class Controller:
             logger.info("standing by: controller=%s", lease)
         self._lease = lease
         self._metrics.active.set(now)
+
+
+def _verified_snapshot(image: MetadataImage) -> bytes:
+    """CorruptError unless it reads back as the image: the log below it will be dropped."""
+    data = encode_snapshot(image)
+    if load_snapshot(data) != image:
+        raise CorruptError(f"metadata snapshot does not read back: end_offset={image.offset}")
+    return data
 
 
 def _log_end(turns: asyncio.Task[None]) -> None:

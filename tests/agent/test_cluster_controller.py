@@ -18,7 +18,7 @@ from agent.cluster.follower import MetadataFollower
 from metastore.log.image import Assignment, MetadataImage
 from metastore.log.reassignment import reassign
 from metastore.log.replay import apply
-from metastore.log.snapshot import load_snapshot
+from metastore.log.snapshot import encode_snapshot, load_snapshot
 from storage.clock import Clock
 from storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.fake_cluster_api import FakeClusterApi
@@ -172,16 +172,16 @@ async def test_snapshots_are_made_on_size_and_on_age_and_the_log_is_cut(
 ) -> None:
     api.add_topic("small", 1)
     one = Candidate(api, 1, replace(TIMES, snapshot_interval_ms=100_000))
-    await _pass(fake_clock, 90)
+    await _pass(fake_clock, 90, one)
     assert api.snapshots == [], "neither big nor old"
-    await _pass(fake_clock, 60)
+    await _pass(fake_clock, 60, one)
     assert [snapshot.end_offset for snapshot in api.snapshots] == [2]
     assert load_snapshot(api.snapshots[0].data) == one.follower.image
-    await _pass(fake_clock, 250)
+    await _pass(fake_clock, 250, one)
     assert len(api.snapshots) == 1, "nothing new, so none on age"
 
     api.add_topic("big", 30_000)
-    await _pass(fake_clock, 70)
+    await _pass(fake_clock, 70, one)
     assert [snapshot.end_offset for snapshot in api.snapshots] == [2, 30_003]
     assert api.log_start == 1
     assert one.metric("metadata_snapshot_lag_records") == 0
@@ -190,11 +190,25 @@ async def test_snapshots_are_made_on_size_and_on_age_and_the_log_is_cut(
     await one.controller.stop()
 
 
-async def _pass(clock: ManualClock, seconds: float) -> None:
-    """Snapshots are encoded on a thread: let virtual time wait for it."""
+async def _pass(clock: ManualClock, seconds: float, candidate: Candidate) -> None:
+    """Snapshots are encoded on a thread: virtual time waits for it."""
     for _ in range(round(seconds / 10)):
         await clock.advance(10)
-        await asyncio.sleep(0.005)
+        if candidate.controller._snapshotting is not None:
+            await asyncio.wait([candidate.controller._snapshotting])
+
+
+async def test_a_snapshot_that_does_not_read_back_is_not_kept(
+    api: FakeClusterApi, fake_clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("agent.cluster.controller.encode_snapshot", lambda image: encode_snapshot(MetadataImage()))
+    api.add_topic("orders", 3)
+    one = Candidate(api, 1, replace(TIMES, snapshot_bytes=1))
+    await _pass(fake_clock, 60, one)
+    assert "does not read back: end_offset=4" in caplog.text
+    assert api.snapshots == []
+    assert one.controller.is_active
+    await one.controller.stop()
 
 
 @pytest.mark.requirement("C14")

@@ -1,8 +1,10 @@
-"""Two agents on a real metastore: they join, see each other and each other's topics, and leave."""
+"""Agents and controllers on a real metastore: they join, see each other, take over, and leave."""
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Callable
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -10,10 +12,16 @@ from prometheus_client import CollectorRegistry
 from agent.admin.topic_creation import TopicCreation
 from agent.admin.topic_rules import AcceptedTopic, TopicDefaults, WantedTopic
 from agent.cluster.cluster import Cluster
+from agent.cluster.controller import Controller, ControllerTimes
+from agent.cluster.controller_metrics import ControllerMetrics
 from agent.cluster.follower import MetadataFollower
 from agent.cluster.membership import BrokerState, Identity, Membership
+from metastore.log.image import Assignment
+from metastore.log.reassignment import reassign
+from metastore.log.snapshot import load_snapshot
 from metastore.postgres.store import PostgresMetastore
 from storage.clock import SystemClock
+from tests.metastore.sessions import beat, create, new_agent, new_topic
 
 
 def an_agent(metastore: PostgresMetastore, node_id: int | None, seed: int) -> Cluster:
@@ -64,3 +72,54 @@ async def test_topics_of_two_agents_never_take_one_name(metastore: PostgresMetas
     assert image == clusters[1].image
     assert image.topic_configs("orders") == {"retention.ms": "1000"}
     assert len(image.topics_by_name["orders"].leader_epochs) == 2
+
+
+def a_controller(metastore: PostgresMetastore, node_id: int) -> tuple[Controller, MetadataFollower]:
+    follower = MetadataFollower(metastore)
+    controller = Controller(
+        metastore,
+        follower,
+        ControllerTimes(lease_ms=300, session_timeout_ms=1_000, snapshot_interval_ms=1, snapshot_bytes=1),
+        node_id=lambda: node_id,
+        clock=SystemClock(),
+        rng=random.Random(node_id),
+        metrics=ControllerMetrics(SystemClock(), CollectorRegistry()),
+    )
+    controller.start()
+    return controller, follower
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    """The database's clock is real here; a thousandth part of the limit is usual."""
+    for _ in range(2_000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("not within 20 s")
+
+
+@pytest.mark.requirement("C5", "C9", "C15")
+async def test_a_standby_takes_over_and_finishes_what_the_first_one_left(metastore: PostgresMetastore) -> None:
+    first, _ = a_controller(metastore, 1)
+    await _until(lambda: first.is_active)
+    second, follower = a_controller(metastore, 2)
+    await _until(lambda: second.active_id == 1)
+    for task in first._tasks:
+        task.cancel()  # a kill: nothing is resigned
+
+    orders = new_topic("orders", 2)
+    image = await create(metastore, orders)
+    agent = await metastore.register_agent(new_agent(7))
+    image = await metastore.load_image()
+    assert await metastore.append_records(image.offset, [reassign(image, orders.topic_id, 1, [7])])
+    await _until(lambda: second.is_active)
+    assert follower.image.topics_by_id[orders.topic_id].assignment(1).under_way, "7 is not live yet"
+    assert not (await beat(metastore, agent)).is_fenced
+    await _until(lambda: follower.image.topics_by_id[orders.topic_id].assignment(1) == Assignment((7,)))
+    await _until(lambda: follower.image.live_agents() == [])  # it was not heard again
+    assert 7 in follower.image.agents
+    snapshot = await metastore.newest_snapshot()
+    assert snapshot is not None
+    assert load_snapshot(snapshot.data).offset == snapshot.end_offset
+    await second.stop()
+    assert await metastore.describe_controller() is None

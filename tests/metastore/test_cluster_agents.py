@@ -59,6 +59,7 @@ async def _pass_with_heartbeats(pass_time: PassTime, store: PostgresMetastore, a
         assert await _beat(store, agent)
 
 
+@pytest.mark.requirement("C4")
 async def test_the_same_incarnation_gets_the_same_answer_and_a_new_one_a_higher_epoch(
     metastore: PostgresMetastore,
 ) -> None:
@@ -75,6 +76,7 @@ async def test_the_same_incarnation_gets_the_same_answer_and_a_new_one_a_higher_
     assert second.broker_epoch > first.broker_epoch
 
 
+@pytest.mark.requirement("C4")
 async def test_the_broker_epoch_is_the_offset_of_the_record_that_says_so(metastore: PostgresMetastore) -> None:
     await create(metastore, new_topic("before"))
     registration = replace(new_agent(None), host="10.0.0.1", port=19092, rack="zone-a")
@@ -88,6 +90,7 @@ async def test_the_broker_epoch_is_the_offset_of_the_record_that_says_so(metasto
     assert (shown.host, shown.port, shown.rack, shown.fenced) == ("10.0.0.1", 19092, "zone-a", True)
 
 
+@pytest.mark.requirement("C5")
 async def test_an_agent_starts_fenced_and_is_unfenced_when_it_wants_to_be(metastore: PostgresMetastore) -> None:
     agent = await metastore.register_agent(new_agent())
     assert not await _beat(metastore, agent, want_fence=True)
@@ -110,6 +113,7 @@ async def test_an_agent_starts_fenced_and_is_unfenced_when_it_wants_to_be(metast
     ]
 
 
+@pytest.mark.requirement("C5")
 async def test_a_stale_epoch_is_refused_and_cannot_unregister(metastore: PostgresMetastore) -> None:
     agent = await join(metastore, 3)
     stale = agent._replace(broker_epoch=agent.broker_epoch - 1)
@@ -123,6 +127,7 @@ async def test_a_stale_epoch_is_refused_and_cannot_unregister(metastore: Postgre
         await _beat(metastore, agent)
 
 
+@pytest.mark.requirement("C5")
 async def test_a_silent_agent_is_fenced_after_a_session_timeout_and_comes_back_with_a_heartbeat(
     metastore: PostgresMetastore, pass_time: PassTime
 ) -> None:
@@ -140,7 +145,7 @@ async def test_a_silent_agent_is_fenced_after_a_session_timeout_and_comes_back_w
     assert await _live(metastore) == [silent.node_id, heard.node_id]
 
 
-@pytest.mark.requirement("C16")
+@pytest.mark.requirement("C4", "C16")
 async def test_a_node_id_is_refused_to_others_until_a_session_timeout_after_its_last_contact(
     metastore: PostgresMetastore, pass_time: PassTime
 ) -> None:
@@ -156,6 +161,7 @@ async def test_a_node_id_is_refused_to_others_until_a_session_timeout_after_its_
         await _beat(metastore, holder)
 
 
+@pytest.mark.requirement("C4")
 async def test_a_fenced_agent_that_is_heard_keeps_its_node_id(
     metastore: PostgresMetastore, pass_time: PassTime
 ) -> None:
