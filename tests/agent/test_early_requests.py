@@ -1,0 +1,49 @@
+"""Requests that reach an agent before it serves: they wait, and those that come later do not overtake them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any, cast
+
+from prometheus_client import CollectorRegistry
+
+from agent.listener.request import Connection, Promise, Request, Response
+from agent.process import Agent
+from agent.protocol.api_keys import ApiKey
+from config.settings import Settings
+from storage.objects.memory import MemoryStore
+from tests.manual_clock import ManualClock
+
+
+class _Kept(Promise):
+    def response(self) -> Response:
+        return Response([])
+
+
+def _request(correlation_id: int) -> Request:
+    return Request(Connection(1, "peer", "host"), ApiKey.METADATA, 12, correlation_id, None, memoryview(b""), 0.0)
+
+
+async def test_a_request_does_not_overtake_one_that_waited_for_the_agent_to_serve() -> None:
+    clock = ManualClock()
+    no_metastore = cast(Any, None)
+    agent = Agent(Settings(), MemoryStore(clock), no_metastore, clock, random.Random(0), CollectorRegistry())
+    started: list[int] = []
+
+    def handle(request: Request) -> Promise:
+        started.append(request.correlation_id)
+        promise = _Kept()
+        promise.answer()
+        return promise
+
+    agent._dispatcher.register(ApiKey.METADATA, handle)
+    early = [asyncio.ensure_future(agent._handle(_request(number))) for number in range(2)]
+    await clock.settle()
+    assert started == []
+    agent._serving.set()
+    early.append(asyncio.ensure_future(agent._handle(_request(2))))
+    await asyncio.gather(*early)
+    assert started == [0, 1, 2]
+    assert isinstance(agent._handle(_request(3)), Promise), "once all of them have started, nothing waits"
+    assert started == [0, 1, 2, 3]
