@@ -9,8 +9,8 @@ on with the first file that is not recorded.
 
 from __future__ import annotations
 
-import base64
 import hashlib
+import random
 import uuid
 from dataclasses import dataclass
 from importlib import resources
@@ -22,6 +22,7 @@ import psycopg
 from metastore.log.records import FeatureLevelRecord, encode_record
 from metastore.postgres.errors import translated
 from metastore.values import METADATA_FORMAT, SUPPORTED_FEATURES
+from storage.cluster_properties import random_cluster_id
 from storage.errors import InvalidError
 
 MIGRATIONS = resources.files("migrations")
@@ -81,11 +82,6 @@ def sql_files(directory: Traversable) -> list[SqlFile]:
     entries = [entry for entry in directory.iterdir() if entry.name.endswith(".sql")]
     found = [SqlFile(entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8")) for entry in entries]
     return sorted(found, key=lambda file: file.name)
-
-
-def new_cluster_id(value: uuid.UUID) -> str:
-    """As Kafka prints a UUID: base64url without padding, 22 characters."""
-    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
 
 
 def _apply(connection: Connection, file: SqlFile) -> bool:
@@ -152,12 +148,10 @@ def _read_cluster(connection: Connection) -> tuple[str, uuid.UUID, int] | None:
 
 
 def _create_cluster(connection: Connection, commit_shards: int, cluster_id: str | None) -> None:
-    """The rows without which no agent can work; the random ids are the database's."""
-    drawn = connection.execute("SELECT gen_random_uuid(), gen_random_uuid()").fetchone()
-    assert drawn is not None
+    """The rows without which no agent can work."""
     connection.execute(
-        "INSERT INTO cluster (cluster_id, incarnation_id, commit_shards) VALUES (%s, %s, %s)",
-        (cluster_id or new_cluster_id(drawn[0]), drawn[1], commit_shards),
+        "INSERT INTO cluster (cluster_id, incarnation_id, commit_shards) VALUES (%s, gen_random_uuid(), %s)",
+        (cluster_id or random_cluster_id(random.SystemRandom()), commit_shards),
     )
     connection.execute("INSERT INTO metadata_head (next_offset) VALUES (1)")
     newest = SUPPORTED_FEATURES[METADATA_FORMAT]
