@@ -69,8 +69,15 @@ class FaultProxy:
         for link in list(self._links):
             link.reset()
 
+    async def strike(self, fault: str, seconds: float) -> None:
+        """Any of the faults above."""
+        if fault == "reset":
+            self.reset()
+        else:
+            await self.window(fault, seconds)
+
     async def window(self, fault: str, seconds: float) -> None:
-        """Let one of the faults above reign for a while."""
+        """Let one of the faults that last reign for a while."""
         self._fault = fault
         if fault == "half_open":
             for link in self._links:

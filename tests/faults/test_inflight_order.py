@@ -1,0 +1,45 @@
+"""Batches in flight through several agents, with time-outs longer than the linger: no reorder, no livelock.
+
+Fault model: agents stopped past their lease (leaders move between requests), replies swallowed, links
+half open and slow; see load/torture/proxy.py. Clients time a request out after 2 s, forty lingers, and
+in the second test give records up after 4 s, so that they go on under another epoch. Only Java's can: its
+epoch moves when nothing is in flight. librdkafka sends what it does not know the outcome of once more
+under the new epoch, and kafkajs gives the sequence numbers of a batch that it gave up to the next one:
+no broker can tell these from new records (docs/RELIABILITY.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from load.torture.report import print_outcome
+from load.torture.run import Plan, torture
+from load.torture.writers import installed
+
+KINDS = ("pause", "mute", "half_open", "delay")
+GIVE_UP_MS = 4_000
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
+
+
+@pytest.mark.requirement("W4", "W7")
+def test_retries_through_other_agents_keep_the_order() -> None:
+    outcome = asyncio.run(torture(Plan(seed=5, seconds=12, kinds=KINDS, clients=("confluent", "aiokafka", "java"))))
+    print_outcome(outcome)
+    assert outcome.offences == []
+    assert all(len(report.acknowledged) == report.sent for report in outcome.reports)
+    assert sum(report.retries for report in outcome.reports) > 0, "no fault made a client repeat itself"
+
+
+@pytest.mark.requirement("W7")
+def test_clients_that_give_up_and_start_over_neither_double_nor_stall() -> None:
+    if reason := installed()[1].get("java"):
+        pytest.skip(reason)
+    outcome = asyncio.run(
+        torture(Plan(seed=6, seconds=12, kinds=("pause", "half_open"), clients=["java"], delivery_ms=GIVE_UP_MS))
+    )
+    print_outcome(outcome)
+    assert outcome.offences == []
+    assert all(len(r.acknowledged) + len(r.failed) == r.sent for r in outcome.reports), "a retry never ended"
+    assert outcome.highest_epoch > 0, "no client started over"
