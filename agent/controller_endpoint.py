@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from agent.admin.broker_lifecycle import BrokerHeartbeat, BrokerRegistration, UnregisterBroker
 from agent.admin.describe_quorum import DescribeQuorum
+from agent.admin.fetch_snapshot import FetchSnapshot
 from agent.admin.partition_reassignments import AlterPartitionReassignments, ListPartitionReassignments
 from agent.admin.update_features import UpdateFeatures
 from agent.cluster.controller import Controller, ControllerTimes
@@ -89,6 +90,7 @@ def controller_handlers(
         ApiKey.LIST_PARTITION_REASSIGNMENTS: ListPartitionReassignments(view),
         ApiKey.DESCRIBE_QUORUM: DescribeQuorum(view, metastore),
         ApiKey.UPDATE_FEATURES: UpdateFeatures(view, metastore, clock),
+        ApiKey.FETCH_SNAPSHOT: FetchSnapshot(metastore),
         ApiKey.BROKER_REGISTRATION: BrokerRegistration(metastore, is_active),
         ApiKey.BROKER_HEARTBEAT: BrokerHeartbeat(view, metastore, settings.broker_session_timeout_ms, is_active),
         ApiKey.UNREGISTER_BROKER: UnregisterBroker(view, metastore, is_active),

@@ -52,7 +52,7 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--files", metavar="FILES", help="comma-separated paths or URLs; without it, the metadata log")
     parser.add_argument("--cluster-metadata-decoder", action="store_true", help="values are metadata records")
     parser.add_argument("--skip-record-metadata", action="store_true", help="no offsets and sizes for each record")
-    parser.add_argument("--start-offset", type=int, default=0, help="begin the metadata log here (0)")
+    parser.add_argument("--start-offset", type=int, help="begin the metadata log here (its start)")
     add_settings(parser, ("metastore.url",))
     parser.set_defaults(run=run)
 
@@ -101,14 +101,14 @@ async def read_address(address: str, settings: Settings) -> bytes:
 
 
 async def metadata_log_lines(
-    settings: Settings, start_offset: int, *, skip_record_metadata: bool
+    settings: Settings, start_offset: int | None, *, skip_record_metadata: bool
 ) -> AsyncIterator[str]:
-    """The log from `start_offset` to the head, page by page; a page is printed as a batch."""
+    """The log from `start_offset` (None: its start) to the head, page by page; a page is printed as a batch."""
     if not settings.metastore_url:
         raise ConfigError("metastore.url is not set (--metastore-url)")
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     try:
-        offset = start_offset
+        offset = await metastore.metadata_log_start() if start_offset is None else start_offset
         while records := await metastore.read_metadata(offset, PAGE_RECORDS):
             for line in framed_lines(records, offset, skip_record_metadata=skip_record_metadata):
                 yield line

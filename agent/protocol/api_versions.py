@@ -56,6 +56,7 @@ _TABLE = (
     Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", 0, 0, 0),
     Api(ApiKey.DESCRIBE_QUORUM, "DescribeQuorum", 0, 2, 0),
     Api(ApiKey.UPDATE_FEATURES, "UpdateFeatures", 0, 2, 0),
+    Api(ApiKey.FETCH_SNAPSHOT, "FetchSnapshot", 0, 1, 0),
     Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
     Api(ApiKey.BROKER_REGISTRATION, "BrokerRegistration", 0, 4, 0),
     Api(ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeat", 0, 1, 0),

@@ -7,20 +7,29 @@ the process dies here nothing is lost: it only reads.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch_snapshot.v0.request import FetchSnapshotRequest, PartitionSnapshot, SnapshotId, TopicSnapshot
+from kio.schema.fetch_snapshot.v0.response import FetchSnapshotResponse
+from kio.schema.types import TopicName
+from kio.static.primitive import i32, i64
 
+from agent.admin.fetch_snapshot import NEWEST
 from agent.cluster.metadata_topic import METADATA_TOPIC
-from cli.kafka_client import parse_servers
+from cli.kafka_client import ClientConfig, ask, client_config
 from config.load import ConfigError
 from config.settings import Settings
 from metastore.log.image import MetadataImage
-from metastore.log.replay import apply
+from metastore.log.replay import ImageBuilder, apply
 from metastore.log.snapshot import load_snapshot
 from metastore.postgres.store import PostgresMetastore
 from storage.errors import InvalidError, UnavailableError
+from storage.records.codec import decode_records
+from storage.segment.reader import walk_batches
 
 POLL_MS = 5_000
 
@@ -38,18 +47,18 @@ async def image_from_metastore(settings: Settings) -> MetadataImage:
 
 async def image_from_cluster(controllers: str) -> MetadataImage:
     """The image at the head that the cluster has now, read as a consumer of `__cluster_metadata`."""
-    servers = [f"{host}:{port}" for host, port in parse_servers(controllers)]
+    servers = [f"{host}:{port}" for host, port in client_config(controllers, None).bootstrap_servers]
     partition = TopicPartition(METADATA_TOPIC, 0)
     consumer = AIOKafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False, request_timeout_ms=20_000)
-    image = MetadataImage()
     try:
         await consumer.start()
         consumer.assign([partition])
         start = (await consumer.beginning_offsets([partition]))[partition]
         end = (await consumer.end_offsets([partition]))[partition]
-        if start > 0:
-            raise InvalidError(f"the log begins at {start}, after a snapshot: use --metastore-url or --snapshot")
-        consumer.seek(partition, 0)
+        image = MetadataImage()
+        if start > 0:  # a snapshot took the place of the log's beginning
+            image = await asyncio.to_thread(_newest_snapshot, client_config(controllers, None))
+        consumer.seek(partition, image.offset)
         while image.offset < end:
             batches = await consumer.getmany(partition, timeout_ms=POLL_MS)
             records = [record.value for record in batches.get(partition, ())]
@@ -61,6 +70,31 @@ async def image_from_cluster(controllers: str) -> MetadataImage:
         raise UnavailableError(f"cluster not reached: {controllers}: {error}") from error
     finally:
         await consumer.stop()
+
+
+def _newest_snapshot(config: ClientConfig) -> MetadataImage:
+    """The image of the newest snapshot, fetched piece by piece."""
+    data, end_offset, size = b"", NEWEST, 1
+    while len(data) < size:
+        wanted = PartitionSnapshot(
+            partition=i32(0),
+            current_leader_epoch=i32(-1),
+            snapshot_id=SnapshotId(end_offset=i64(end_offset), epoch=i32(0)),
+            position=i64(len(data)),
+        )
+        topic = TopicSnapshot(name=TopicName(METADATA_TOPIC), partitions=(wanted,))
+        answer = ask(config, FetchSnapshotRequest(topics=(topic,)), FetchSnapshotResponse)
+        found = answer.topics[0].partitions[0]
+        if found.error_code is not ErrorCode.none:
+            raise UnavailableError(f"metadata snapshot not fetched: {found.error_code.name}")
+        end_offset, size = found.snapshot_id.end_offset, found.size
+        data += found.unaligned_records
+    builder = ImageBuilder(MetadataImage())
+    for position, header in walk_batches(data):
+        batch = memoryview(data)[position : position + header.size]
+        builder.add(record.value or b"" for record in decode_records(batch))
+    builder.offset = end_offset
+    return builder.finish()
 
 
 def image_from_file(path: Path) -> MetadataImage:

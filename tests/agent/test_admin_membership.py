@@ -7,11 +7,17 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from kio.schema.fetch_snapshot.v0.request import SnapshotId
+from kio.static.primitive import i32, i64
 
 from agent.protocol.api_keys import ApiKey
+from metastore.log.image import MetadataImage
 from metastore.log.reassignment import completions
+from metastore.log.replay import apply
+from metastore.log.snapshot import encode_snapshot
 from metastore.postgres.store import PostgresMetastore
-from metastore.values import METADATA_FORMAT
+from metastore.values import METADATA_FORMAT, StoredSnapshot
+from storage.records.codec import decode_records
 from tests.agent.client_calls import versions_of
 from tests.agent.membership_world import CONTROLLER, World
 
@@ -284,3 +290,34 @@ async def test_a_reassignment_ends_with_its_topic(world: World) -> None:
     topic_id = world.view.image.topics_by_name["orders"].topic_id
     assert await world.api.delete_topics(await world.api.metadata_head(), [topic_id])
     assert await _ongoing(world) == []
+
+
+async def _piece(world: World, end_offset: int, position: int, topic: str = "__cluster_metadata") -> Any:
+    wanted = ("PartitionSnapshot", {
+        "partition": 0,
+        "current_leader_epoch": -1,
+        "snapshot_id": SnapshotId(end_offset=i64(end_offset), epoch=i32(0)),
+        "position": position,
+    })  # fmt: skip
+    topics = [("TopicSnapshot", {"name": topic, "partitions": [wanted]})]
+    answer = await world.ask(ApiKey.FETCH_SNAPSHOT, 0, topics=topics, max_bytes=50)
+    return answer.topics[0].partitions[0]
+
+
+@pytest.mark.requirement("C3")
+async def test_the_newest_snapshot_is_fetched_in_pieces(world: World) -> None:
+    await world.topic("orders", 3)
+    assert (await _piece(world, -1, 0)).error_code is ErrorCode.snapshot_not_found
+    lease = await world.api.hold_controller_lease(CONTROLLER, uuid.uuid4(), 60_000)
+    image = await world.view.catch_up()
+    await world.api.save_snapshot(lease.controller_epoch, StoredSnapshot(image.offset, encode_snapshot(image)))
+    first = await _piece(world, -1, 0)
+    assert (first.error_code, first.snapshot_id.end_offset, len(first.unaligned_records)) == (0, image.offset, 50)
+    data = bytes(first.unaligned_records)
+    while len(data) < first.size:
+        data += (await _piece(world, image.offset, len(data))).unaligned_records
+    values = [record.value or b"" for record in decode_records(memoryview(data))]
+    assert apply(MetadataImage(), values).topics_by_name.keys() == {"orders"}
+    assert (await _piece(world, image.offset, first.size)).error_code is ErrorCode.position_out_of_range
+    assert (await _piece(world, image.offset - 1, 0)).error_code is ErrorCode.snapshot_not_found
+    assert (await _piece(world, -1, 0, "orders")).error_code is ErrorCode.unknown_topic_or_partition

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +17,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from cli.kafka_client import client_config, parse_servers
 from cli.main import main
 from config.load import ConfigError
+from config.settings import Settings
+from metastore import values
 from metastore.log.image import MetadataImage
 from metastore.log.replay import apply
+from metastore.log.snapshot import encode_snapshot
 from metastore.postgres.formatted import formatted_cluster_id
+from metastore.postgres.store import PostgresMetastore
 from tests.agent_process import AgentUnderTest
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(120)]
@@ -59,6 +65,40 @@ def test_the_shell_reads_a_running_cluster(agent: AgentUnderTest, capsys: pytest
     assert main(["shell", "-C", agent.kafka, "cat", f"/brokers/{agent.node_id}/isFenced"]) == 0
     assert capsys.readouterr().out == "false\n"
     assert main(["shell", "-C", "127.0.0.1:1", "ls"]) == 1
+
+
+@pytest.mark.requirement("C11.4")
+def test_the_shell_begins_with_a_snapshot_where_the_logs_beginning_is_gone(
+    agent: AgentUnderTest, metastore_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(_truncate(metastore_url))
+    capsys.readouterr()
+    assert main(["shell", "-C", agent.kafka, "-c", "find /topics/orders"]) == 0
+    shown = capsys.readouterr().out
+    assert main(["shell", "--metastore-url", metastore_url, "-c", "find /topics/orders"]) == 0
+    assert capsys.readouterr().out == shown
+    assert "/topics/orders/2/data" in shown
+    assert main(["dump-log", "--cluster-metadata-decoder", "--metastore-url", metastore_url]) == 0
+    assert not capsys.readouterr().out.startswith("baseOffset: 0 "), "what went into the snapshot is not there"
+    assert (
+        main(["dump-log", "--cluster-metadata-decoder", "--start-offset", "0", "--metastore-url", metastore_url]) == 1
+    )
+
+
+async def _truncate(metastore_url: str) -> None:
+    """As the active controller would: two snapshots take the place of the log below them."""
+    metastore = await PostgresMetastore.open(metastore_url, Settings())
+    lease = await metastore.describe_controller()
+    assert lease is not None
+    for number in range(2):
+        image = await metastore.load_image()
+        snapshot = values.StoredSnapshot(image.offset, encode_snapshot(image))
+        await metastore.save_snapshot(lease.controller_epoch, snapshot)
+        topic = values.NewTopic(f"later-{number}", uuid.uuid4(), 1, {})
+        assert await metastore.create_topics(image.offset, [topic])
+    assert await metastore.truncate_metadata(lease.controller_epoch, 10_000) > 0
+    assert await metastore.metadata_log_start() > 0
+    await metastore.close()
 
 
 def test_other_libraries_read_the_metadata_topic_and_none_writes_it(agent: AgentUnderTest) -> None:

@@ -1,0 +1,90 @@
+"""FetchSnapshot (key 59, versions 0-1): the newest metadata snapshot, piece by piece.
+
+Place: for whoever reads `__cluster_metadata` from its beginning after a snapshot took the log's beginning.
+Invariant: one snapshot's bytes are record batches, the same for every agent; a reader of pieces goes on
+with the snapshot id that the first one named, or is told that it is gone. If the process dies here, the
+reader begins again.
+Source: KIP-630. An end offset of -1 asks for the newest, whose id a reader cannot know otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.metadata_topic import METADATA_TOPIC, render_batch
+from agent.listener.request import Request, Response
+from agent.protocol.errors import error_code
+from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from metastore.api import ClusterApi
+from metastore.log.snapshot import decode_snapshot
+from storage.errors import HeadraceError, NotFoundError
+
+NEWEST = -1
+PIECE_BYTES_MAX = 8 * 1024 * 1024
+BATCH_RECORDS = 1_000
+
+
+class FetchSnapshot:
+    """The handler. Keeps the snapshot that was asked for last."""
+
+    def __init__(self, api: ClusterApi) -> None:
+        self._api = api
+        self._end_offset = NEWEST
+        self._rendered = b""
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        topics = []
+        for topic in entity.topics:
+            partitions = [await self._answer(schema, topic.name, p, entity.max_bytes) for p in topic.partitions]
+            topics.append(schema.make("TopicSnapshot", name=topic.name, partitions=tuple(partitions)))
+        return reply(
+            request, schema.response(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, topics=tuple(topics))
+        )
+
+    async def _answer(self, schema: Schema, topic: str, asked: Any, max_bytes: int) -> Any:
+        code, position, piece = ErrorCode.none, asked.position, b""
+        if topic != METADATA_TOPIC or asked.partition != 0:
+            code = ErrorCode.unknown_topic_or_partition
+        else:
+            try:
+                await self._load(asked.snapshot_id.end_offset)
+            except NotFoundError:
+                code = ErrorCode.snapshot_not_found
+            except HeadraceError as error:
+                code = ErrorCode(error_code(error))
+        if code is ErrorCode.none and not 0 <= position < len(self._rendered):
+            code = ErrorCode.position_out_of_range
+        if code is ErrorCode.none:
+            piece = self._rendered[position : position + max(1, min(max_bytes, PIECE_BYTES_MAX))]
+        return schema.make(
+            "PartitionSnapshot",
+            index=asked.partition,
+            error_code=code,
+            snapshot_id=schema.make("SnapshotId", end_offset=self._end_offset if piece else NEWEST, epoch=0),
+            current_leader=schema.make("LeaderIdAndEpoch", leader_id=-1, leader_epoch=-1),
+            size=len(self._rendered) if piece else -1,
+            position=position,
+            unaligned_records=piece,
+        )
+
+    async def _load(self, end_offset: int) -> None:
+        """Have the asked snapshot at hand; NotFoundError when it is not the newest, or there is none."""
+        if end_offset != NEWEST and end_offset == self._end_offset:
+            return
+        snapshot = await self._api.newest_snapshot()
+        if snapshot is None or end_offset not in (NEWEST, snapshot.end_offset):
+            raise NotFoundError(f"no such metadata snapshot: end_offset={end_offset}")
+        if snapshot.end_offset != self._end_offset:
+            rendered = await asyncio.to_thread(_render, snapshot.data)
+            self._end_offset, self._rendered = snapshot.end_offset, rendered
+
+
+def _render(data: bytes) -> bytes:
+    """The snapshot's records as batches, numbered from 0."""
+    _, records = decode_snapshot(data)
+    starts = range(0, len(records), BATCH_RECORDS)
+    return b"".join(render_batch(start, records[start : start + BATCH_RECORDS]) for start in starts)
