@@ -121,7 +121,7 @@ async def test_the_own_deadline_counts_from_before_it_asked(api: FakeClusterApi,
     await one.controller.stop()
 
 
-@pytest.mark.requirement("C5")
+@pytest.mark.requirement("C5", "C14")
 async def test_silent_agents_are_fenced_by_the_active_controller_only(
     api: FakeClusterApi, fake_clock: ManualClock
 ) -> None:
@@ -166,7 +166,7 @@ async def test_a_reassignment_survives_a_take_over_and_lost_answers(
     await two.controller.stop()
 
 
-@pytest.mark.requirement("C3")
+@pytest.mark.requirement("C3", "C14")
 async def test_snapshots_are_made_on_size_and_on_age_and_the_log_is_cut(
     api: FakeClusterApi, fake_clock: ManualClock
 ) -> None:
