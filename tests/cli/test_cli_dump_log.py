@@ -24,6 +24,7 @@ from metastore.postgres.store import PostgresMetastore
 from metastore.values import NewTopic
 from storage.errors import CorruptError
 from storage.records.codec import Record, encode_batch
+from tests.cli.test_cli_storage import main_in_thread
 from tests.storage.segments import Placed, lay_out
 
 TOPIC_ID = uuid.UUID(int=77)
@@ -111,13 +112,12 @@ def test_segment_files_show_footer_batches_and_decoded_records() -> None:
 async def test_the_command_prints_the_log_of_a_metastore(
     metastore: PostgresMetastore, metastore_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.cli.test_cli_storage import main_in_thread
-
-    assert await metastore.create_topics(0, [NewTopic("orders", TOPIC_ID, 2, {"retention.ms": "1"})])
+    head = await metastore.metadata_head()
+    assert await metastore.create_topics(head, [NewTopic("orders", TOPIC_ID, 2, {"retention.ms": "1"})])
     flags = ["--cluster-metadata-decoder", "--skip-record-metadata", "--metastore-url", metastore_url]
     assert main_in_thread(["dump-log", *flags]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [_payload(line)["type"] for line in lines[1:]] == [
+    assert [_payload(line)["type"] for line in lines[1:]][head:] == [
         "TOPIC_RECORD",
         "PARTITION_RECORD",
         "PARTITION_RECORD",
