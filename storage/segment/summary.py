@@ -10,7 +10,7 @@ import uuid
 
 import crc32c
 
-from storage.records.header import CRC_START, BatchHeader
+from storage.records.header import CRC_START, LOG_APPEND_TIME_BIT, BatchHeader
 from storage.segment.format import IndexEntry, PartitionEntry
 
 
@@ -54,10 +54,16 @@ class PartitionSummary:
             self._index.append(IndexEntry(self._record_count, self._max_timestamp, position))
             self._index_due = position + self._interval
         # A producer may leave the maximum unset; a broker's stamp makes the base meaningless.
-        highest = header.max_timestamp
-        lowest = highest if header.is_log_append_time else header.base_timestamp
-        self._min_timestamp = min(self._min_timestamp, lowest)
-        self._max_timestamp = max(self._max_timestamp, lowest, highest)
+        highest = lowest = header.max_timestamp
+        if not header.attributes & LOG_APPEND_TIME_BIT:
+            lowest = header.base_timestamp
+        # No min() and max(), nor the header's properties: this runs for every batch.
+        if lowest < self._min_timestamp:
+            self._min_timestamp = lowest
+        if highest < lowest:
+            highest = lowest
+        if highest > self._max_timestamp:
+            self._max_timestamp = highest
         self._prefix_crc = crc32c.crc32c(batch[:CRC_START], self._prefix_crc)
         self._batch_count += 1
         self._record_count += header.last_offset_delta + 1

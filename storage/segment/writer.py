@@ -11,7 +11,7 @@ from __future__ import annotations
 import uuid
 
 from storage.errors import InvalidError
-from storage.records.header import BatchHeader
+from storage.records.header import LENGTH_PREFIX_BYTES, BatchHeader
 from storage.segment.format import BODY_START, INDEX_INTERVAL_BYTES, SEGMENT_HEADER, encode_footer
 from storage.segment.summary import PartitionSummary
 
@@ -43,7 +43,7 @@ class SegmentWriter:
         partition. `batch` must not change until `finish`. InvalidError when a partition comes before
         one already written, or `header` is not the batch's.
         """
-        if header.size != len(batch):
+        if header.batch_length + LENGTH_PREFIX_BYTES != len(batch):
             raise InvalidError(f"header is of another batch: header_size={header.size} bytes={len(batch)}")
         run = self._open
         if run is None or partition_key != self._open_partition_key:
