@@ -23,7 +23,14 @@ def test_every_setting_has_a_meaning() -> None:
 
 def test_paths_named_in_the_documents_exist() -> None:
     """ARCHITECTURE.md draws each box as a file: a part that was deleted must go from the page too."""
-    for page in ("README.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/OPERATIONS.md", "docs/GLOSSARY.md"):
+    for page in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/ARCHITECTURE.md",
+        "docs/OPERATIONS.md",
+        "docs/CLUSTER.md",
+        "docs/GLOSSARY.md",
+    ):
         text = (ROOT / page).read_text(encoding="utf-8")
         for path in re.findall(r"`((?:[a-z_.]+/)+[A-Za-z_.]*)`", text):
             assert (ROOT / path).exists(), f"{page} names {path}, which is not there"
