@@ -51,11 +51,14 @@ def _read_of(message: confluent_kafka.Message) -> Read:
 
 def read_with_aiokafka(bootstrap: str, topic: str, partitions: int) -> list[Read]:
     """The same with aiokafka."""
-    return asyncio.run(asyncio.wait_for(_read_with_aiokafka(bootstrap, topic, partitions), READ_SECONDS))
+    return asyncio.run(_read_with_aiokafka(bootstrap, topic, partitions))
 
 
 async def _read_with_aiokafka(bootstrap: str, topic: str, partitions: int) -> list[Read]:
-    async with aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap) as consumer:
+    until = time.monotonic() + READ_SECONDS
+    async with aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, metadata_max_age_ms=1_000, request_timeout_ms=5_000
+    ) as consumer:
         assigned = [aiokafka.TopicPartition(topic, partition) for partition in range(partitions)]
         consumer.assign(assigned)
         ends = await consumer.end_offsets(assigned)
@@ -63,6 +66,9 @@ async def _read_with_aiokafka(bootstrap: str, topic: str, partitions: int) -> li
         found: list[Read] = []
         left = {place for place, end in ends.items() if end}
         while left:
+            if time.monotonic() > until:
+                stuck = {place.partition: (await consumer.position(place), ends[place]) for place in left}
+                raise RuntimeError(f"aiokafka stopped before the end: partition -> (position, end) {stuck}")
             for place, records in (await consumer.getmany(timeout_ms=1_000)).items():
                 found += [Read(place.partition, record.offset, record.value.decode()) for record in records]
                 if records[-1].offset >= ends[place] - 1:
