@@ -1,0 +1,220 @@
+"""Agents as processes: the real write and read path, composed as agent/process.py does, without sockets.
+
+Fault model: a process is killed between any two steps (its memory is gone, what it had sent still
+arrives) and started anew; it is paused, perhaps so long that it is fenced, and goes on as if nothing
+had been; its clock runs at its own rate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
+
+from agent.admin.init_producer_id import InitProducerId, ProducerIds
+from agent.dispatch import Dispatcher
+from agent.fetch.service import FetchService
+from agent.produce.pipeline import Callbacks, ProducePipeline
+from agent.protocol.api_keys import ApiKey
+from storage.errors import HeadraceError
+from storage.objects.hedging import HedgedStore
+from storage.objects.merging import MergingStore
+from storage.objects.retrying import RetryingStore
+from storage.objects.store import ObjectStore
+from tests.simulation.bucket import BucketLine
+from tests.simulation.clocks import SimulatedClock
+from tests.simulation.database import MetastoreLine
+from tests.simulation.faults import Fault
+from tests.simulation.loop import OWNER
+from tests.simulation.metadata import SimulatedView
+from tests.simulation.network import ClientConnection
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+RESTART_SECONDS = (0.05, 0.8)
+PAUSE_SECONDS = (0.1, 1.5)
+RETRY_SECONDS = 0.1
+HEARTBEAT_SECONDS = (0.01, 0.3)
+FENCED_AFTER_SECONDS = 0.7
+"""Who is silent for so long has lost its lease."""
+
+
+class _Unregistered(CollectorRegistry):
+    """Each life of an agent has metrics of its own, and nobody collects them."""
+
+    def register(self, collector: Collector) -> None:
+        pass
+
+
+class Process:
+    """One life of an agent."""
+
+    def __init__(self, world: World, agent: SimulatedAgent, owner: int) -> None:
+        rng = random.Random(world.agent_rng.getrandbits(64))
+        plan = world.plan
+        self.agent = agent
+        self.owner = owner
+        self.context = contextvars.copy_context()
+        self.context.run(OWNER.set, owner)
+        self.clock = SimulatedClock(
+            world.loop, rate=rng.uniform(0.98, 1.02), start=rng.uniform(0, 1e4), wall_skew_ms=rng.randint(-5000, 5000)
+        )
+        self.connections: dict[ClientConnection, None] = {}
+        self.in_progress: Counter[int] = Counter()
+        """Requests without an answer, by API key."""
+        self.serving = asyncio.Event()
+        self._world = world
+        self._is_joining = False
+        self._metastore = MetastoreLine(world, self, rng)
+        self.view = SimulatedView(self._metastore, world.database.model.shards, agent.node_id)
+        store = self._dressed(BucketLine(world, self, rng), rng)
+        self.fetch = FetchService(
+            store,
+            self._metastore,
+            self.view,
+            plan.settings,
+            self.clock,
+            rng,
+            _Unregistered(),
+            on_metadata_moved=self._catch_up_soon,
+        )
+        self.produce = ProducePipeline(
+            store,
+            self._metastore,
+            self.view,
+            plan.settings,
+            self.clock,
+            rng,
+            Callbacks(
+                database_now_ms=self.fetch.database_now_ms,
+                on_flushed=self.fetch.on_flushed,
+                on_committed=self.fetch.on_committed,
+                on_fenced=self.join_soon,
+            ),
+            _Unregistered(),
+        )
+        self.dispatcher = Dispatcher()
+        self.dispatcher.register(ApiKey.PRODUCE, self.produce.handle)
+        self.dispatcher.register(ApiKey.FETCH, self.fetch.handle_fetch)
+        self.dispatcher.register(ApiKey.LIST_OFFSETS, self.fetch.handle_list_offsets)
+        self.dispatcher.register(ApiKey.INIT_PRODUCER_ID, InitProducerId(ProducerIds(self._metastore)))
+
+    async def run(self) -> None:
+        """Join, follow, serve."""
+        await self._insist(self.view.catch_up)
+        await self._insist(self.fetch.start)
+        await self.produce.start()
+        await self._insist(self.view.join)
+        self.serving.set()
+
+    def _dressed(self, line: BucketLine, rng: random.Random) -> ObjectStore:
+        """As storage/objects/open.py does it."""
+        settings = self._world.plan.settings
+        store: ObjectStore = line
+        if settings.store_hedge_after_ms:
+            store = HedgedStore(store, settings.store_hedge_after_ms, self.clock)
+        if settings.store_retries:
+            store = RetryingStore(store, settings.store_retries, self.clock, rng)
+        return MergingStore(store)
+
+    async def _insist(self, step: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            try:
+                await step()
+                return
+            except HeadraceError:
+                await self.clock.sleep(RETRY_SECONDS)
+
+    async def drain(self) -> None:
+        """Every batch that was received gets a definite answer."""
+        while self.in_progress[ApiKey.PRODUCE]:
+            await self.clock.sleep(RETRY_SECONDS)
+        await self.produce.drain()
+
+    def join_soon(self) -> None:
+        """A heartbeat or a commit was refused."""
+        if not self._is_joining:
+            self._is_joining = True
+            self._world.loop.create_task(self._join())
+
+    async def _join(self) -> None:
+        await self._insist(self.view.join)
+        self._is_joining = False
+
+    def _catch_up_soon(self, head: int) -> None:
+        self._world.loop.create_task(self._catch_up())
+
+    async def _catch_up(self) -> None:
+        """The next page of the feed asks again when it fails."""
+        with contextlib.suppress(HeadraceError):
+            await self.view.catch_up()
+
+
+class SimulatedAgent:
+    """A node id, and the process that lives under it now; None while it is down."""
+
+    def __init__(self, world: World, node_id: int) -> None:
+        self._world = world
+        self.node_id = node_id
+        self.process: Process | None = None
+        self.is_frozen = False
+        self._lives = 0
+
+    def boot(self) -> None:
+        """Start a new life."""
+        if self.process is not None:
+            return
+        self._lives += 1
+        self.process = Process(self._world, self, self.node_id * 1000 + self._lives)
+        self._world.loop.create_task(self.process.run(), context=self.process.context)
+        self._world.note("boot", self.node_id, self._lives)
+
+    def kill(self, process: Process | None = None) -> None:
+        """End its process (this one, if it still lives) as kill -9 does; it is started again later."""
+        if self.process is None or process not in (None, self.process):
+            return
+        victim, self.process = self.process, None
+        self.is_frozen = False
+        self._world.note("kill", self.node_id, self._lives)
+        self._world.loop.kill(victim.owner)
+        for connection in list(victim.connections):
+            connection.lose_process()
+        self._world.happens_late(self._world.agent_rng.uniform(*RESTART_SECONDS), self.boot)
+
+    def freeze(self, process: Process | None = None) -> None:
+        """Stop its process for a while; fenced if that takes too long."""
+        if self.process is None or self.is_frozen or process not in (None, self.process):
+            return
+        self.is_frozen = True
+        frozen = self.process
+        seconds = self._world.agent_rng.uniform(*PAUSE_SECONDS)
+        self._world.note("freeze", self.node_id, seconds)
+        self._world.loop.freeze(frozen.owner)
+        if seconds > FENCED_AFTER_SECONDS:
+            self._world.later(FENCED_AFTER_SECONDS, self.fence)
+        self._world.later(seconds, self.thaw, frozen)
+
+    def thaw(self, frozen: Process | None) -> None:
+        """Let it go on, if it still lives."""
+        if frozen is not None and self.process is frozen and self.is_frozen:
+            self.is_frozen = False
+            self._world.note("thaw", self.node_id)
+            self._world.loop.thaw(frozen.owner)
+
+    def fence(self) -> None:
+        """Its lease ran out: the metastore refuses it until it has joined again, perhaps under a new epoch."""
+        unregister = self._world.agent_rng.random() < 0.5
+        self._world.faults.count(Fault.UNREGISTERED if unregister else Fault.FENCED)
+        self._world.note("fence", self.node_id, unregister)
+        self._world.database.fence(self.node_id, unregister=unregister)
+        if self.process is not None:
+            seconds = self._world.agent_rng.uniform(*HEARTBEAT_SECONDS)
+            self._world.loop.call_later(seconds, self.process.join_soon, context=self.process.context)

@@ -1,0 +1,89 @@
+"""The bucket that all agents share, and one process's faulty way to it.
+
+Fault model: as remote.py, and besides: 503 SlowDown, bodies cut short on the way (CorruptError), lists
+that lack what was just written or still show what was just deleted, deletes that are confirmed for
+some keys only, and a sweeper that condemns a file in the very instant in which it was put.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+from storage.errors import CorruptError
+from storage.file_id import file_id_of, object_key
+from storage.objects.decorator import StoreDecorator
+from storage.objects.memory import MemoryStore
+from storage.objects.store import ByteRange, ObjectInfo
+from tests.simulation.faults import Fault
+from tests.simulation.remote import READS, WRITES, Remote, run_at_once
+
+if TYPE_CHECKING:
+    from tests.simulation.agents import Process
+    from tests.simulation.world import World
+
+LATENCY = (0.002, 0.03)
+PUT_MENU = (*WRITES, Fault.THROTTLED)
+GET_MENU = (*READS, Fault.THROTTLED)
+
+
+class Bucket:
+    """What is stored, by file id; every change is instantaneous."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.objects = MemoryStore(world.clock)
+        self.ever_put: dict[uuid.UUID, bytes] = {}
+
+    def put(self, key: str, body: bytes) -> ObjectInfo:
+        self.ever_put[file_id_of(key)] = body
+        info: ObjectInfo = run_at_once(self.objects.put(key, body))
+        if self._world.faults.strikes(Fault.CONDEMNED_AT_STEP):
+            self._world.sweeper.take(file_id_of(key))
+        return info
+
+    def read(self, file_id: uuid.UUID) -> bytes | None:
+        """The file's bytes; None when it is not there."""
+        stored = self.objects._objects.get(object_key(file_id))
+        return stored.body if stored else None
+
+    def remove(self, file_id: uuid.UUID) -> None:
+        run_at_once(self.objects.delete_many([object_key(file_id)]))
+
+    def file_ids(self) -> list[uuid.UUID]:
+        return [file_id_of(key) for key in sorted(self.objects._objects)]
+
+
+class BucketLine(StoreDecorator):
+    """An ObjectStore for one process."""
+
+    def __init__(self, world: World, process: Process, rng: random.Random) -> None:
+        super().__init__(world.bucket.objects)
+        self._world = world
+        self._remote = Remote(world, process, "bucket", LATENCY, rng)
+        self._rng = rng
+
+    async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
+        assert not if_absent, "segment files are put under fresh ids"
+        content = bytes(body)
+        return await self._remote.call(lambda: self._world.bucket.put(key, content), PUT_MENU)
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        body: bytes = await self._remote.call(lambda: run_at_once(self._inner.get(key, byte_range)), GET_MENU)
+        if self._world.faults.strikes(Fault.TRUNCATED):
+            got = self._rng.randrange(len(body) + 1)
+            raise CorruptError(f"simulated: short body: key={key} wanted={len(body)} got={got}")
+        return body
+
+    async def head(self, key: str) -> ObjectInfo:
+        info: ObjectInfo = await self._remote.call(lambda: run_at_once(self._inner.head(key)), GET_MENU)
+        return info
+
+    async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        raise NotImplementedError("no agent lists the bucket")
+        yield
+
+    async def delete_many(self, keys: Sequence[str]) -> list[str]:
+        raise NotImplementedError("no agent deletes from the bucket")

@@ -1,0 +1,51 @@
+"""What a deliberate bug is: a name, the promise it breaks, how the checker must catch it, and a patch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from tests.simulation.problems import Kind
+
+
+class Patch:
+    """Replaces attributes until the bug is taken out again."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+
+    def replace(self, owner: Any, name: str, replacement: Any) -> Any:
+        """Put `replacement` where `owner.name` is; returns what was there."""
+        original = getattr(owner, name)
+        self._stack.enter_context(mock.patch.object(owner, name, replacement))
+        return original
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """`requirement`: the promise that it breaks. `caught_as`: one of these must be reported."""
+
+    name: str
+    what: str
+    requirement: str
+    caught_as: tuple[Kind, ...]
+    apply: Callable[[Patch], None]
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """The code has the bug as long as the block runs."""
+        with contextlib.ExitStack() as stack:
+            self.apply(Patch(stack))
+            yield
+
+
+def bug(requirement: str, *caught_as: Kind) -> Callable[[Callable[[Patch], None]], Bug]:
+    """Makes a Bug of a function that applies it; name and docstring are the function's."""
+
+    def make(apply: Callable[[Patch], None]) -> Bug:
+        return Bug(apply.__name__, (apply.__doc__ or "").strip(), requirement, caught_as, apply)
+
+    return make

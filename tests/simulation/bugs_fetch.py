@@ -1,0 +1,141 @@
+"""Deliberate bugs of the read path."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from agent.cluster.view import ClusterView
+from agent.fetch.assemble import Portion
+from agent.fetch.cache import ChunkCache, Piece
+from agent.fetch.index import TailIndex
+from agent.fetch.locate import Located, Locator, Place
+from agent.fetch.seek import Seeker
+from agent.fetch.service import FetchService
+from agent.fetch.walk import BatchStart
+from agent.produce.commit import Committer
+from metastore.values import ExtentQuery, FeedRow, OffsetAnswer, OffsetKind, OffsetQuery
+from tests.simulation.bug import Patch, bug
+from tests.simulation.problems import Kind
+
+
+@bug("W5", Kind.STALE)
+def list_offsets_from_the_index(patch: Patch) -> None:
+    """LATEST is answered from an index that may lag."""
+
+    def init(self: FetchService, *args: Any, **named: Any) -> None:
+        original(self, *args, **named)
+        lagging: Any = _Lagging(self._list_offsets._metastore, self._feed._index)
+        self._list_offsets._metastore = lagging
+
+    original = patch.replace(FetchService, "__init__", init)
+
+
+class _Lagging:
+    """A ReadApi for ListOffsets only."""
+
+    def __init__(self, metastore: Any, index: TailIndex) -> None:
+        self._metastore = metastore
+        self._index = index
+
+    async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
+        answers = await self._metastore.list_offsets(queries)
+        for i, (key, timestamp) in enumerate(queries):
+            tail = self._index._tails.get(key)
+            if timestamp == OffsetKind.LATEST and tail is not None and tail.confirmed:
+                answers[i] = answers[i]._replace(offset=tail.high_watermark)
+        return list(answers)
+
+
+@bug("W3", Kind.EARLY)
+def high_watermark_from_uncommitted_data(patch: Patch) -> None:
+    """An agent counts its own batches as readable when their commit is sent."""
+    indexes: WeakKeyDictionary[ClusterView, TailIndex] = WeakKeyDictionary()
+
+    def init(self: FetchService, store: Any, metastore: Any, view: ClusterView, *args: Any, **named: Any) -> None:
+        original_init(self, store, metastore, view, *args, **named)
+        indexes[view] = self._feed._index
+
+    def commit_of(self: Committer, file: Any, now: float) -> Any:
+        for entry in file.staged if file.commit is None else ():
+            tail = indexes[self._view]._tails.get(entry.batch.partition_key)
+            if tail is not None:
+                tail.high_watermark += entry.batch.record_count
+        return original_commit_of(self, file, now)
+
+    original_init = patch.replace(FetchService, "__init__", init)
+    original_commit_of = patch.replace(Committer, "_commit_of", commit_of)
+
+
+@bug("W5", Kind.UNSEEN, Kind.REWOUND)
+def feed_row_is_skipped(patch: Patch) -> None:
+    """Every third row of the feed passes unread, as if it had been applied."""
+    numbers = itertools.count()
+
+    def apply_row(self: TailIndex, row: FeedRow, heard: dict[int, int]) -> None:
+        if next(numbers) % 3 == 0 and self.positions.get(row.shard) == row.seq - 1:
+            self.positions[row.shard] = row.seq
+        else:
+            original(self, row, heard)
+
+    original = patch.replace(TailIndex, "_apply_row", apply_row)
+
+
+@bug("W5", Kind.SKIPPED)
+def fetch_starts_one_batch_late(patch: Patch) -> None:
+    """Who enters an extent midway begins behind the batch that holds the offset."""
+
+    async def find_start(self: Seeker, extent: Any, offset: int, *, recent: bool) -> Any:
+        found = await original(self, extent, offset, recent=recent)
+        if isinstance(found, BatchStart):
+            batch = await self.first_batch(extent, lambda batch: True, found, recent=recent)
+            if batch is not None and batch.next.offset <= extent.last_offset:
+                return batch.next
+        return found
+
+    original = patch.replace(Seeker, "find_start", find_start)
+
+
+@bug("W4", Kind.SKIPPED, Kind.INCONSISTENT)
+def base_offset_is_not_patched_in_mid_extent(patch: Patch) -> None:
+    """All batches of an extent go out under the offset of the first one."""
+
+    def add(self: Portion, *args: Any, **named: Any) -> Any:
+        first = len(self.buffers)
+        end = original(self, *args, **named)
+        for i in range(first + 2, len(self.buffers), 2):
+            self.buffers[i] = bytes(self.buffers[first][:8]) + bytes(self.buffers[i][8:])
+        return end
+
+    original = patch.replace(Portion, "add", add)
+
+
+@bug("W5", Kind.CORRUPT, Kind.INCONSISTENT, Kind.UNSEEN)
+def cache_returns_another_file(patch: Patch) -> None:
+    """What is not cached is served from any other file that is."""
+
+    def peek(self: ChunkCache, file_id: Any, start: int, end: int) -> Piece | None:
+        found: Piece | None = original(self, file_id, start, end)
+        for data in self._entries.values() if found is None else ():
+            if end <= len(data):
+                return Piece(data[start:end], checked=True)
+        return found
+
+    original = patch.replace(ChunkCache, "peek", peek)
+
+
+@bug("W5", Kind.REWOUND)
+def out_of_range_is_said_by_the_index(patch: Patch) -> None:
+    """A lagging agent refuses an offset that it has not heard of, without asking the primary."""
+
+    async def locate(self: Locator, queries: Sequence[ExtentQuery]) -> list[Located]:
+        for key, offset, _ in queries:
+            tail = self._index._tails.get(key)
+            if tail is not None and tail.confirmed and offset > tail.high_watermark:
+                return [Located(Place.OUT_OF_RANGE, tail.log_start_offset, tail.high_watermark)] * len(queries)
+        answers: list[Located] = await original(self, queries)
+        return answers
+
+    original = patch.replace(Locator, "locate", locate)

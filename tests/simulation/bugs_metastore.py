@@ -1,0 +1,222 @@
+"""Deliberate bugs of the commit, put into the reference model, and of the sweeper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from metastore.values import BatchAnswer, BatchOutcome, Extent, FileAnswer, FileCommit, StagedBatch
+from tests.model import metastore_model, producer_model
+from tests.model.metastore_model import ModelMetastore
+from tests.model.producer_model import ProducerState, RingEntry, last_sequence
+from tests.simulation.bug import Patch, bug
+from tests.simulation.problems import Kind
+from tests.simulation.sweeper import Sweeper
+
+
+@bug("W7", Kind.DUPLICATE)
+def commit_is_not_idempotent(patch: Patch) -> None:
+    """A file id that was committed is committed again."""
+
+    def commit_file(self: ModelMetastore, node_id: int, epoch: int, file: FileCommit, appended: Any) -> FileAnswer:
+        self.answers.pop(file.file_id, None)
+        answer: FileAnswer = original(self, node_id, epoch, file, appended)
+        return answer
+
+    original = patch.replace(ModelMetastore, "_commit_file", commit_file)
+
+
+@bug("W7", Kind.DUPLICATE)
+def commit_is_idempotent_per_broker_epoch_only(patch: Patch) -> None:
+    """An agent that registered anew commits a second time what it had in doubt."""
+    epochs: dict[Any, int] = {}
+
+    def commit_file(self: ModelMetastore, node_id: int, epoch: int, file: FileCommit, appended: Any) -> FileAnswer:
+        if epochs.get(file.file_id, epoch) < epoch:
+            self.answers.pop(file.file_id, None)
+        epochs[file.file_id] = epoch
+        answer: FileAnswer = original(self, node_id, epoch, file, appended)
+        return answer
+
+    original = patch.replace(ModelMetastore, "_commit_file", commit_file)
+
+
+@bug("W7", Kind.SPURIOUS)
+def ring_of_four(patch: Patch) -> None:
+    """The last 4 batches are remembered, not 5."""
+    patch.replace(producer_model, "REMEMBERED_BATCHES", 4)
+
+
+@bug("W7", Kind.SPURIOUS, Kind.STUCK)
+def sequences_wrap_one_too_early(patch: Patch) -> None:
+    """2**31 - 1 is taken for the number of sequences, not for the last one."""
+    patch.replace(producer_model, "SEQUENCES", 2**31 - 1)
+
+
+@bug("W7", Kind.LOST, Kind.WRONG_ANSWER)
+def sequence_is_checked_before_epoch(patch: Patch) -> None:
+    """A batch of a new epoch is taken for the old epoch's batch of the same sequence."""
+
+    def find(state: ProducerState | None, batch: StagedBatch) -> RingEntry | None:
+        wanted = (batch.base_sequence, last_sequence(batch))
+        ring = state.ring if state else []
+        return next((entry for entry in ring if (entry.base_sequence, entry.last_sequence) == wanted), None)
+
+    patch.replace(metastore_model, "find_duplicate", find)
+
+
+@bug("W7", Kind.DISORDER, Kind.DUPLICATE)
+def old_epoch_is_not_fenced(patch: Patch) -> None:
+    """A late copy under an old epoch is appended behind the new epoch's batches."""
+
+    def judge(state: ProducerState | None, batch: StagedBatch, id_expired: bool) -> BatchOutcome:
+        if state is not None and batch.producer_epoch < state.epoch:
+            return BatchOutcome.APPENDED
+        outcome: BatchOutcome = original(state, batch, id_expired)
+        return outcome
+
+    original = patch.replace(metastore_model, "judge", judge)
+
+
+@bug("W7", Kind.DISORDER)
+def gap_is_folded_as_a_chain(patch: Patch) -> None:
+    """A batch that comes too early is appended."""
+
+    def judge(state: ProducerState | None, batch: StagedBatch, id_expired: bool) -> BatchOutcome:
+        if state is not None and batch.producer_epoch == state.epoch and batch.base_sequence > state.next_sequence:
+            return BatchOutcome.APPENDED
+        outcome: BatchOutcome = original(state, batch, id_expired)
+        return outcome
+
+    original = patch.replace(metastore_model, "judge", judge)
+
+
+@bug("W7", Kind.SPURIOUS)
+def duplicate_is_answered_with_an_error(patch: Patch) -> None:
+    """What was appended before is out of order."""
+    patch.replace(metastore_model, "find_duplicate", lambda state, batch: None)
+
+
+@bug("W8", Kind.DUPLICATE)
+def duplicate_is_appended(patch: Patch) -> None:
+    """What was appended before is appended again."""
+
+    def judge(state: ProducerState | None, batch: StagedBatch, id_expired: bool) -> BatchOutcome:
+        if known(state, batch) is not None:
+            return BatchOutcome.APPENDED
+        outcome: BatchOutcome = original(state, batch, id_expired)
+        return outcome
+
+    original = patch.replace(metastore_model, "judge", judge)
+    known = patch.replace(metastore_model, "find_duplicate", lambda state, batch: None)
+
+
+@bug("W7", Kind.WRONG_ANSWER)
+def duplicate_is_answered_with_a_fresh_offset(patch: Patch) -> None:
+    """A retry is told the offset that it would have got now."""
+    _change_duplicates(patch, lambda answer, partition, batch: answer._replace(base_offset=partition.high_watermark))
+
+
+@bug("W7", Kind.WRONG_ANSWER)
+def duplicate_is_answered_with_its_own_time(patch: Patch) -> None:
+    """A retry is told its own time of append, not the first copy's."""
+    _change_duplicates(patch, lambda answer, partition, batch: answer._replace(append_time_ms=batch.max_timestamp))
+
+
+def _change_duplicates(patch: Patch, change: Any) -> None:
+    def commit_batch(
+        self: ModelMetastore, file_id: Any, batch: StagedBatch, open_extents: Any, appended: Any
+    ) -> BatchAnswer:
+        answer: BatchAnswer = original(self, file_id, batch, open_extents, appended)
+        if answer.outcome is BatchOutcome.DUPLICATE:
+            answer = change(answer, self.partitions[batch.partition_key], batch)
+        return answer
+
+    original = patch.replace(ModelMetastore, "_commit_batch", commit_batch)
+
+
+@bug("W8", Kind.UNACCOUNTED)
+def extent_covers_a_dead_batch(patch: Patch) -> None:
+    """Live batches on both sides of a duplicate become one extent, the duplicate with them."""
+
+    def extend(self: ModelMetastore, file_id: Any, batch: StagedBatch, base: int, opened: Any, appended: Any) -> None:
+        before: Extent | None = opened.get(batch.partition_key)
+        if before is not None:
+            opened[batch.partition_key] = before._replace(length=batch.position - before.position)
+        original(self, file_id, batch, base, opened, appended)
+
+    original = patch.replace(ModelMetastore, "_extend", extend)
+
+
+@bug("W8", Kind.UNACCOUNTED)
+def extent_is_one_batch_too_long(patch: Patch) -> None:
+    """A dead batch behind the last live one falls into its extent."""
+
+    def commit_batch(
+        self: ModelMetastore, file_id: Any, batch: StagedBatch, open_extents: dict[int, Extent], appended: Any
+    ) -> BatchAnswer:
+        answer: BatchAnswer = original(self, file_id, batch, open_extents, appended)
+        extent = open_extents.get(batch.partition_key)
+        if answer.outcome is BatchOutcome.DUPLICATE and extent is not None:
+            end = batch.position + batch.length
+            open_extents[batch.partition_key] = extent._replace(length=end - extent.position)
+        return answer
+
+    original = patch.replace(ModelMetastore, "_commit_batch", commit_batch)
+
+
+@bug("W7", Kind.DUPLICATE, Kind.LOST, Kind.SPURIOUS)
+def producer_ids_are_handed_out_twice(patch: Patch) -> None:
+    """Every agent gets the same block of producer ids."""
+
+    async def allocate(self: ModelMetastore, count: int) -> range:
+        return range(1000, 1000 + count)
+
+    patch.replace(ModelMetastore, "allocate_producer_ids", allocate)
+
+
+@bug("W1", Kind.LOST)
+def deleted_topic_takes_batches(patch: Patch) -> None:
+    """Partitions outlive their topic."""
+
+    def delete_topic(self: ModelMetastore, topic_number: int) -> None:
+        kept = dict(self.partitions)
+        count = self.partition_counts[topic_number]
+        original(self, topic_number)
+        self.partitions.update(kept)
+        self.partition_counts[topic_number] = count
+
+    original = patch.replace(ModelMetastore, "delete_topic", delete_topic)
+
+
+@bug("W1", Kind.UNSTORED, Kind.UNACCOUNTED)
+def sweeper_does_not_condemn(patch: Patch) -> None:
+    """An object that no row names is deleted, and its id may still be committed."""
+    patch.replace(Sweeper, "_condemn", lambda self, file_id: file_id not in self._world.database.model.answers)
+
+
+@bug("W5", Kind.UNACCOUNTED, Kind.UNSEEN)
+def sweeper_goes_by_its_list_only(patch: Patch) -> None:
+    """What the list shows is deleted, whatever the metastore says."""
+
+    def clean(self: Sweeper, file_id: Any) -> None:
+        self._world.bucket.remove(file_id)
+
+    patch.replace(Sweeper, "_clean", clean)
+
+
+@bug("W4", Kind.INCONSISTENT, Kind.WRONG_ANSWER, Kind.GAP, Kind.UNACCOUNTED)
+def two_files_get_the_same_offsets(patch: Patch) -> None:
+    """Files of one call are ordered as if each were alone."""
+
+    async def commit_files(self: ModelMetastore, node_id: int, epoch: int, files: Sequence[FileCommit]) -> Any:
+        before = {key: partition.high_watermark for key, partition in self.partitions.items()}
+        answers: list[FileAnswer] = []
+        for file in files:
+            for key, mark in before.items() if answers else ():
+                if key in self.partitions:
+                    self.partitions[key].high_watermark = mark
+            answers += await original(self, node_id, epoch, [file])
+        return answers
+
+    original = patch.replace(ModelMetastore, "commit_files", commit_files)

@@ -1,0 +1,161 @@
+"""Deliberate bugs of the write path."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.produce import upload
+from agent.produce.acknowledge import Acknowledger
+from agent.produce.commit import Committer
+from agent.produce.order import FlushOrder
+from agent.produce.pending import PendingRequest, not_stored
+from agent.produce.staged_file import FileState, StagedFile
+from agent.produce.upload import Uploader
+from agent.protocol.produce_codec import refuse
+from metastore.values import FileAnswer, FileStatus
+from storage.errors import HeadraceError
+from storage.objects.retrying import RetryingStore
+from tests.simulation.bug import Patch, bug
+from tests.simulation.problems import Kind
+
+
+@bug("W3", Kind.EARLY, Kind.LOST)
+def acknowledged_before_commit(patch: Patch) -> None:
+    """Producers are answered when the commit is sent."""
+
+    async def call(self: Committer, files: list[StagedFile]) -> Any:
+        for entry in (entry for file in files for entry in file.staged):
+            entry.reply.error_code = 0
+            entry.request.answer()
+        return await original(self, files)
+
+    original = patch.replace(Committer, "_call", call)
+
+
+@bug("W3", Kind.UNSTORED)
+def committed_although_not_stored(patch: Patch) -> None:
+    """A put that failed counts as stored."""
+
+    async def upload_file(self: Uploader, file: StagedFile, is_unwanted: Any) -> None:
+        try:
+            await original(self, file, is_unwanted)
+        except HeadraceError:
+            file.state = FileState.STORED
+
+    original = patch.replace(Uploader, "upload", upload_file)
+
+
+@bug("W3", Kind.UNSTORED)
+def retry_sends_an_empty_body(patch: Patch) -> None:
+    """The second attempt of a put sends a stream that the first one consumed, and nobody checks the length."""
+
+    async def put(self: RetryingStore, key: str, body: bytes, *, if_absent: bool = False) -> Any:
+        stream = [body]
+
+        async def attempt() -> Any:
+            info = await self._inner.put(key, stream.pop() if stream else b"")
+            return dataclasses.replace(info, size=len(body))
+
+        return await self._attempts("put", key, attempt)
+
+    patch.replace(RetryingStore, "put", put)
+
+
+@bug("W4", Kind.DISORDER)
+def committed_out_of_flush_order(patch: Patch) -> None:
+    """Whatever is stored first is committed first."""
+
+    def append(self: FlushOrder, file: StagedFile) -> None:
+        original(self, file)
+        file.predecessors.clear()
+
+    original = patch.replace(FlushOrder, "append", append)
+
+
+@bug("W4", Kind.DISORDER)
+def predecessor_in_doubt_is_overtaken(patch: Patch) -> None:
+    """Files go on while the one before them may still be committed, or not."""
+
+    def doubt(self: Committer, group: list[StagedFile]) -> None:
+        original(self, group)
+        for file in self._order:
+            file.predecessors.difference_update(group)
+
+    original = patch.replace(Committer, "_doubt", doubt)
+
+
+@bug("W4", Kind.SUCCESSOR)
+def successors_of_a_failed_file_are_accepted(patch: Patch) -> None:
+    """A file fails for good, and the batches behind it are stored."""
+    patch.replace(Acknowledger, "_refuse_behind", lambda self, file, streams, refusal: None)
+
+
+@bug("W7", Kind.PHANTOM)
+def unknown_outcome_is_called_not_stored(patch: Patch) -> None:
+    """A commit whose answer was lost fails its producers with an error that says "not stored"."""
+
+    def doubt(self: Committer, group: list[StagedFile]) -> None:
+        for file in group:
+            self._acknowledger.failed(file, not_stored("answer lost"))
+
+    patch.replace(Committer, "_doubt", doubt)
+
+
+@bug("W7", Kind.PHANTOM)
+def timeout_is_called_not_stored(patch: Patch) -> None:
+    """A request whose time is up is told KAFKA_STORAGE_ERROR although its batches go on."""
+
+    def init(self: PendingRequest, produce: Any, **rest: Any) -> None:
+        original(self, produce, **rest)
+        self.reply = refuse(produce, int(ErrorCode.kafka_storage_error))
+
+    original = patch.replace(PendingRequest, "__init__", init)
+
+
+@bug("W1", Kind.PHANTOM, Kind.DUPLICATE, Kind.DISORDER)
+def fenced_while_in_doubt_is_called_not_stored(patch: Patch) -> None:
+    """A file in doubt is given up when the agent turns out to be fenced."""
+
+    def settle(self: Committer, group: list[StagedFile], answers: Sequence[FileAnswer]) -> None:
+        given_up = [
+            answer.status is FileStatus.AGENT_FENCED and file.is_in_doubt
+            for file, answer in zip(group, answers, strict=True)
+        ]
+        if any(given_up):
+            self._on_fenced()
+        original(
+            self,
+            group,
+            [
+                FileAnswer(answer.file_id, FileStatus.CONDEMNED) if hopeless else answer
+                for answer, hopeless in zip(answers, given_up, strict=True)
+            ],
+        )
+
+    original = patch.replace(Committer, "_settle", settle)
+
+
+@bug("W7", Kind.WRONG_ANSWER, Kind.PHANTOM)
+def answers_go_to_the_wrong_batches(patch: Patch) -> None:
+    """The answers of a file are dealt out one place too late."""
+
+    def committed(self: Acknowledger, file: StagedFile, answers: Any) -> None:
+        original(self, file, [*answers[-1:], *answers[:-1]])
+
+    original = patch.replace(Acknowledger, "committed", committed)
+
+
+@bug("W3", Kind.UNSTORED, Kind.UNACCOUNTED, Kind.LOST, Kind.STUCK, Kind.CORRUPT)
+def file_id_is_used_twice(patch: Patch) -> None:
+    """Two files in a row get the same id."""
+    last: list[Any] = []
+
+    def new_file_id(born_ms: int, rng: Any) -> Any:
+        last.append(last.pop() if last and rng.random() < 0.5 else original(born_ms, rng))
+        return last[-1]
+
+    original = patch.replace(upload, "new_file_id", new_file_id)

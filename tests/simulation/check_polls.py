@@ -1,0 +1,98 @@
+"""What readers were shown, against what is stored and when it was committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tests.simulation.consumers import EARLIEST, LATEST
+from tests.simulation.messages import Batch
+from tests.simulation.metadata import Place
+from tests.simulation.problems import Kind, Problem
+from tests.simulation.reading import Listing, Poll
+
+if TYPE_CHECKING:
+    from tests.simulation.stored_log import StoredLog
+    from tests.simulation.world import World
+
+
+def check_polls(world: World, log: StoredLog) -> Iterator[Problem]:
+    """Each poll by itself, and all of them against each other."""
+    truth: dict[tuple[Place, int], tuple[Batch, tuple[int, int, int]]] = {
+        (place, entry.base_offset): (entry.batch, entry.identity)
+        for place, entries in log.entries.items()
+        for entry in entries
+    }
+    for poll in world.polls:
+        yield from _check_poll(world, poll)
+        for entry in poll.entries:
+            # deleted topics have no stored log any more: there the first reader sets the truth
+            known = truth.setdefault((poll.place, entry.base_offset), (entry.batch, entry.identity))
+            if known != (entry.batch, entry.identity):
+                yield Problem(
+                    Kind.INCONSISTENT,
+                    f"{poll.reader} at agent {poll.node_id} read {entry.batch} at {poll.place}:{entry.base_offset},"
+                    f" where {known[0]} stands",
+                )
+
+
+def _check_poll(world: World, poll: Poll) -> Iterator[Problem]:
+    where = f"{poll.reader} at agent {poll.node_id}, {poll.place}:{poll.position}"
+    committed = world.database.high_watermark_at(poll.place.key, poll.answered_at)
+    if poll.high_watermark > committed:
+        yield Problem(Kind.EARLY, f"{where}: high watermark {poll.high_watermark}, committed {committed}")
+    if poll.high_watermark < poll.position:
+        yield Problem(Kind.REWOUND, f"{where}: high watermark {poll.high_watermark}")
+    if not poll.entries:
+        return
+    first = poll.entries[0]
+    if not first.stored_base <= poll.position <= first.stored_last:
+        yield Problem(Kind.SKIPPED, f"{where}: begins with {first.stored_base}-{first.stored_last}")
+    for before, after in zip(poll.entries, poll.entries[1:], strict=False):
+        if after.base_offset != before.last_offset + 1:
+            yield Problem(Kind.SKIPPED, f"{where}: {after.base_offset} follows {before.last_offset}")
+    if poll.entries[-1].last_offset >= committed:
+        yield Problem(Kind.EARLY, f"{where}: read {poll.entries[-1].last_offset}, committed {committed}")
+
+
+def check_listings(world: World, log: StoredLog) -> Iterator[Problem]:
+    """ListOffsets answers are as new as what was acknowledged, and no newer than what was committed."""
+    for listing in world.listings:
+        where = f"{listing.place} timestamp={listing.timestamp} answered {listing.offset}"
+        if listing.timestamp == LATEST:
+            yield from _check_latest(world, listing, where)
+        elif listing.timestamp == EARLIEST:
+            if listing.offset != 0:
+                yield Problem(Kind.STALE, where)
+        else:
+            yield from _check_by_time(world, listing, log, where)
+
+
+def _check_latest(world: World, listing: Listing, where: str) -> Iterator[Problem]:
+    floor = world.database.high_watermark_at(listing.place.key, listing.sent_at)
+    ceiling = world.database.high_watermark_at(listing.place.key, listing.answered_at)
+    if not floor <= listing.offset <= ceiling:
+        yield Problem(Kind.STALE, f"{where}: committed {floor} when asked, {ceiling} when answered")
+
+
+def _check_by_time(world: World, listing: Listing, log: StoredLog, where: str) -> Iterator[Problem]:
+    """The first record that is new enough, as far as it was committed when the question was asked."""
+    expected = -1
+    for entry in log.entries[listing.place]:
+        if entry.max_timestamp >= listing.timestamp:
+            expected = entry.base_offset + _first_new_enough(world, listing, entry.batch, entry.max_timestamp)
+            break
+    floor = world.database.high_watermark_at(listing.place.key, listing.sent_at)
+    ceiling = world.database.high_watermark_at(listing.place.key, listing.answered_at)
+    if expected >= ceiling:  # was not there yet
+        expected = -1
+    may_be_none = expected >= floor
+    if listing.offset != expected and not (may_be_none and listing.offset == -1):
+        yield Problem(Kind.STALE, f"{where}: expected {expected}, committed {floor} to {ceiling}")
+
+
+def _first_new_enough(world: World, listing: Listing, batch: Batch, max_timestamp: int) -> int:
+    """The record's place in its batch; records are 1 ms apart, or all stamped alike."""
+    if listing.place.topic.stamps:
+        return 0
+    return max(listing.timestamp - batch.timestamp, 0)

@@ -1,0 +1,176 @@
+"""The metastore that all agents share, its journal for the checker, and one process's faulty way to it.
+
+Fault model: as remote.py; and feed pages that are cut short (later rows come with the next poll) or
+come late. Rows may be forgotten, and the database's clock may jump (nemesis.py).
+The journal is written by what the metastore answers, in the instant in which it does: it knows when
+each batch was committed, which no client can know.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from metastore.log.image import MetadataImage
+from metastore.values import (
+    BatchOutcome,
+    ExtentQuery,
+    FeedPage,
+    FileAnswer,
+    FileCommit,
+    FileStatus,
+    OffsetAnswer,
+    OffsetQuery,
+    PartitionExtents,
+)
+from tests.model.metastore_model import ModelMetastore
+from tests.simulation.clocks import SimulatedClock
+from tests.simulation.faults import Fault
+from tests.simulation.problems import Kind
+from tests.simulation.remote import READS, WRITES, Remote, run_at_once
+
+if TYPE_CHECKING:
+    from tests.simulation.agents import Process
+    from tests.simulation.messages import Batch
+    from tests.simulation.world import World
+
+LATENCY = (0.0005, 0.006)
+RENEW_MENU = (Fault.REQUEST_LOST, Fault.REPLY_LOST, Fault.CUT, Fault.SLOW)
+COMMIT_MENU = (*WRITES, Fault.FENCED_AT_STEP)
+POLL_MENU = (Fault.LAGGING_FEED, *READS)
+
+
+@dataclass(slots=True)
+class Committed:
+    """One batch that the metastore judged, as of the first time."""
+
+    at: float
+    file_id: uuid.UUID
+    key: int
+    position: int
+    length: int
+    batch: Batch
+    outcome: BatchOutcome
+    base_offset: int
+
+
+class Database:
+    """`journal`: every judged batch, in commit order."""
+
+    def __init__(self, world: World, shards: int) -> None:
+        self._world = world
+        self.clock = SimulatedClock(world.loop)
+        self.model = ModelMetastore(self.clock, shards=shards)
+        self.journal: list[Committed] = []
+        self.expelled: set[Batch] = set()
+        """Batches of files whose commit was refused: the sweeper had been there first, or it came too late."""
+        self._known: set[uuid.UUID] = set()
+        self._marks: defaultdict[int, tuple[list[float], list[int]]] = defaultdict(lambda: ([0.0], [0]))
+        self._epochs = 100
+        self._registered: dict[int, int] = {}
+
+    def commit(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
+        answers: list[FileAnswer] = run_at_once(self.model.commit_files(node_id, broker_epoch, files))
+        for file, answer in zip(files, answers, strict=True):
+            if answer.status is FileStatus.COMMITTED and file.file_id not in self._known:
+                self._known.add(file.file_id)
+                self._write_down(file, answer)
+            elif answer.status in (FileStatus.CONDEMNED, FileStatus.TOO_OLD):
+                self.expelled.update(self._batches_of(file))
+        return answers
+
+    def renew(self, node_id: int, broker_epoch: int) -> int:
+        """Unfence the agent under its epoch if that is still registered, else under a new, higher one."""
+        if self._registered.get(node_id) != broker_epoch:
+            self._epochs += 1
+            self._registered[node_id] = self._epochs
+        self.model.register_agent(node_id, self._registered[node_id])
+        return self._registered[node_id]
+
+    def fence(self, node_id: int, *, unregister: bool) -> None:
+        """Its lease ran out, and perhaps its registration is gone as well."""
+        self.model.fence_agent(node_id)
+        if unregister:
+            self._registered.pop(node_id, None)
+
+    def high_watermark_at(self, key: int, time: float) -> int:
+        """What was committed by then."""
+        times, marks = self._marks[key]
+        return marks[bisect_right(times, time) - 1]
+
+    def _batches_of(self, file: FileCommit) -> Iterator[Batch]:
+        body = self._world.bucket.ever_put.get(file.file_id, b"")
+        for staged in file.batches:
+            for member in self._world.messages.open(body[staged.position : staged.position + staged.length]):
+                yield member.batch
+
+    def _write_down(self, file: FileCommit, answer: FileAnswer) -> None:
+        now = self._world.loop.time()
+        body = self._world.bucket.read(file.file_id)
+        if body is None or len(body) != file.size:
+            held = "nothing" if body is None else f"{len(body)} bytes"
+            self._world.report(Kind.UNSTORED, f"file={file.file_id} size={file.size} bucket holds {held}")
+            return
+        for staged, (outcome, base_offset, _) in zip(file.batches, answer.batches, strict=True):
+            members = self._world.messages.open(body[staged.position : staged.position + staged.length])
+            if not members:
+                self._world.report(Kind.CORRUPT, f"file={file.file_id} position={staged.position}: nobody sent this")
+            where = (file.file_id, staged.partition_key, staged.position, staged.length)
+            self.journal += [
+                Committed(now, *where, batch, outcome, base_offset + before if base_offset >= 0 else -1)
+                for batch, before in members
+            ]
+            partition = self.model.partitions.get(staged.partition_key)
+            if partition is not None:
+                times, marks = self._marks[staged.partition_key]
+                times.append(now)
+                marks.append(partition.high_watermark)
+
+
+class MetastoreLine:
+    """CommitApi, ReadApi and the little of ClusterApi that a view needs, for one process."""
+
+    def __init__(self, world: World, process: Process, rng: random.Random) -> None:
+        self._world = world
+        self._database = world.database
+        self._model = world.database.model
+        self._remote = Remote(world, process, "metastore", LATENCY, rng)
+        self._rng = rng
+
+    async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
+        sent = [FileCommit(file.file_id, file.size, list(file.batches)) for file in files]
+        return await self._remote.call(lambda: self._database.commit(node_id, broker_epoch, sent), COMMIT_MENU)
+
+    async def allocate_producer_ids(self, count: int) -> range:
+        ids: range = await self._remote.call(lambda: run_at_once(self._model.allocate_producer_ids(count)), WRITES)
+        return ids
+
+    async def find_extents(self, queries: Sequence[ExtentQuery]) -> list[PartitionExtents]:
+        found: list[PartitionExtents] = await self._remote.call(
+            lambda: run_at_once(self._model.find_extents(queries)), READS
+        )
+        return found
+
+    async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
+        found: list[OffsetAnswer] = await self._remote.call(
+            lambda: run_at_once(self._model.list_offsets(queries)), READS
+        )
+        return found
+
+    async def poll_feed(self, positions: Mapping[int, int]) -> FeedPage:
+        asked = dict(positions)
+        page: FeedPage = await self._remote.call(lambda: run_at_once(self._model.poll_feed(asked)), POLL_MENU)
+        if page.rows and self._world.faults.strikes(Fault.PARTIAL_PAGE):
+            page = replace(page, rows=page.rows[: self._rng.randrange(len(page.rows))])
+        return page
+
+    async def read_head(self) -> MetadataImage:
+        return await self._remote.call(lambda: self._world.metadata.head, READS)
+
+    async def renew(self, node_id: int, broker_epoch: int) -> int:
+        return await self._remote.call(lambda: self._database.renew(node_id, broker_epoch), RENEW_MENU)

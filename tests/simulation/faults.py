@@ -1,0 +1,102 @@
+"""What can go wrong, and how often it did: the fault model of the whole simulation.
+
+Place: drawn from by every fake (remote.py, network.py, bucket.py, database.py) and by nemesis.py.
+Invariant: a fault is named where it is injected, and counted when it is. Once the world is calm no
+new ones happen; what is already under way (a late commit) still arrives.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+
+class Fault(enum.StrEnum):
+    """Everything that is injected."""
+
+    # a request of an agent to the metastore or the bucket
+    REQUEST_LOST = "request lost"
+    REPLY_LOST = "reply lost after success"
+    CUT = "connection reset, nothing happened, nobody knows"
+    LATE = "outcome unknown, and it happens long after"
+    SLOW = "slow"
+    THROTTLED = "503 slow down"
+    TRUNCATED = "body truncated"
+    STALE_LIST = "stale list"
+    PARTIAL_DELETE = "some keys not deleted"
+    PARTIAL_PAGE = "feed page cut short"
+    LAGGING_FEED = "feed poll lags"
+    KILLED_AT_STEP = "agent killed at a step"
+    FROZEN_AT_STEP = "agent paused at a step"
+    CONDEMNED_AT_STEP = "file condemned right after its put"
+    FENCED_AT_STEP = "agent fenced while its commit is in doubt"
+    # a client's request to an agent
+    RESET_BEFORE = "client connection reset before the request"
+    RESET_AFTER = "client connection reset after the request"
+    SLOW_CLIENT = "slow client connection"
+    HALF_OPEN = "connection to a dead agent left half open"
+    # what happens to the world
+    KILLED = "agent killed"
+    FROZEN = "agent paused"
+    FENCED = "agent fenced"
+    UNREGISTERED = "agent's registration gone"
+    WALL_JUMP = "agent's wall clock jumped"
+    DATABASE_JUMP = "database clock jumped"
+    REPLAYED = "request delivered again, through another agent"
+    FEED_FORGOTTEN = "feed rows forgotten"
+    SWEPT = "sweeper run"
+    EPOCH_RAISED = "leader epoch raised"
+    TOPIC_DELETED = "topic deleted"
+    TOPIC_CREATED = "topic created again"
+
+
+class Faults:
+    """Rates from 0 to 1 per opportunity, and counts of what was injected."""
+
+    def __init__(self, rates: Mapping[Fault, float], rng: random.Random) -> None:
+        self.tally: Counter[Fault] = Counter()
+        self._rates = dict(rates)
+        self._rng = rng
+        self._menus: dict[tuple[Fault, ...], list[tuple[Fault, float]]] = {}
+
+    def draw(self, menu: tuple[Fault, ...]) -> Fault | None:
+        """One fault of the menu, or none; counted."""
+        priced = self._menus.get(menu)
+        if priced is None:
+            priced = self._menus[menu] = self._priced(menu)
+        if not priced:
+            return None
+        drawn = self._rng.random()
+        for fault, limit in priced:
+            if drawn < limit:
+                self.tally[fault] += 1
+                return fault
+        return None
+
+    def strikes(self, fault: Fault) -> bool:
+        """Whether this one fault happens now; counted."""
+        return self.draw((fault,)) is not None
+
+    def count(self, fault: Fault) -> None:
+        """It was injected by a plan of its own."""
+        self.tally[fault] += 1
+
+    def rate(self, fault: Fault) -> float:
+        """Its rate; 0 for one that this schedule does not have."""
+        return self._rates.get(fault, 0.0)
+
+    def calm(self) -> None:
+        """From now on nothing new goes wrong."""
+        self._rates.clear()
+        self._menus.clear()
+
+    def _priced(self, menu: Iterable[Fault]) -> list[tuple[Fault, float]]:
+        priced, limit = [], 0.0
+        for fault in menu:
+            rate = self.rate(fault)
+            if rate:
+                limit += rate
+                priced.append((fault, limit))
+        return priced

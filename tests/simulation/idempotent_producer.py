@@ -1,0 +1,295 @@
+"""An idempotent producer as the real libraries are: in flight, retries, sequences, epochs.
+
+Two styles. PATIENT (librdkafka): after a failure it lets everything in flight end, then sends again, in
+order, all that is unresolved; it never gives a batch up. JAVA (Kafka's own): a failed batch is sent
+again only when it is the first unresolved one; a batch that is too old is given up, and the gap that
+this may leave is closed by bumping the epoch and numbering what is unresolved anew, from 0.
+Both: nothing is sent that lies 5 or more batches after the first unresolved one, an epoch's attempts
+all carry the same sequence, and any agent will do, so that neighbours may travel through different ones.
+What no server may ever tell them is reported: out of order to a batch that was sent when everything
+before it was acknowledged, a current epoch that is fenced, a living topic that is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import random
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from tests.model.producer_model import ProducerState
+from tests.simulation import protocol
+from tests.simulation.messages import OK, SEQUENCES, TIMED_OUT, Attempt, Batch
+from tests.simulation.metadata import Place
+from tests.simulation.network import ClientConnection
+from tests.simulation.problems import Kind
+from tests.simulation.produce_call import Identity, produce
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+IN_FLIGHT_MAX = 5
+OUT_OF_ORDER = int(ErrorCode.out_of_order_sequence_number)
+FENCED = int(ErrorCode.invalid_producer_epoch)
+UNKNOWN = (int(ErrorCode.unknown_topic_or_partition), int(ErrorCode.unknown_topic_id))
+RETRIABLE = (
+    TIMED_OUT,
+    int(ErrorCode.kafka_storage_error),
+    int(ErrorCode.not_leader_or_follower),
+    int(ErrorCode.leader_not_available),
+)
+BACKOFF_SECONDS = (0.01, 0.1)
+GIVES_UP_SECONDS = (0.6, 1.5)
+
+
+class Style(enum.Enum):
+    PATIENT = enum.auto()
+    JAVA = enum.auto()
+
+
+@dataclass(eq=False, slots=True)
+class Pending:
+    """A batch that is not resolved. `sequence` is -1 until it is sent for the first time."""
+
+    batch: Batch
+    ordinal: int
+    """Its place in the lane."""
+    sequence: int = -1
+    on_wire: bool = False
+    was_head: bool = False
+    """Everything before it was resolved when it was sent last."""
+    first_sent_at: float = 0.0
+
+
+class Lane:
+    """One partition of one producer. `queue`: unresolved batches in order, the sent ones first."""
+
+    def __init__(self, place: Place, style: Style, next_sequence: int) -> None:
+        self.place = place
+        self.style = style
+        self.epoch = 0
+        self.next_sequence = next_sequence
+        self.queue: deque[Pending] = deque()
+        self.not_before = 0.0
+        self._has_gap = False
+        """A batch was given up, and nothing sent after it was acknowledged yet."""
+        self._is_draining = False
+        self._wants_bump = False
+        self._ordinals = 0
+
+    def next(self, now: float, gives_up_after: float) -> Pending | None:
+        """What may be sent now."""
+        self._tidy(now, gives_up_after)
+        if now < self.not_before or self._is_draining or self._wants_bump:
+            return None
+        for pending in self.queue:
+            if pending.on_wire:
+                continue
+            head = self.queue[0]
+            must_wait = self.style is Style.JAVA and pending.sequence >= 0 and pending is not head
+            is_too_far = pending.ordinal - head.ordinal >= IN_FLIGHT_MAX
+            return None if must_wait or is_too_far else pending
+        return None
+
+    def add(self, batch: Batch) -> None:
+        """To be sent after everything before it."""
+        self._ordinals += 1
+        self.queue.append(Pending(batch, self._ordinals))
+
+    def sending(self, pending: Pending, now: float) -> None:
+        if pending.sequence < 0:
+            self._number(pending)
+            pending.first_sent_at = now
+        pending.on_wire = True
+        pending.was_head = self.queue[0] is pending
+
+    def succeeded(self, pending: Pending) -> None:
+        self.queue.remove(pending)
+        self._has_gap = False
+
+    def failed(self, pending: Pending, not_before: float) -> None:
+        """To be sent again."""
+        self.not_before = not_before
+        self._is_draining = self.style is Style.PATIENT
+
+    def out_of_order(self, pending: Pending) -> bool:
+        """False when a correct server could not have said so.
+
+        Neighbours may travel through different agents, so the answer of one that was judged too early
+        may come after those of its predecessors: Java then bumps its epoch, librdkafka sends it again.
+        """
+        legal = self._has_gap or not pending.was_head
+        if self.queue[0] is pending and (self._has_gap or self.style is Style.JAVA or not legal):
+            self._wants_bump = True
+        return legal
+
+    def _tidy(self, now: float, gives_up_after: float) -> None:
+        """Give up, bump, go on: whatever the state asks for before something is sent."""
+        on_wire = any(pending.on_wire for pending in self.queue)
+        if self.style is Style.JAVA and self.queue:
+            head = self.queue[0]
+            if head.sequence >= 0 and not head.on_wire and now - head.first_sent_at > gives_up_after:
+                self.queue.popleft()
+                self._has_gap = True
+        if not on_wire:
+            self._is_draining = False
+            nothing_sent = all(pending.sequence < 0 for pending in self.queue)
+            if self._wants_bump or (self._has_gap and nothing_sent):
+                self._bump()
+
+    def _bump(self) -> None:
+        self.epoch += 1
+        self.next_sequence = 0
+        self._wants_bump = self._has_gap = False
+        for pending in self.queue:
+            if pending.sequence >= 0:
+                self._number(pending)
+
+    def _number(self, pending: Pending) -> None:
+        pending.sequence = self.next_sequence
+        self.next_sequence = (self.next_sequence + pending.batch.count) % SEQUENCES
+
+
+class IdempotentProducer:
+    """`run` sends `count` batches and returns when each is resolved."""
+
+    def __init__(self, world: World, name: str, places: list[Place], style: Style, count: int) -> None:
+        self.name = name
+        self.producer_id = -1
+        self._world = world
+        self._style = style
+        self._count = count
+        self._rng = rng = random.Random(world.client_rng.getrandbits(64))
+        self._places = places
+        self._lanes: list[Lane] = []
+        self._by_id = any(place.topic.is_mortal for place in places) or rng.random() < 0.5
+        self._timeout_ms = rng.choice((300, 800, 1500))
+        self._patience = rng.uniform(0.4, 1.2)
+        self._gives_up_after = rng.uniform(*GIVES_UP_SECONDS)
+        self._sticks = rng.choice((0.5, 0.9, 1.0))
+        """How likely it is that a request goes where the one before it went."""
+        self._connection: ClientConnection | None = None
+        self._rest = asyncio.Event()
+
+    async def run(self) -> None:
+        await self._init_producer_id()
+        wraps = self._rng.random() < 0.3
+        self._lanes = [self._lane(place, wraps) for place in self._places]
+        for _ in range(self._count):
+            await asyncio.sleep(self._rng.expovariate(1 / self._world.plan.send_interval))
+            self._create()
+            self._pump()
+        while any(lane.queue for lane in self._lanes):
+            self._rest.clear()
+            await self._rest.wait()
+
+    def unresolved(self) -> list[Batch]:
+        return [pending.batch for lane in self._lanes for pending in lane.queue]
+
+    async def _init_producer_id(self) -> None:
+        while self.producer_id < 0:
+            connection = self._world.connect(self._rng)
+            body = protocol.encode_init_producer_id()
+            exchange = await connection.ask(
+                protocol.INIT_PRODUCER_ID, protocol.INIT_PRODUCER_ID_VERSION, body, self._patience
+            )
+            connection.close()
+            frame = exchange.answer.result()
+            if frame is not None:
+                code, producer_id = protocol.read_init_producer_id(frame)
+                if code == OK:
+                    self.producer_id = producer_id
+                    self._world.producer_ids.append(producer_id)
+                    self._world.note("producer id", self.name, producer_id)
+                    return
+            await asyncio.sleep(self._rng.uniform(*BACKOFF_SECONDS))
+
+    def _lane(self, place: Place, wraps: bool) -> Lane:
+        """`wraps`: as if the producer had long been sending, and its sequences were about to wrap to 0."""
+        lane = Lane(place, self._style, 0)
+        partition = self._world.database.model.partitions.get(place.key)
+        if wraps and partition is not None:
+            lane.next_sequence = SEQUENCES - self._rng.randint(1, 12)
+            partition.producers[self.producer_id] = ProducerState(epoch=0, next_sequence=lane.next_sequence)
+        self._world.first_sequences[self.producer_id, place.key] = lane.next_sequence
+        return lane
+
+    def _create(self) -> None:
+        """A batch for some partition; a lane whose topic is gone is replaced by one of its successor."""
+        number = self._rng.randrange(len(self._lanes))
+        lane = self._lanes[number]
+        if lane.place.topic.deleted_at is not None:
+            heir = self._world.heir_of(lane.place)
+            if heir is None:
+                return
+            lane = self._lanes[number] = self._lane(heir, False)
+        lane.add(self._world.create_batch(self.name, lane.place, self._rng, is_idempotent=True))
+
+    def _pump(self) -> None:
+        """Send all that may be sent."""
+        now = self._world.loop.time()
+        while True:
+            ready: dict[Lane, Pending] = {}
+            for lane in self._lanes:
+                pending = lane.next(now, self._gives_up_after)
+                if pending is not None and (not ready or self._rng.random() < 0.7):
+                    ready[lane] = pending
+            if not ready:
+                break
+            connection = self._pick_connection()
+            if connection.is_closed:
+                self._wake_later(self._rng.uniform(*BACKOFF_SECONDS))
+                break
+            for lane, pending in ready.items():
+                lane.sending(pending, now)
+            self._world.spawn(self._send(connection, ready))
+        self._rest.set()
+
+    async def _send(self, connection: ClientConnection, ready: dict[Lane, Pending]) -> None:
+        batches = {
+            lane.place: (pending.batch, Identity(self.producer_id, lane.epoch, pending.sequence))
+            for lane, pending in ready.items()
+        }
+        attempts = await produce(
+            self._world,
+            connection,
+            batches,
+            by_id=self._by_id,
+            timeout_ms=self._timeout_ms,
+            patience=self._patience,
+        )
+        for lane, pending in ready.items():
+            pending.on_wire = False
+            self._take(lane, pending, attempts[lane.place])
+        self._pump()
+
+    def _take(self, lane: Lane, pending: Pending, attempt: Attempt) -> None:
+        """Do what the answer asks for."""
+        code = attempt.code
+        if pending not in lane.queue:  # its topic is gone
+            return
+        if code == OK:
+            lane.succeeded(pending)
+            return
+        if code in UNKNOWN and lane.place.topic.deleted_at is not None:
+            lane.queue.clear()
+            return
+        legal = code is None or code in RETRIABLE or (code == OUT_OF_ORDER and lane.out_of_order(pending))
+        if not legal:
+            self._world.report(Kind.SPURIOUS, f"{pending.batch} code={code} sequence={attempt.identity}")
+        backoff = self._rng.uniform(*BACKOFF_SECONDS)
+        lane.failed(pending, self._world.loop.time() + backoff)
+        self._wake_later(backoff)
+
+    def _wake_later(self, seconds: float) -> None:
+        self._world.later(seconds + 0.001, self._pump)
+
+    def _pick_connection(self) -> ClientConnection:
+        connection = self._connection
+        if connection is None or connection.is_closed or self._rng.random() > self._sticks:
+            connection = self._connection = self._world.connect(self._rng)
+        return connection

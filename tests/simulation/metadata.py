@@ -1,0 +1,142 @@
+"""Topics and leader epochs: the cluster's metadata, and one process's lagging picture of it.
+
+Place: in the stead of agent/cluster; the model metastore is told of every change in the same instant,
+as Postgres changes log and projection in one transaction.
+Fault model: an image moves only when its process catches up, which is a request that can fail.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from metastore.keys import partition_key
+from metastore.log.image import AgentImage, MetadataImage, TopicImage
+from tests.model.metastore_model import ModelMetastore
+
+if TYPE_CHECKING:
+    from tests.simulation.database import MetastoreLine
+
+TOPIC_RESOURCE = 2
+FIRST_TOPIC_NUMBER = 10
+
+
+@dataclass(eq=False, slots=True)
+class Topic:
+    """One incarnation of a topic. `deleted_at` in virtual seconds; None while it lives."""
+
+    name: str
+    topic_id: uuid.UUID
+    number: int
+    partition_count: int
+    is_mortal: bool
+    """May be deleted: clients name it by its id only."""
+    stamps: bool
+    """message.timestamp.type=LogAppendTime."""
+    deleted_at: float | None = None
+
+    def key(self, index: int) -> int:
+        """The partition's key in the metastore."""
+        return partition_key(self.number, index)
+
+    def places(self) -> list[Place]:
+        """Its partitions."""
+        return [Place(self, index) for index in range(self.partition_count)]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One partition of one incarnation of a topic."""
+
+    topic: Topic
+    index: int
+    key: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", self.topic.key(self.index))
+
+    def __str__(self) -> str:
+        return f"{self.topic.name}#{self.topic.number}/{self.index}"
+
+
+class Metadata:
+    """The log's head. `topics`: every incarnation there ever was, oldest first."""
+
+    def __init__(self, model: ModelMetastore) -> None:
+        self._model = model
+        self.head = MetadataImage()
+        self.topics: list[Topic] = []
+
+    def create_topic(self, name: str, partitions: int, *, is_mortal: bool = False, stamps: bool = False) -> Topic:
+        number = FIRST_TOPIC_NUMBER + len(self.topics)
+        topic = Topic(name, uuid.UUID(int=number << 64 | number), number, partitions, is_mortal, stamps)
+        self.topics.append(topic)
+        self._model.create_topic(number, partitions)
+        image = TopicImage(topic.topic_id, number, name, partitions, partitions, (0,) * partitions)
+        configs = {(TOPIC_RESOURCE, name): {"message.timestamp.type": "LogAppendTime"}} if stamps else {}
+        self._replace({**self.head.topics_by_id, topic.topic_id: image}, {**self.head.configs, **configs})
+        return topic
+
+    def delete_topic(self, topic: Topic, now: float) -> None:
+        topic.deleted_at = now
+        self._model.delete_topic(topic.number)
+        topics = dict(self.head.topics_by_id)
+        del topics[topic.topic_id]
+        self._replace(topics, self.head.configs)
+
+    def raise_leader_epoch(self, topic: Topic, index: int) -> None:
+        """What partition growth does."""
+        image = self.head.topics_by_id[topic.topic_id]
+        epochs = list(image.leader_epochs)
+        epochs[index] += 1
+        self._model.set_leader_epoch(topic.key(index), epochs[index])
+        self._model.metadata_offset += 1
+        changed = replace(image, leader_epochs=tuple(epochs))
+        self._replace({**self.head.topics_by_id, topic.topic_id: changed}, self.head.configs)
+
+    def living(self) -> list[Topic]:
+        return [topic for topic in self.topics if topic.deleted_at is None]
+
+    def _replace(
+        self, topics: Mapping[uuid.UUID, TopicImage], configs: Mapping[tuple[int, str], Mapping[str, str]]
+    ) -> None:
+        self.head = MetadataImage(
+            offset=self._model.metadata_offset,
+            topics_by_name=MappingProxyType({topic.name: topic for topic in topics.values()}),
+            topics_by_id=MappingProxyType(dict(topics)),
+            topics_by_number=MappingProxyType({topic.topic_number: topic for topic in topics.values()}),
+            configs=MappingProxyType(dict(configs)),
+        )
+
+
+class SimulatedView:
+    """Implements agent.cluster.view.ClusterView for one process."""
+
+    cluster_id = "simulated"
+
+    def __init__(self, line: MetastoreLine, commit_shards: int, node_id: int) -> None:
+        self._line = line
+        self.commit_shards = commit_shards
+        self.node_id = node_id
+        self.broker_epoch = -1
+        self.image = MetadataImage()
+
+    async def catch_up(self) -> MetadataImage:
+        """Errors as metastore/api.py."""
+        head = await self._line.read_head()
+        if head.offset > self.image.offset:
+            self.image = head
+        return self.image
+
+    async def join(self) -> None:
+        """Be registered and unfenced, under a new epoch if need be. Errors as metastore/api.py."""
+        self.broker_epoch = await self._line.renew(self.node_id, self.broker_epoch)
+
+    def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
+        return None
+
+    def coordinator(self, group_id: str) -> AgentImage | None:
+        return None

@@ -1,0 +1,122 @@
+"""What happens to the world on its own: killed, paused and fenced agents, clocks that jump, and so on.
+
+Invariant: everything is drawn from the seed before the schedule begins, and nothing comes after it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from tests.simulation.agents import SimulatedAgent
+from tests.simulation.faults import Fault
+from tests.simulation.produce_call import deliver_again
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+SMALL_JUMP_MS = 30_000
+BEYOND_ANSWERS_MS = 2 * 3_600_000
+"""Files born before are refused for their age."""
+BACK_BEYOND_BIRTHS_MS = -20 * 60_000
+"""Files born before are refused for coming from the future."""
+TOPIC_ABSENT_SECONDS = (0.0, 0.5)
+
+
+class Nemesis:
+    """Strikes `plan.blows[fault]` times for each kind of blow."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._rng = random.Random(world.plan.seed * 7 + 5)
+        self._far_jumps_left = 1
+        self._blows: Mapping[Fault, Callable[[], None]] = {
+            Fault.KILLED: self._kill,
+            Fault.FROZEN: self._freeze,
+            Fault.FENCED: self._fence,
+            Fault.WALL_JUMP: self._jump_wall,
+            Fault.DATABASE_JUMP: self._jump_database,
+            Fault.REPLAYED: self._replay,
+            Fault.FEED_FORGOTTEN: self._forget_feed,
+            Fault.SWEPT: self._sweep,
+            Fault.EPOCH_RAISED: self._raise_epoch,
+            Fault.TOPIC_DELETED: self._delete_topic,
+        }
+
+    def start(self) -> None:
+        """Put every blow on the calendar."""
+        plan = self._world.plan
+        for fault, times in plan.blows.items():
+            for _ in range(times):
+                self._world.later(self._rng.uniform(0.02, plan.seconds), self._blows[fault])
+
+    def _any_agent(self) -> SimulatedAgent:
+        return self._rng.choice(self._world.agents)
+
+    def _kill(self) -> None:
+        self._world.faults.count(Fault.KILLED)
+        self._any_agent().kill()
+
+    def _freeze(self) -> None:
+        self._world.faults.count(Fault.FROZEN)
+        self._any_agent().freeze()
+
+    def _fence(self) -> None:
+        self._any_agent().fence()
+
+    def _jump_wall(self) -> None:
+        process = self._any_agent().process
+        if process is not None:
+            self._world.faults.count(Fault.WALL_JUMP)
+            process.clock.jump(self._rng.randint(-SMALL_JUMP_MS, SMALL_JUMP_MS))
+
+    def _jump_database(self) -> None:
+        jump = self._rng.randint(-SMALL_JUMP_MS, SMALL_JUMP_MS)
+        if self._far_jumps_left and self._rng.random() < 0.5:
+            self._far_jumps_left -= 1
+            jump = self._rng.choice((BEYOND_ANSWERS_MS, BACK_BEYOND_BIRTHS_MS))
+        self._world.faults.count(Fault.DATABASE_JUMP)
+        self._world.note("database clock", jump)
+        self._world.database.clock.jump(jump)
+
+    def _replay(self) -> None:
+        recent = self._world.repeatable[-12:]
+        if recent:
+            self._world.faults.count(Fault.REPLAYED)
+            connection = self._world.connect(self._rng)
+            if not connection.is_closed:
+                deliver_again(self._world, connection, self._rng.choice(recent))
+
+    def _forget_feed(self) -> None:
+        model = self._world.database.model
+        shard = self._rng.randrange(model.shards)
+        self._world.faults.count(Fault.FEED_FORGOTTEN)
+        self._world.note("feed forgotten", shard)
+        model.forget_feed(shard)
+
+    def _sweep(self) -> None:
+        self._world.note("sweep")
+        self._world.sweeper.sweep(self._rng)
+
+    def _raise_epoch(self) -> None:
+        topic = self._rng.choice(self._world.metadata.living())
+        index = self._rng.randrange(topic.partition_count)
+        self._world.faults.count(Fault.EPOCH_RAISED)
+        self._world.note("leader epoch raised", topic.number, index)
+        self._world.metadata.raise_leader_epoch(topic, index)
+
+    def _delete_topic(self) -> None:
+        mortals = [topic for topic in self._world.metadata.living() if topic.is_mortal]
+        if not mortals:
+            return
+        topic = self._rng.choice(mortals)
+        self._world.faults.count(Fault.TOPIC_DELETED)
+        self._world.note("topic deleted", topic.number)
+        self._world.metadata.delete_topic(topic, self._world.loop.time())
+        self._world.later(self._rng.uniform(*TOPIC_ABSENT_SECONDS), self._create_topic, topic.name)
+
+    def _create_topic(self, name: str) -> None:
+        self._world.faults.count(Fault.TOPIC_CREATED)
+        topic = self._world.metadata.create_topic(name, 1, is_mortal=True)
+        self._world.note("topic created", topic.number)

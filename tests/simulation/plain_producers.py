@@ -1,0 +1,104 @@
+"""Producers without idempotence, which never send twice what may have been stored.
+
+CAREFUL: one batch in flight, none is sent again. PIPELINED: several in flight on one connection; what
+was refused for certain is sent again, in order, once everything in flight has its answer.
+Without an answer a batch is given up: nobody knows, and nothing else may be claimed of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from typing import TYPE_CHECKING
+
+from tests.simulation.idempotent_producer import BACKOFF_SECONDS, RETRIABLE
+from tests.simulation.messages import OK, TIMED_OUT, Attempt, Batch
+from tests.simulation.metadata import Place
+from tests.simulation.network import ClientConnection
+from tests.simulation.problems import Kind
+from tests.simulation.produce_call import Identity, produce
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+DEFINITE = tuple(code for code in RETRIABLE if code != TIMED_OUT)
+
+
+class PlainProducer:
+    """`window`: batches in flight; with 1 it is the careful one."""
+
+    def __init__(self, world: World, name: str, place: Place, window: int, count: int) -> None:
+        self.name = name
+        self._world = world
+        self._place = place
+        self._window = window
+        self._count = count
+        self._rng = rng = random.Random(world.client_rng.getrandbits(64))
+        self._by_id = rng.random() < 0.5
+        self._timeout_ms = rng.choice((300, 800, 1500))
+        self._patience = rng.uniform(0.4, 1.2)
+        self._connection: ClientConnection | None = None
+        self._queue: deque[Batch] = deque()
+        self._on_wire = 0
+        self._is_draining = False
+        self._rest = asyncio.Event()
+
+    async def run(self) -> None:
+        for _ in range(self._count):
+            await asyncio.sleep(self._rng.expovariate(1 / self._world.plan.send_interval))
+            self._queue.append(self._world.create_batch(self.name, self._place, self._rng, is_idempotent=False))
+            self._pump()
+        while self._queue or self._on_wire:
+            self._rest.clear()
+            await self._rest.wait()
+
+    def unresolved(self) -> list[Batch]:
+        return list(self._queue)
+
+    def _pump(self) -> None:
+        if not self._on_wire:
+            self._is_draining = False
+        while self._queue and self._on_wire < self._window and not self._is_draining:
+            connection = self._pick_connection()
+            if connection.is_closed:
+                self._world.later(self._rng.uniform(*BACKOFF_SECONDS), self._pump)
+                break
+            self._on_wire += 1
+            self._world.spawn(self._send(connection, self._queue.popleft()))
+        self._rest.set()
+
+    async def _send(self, connection: ClientConnection, batch: Batch) -> None:
+        attempts = await produce(
+            self._world,
+            connection,
+            {self._place: (batch, Identity())},
+            by_id=self._by_id,
+            timeout_ms=self._timeout_ms,
+            patience=self._patience,
+        )
+        self._on_wire -= 1
+        self._take(batch, attempts[self._place])
+        self._pump()
+
+    def _take(self, batch: Batch, attempt: Attempt) -> None:
+        code = attempt.code
+        if code is None or code in (OK, TIMED_OUT):
+            return
+        if code not in DEFINITE:
+            self._world.report(Kind.SPURIOUS, f"{batch} code={code}")
+        elif self._window > 1:
+            self._put_back(batch)
+            self._is_draining = True
+
+    def _put_back(self, batch: Batch) -> None:
+        """In order of first sending."""
+        later = [other for other in self._queue if other.number < batch.number]
+        self._queue.insert(len(later), batch)
+
+    def _pick_connection(self) -> ClientConnection:
+        """A pipelined producer keeps its connection as long as it lives: order is promised per connection."""
+        connection = self._connection
+        if connection is None or connection.is_closed or (self._window == 1 and self._rng.random() < 0.3):
+            connection = self._connection = self._world.connect(self._rng)
+        return connection

@@ -1,0 +1,108 @@
+"""What a seed decides before anything runs: sizes, settings, clients, and which faults at which rates.
+
+Each schedule has only some kinds of faults, at rates from rare to constant: a bug that needs two
+faults to meet is found sooner than if every schedule had all of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from config.settings import Settings
+from tests.simulation.faults import Fault
+
+RATES: Mapping[Fault, tuple[float, ...]] = {
+    Fault.REQUEST_LOST: (0.02, 0.1, 0.3),
+    Fault.REPLY_LOST: (0.02, 0.1, 0.3),
+    Fault.CUT: (0.02, 0.1, 0.2),
+    Fault.LATE: (0.05, 0.15, 0.3),
+    Fault.SLOW: (0.02, 0.1, 0.2),
+    Fault.THROTTLED: (0.02, 0.1),
+    Fault.TRUNCATED: (0.05, 0.2),
+    Fault.STALE_LIST: (0.5,),
+    Fault.PARTIAL_PAGE: (0.3, 0.8),
+    Fault.LAGGING_FEED: (0.05, 0.3),
+    Fault.KILLED_AT_STEP: (0.003, 0.02),
+    Fault.FROZEN_AT_STEP: (0.003, 0.02),
+    Fault.CONDEMNED_AT_STEP: (0.05, 0.2),
+    Fault.FENCED_AT_STEP: (0.1, 0.3),
+    Fault.RESET_BEFORE: (0.02, 0.1),
+    Fault.RESET_AFTER: (0.02, 0.1),
+    Fault.SLOW_CLIENT: (0.05, 0.2),
+    Fault.HALF_OPEN: (0.5,),
+}
+"""Faults that are drawn per opportunity, and how often they may strike."""
+
+BLOWS: Mapping[Fault, int] = {
+    Fault.KILLED: 2,
+    Fault.FROZEN: 2,
+    Fault.FENCED: 2,
+    Fault.WALL_JUMP: 2,
+    Fault.DATABASE_JUMP: 1,
+    Fault.REPLAYED: 8,
+    Fault.FEED_FORGOTTEN: 2,
+    Fault.SWEPT: 5,
+    Fault.EPOCH_RAISED: 2,
+    Fault.TOPIC_DELETED: 2,
+}
+"""Faults that strike at moments of their own, and how often at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One schedule. `seconds`: how long things go wrong; `send_interval`: mean seconds between a producer's batches."""
+
+    seed: int
+    agents: int
+    shards: int
+    seconds: float
+    send_interval: float
+    patient_producers: int
+    java_producers: int
+    careful_producers: int
+    pipelined_producers: int
+    batches: int
+    consumers: int
+    askers: int
+    settings: Settings
+    rates: Mapping[Fault, float]
+    blows: Mapping[Fault, int]
+
+
+def make_plan(seed: int) -> Plan:
+    """The plan that belongs to the seed, for ever."""
+    rng = random.Random(seed)
+    share = rng.choice((0.1, 0.3, 0.3, 0.5))
+    return Plan(
+        seed=seed,
+        agents=rng.choice((2, 2, 3)),
+        shards=rng.choice((1, 2, 4)),
+        seconds=rng.uniform(0.8, 2.0),
+        send_interval=rng.choice((0.02, 0.05, 0.1)),
+        patient_producers=rng.choice((0, 1, 1)),
+        java_producers=rng.choice((0, 1, 1)),
+        careful_producers=rng.choice((0, 1, 2)),
+        pipelined_producers=rng.choice((0, 1, 2)),
+        batches=rng.randint(6, 16),
+        consumers=rng.choice((1, 1, 2)),
+        askers=1,
+        settings=_settings(rng),
+        rates={fault: rng.choice(rates) for fault, rates in RATES.items() if rng.random() < share},
+        blows={fault: rng.randint(1, most) for fault, most in BLOWS.items() if rng.random() < share + 0.1},
+    )
+
+
+def _settings(rng: random.Random) -> Settings:
+    return Settings(
+        linger_ms=rng.choice((25, 60, 100)),
+        segment_bytes=rng.choice((250, 700, 1_000_000)),
+        upload_parallelism=rng.choice((1, 2, 8)),
+        store_retries=rng.choice((0, 1, 3)),
+        store_hedge_after_ms=rng.choice((0, 0, 25)),
+        feed_poll_interval_ms=rng.choice((40, 150, 500)),
+        ingest_merge_max_bytes=rng.choice((0, 300, 65_536)),
+        cache_bytes=rng.choice((0, 1_500, 1_000_000)),
+        fetch_max_bytes=rng.choice((600, 1_000_000)),
+    )

@@ -1,0 +1,63 @@
+"""The kinds of wrongness that the checker tells apart.
+
+The first eight are the classes of Jepsen's Kafka workload, as far as there are no transactions; the
+others are ours.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+
+class Kind(enum.StrEnum):
+    """What was violated."""
+
+    LOST = "lost write"
+    """Acknowledged, and not in the log."""
+    DUPLICATE = "duplicate"
+    """Sent once by an idempotent producer (or sent once at all), and twice in the log."""
+    UNSEEN = "unseen"
+    """In the log, and a reader cannot read it although everything is calm."""
+    INCONSISTENT = "inconsistent offsets"
+    """Two readers, or a reader and an acknowledgement, disagree about what stands at an offset."""
+    SKIPPED = "skipping poll"
+    """A poll does not begin where it was asked to, or leaves out offsets."""
+    REWOUND = "non-monotonic poll"
+    """A consumer is told that its offset is out of range, or that the log ends before it."""
+    DISORDER = "non-monotonic sends"
+    """The log's order contradicts the producer's, or real time's."""
+    PHANTOM = "refused write"
+    """Answered "not stored", and in the log."""
+    GAP = "gap in offsets"
+    """Offsets are not contiguous."""
+    WRONG_ANSWER = "wrong answer"
+    """An acknowledgement names another offset or time than the first one of the same batch."""
+    EARLY = "before its commit"
+    """Acknowledged, or readable, before the metastore had committed it."""
+    STALE = "stale offsets"
+    """ListOffsets contradicts what was acknowledged or committed."""
+    SPURIOUS = "spurious refusal"
+    """A correct client is refused for good: out of order, fenced, or no such topic."""
+    SUCCESSOR = "successor accepted"
+    """A batch failed for good, and one behind it on its connection was stored."""
+    CORRUPT = "corrupt batch"
+    """A reader got bytes that nobody sent."""
+    UNACCOUNTED = "unaccounted bytes"
+    """Stored bytes that are in no extent, not dead, and not swept; or an extent without its bytes."""
+    UNSTORED = "committed before stored"
+    """The metastore names bytes that the bucket does not hold."""
+    STUCK = "stuck"
+    """Everything is calm, and still there is no definite answer."""
+    CRASHED = "crashed"
+    """A bug surfaced as an exception that nobody foresaw."""
+
+
+class Problem(NamedTuple):
+    """One violation."""
+
+    kind: Kind
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}"

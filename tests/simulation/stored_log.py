@@ -1,0 +1,59 @@
+"""The log as bucket and metastore hold it, read by a reader that shares no code with the read path."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from metastore.values import Extent
+from storage.records.header import HEADER_BYTES, read_header
+from tests.simulation.messages import Batch
+from tests.simulation.metadata import Place
+from tests.simulation.problems import Kind, Problem
+from tests.simulation.reading import Entry, entry_of
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class StoredLog(NamedTuple):
+    """Living partitions only. `found`: where each batch stands, by (batch, place)."""
+
+    entries: dict[Place, list[Entry]]
+    found: dict[tuple[Batch, Place], list[Entry]]
+
+
+def read_stored_logs(world: World, problems: list[Problem]) -> StoredLog:
+    """All partitions, extent by extent; what cannot be read so is a problem."""
+    log = StoredLog({}, {})
+    for topic in world.metadata.living():
+        for place in topic.places():
+            entries = []
+            for extent in world.database.model.partitions[place.key].extents:
+                entries += _read_extent(world, place, extent, problems)
+            log.entries[place] = entries
+            for entry in entries:
+                log.found.setdefault((entry.batch, place), []).append(entry)
+    return log
+
+
+def _read_extent(world: World, place: Place, extent: Extent, problems: list[Problem]) -> list[Entry]:
+    where = f"{place} offsets={extent.base_offset}-{extent.last_offset} file={extent.file_id}"
+    body = world.bucket.read(extent.file_id)
+    if body is None or len(body) < extent.position + extent.length:
+        problems.append(Problem(Kind.UNACCOUNTED, f"extent without its bytes: {where}"))
+        return []
+    data = memoryview(body)[extent.position : extent.position + extent.length]
+    entries: list[Entry] = []
+    at, offset = 0, extent.base_offset
+    while len(data) - at >= HEADER_BYTES:
+        header = read_header(data, at)
+        members = world.messages.open(data[at : at + header.size])
+        if not members:
+            problems.append(Problem(Kind.UNACCOUNTED, f"extent holds what nobody sent: {where} at={at}"))
+            return entries
+        entries += [entry_of(member, header, offset) for member in members]
+        at += header.size
+        offset += header.last_offset_delta + 1
+    if at != len(data) or offset != extent.last_offset + 1:
+        problems.append(Problem(Kind.UNACCOUNTED, f"extent is not its batches: {where} ends at {offset}"))
+    return entries

@@ -1,0 +1,37 @@
+"""The harness proves itself: every deliberate bug is caught, as what it is, within a few schedules."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.house.requirements_report import load_rows
+from tests.simulation.bug import Bug
+from tests.simulation.bugs import BUGS, SEEDS_MAX
+from tests.simulation.world import simulate
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_deliberate_bug_is_caught(bug: Bug) -> None:
+    seen = set()
+    with bug.installed():
+        for seed in range(SEEDS_MAX):
+            kinds = {problem.kind for problem in simulate(seed).problems}
+            if kinds & set(bug.caught_as):
+                return
+            seen |= kinds
+    pytest.fail(f"not caught within {SEEDS_MAX} schedules: {bug.name}, seen only as {seen or 'nothing'}")
+
+
+def test_the_list_is_long_and_each_bug_breaks_a_promise() -> None:
+    assert len({bug.name for bug in BUGS}) == len(BUGS) >= 20
+    rows = load_rows()
+    for bug in BUGS:
+        assert bug.what, bug.name
+        assert bug.requirement in rows, bug.name
+
+
+def test_a_bug_is_gone_once_it_is_taken_out() -> None:
+    bug = next(bug for bug in BUGS if bug.name == "duplicate_is_answered_with_an_error")
+    with bug.installed():
+        assert simulate(0).problems
+    assert not simulate(0).problems

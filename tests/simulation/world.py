@@ -1,0 +1,273 @@
+"""One schedule: a seed goes in, what happened and what was wrong comes out.
+
+A schedule has two parts. At first things go wrong as its plan says. Then all is calm: agents come
+back, producers finish, what is still under way arrives, the sweeper runs over everything, and each
+agent must serve the whole log. After that the checker judges the history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from tests.simulation.agents import SimulatedAgent
+from tests.simulation.alarm import alarm
+from tests.simulation.bucket import Bucket
+from tests.simulation.check import find_problems
+from tests.simulation.clocks import EPOCH_MS, SimulatedClock
+from tests.simulation.consumers import Consumer, OffsetAsker, Reader
+from tests.simulation.database import Database
+from tests.simulation.faults import Fault, Faults
+from tests.simulation.idempotent_producer import IdempotentProducer, Style
+from tests.simulation.loop import SpinningError, VirtualLoop
+from tests.simulation.messages import Batch, Messages
+from tests.simulation.metadata import Metadata, Place
+from tests.simulation.nemesis import Nemesis
+from tests.simulation.network import ClientConnection
+from tests.simulation.plain_producers import PlainProducer
+from tests.simulation.plan import Plan, make_plan
+from tests.simulation.problems import Kind, Problem
+from tests.simulation.produce_call import Sent
+from tests.simulation.reading import Listing, Poll
+from tests.simulation.sweeper import Sweeper
+
+CALM_SECONDS_MAX = 60.0
+"""Once all is calm, everybody must come to an end within this time."""
+FINAL_POLLS_MAX = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`digest` stands for the whole history: equal digests, equal histories."""
+
+    seed: int
+    problems: list[Problem]
+    digest: str
+    faults: Counter[Fault]
+    batches: int
+    attempts: int
+    retries_max: int
+    polls: int
+    steps: int
+    virtual_seconds: float
+
+
+def simulate(seed: int) -> Result:
+    """Run the seed's schedule, and judge it."""
+    return World(make_plan(seed)).run()
+
+
+class World:
+    """Everything in a schedule knows it, and each other by it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        rng = random.Random(plan.seed)
+        self.agent_rng, self.network_rng, self.client_rng = (random.Random(rng.getrandbits(64)) for _ in range(3))
+        self.loop = VirtualLoop(self._unawaited)
+        self.clock = SimulatedClock(self.loop)
+        self.faults = Faults(plan.rates, random.Random(rng.getrandbits(64)))
+        self.problems: list[Problem] = []
+        self.history: list[tuple[object, ...]] = []
+        self.messages = Messages()
+        self.bucket = Bucket(self)
+        self.database = Database(self, plan.shards)
+        self.metadata = Metadata(self.database.model)
+        self.sweeper = Sweeper(self)
+        self.agents = [SimulatedAgent(self, node_id) for node_id in range(1, plan.agents + 1)]
+        self.polls: list[Poll] = []
+        self.listings: list[Listing] = []
+        self.repeatable: list[Sent] = []
+        """Requests of idempotent producers: they may be delivered twice."""
+        self.producer_ids: list[int] = []
+        self.first_sequences: dict[tuple[int, int], int] = {}
+        """(producer id, partition key) -> the sequence that its epoch 0 began with."""
+        self.is_calm = False
+        self.is_final = False
+        self._busy_until = 0.0
+        self._connections = 0
+        self._context = contextvars.Context()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def run(self) -> Result:
+        with alarm(self.report):
+            try:
+                self.loop.run(self._main())
+            except SpinningError as error:
+                self.report(Kind.STUCK, str(error))
+            else:
+                self.problems += find_problems(self)
+        batches = self.messages.batches
+        return Result(
+            seed=self.plan.seed,
+            problems=self.problems,
+            digest=hashlib.sha256(repr(self.history).encode()).hexdigest(),
+            faults=self.faults.tally,
+            batches=len(batches),
+            attempts=sum(len(batch.attempts) for batch in batches),
+            retries_max=max((len(batch.attempts) - 1 for batch in batches), default=0),
+            polls=len(self.polls),
+            steps=self.loop.steps,
+            virtual_seconds=self.loop.time(),
+        )
+
+    # -- what everything in the world uses
+
+    def note(self, *event: object) -> None:
+        """Write down what happened, and when."""
+        self.history.append((self.loop.time(), *event))
+
+    def report(self, kind: Kind, detail: str) -> None:
+        """Something is wrong."""
+        self.problems.append(Problem(kind, f"{detail} at={self.loop.time():.4f}"))
+
+    def later(self, seconds: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+        """Call back outside of every process."""
+        return self.loop.call_later(seconds, callback, *args, context=self._context)
+
+    def happens_late(self, seconds: float, callback: Callable[..., object], *args: Any) -> None:
+        """The same, and the schedule does not end before."""
+        self.stay_until(self.loop.time() + seconds)
+        self.later(seconds, callback, *args)
+
+    def stay_until(self, time: float) -> None:
+        """The schedule does not end before."""
+        self._busy_until = max(self._busy_until, time)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task outside of every process."""
+        task: asyncio.Task[None] = self.loop.create_task(work, context=self._context)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def next_connection(self) -> int:
+        self._connections += 1
+        return self._connections
+
+    def connect(self, rng: random.Random) -> ClientConnection:
+        """To any agent; closed at once when that one is down."""
+        return ClientConnection(self, rng.choice(self.agents).process)
+
+    def create_batch(self, producer: str, place: Place, rng: random.Random, *, is_idempotent: bool) -> Batch:
+        timestamp = EPOCH_MS + int(self.loop.time() * 1000) + rng.randint(-50, 50)
+        return self.messages.create(producer, place, rng.choice((1, 1, 2, 4)), timestamp, is_idempotent=is_idempotent)
+
+    def heir_of(self, place: Place) -> Place | None:
+        """The same partition of the topic's next incarnation, if there is one."""
+        for topic in self.metadata.living():
+            if topic.name == place.topic.name:
+                return Place(topic, place.index)
+        return None
+
+    def end_of(self, place: Place) -> int:
+        """The partition's high watermark; 0 once it is deleted."""
+        partition = self.database.model.partitions.get(place.key)
+        return partition.high_watermark if partition else 0
+
+    # -- the schedule
+
+    async def _main(self) -> None:
+        plan, rng = self.plan, self.client_rng
+        stable = self.metadata.create_topic("stable", 2)
+        stamped = self.metadata.create_topic("stamped", 1, stamps=True)
+        mortal = self.metadata.create_topic("mortal", 1, is_mortal=True)
+        for agent in self.agents:
+            agent.boot()
+        Nemesis(self).start()
+        places = [*stable.places(), *stamped.places()]
+        producers: list[IdempotentProducer | PlainProducer] = []
+        for style, count in ((Style.PATIENT, plan.patient_producers), (Style.JAVA, plan.java_producers)):
+            for number in range(count):
+                mine = rng.sample([*places, *mortal.places()], rng.randint(1, 3))
+                name = f"{style.name.lower()}-{number}"
+                producers.append(IdempotentProducer(self, name, mine, style, plan.batches * len(mine) // 2 + 2))
+        for window, count in ((1, plan.careful_producers), (rng.randint(2, 6), plan.pipelined_producers)):
+            for number in range(count):
+                name = f"plain-{window}-{number}"
+                # mostly the same partition, so that small batches of several producers meet and are merged
+                place = places[0] if rng.random() < 0.6 else rng.choice(places)
+                producers.append(PlainProducer(self, name, place, window, plan.batches))
+        consumers = [Consumer(self, f"consumer-{number}") for number in range(plan.consumers)]
+        producing = [self.spawn(producer.run()) for producer in producers]
+        consuming = [self.spawn(consumer.run()) for consumer in consumers]
+        for number in range(plan.askers):
+            self.spawn(OffsetAsker(self, f"asker-{number}").run())
+
+        await asyncio.sleep(plan.seconds)
+        self._calm_down()
+        await self._finish(producing, producers)
+        await self._wait_for_the_late()
+        await self._drain()
+        await self._wait_for_the_late()
+        self.is_final = True
+        await self._see_the_end(consuming, consumers)
+        self.sweeper.sweep_all()
+        for agent in self.agents:
+            await self._read_everything(agent)
+
+    def _calm_down(self) -> None:
+        self.note("calm")
+        self.is_calm = True
+        self.faults.calm()
+        for agent in self.agents:
+            agent.thaw(agent.process)
+
+    async def _finish(
+        self, producing: list[asyncio.Task[None]], producers: list[IdempotentProducer | PlainProducer]
+    ) -> None:
+        if producing and (await asyncio.wait(producing, timeout=CALM_SECONDS_MAX))[1]:
+            left = [str(batch) for producer in producers for batch in producer.unresolved()]
+            self.report(Kind.STUCK, f"producers do not come to an end: {left}")
+
+    async def _wait_for_the_late(self) -> None:
+        """What is under way arrives, be it for nobody."""
+        await asyncio.sleep(max(self._busy_until - self.loop.time(), 0.0))
+
+    async def _drain(self) -> None:
+        """Every file that an agent holds gets a definite answer."""
+        for agent in self.agents:
+            process = agent.process
+            if process is None:
+                self.report(Kind.STUCK, f"agent {agent.node_id} was not started again")
+                continue
+            await process.serving.wait()
+            draining = self.loop.create_task(process.drain(), context=process.context)
+            if (await asyncio.wait([draining], timeout=CALM_SECONDS_MAX))[1]:
+                self.report(Kind.STUCK, f"agent {agent.node_id} does not drain")
+            if process.produce.stopped:
+                self.report(Kind.CRASHED, f"write path of agent {agent.node_id}: {process.produce.stopped}")
+
+    async def _see_the_end(self, consuming: list[asyncio.Task[None]], consumers: list[Consumer]) -> None:
+        if (await asyncio.wait(consuming, timeout=CALM_SECONDS_MAX))[1]:
+            for consumer in consumers:
+                for place, at in consumer.lagging().items():
+                    self.report(Kind.UNSEEN, f"{consumer.name} stands at {place}:{at} of {self.end_of(place)}")
+
+    async def _read_everything(self, agent: SimulatedAgent) -> None:
+        """Each agent alone must serve the whole log."""
+        reader = Reader(self, f"final-{agent.node_id}", self.client_rng, by_id=True)
+        connection = ClientConnection(self, agent.process)
+        for place in [place for topic in self.metadata.living() for place in topic.places()]:
+            reader.positions = {place: 0}
+            for _ in range(FINAL_POLLS_MAX):
+                if reader.positions[place] >= self.end_of(place):
+                    break
+                await reader.poll(connection, [place], max_wait_ms=200)
+            else:
+                at, end = reader.positions[place], self.end_of(place)
+                self.report(Kind.UNSEEN, f"{reader.name} stands at {place}:{at} of {end}")
+
+    def _unawaited(self, message: str) -> None:
+        self.report(Kind.CRASHED, message)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.report(Kind.CRASHED, f"{task.get_coro()}: {error!r}")
