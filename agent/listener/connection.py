@@ -61,6 +61,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Nothing more will be read: the connection ends after its replies."""
         self._flush_scheduled = False
 
+    @property
+    def in_progress(self) -> int:
+        """Requests that were read and not answered."""
+        return len(self._replies)
+
     # -- asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

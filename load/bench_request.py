@@ -1,0 +1,147 @@
+"""What the agent's own Python costs per Produce request: no kernel, no bucket, no Postgres.
+
+`python -m load.bench_request`. Prepared frames are pushed into a connection as asyncio would, pass the whole
+write path, meet a store and a metastore that say yes at once, and leave as replies into /dev/null. The
+least of many rounds is shown, and the quartile below the median, so that it tells small changes apart on
+a busy machine, where load/bench_agent.py cannot. "taken" is from the socket's bytes to the buffer, "answered" the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import time
+import uuid
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Any, cast
+
+from prometheus_client import CollectorRegistry
+
+from agent.dispatch import Dispatcher
+from agent.listener.connection import KafkaConnection
+from agent.listener.host import ConnectionHost, Limits
+from agent.listener.metrics import ListenerMetrics
+from agent.produce.pipeline import Callbacks, ProducePipeline
+from agent.protocol.api_keys import ApiKey
+from cli.collector_tuning import tune_collector
+from config.settings import Settings
+from load.raw_producer import Sequenced, Workload
+from metastore.log.image import MetadataImage, TopicImage
+from metastore.values import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, FileStatus
+from storage.clock import SystemClock
+from storage.objects.store import ObjectInfo
+
+PARTITIONS = 12
+REQUESTS = 480
+"""Of one round; they all meet in one file."""
+ROUNDS = 60
+TOPIC = TopicImage(uuid.UUID(int=7), 100, "bench", PARTITIONS, PARTITIONS, (0,) * PARTITIONS)
+PLENTY = 1 << 30
+
+
+class NoTransport(asyncio.Transport):
+    """A connection whose peer is /dev/null."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sink = open(os.devnull, "wb", buffering=0)  # noqa: SIM115 - closed with the process
+        self._told = {"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2), "socket": self._sink}
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._told.get(name, default)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Nothing is ever buffered."""
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class YesStore:
+    """Stores nothing and says that it did."""
+
+    async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
+        return ObjectInfo(key, len(body), 0, "")
+
+
+class YesMetastore:
+    """Accepts every batch."""
+
+    async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
+        yes = BatchAnswer(BatchOutcome.APPENDED, 5, 6)
+        return [FileAnswer(file.file_id, FileStatus.COMMITTED, [yes] * len(file.batches)) for file in files]
+
+
+class FixedView:
+    """A cluster of one agent and one topic."""
+
+    node_id = broker_epoch = 1
+    image = MetadataImage(
+        offset=1,
+        topics_by_name=MappingProxyType({TOPIC.name: TOPIC}),
+        topics_by_id=MappingProxyType({TOPIC.topic_id: TOPIC}),
+        topics_by_number=MappingProxyType({TOPIC.topic_number: TOPIC}),
+    )
+
+
+async def bench(request_bytes: int) -> None:
+    """Print one line."""
+    clock, registry = SystemClock(), CollectorRegistry()
+    pipeline = ProducePipeline(
+        cast(Any, YesStore()),
+        cast(Any, YesMetastore()),
+        cast(Any, FixedView()),
+        Settings(linger_ms=0, segment_bytes=PLENTY),
+        clock,
+        random.Random(1),
+        Callbacks(database_now_ms=clock.wall_ms),
+        registry,
+    )
+    await pipeline.start()
+    dispatcher = Dispatcher()
+    dispatcher.register(ApiKey.PRODUCE, pipeline.handle)
+    limits = Limits(PLENTY, PLENTY, REQUESTS + 1, 1, 600_000)
+    connection = KafkaConnection(ConnectionHost(dispatcher.handle, limits, clock, ListenerMetrics(registry)))
+    connection.connection_made(NoTransport())
+    frames = Sequenced(Workload("", 0, TOPIC.name, PARTITIONS, request_bytes, 1, 1, 1, 0, -1), -1)
+    load = b"".join(frames.frame() for _ in range(REQUESTS))
+    tune_collector()
+    rounds = [await _round(connection, load) for _ in range(ROUNDS)]
+    await pipeline.close()
+    taken, answered = (sorted(spent) for spent in zip(*rounds, strict=True))
+    quartile = ROUNDS // 4
+    print(
+        f"request   {request_bytes / 1024:4.0f} KiB  taken {taken[0]:5.1f} us ({taken[quartile]:.1f})"
+        f"  answered {answered[0]:5.1f} us ({answered[quartile]:.1f})",
+        flush=True,
+    )
+
+
+async def _round(connection: KafkaConnection, load: bytes) -> tuple[float, float]:
+    """CPU microseconds per request until all were taken, and from then until all were answered."""
+    started = time.process_time()
+    position = 0
+    while position < len(load):
+        buffer = connection.get_buffer(0)
+        size = min(len(buffer), len(load) - position)
+        buffer[:size] = load[position : position + size]
+        connection.buffer_updated(size)
+        position += size
+    taken = time.process_time()
+    while connection.in_progress:  # noqa: ASYNC110 - every turn of the loop is work that is measured
+        await asyncio.sleep(0)
+    return (taken - started) / REQUESTS * 1e6, (time.process_time() - taken) / REQUESTS * 1e6
+
+
+def main() -> None:
+    """All sizes."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    for kib in (1, 16, 64):
+        asyncio.run(bench(kib * 1024))
+
+
+if __name__ == "__main__":
+    main()
