@@ -24,6 +24,13 @@ const kafka = new Kafka({
   retry: { initialRetryTime: 50, maxRetryTime: 500, retries: Math.max(5, Math.round(deliveryMs / 500)) },
 });
 
+// After a connection that was cut in mid-frame kafkajs reads the next one's bytes as the frame's rest, and
+// throws where nobody can catch it; the requests on it time out and are sent again.
+process.on("uncaughtException", (error) => {
+  retries += 1;
+  console.error(error);
+});
+
 const tell = (line) => process.stdout.write(line.replaceAll("\n", " ") + "\n");
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
