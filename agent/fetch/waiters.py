@@ -56,7 +56,8 @@ class Waiters:
 
     def __init__(self, metrics: FetchMetrics) -> None:
         self._metrics = metrics
-        self._by_key: dict[int, set[Waiter]] = {}
+        self._by_key: dict[int, dict[Waiter, None]] = {}
+        """In order of arrival, which is the order of being woken: a set's would differ from run to run."""
 
     @contextmanager
     def watch(self, keys: Iterable[int]) -> Iterator[Waiter]:
@@ -64,7 +65,7 @@ class Waiters:
         keys = set(keys)
         waiter = Waiter()
         for key in keys:
-            self._by_key.setdefault(key, set()).add(waiter)
+            self._by_key.setdefault(key, {})[waiter] = None
         self._metrics.waiting.inc()
         try:
             yield waiter
@@ -72,7 +73,7 @@ class Waiters:
             self._metrics.waiting.dec()
             for key in keys:
                 waiting = self._by_key[key]
-                waiting.discard(waiter)
+                del waiting[waiter]
                 if not waiting:
                     del self._by_key[key]
 
