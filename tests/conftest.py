@@ -32,6 +32,8 @@ settings.register_profile(
 )
 settings.load_profile("headrace")
 
+pytest_plugins = ("tests.simulation.summary",)
+
 TEMPLATE = "headrace_template"
 _numbers = itertools.count(1)
 

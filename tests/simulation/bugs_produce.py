@@ -8,7 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.produce import upload
+from agent.produce import merge, upload
 from agent.produce.acknowledge import Acknowledger
 from agent.produce.commit import Committer
 from agent.produce.order import FlushOrder
@@ -147,6 +147,32 @@ def answers_go_to_the_wrong_batches(patch: Patch) -> None:
         original(self, file, [*answers[-1:], *answers[:-1]])
 
     original = patch.replace(Acknowledger, "committed", committed)
+
+
+@bug("W11", Kind.WRONG_ANSWER)
+def merged_batches_are_all_told_the_first_offset(patch: Patch) -> None:
+    """Every request whose batch was merged is answered with the offset of the whole."""
+
+    def committed(self: Acknowledger, file: StagedFile, answers: Any) -> None:
+        bases = iter(answers)
+        whole = next(bases) if answers else None
+        told = []
+        for number, entry in enumerate(file.staged):
+            if number and not entry.records_before:
+                whole = next(bases)
+            told.append((entry, whole))
+        original(self, file, answers)
+        for entry, answer in told:
+            if entry.reply.error_code == 0 and answer is not None:
+                entry.reply.base_offset = answer.base_offset
+
+    original = patch.replace(Acknowledger, "committed", committed)
+
+
+@bug("W11", Kind.DUPLICATE, Kind.CORRUPT)
+def idempotent_batches_are_merged(patch: Patch) -> None:
+    """Batches that carry a producer id are merged like any other, and lose it."""
+    patch.replace(merge, "_is_small", lambda header, max_bytes: header.record_count <= merge.RECORDS_MAX)
 
 
 @bug("W3", Kind.UNSTORED, Kind.UNACCOUNTED, Kind.LOST, Kind.STUCK, Kind.CORRUPT)

@@ -46,7 +46,8 @@ class PlainProducer:
 
     async def run(self) -> None:
         for _ in range(self._count):
-            await asyncio.sleep(self._rng.expovariate(1 / self._world.plan.send_interval))
+            if self._rng.random() < 0.6:  # else right behind the one before
+                await asyncio.sleep(self._rng.expovariate(1 / self._world.plan.send_interval))
             self._queue.append(self._world.create_batch(self.name, self._place, self._rng, is_idempotent=False))
             self._pump()
         while self._queue or self._on_wire:

@@ -97,12 +97,12 @@ def make_plan(seed: int) -> Plan:
 def _settings(rng: random.Random) -> Settings:
     return Settings(
         linger_ms=rng.choice((25, 60, 100)),
-        segment_bytes=rng.choice((250, 700, 1_000_000)),
+        segment_bytes=rng.choice((250, 800, 1_000_000, 1_000_000)),
         upload_parallelism=rng.choice((1, 2, 8)),
         store_retries=rng.choice((0, 1, 3)),
         store_hedge_after_ms=rng.choice((0, 0, 25)),
         feed_poll_interval_ms=rng.choice((40, 150, 500)),
-        ingest_merge_max_bytes=rng.choice((0, 300, 65_536)),
+        ingest_merge_max_bytes=rng.choice((0, 500, 65_536, 65_536)),
         cache_bytes=rng.choice((0, 1_500, 1_000_000)),
         fetch_max_bytes=rng.choice((600, 1_000_000)),
     )
