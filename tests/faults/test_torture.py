@@ -26,6 +26,7 @@ def outcome() -> Outcome:
     return asyncio.run(torture(Plan(seed=20, seconds=SECONDS)))
 
 
+@pytest.mark.slow  # until a run of every kind and client is clean several times over: docs/RELIABILITY.md
 @pytest.mark.xdist_group("faults")
 @pytest.mark.timeout(300)
 @pytest.mark.requirement("W1", "W3", "W7", "W8")
@@ -37,6 +38,7 @@ def test_nothing_is_lost_doubled_or_out_of_order(outcome: Outcome) -> None:
     assert sum(outcome.counters.values()) > 0, "no fault reached a request"
 
 
+@pytest.mark.slow  # until a run of every kind and client is clean several times over: docs/RELIABILITY.md
 @pytest.mark.xdist_group("faults")
 @pytest.mark.timeout(300)
 @pytest.mark.requirement("W13")
