@@ -75,7 +75,9 @@ def encode_snapshot(image: MetadataImage) -> bytes:
         write_uvarint(body, len(record))
         body += record
         count += 1
-    return _HEADER.pack(MAGIC, VERSION, image.offset, count, crc32c(body), len(body)) + zlib.compress(body, _FASTEST)
+    packed = zlib.compress(body, _FASTEST)
+    checksum = _checksum(image.offset, count, len(body), packed)
+    return _HEADER.pack(MAGIC, VERSION, image.offset, count, checksum, len(body)) + packed
 
 
 def decode_snapshot(data: bytes) -> tuple[int, list[bytes]]:
@@ -88,12 +90,13 @@ def decode_snapshot(data: bytes) -> tuple[int, list[bytes]]:
     _, version, end_offset, count, checksum, size = _HEADER.unpack_from(data)
     if version != VERSION:
         raise InvalidError(f"unknown metadata snapshot version: version={version}")
+    packed = memoryview(data)[_HEADER.size :]
+    if _checksum(end_offset, count, size, packed) != checksum:
+        raise CorruptError(f"metadata snapshot is damaged: end_offset={end_offset} bytes={len(data)}")
     try:
-        body = zlib.decompress(memoryview(data)[_HEADER.size :], bufsize=size)
+        body = zlib.decompress(packed, bufsize=size)
     except zlib.error as error:
-        raise CorruptError(f"metadata snapshot is damaged: end_offset={end_offset} {error}") from error
-    if len(body) != size or crc32c(body) != checksum:
-        raise CorruptError(f"metadata snapshot is damaged: end_offset={end_offset} size={len(body)} expected={size}")
+        raise CorruptError(f"metadata snapshot does not unpack: end_offset={end_offset} {error}") from error
     return end_offset, _split(body, count)
 
 
@@ -104,6 +107,12 @@ def load_snapshot(data: bytes) -> MetadataImage:
     builder.add(records)
     builder.offset = end_offset
     return builder.finish()
+
+
+def _checksum(end_offset: int, count: int, size: int, packed: bytes | memoryview) -> int:
+    """CRC32C of the header, with zeros for this very field, and of the records as they are stored."""
+    checksum: int = crc32c(packed, crc32c(_HEADER.pack(MAGIC, VERSION, end_offset, count, 0, size)))
+    return checksum
 
 
 def _split(body: bytes, count: int) -> list[bytes]:

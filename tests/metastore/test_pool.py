@@ -149,7 +149,7 @@ async def test_a_transaction_that_somebody_left_open_ends_by_itself(
     async with careless.connection() as connection:
         await connection.execute("BEGIN")
         await connection.execute("SELECT lock_metadata_head()")
-        assert await metastore.create_topics(0, [new_topic("others go on")])
+        assert await metastore.create_topics(await metastore.metadata_head(), [new_topic("others go on")])
         with pytest.raises(psycopg.Error):
             await connection.execute("COMMIT")
     await careless.close()

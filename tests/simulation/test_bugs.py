@@ -33,5 +33,5 @@ def test_the_list_is_long_and_each_bug_breaks_a_promise() -> None:
 def test_a_bug_is_gone_once_it_is_taken_out() -> None:
     bug = next(bug for bug in BUGS if bug.name == "duplicate_is_answered_with_an_error")
     with bug.installed():
-        assert simulate(0).problems
-    assert not simulate(0).problems
+        seed = next(seed for seed in range(SEEDS_MAX) if simulate(seed).problems)
+    assert not simulate(seed).problems
