@@ -44,12 +44,17 @@ class Statement:
         with translated(self.name, writes=self.writes):
             async with pool.connection() as connection:
                 # what open_pool gives a wait for a connection is what the server gives a statement
-                hang_up = asyncio.get_running_loop().call_later(pool.timeout + SILENCE_S, _hang_up, connection)
+                loop, limit = asyncio.get_running_loop(), pool.timeout + SILENCE_S
+                silent_at = loop.time() + limit
+                hang_up = loop.call_later(limit, _hang_up, connection)
                 try:
                     cursor = await connection.execute(self._sql, parameters, binary=True)
                     return await cursor.fetchall()
                 finally:
                     hang_up.cancel()
+                    if loop.time() >= silent_at:
+                        # its neighbours went the same way: trying them one after another would take this long each
+                        await pool.drain()
 
     async def row(self, pool: Pool, **parameters: Any) -> tuple[Any, ...]:
         """The only result row."""
