@@ -2,7 +2,7 @@
 
 Fault model: a process is killed between any two steps (its memory is gone, what it had sent still
 arrives) and started anew; it is paused, perhaps so long that it is fenced, and goes on as if nothing
-had been; its clock runs at its own rate.
+had been; it is told to stop, and drains; its clock runs at its own rate.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 
 RESTART_SECONDS = (0.05, 0.8)
 PAUSE_SECONDS = (0.1, 1.5)
+GRACE_SECONDS = 0.6
 RETRY_SECONDS = 0.1
-HEARTBEAT_SECONDS = (0.01, 0.3)
+HEARTBEAT_SECONDS = (0.05, 0.4)
 FENCED_AFTER_SECONDS = 0.7
 """Who is silent for so long has lost its lease."""
 
@@ -133,6 +134,17 @@ class Process:
             except HeadraceError:
                 await self.clock.sleep(RETRY_SECONDS)
 
+    async def stop(self) -> None:
+        """As agent/process.py does it: no new clients, everything received is answered, or the grace is over."""
+        self.serving.clear()
+        self.fetch.drain()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.drain(), GRACE_SECONDS)
+        await self.produce.close()
+        await self.fetch.close()
+        for connection in list(self.connections):
+            connection.close()
+
     async def drain(self) -> None:
         """Every batch that was received gets a definite answer."""
         while self.in_progress[ApiKey.PRODUCE]:
@@ -189,6 +201,12 @@ class SimulatedAgent:
             connection.lose_process()
         self._world.happens_late(self._world.agent_rng.uniform(*RESTART_SECONDS), self.boot)
 
+    def restart(self, process: Process) -> None:
+        """Let its process stop in good order; a new one is started once it has."""
+        self._world.note("stop", self.node_id, self._lives)
+        stopping = self._world.loop.create_task(process.stop(), context=process.context)
+        stopping.add_done_callback(lambda _: self._world.later(0.0, self.kill, process), context=self._world.context)
+
     def freeze(self, process: Process | None = None) -> None:
         """Stop its process for a while; fenced if that takes too long."""
         if self.process is None or self.is_frozen or process not in (None, self.process):
@@ -209,9 +227,8 @@ class SimulatedAgent:
             self._world.note("thaw", self.node_id)
             self._world.loop.thaw(frozen.owner)
 
-    def fence(self) -> None:
-        """Its lease ran out: the metastore refuses it until it has joined again, perhaps under a new epoch."""
-        unregister = self._world.agent_rng.random() < 0.5
+    def fence(self, *, unregister: bool = False) -> None:
+        """Its lease ran out: the metastore refuses it until it has joined again, under a new epoch if `unregister`."""
         self._world.faults.count(Fault.UNREGISTERED if unregister else Fault.FENCED)
         self._world.note("fence", self.node_id, unregister)
         self._world.database.fence(self.node_id, unregister=unregister)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.simulation.agents import Process
     from tests.simulation.world import World
 
-LATENCY = (0.002, 0.03)
+LATENCY = (0.003, 0.06)
 PUT_MENU = (*WRITES, Fault.THROTTLED)
 GET_MENU = (*READS, Fault.THROTTLED)
 

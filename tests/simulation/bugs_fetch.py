@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,8 +14,10 @@ from agent.fetch.index import TailIndex
 from agent.fetch.locate import Located, Locator, Place
 from agent.fetch.seek import Seeker
 from agent.fetch.service import FetchService
+from agent.fetch.sessions import Exchange, Ref
 from agent.fetch.walk import BatchStart
 from agent.produce.commit import Committer
+from agent.protocol.fetch_codec import FetchPartitionReply
 from metastore.values import ExtentQuery, FeedRow, OffsetAnswer, OffsetKind, OffsetQuery
 from tests.simulation.bug import Patch, bug
 from tests.simulation.problems import Kind
@@ -112,7 +114,34 @@ def base_offset_is_not_patched_in_mid_extent(patch: Patch) -> None:
     original = patch.replace(Portion, "add", add)
 
 
-@bug("W5", Kind.CORRUPT, Kind.INCONSISTENT, Kind.UNSEEN)
+@bug("W5", Kind.CORRUPT)
+def response_ends_inside_a_batch(patch: Patch) -> None:
+    """The last byte of the last batch of an extent is left out."""
+
+    def add(self: Portion, *args: Any, **named: Any) -> Any:
+        before = len(self.buffers)
+        end = original(self, *args, **named)
+        if len(self.buffers) > before:
+            self.buffers[-1] = self.buffers[-1][:-1]
+        return end
+
+    original = patch.replace(Portion, "add", add)
+
+
+@bug("W5", Kind.UNSEEN)
+def session_leaves_out_what_is_not_news(patch: Patch) -> None:
+    """An incremental fetch sends a partition only when its high watermark moved, whatever is left to read."""
+
+    def narrow(self: Exchange, replies: Iterable[tuple[Ref, FetchPartitionReply]]) -> Any:
+        replies = list(replies)
+        sent = dict(self._session.sent) if self._session and self._incremental else {}
+        chosen = original(self, replies)
+        return [(ref, reply) for ref, reply in chosen if sent.get(ref, (-1,))[0] != reply.high_watermark]
+
+    original = patch.replace(Exchange, "narrow", narrow)
+
+
+@bug("W5", Kind.INCONSISTENT, Kind.CORRUPT, Kind.UNSEEN)
 def cache_returns_another_file(patch: Patch) -> None:
     """What is not cached is served from any other file that is."""
 

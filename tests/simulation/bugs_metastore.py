@@ -135,6 +135,21 @@ def _change_duplicates(patch: Patch, change: Any) -> None:
     original = patch.replace(ModelMetastore, "_commit_batch", commit_batch)
 
 
+@bug("W4", Kind.GAP)
+def offsets_have_holes(patch: Patch) -> None:
+    """A refused batch uses up an offset."""
+
+    def commit_batch(
+        self: ModelMetastore, file_id: Any, batch: StagedBatch, open_extents: Any, appended: Any
+    ) -> BatchAnswer:
+        answer: BatchAnswer = original(self, file_id, batch, open_extents, appended)
+        if answer.outcome is BatchOutcome.OUT_OF_ORDER:
+            self.partitions[batch.partition_key].high_watermark += 1
+        return answer
+
+    original = patch.replace(ModelMetastore, "_commit_batch", commit_batch)
+
+
 @bug("W8", Kind.UNACCOUNTED)
 def extent_covers_a_dead_batch(patch: Patch) -> None:
     """Live batches on both sides of a duplicate become one extent, the duplicate with them."""

@@ -16,7 +16,7 @@ from agent.produce.pending import PendingRequest, not_stored
 from agent.produce.staged_file import FileState, StagedFile
 from agent.produce.upload import Uploader
 from agent.protocol.produce_codec import refuse
-from metastore.values import FileAnswer, FileStatus
+from metastore.values import BatchAnswer, BatchOutcome, FileAnswer, FileStatus
 from storage.errors import HeadraceError
 from storage.objects.retrying import RetryingStore
 from tests.simulation.bug import Patch, bug
@@ -103,6 +103,28 @@ def unknown_outcome_is_called_not_stored(patch: Patch) -> None:
             self._acknowledger.failed(file, not_stored("answer lost"))
 
     patch.replace(Committer, "_doubt", doubt)
+
+
+@bug("W1", Kind.STUCK)
+def doubt_is_dropped(patch: Patch) -> None:
+    """Nobody asks again what became of a commit whose answer was lost."""
+
+    def doubt(self: Committer, group: list[StagedFile]) -> None:
+        self._back_off()
+
+    patch.replace(Committer, "_doubt", doubt)
+
+
+@bug("W1", Kind.CRASHED)
+def duplicate_breaks_the_write_path(patch: Patch) -> None:
+    """The answer to a duplicate raises what nobody foresaw."""
+
+    def committed(self: Acknowledger, file: StagedFile, answers: Sequence[BatchAnswer]) -> None:
+        if any(answer.outcome is BatchOutcome.DUPLICATE for answer in answers):
+            raise KeyError("outcome")
+        original(self, file, answers)
+
+    original = patch.replace(Acknowledger, "committed", committed)
 
 
 @bug("W7", Kind.PHANTOM)

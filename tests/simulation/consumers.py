@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.simulation import protocol
 from tests.simulation.clocks import EPOCH_MS
+from tests.simulation.fetch_session import FetchSession, without_session
 from tests.simulation.idempotent_producer import UNKNOWN
 from tests.simulation.messages import OK
 from tests.simulation.metadata import Place
@@ -51,19 +52,32 @@ class Reader:
         max_wait_ms: int = 0,
         min_bytes: int = 1,
         max_bytes: int = EVERYTHING,
+        session: FetchSession | None = None,
     ) -> bool:
-        """One Fetch of `places`; False when nothing came of it, for now."""
-        asked = {place: Position(self.positions[place], self._limit(max_bytes)) for place in places}
+        """One Fetch of `places`; False when nothing came of it, for now.
+
+        Within a session a partition is named again only when its position moved, so its limit stays.
+        """
+        limits = (1, 200, max_bytes) if session is None and max_bytes != EVERYTHING else (max_bytes,)
+        wanted = {place: Position(self.positions[place], self._rng.choice(limits)) for place in places}
         body = protocol.encode_fetch(
-            asked, by_id=self._by_id, max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes
+            session.ask(wanted) if session else without_session(wanted),
+            by_id=self._by_id,
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
         )
         sent_at = self._world.loop.time()
         version = protocol.FETCH_BY_ID if self._by_id else protocol.FETCH_BY_NAME
         exchange = await connection.ask(protocol.FETCH, version, body, PATIENCE_SECONDS)
         frame = exchange.answer.result()
         if frame is None:
+            if session:
+                session.unanswered()
             return False
-        _, answers = protocol.read_fetch(frame, places, by_id=self._by_id)
+        error, session_id, answers = protocol.read_fetch(frame, places, by_id=self._by_id)
+        if session:
+            session.answered(error, session_id)
         came = True
         for place, answer in answers.items():
             if answer.code == OK:
@@ -71,9 +85,6 @@ class Reader:
             else:
                 came = self._refused(place, answer.code) and came
         return came
-
-    def _limit(self, max_bytes: int) -> int:
-        return max_bytes if max_bytes == EVERYTHING else self._rng.choice((1, 200, max_bytes))
 
     def _take(self, connection: ClientConnection, place: Place, sent_at: float, answer: FetchAnswer) -> None:
         position = self.positions[place]
@@ -106,30 +117,35 @@ class Consumer(Reader):
     def __init__(self, world: World, name: str) -> None:
         rng = random.Random(world.client_rng.getrandbits(64))
         super().__init__(world, name, rng, by_id=rng.random() < 0.6)
-        self._sticks = rng.choice((0.3, 0.8, 0.97))
+        self._keeps_sessions = rng.random() < 0.4
+        self._sticks = 1.0 if self._keeps_sessions else rng.choice((0.3, 0.8, 0.97))
         self._max_bytes = rng.choice((150, 400, 2000, EVERYTHING))
         self._max_wait_ms = rng.choice((0, 100, 400))
         self._met: set[Place] = set()
 
     async def run(self) -> None:
-        connection = self._world.connect(self._rng)
+        connection, session = self._connect()
         while not self._is_done():
             self._meet_new_topics()
             if connection.is_closed or self._rng.random() > self._sticks:
                 connection.close()
-                connection = self._world.connect(self._rng)
+                connection, session = self._connect()
             came = bool(self.positions) and await self.poll(
                 connection,
                 self._some_places(),
                 max_wait_ms=self._max_wait_ms,
                 min_bytes=self._rng.choice((1, 1, 300)),
                 max_bytes=self._max_bytes,
+                session=session,
             )
             await asyncio.sleep(self._rng.uniform(*BACKOFF_SECONDS) if not came else self._pause())
 
     def lagging(self) -> dict[Place, int]:
         """Where it stands in partitions that hold more."""
         return {place: at for place, at in self.positions.items() if at < self._world.end_of(place)}
+
+    def _connect(self) -> tuple[ClientConnection, FetchSession | None]:
+        return self._world.connect(self._rng), FetchSession() if self._keeps_sessions else None
 
     def _is_done(self) -> bool:
         return self._world.is_final and not self.lagging()
@@ -148,7 +164,7 @@ class Consumer(Reader):
 
     def _some_places(self) -> list[Place]:
         places = list(self.positions)
-        if self._rng.random() < 0.3:
+        if not self._keeps_sessions and self._rng.random() < 0.3:
             places = self._rng.sample(places, self._rng.randint(1, len(places)))
         return places
 

@@ -25,13 +25,13 @@ class Fault(enum.StrEnum):
     THROTTLED = "503 slow down"
     TRUNCATED = "body truncated"
     STALE_LIST = "stale list"
-    PARTIAL_DELETE = "some keys not deleted"
     PARTIAL_PAGE = "feed page cut short"
     LAGGING_FEED = "feed poll lags"
     KILLED_AT_STEP = "agent killed at a step"
     FROZEN_AT_STEP = "agent paused at a step"
     CONDEMNED_AT_STEP = "file condemned right after its put"
-    FENCED_AT_STEP = "agent fenced while its commit is in doubt"
+    FENCED_IN_DOUBT = "agent fenced while its commit is still under way"
+    UNREGISTERED_IN_DOUBT = "agent's registration gone, and the answer of its last commit too"
     # a client's request to an agent
     RESET_BEFORE = "client connection reset before the request"
     RESET_AFTER = "client connection reset after the request"
@@ -39,6 +39,7 @@ class Fault(enum.StrEnum):
     HALF_OPEN = "connection to a dead agent left half open"
     # what happens to the world
     KILLED = "agent killed"
+    RESTARTED = "agent told to stop, drained and started again"
     FROZEN = "agent paused"
     FENCED = "agent fenced"
     UNREGISTERED = "agent's registration gone"

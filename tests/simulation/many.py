@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 from tests.simulation.world import Result, simulate
 
+ATTEMPTS = "attempts="
+"""Opens the counter of the batches that were sent so many times."""
 SHOWN_MAX = 6
 """Problems of one schedule that a failure shows."""
 
@@ -38,9 +40,10 @@ def count(result: Result) -> Counter[str]:
     """One schedule's part of the summary; faults by their names."""
     counted = Counter({fault.value: times for fault, times in result.faults.items()})
     counted["schedules"] = 1
-    counted["batches sent"] = result.batches
-    counted["attempts"] = result.attempts
+    counted["batches sent"] = len(result.attempts_per_batch)
     counted["polls"] = result.polls
+    for attempts in result.attempts_per_batch:
+        counted[f"{ATTEMPTS}{attempts}"] += 1
     return counted
 
 

@@ -33,6 +33,7 @@ class Nemesis:
         self._far_jumps_left = 1
         self._blows: Mapping[Fault, Callable[[], None]] = {
             Fault.KILLED: self._kill,
+            Fault.RESTARTED: self._restart,
             Fault.FROZEN: self._freeze,
             Fault.FENCED: self._fence,
             Fault.WALL_JUMP: self._jump_wall,
@@ -58,12 +59,18 @@ class Nemesis:
         self._world.faults.count(Fault.KILLED)
         self._any_agent().kill()
 
+    def _restart(self) -> None:
+        agent = self._any_agent()
+        if agent.process is not None and agent.process.serving.is_set():
+            self._world.faults.count(Fault.RESTARTED)
+            agent.restart(agent.process)
+
     def _freeze(self) -> None:
         self._world.faults.count(Fault.FROZEN)
         self._any_agent().freeze()
 
     def _fence(self) -> None:
-        self._any_agent().fence()
+        self._any_agent().fence(unregister=self._rng.random() < 0.5)
 
     def _jump_wall(self) -> None:
         process = self._any_agent().process

@@ -132,7 +132,7 @@ class ClientConnection:
         process.in_progress[exchange.api_key] += 1
         try:
             response = await process.dispatcher.handle(request)
-            exchange.frame = b"".join(response.buffers or ())
+            exchange.frame = None if response.buffers is None else b"".join(response.buffers)
         except (CloseConnection, InvalidError):
             exchange.is_fatal = True
         except Exception as error:
@@ -153,6 +153,6 @@ class ClientConnection:
     def _reply(self, exchange: Exchange) -> None:
         if exchange.is_fatal:
             self.close()
-        elif not self.is_closed and not exchange.answer.done():
+        elif exchange.frame is not None and not self.is_closed and not exchange.answer.done():
             self._pending.pop(exchange, None)
             exchange.answer.set_result(exchange.frame)

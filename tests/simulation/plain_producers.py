@@ -1,7 +1,8 @@
 """Producers without idempotence, which never send twice what may have been stored.
 
 CAREFUL: one batch in flight, none is sent again. PIPELINED: several in flight on one connection; what
-was refused for certain is sent again, in order, once everything in flight has its answer.
+was refused for certain is sent again, in order, once everything in flight has its answer. FORGETFUL:
+acks=0, it sends and forgets.
 Without an answer a batch is given up: nobody knows, and nothing else may be claimed of it.
 """
 
@@ -12,21 +13,23 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING
 
+from tests.simulation import protocol
 from tests.simulation.idempotent_producer import BACKOFF_SECONDS, RETRIABLE
 from tests.simulation.messages import OK, TIMED_OUT, Attempt, Batch
 from tests.simulation.metadata import Place
 from tests.simulation.network import ClientConnection
 from tests.simulation.problems import Kind
-from tests.simulation.produce_call import Identity, produce
+from tests.simulation.produce_call import Identity, make_request, produce, version_of
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+FORGETFUL = 0
 DEFINITE = tuple(code for code in RETRIABLE if code != TIMED_OUT)
 
 
 class PlainProducer:
-    """`window`: batches in flight; with 1 it is the careful one."""
+    """`window`: batches in flight; 1 for the careful one, or FORGETFUL."""
 
     def __init__(self, world: World, name: str, place: Place, window: int, count: int) -> None:
         self.name = name
@@ -46,7 +49,7 @@ class PlainProducer:
 
     async def run(self) -> None:
         for _ in range(self._count):
-            if self._rng.random() < 0.6:  # else right behind the one before
+            if self._rng.random() < 0.5:  # else right behind the one before
                 await asyncio.sleep(self._rng.expovariate(1 / self._world.plan.send_interval))
             self._queue.append(self._world.create_batch(self.name, self._place, self._rng, is_idempotent=False))
             self._pump()
@@ -60,14 +63,23 @@ class PlainProducer:
     def _pump(self) -> None:
         if not self._on_wire:
             self._is_draining = False
-        while self._queue and self._on_wire < self._window and not self._is_draining:
+        while self._queue and not self._is_draining and (self._on_wire < self._window or self._window == FORGETFUL):
             connection = self._pick_connection()
             if connection.is_closed:
                 self._world.later(self._rng.uniform(*BACKOFF_SECONDS), self._pump)
                 break
-            self._on_wire += 1
-            self._world.spawn(self._send(connection, self._queue.popleft()))
+            if self._window == FORGETFUL:
+                self._send_and_forget(connection, self._queue.popleft())
+            else:
+                self._on_wire += 1
+                self._world.spawn(self._send(connection, self._queue.popleft()))
         self._rest.set()
+
+    def _send_and_forget(self, connection: ClientConnection, batch: Batch) -> None:
+        sent = make_request(
+            self._world, connection, {self._place: (batch, Identity())}, by_id=self._by_id, timeout_ms=1000, acks=0
+        )
+        connection.send(protocol.PRODUCE, version_of(sent), sent.body)
 
     async def _send(self, connection: ClientConnection, batch: Batch) -> None:
         attempts = await produce(

@@ -27,7 +27,8 @@ RATES: Mapping[Fault, tuple[float, ...]] = {
     Fault.KILLED_AT_STEP: (0.003, 0.02),
     Fault.FROZEN_AT_STEP: (0.003, 0.02),
     Fault.CONDEMNED_AT_STEP: (0.05, 0.2),
-    Fault.FENCED_AT_STEP: (0.1, 0.3),
+    Fault.FENCED_IN_DOUBT: (0.1, 0.3),
+    Fault.UNREGISTERED_IN_DOUBT: (0.1, 0.3),
     Fault.RESET_BEFORE: (0.02, 0.1),
     Fault.RESET_AFTER: (0.02, 0.1),
     Fault.SLOW_CLIENT: (0.05, 0.2),
@@ -37,6 +38,7 @@ RATES: Mapping[Fault, tuple[float, ...]] = {
 
 BLOWS: Mapping[Fault, int] = {
     Fault.KILLED: 2,
+    Fault.RESTARTED: 2,
     Fault.FROZEN: 2,
     Fault.FENCED: 2,
     Fault.WALL_JUMP: 2,
@@ -63,6 +65,7 @@ class Plan:
     java_producers: int
     careful_producers: int
     pipelined_producers: int
+    forgetful_producers: int
     batches: int
     consumers: int
     askers: int
@@ -74,17 +77,19 @@ class Plan:
 def make_plan(seed: int) -> Plan:
     """The plan that belongs to the seed, for ever."""
     rng = random.Random(seed)
-    share = rng.choice((0.1, 0.3, 0.3, 0.5))
+    share = rng.choice((0.15, 0.3, 0.4, 0.5))
+    patient = rng.choice((0, 1))
     return Plan(
         seed=seed,
         agents=rng.choice((2, 2, 3)),
         shards=rng.choice((1, 2, 4)),
         seconds=rng.uniform(0.8, 2.0),
         send_interval=rng.choice((0.02, 0.05, 0.1)),
-        patient_producers=rng.choice((0, 1, 1)),
-        java_producers=rng.choice((0, 1, 1)),
-        careful_producers=rng.choice((0, 1, 2)),
-        pipelined_producers=rng.choice((0, 1, 2)),
+        patient_producers=patient,
+        java_producers=rng.choice((1 - patient, 1)),
+        careful_producers=rng.choice((0, 1)),
+        pipelined_producers=rng.choice((1, 1, 2)),
+        forgetful_producers=rng.choice((0, 0, 1)),
         batches=rng.randint(6, 16),
         consumers=rng.choice((1, 1, 2)),
         askers=1,
@@ -99,8 +104,8 @@ def _settings(rng: random.Random) -> Settings:
         linger_ms=rng.choice((25, 60, 100)),
         segment_bytes=rng.choice((250, 800, 1_000_000, 1_000_000)),
         upload_parallelism=rng.choice((1, 2, 8)),
-        store_retries=rng.choice((0, 1, 3)),
-        store_hedge_after_ms=rng.choice((0, 0, 25)),
+        store_retries=rng.choice((0, 0, 1, 3)),
+        store_hedge_after_ms=rng.choice((0, 0, 40)),
         feed_poll_interval_ms=rng.choice((40, 150, 500)),
         ingest_merge_max_bytes=rng.choice((0, 500, 65_536, 65_536)),
         cache_bytes=rng.choice((0, 1_500, 1_000_000)),

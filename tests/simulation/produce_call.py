@@ -41,7 +41,7 @@ async def produce(
 ) -> dict[Place, Attempt]:
     """Send one batch per place, wait at most `patience` seconds. An attempt without `code` has no answer."""
     sent = make_request(world, connection, batches, by_id=by_id, timeout_ms=timeout_ms)
-    exchange = await connection.ask(protocol.PRODUCE, _version(by_id), sent.body, patience)
+    exchange = await connection.ask(protocol.PRODUCE, version_of(sent), sent.body, patience)
     write_answers(world, sent, exchange)
     return sent.attempts
 
@@ -53,6 +53,7 @@ def make_request(
     *,
     by_id: bool,
     timeout_ms: int,
+    acks: int = -1,
 ) -> Sent:
     """The request, its attempts already on record."""
     attempts, data = {}, {}
@@ -62,7 +63,7 @@ def make_request(
         attempts[place] = attempt
         data[place] = batch.encode(*identity)
         world.note("send", connection.number, batch.number, *identity)
-    body = protocol.encode_produce(data, by_id=by_id, acks=-1, timeout_ms=timeout_ms)
+    body = protocol.encode_produce(data, by_id=by_id, acks=acks, timeout_ms=timeout_ms)
     sent = Sent(by_id, body, attempts)
     if all(attempt.producer_id >= 0 for attempt in attempts.values()):
         world.repeatable.append(sent)
@@ -75,7 +76,7 @@ def deliver_again(world: World, connection: ClientConnection, sent: Sent) -> Non
         repeated = Attempt(original.batch, *original.identity, connection.number, world.loop.time(), is_replay=True)
         original.batch.attempts.append(repeated)
     world.note("replay", connection.number, *(attempt.batch.number for attempt in sent.attempts.values()))
-    connection.send(protocol.PRODUCE, _version(sent.by_id), sent.body)
+    connection.send(protocol.PRODUCE, version_of(sent), sent.body)
 
 
 def write_answers(world: World, sent: Sent, exchange: Exchange) -> None:
@@ -92,5 +93,6 @@ def write_answers(world: World, sent: Sent, exchange: Exchange) -> None:
         world.note("answer", attempt.batch.number, *(answer or ("none",)))
 
 
-def _version(by_id: bool) -> int:
-    return protocol.PRODUCE_BY_ID if by_id else protocol.PRODUCE_BY_NAME
+def version_of(sent: Sent) -> int:
+    """The version of Produce that the request was written in."""
+    return protocol.PRODUCE_BY_ID if sent.by_id else protocol.PRODUCE_BY_NAME

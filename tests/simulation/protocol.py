@@ -7,11 +7,14 @@ Versions and clients in all their variety are tests/compat's business.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent.protocol import wire
 from tests.simulation.metadata import Place, Topic
+
+if TYPE_CHECKING:
+    from tests.simulation.fetch_session import Ask
 
 PRODUCE, FETCH, LIST_OFFSETS, INIT_PRODUCER_ID = 0, 1, 2, 22
 PRODUCE_BY_NAME, PRODUCE_BY_ID = 9, 13
@@ -83,29 +86,32 @@ def read_produce(frame: bytes, places: Sequence[Place], *, by_id: bool) -> dict[
     return answers
 
 
-def encode_fetch(
-    positions: Mapping[Place, Position], *, by_id: bool, max_wait_ms: int, min_bytes: int, max_bytes: int
-) -> bytes:
-    """A full fetch without a session."""
+def encode_fetch(ask: Ask, *, by_id: bool, max_wait_ms: int, min_bytes: int, max_bytes: int) -> bytes:
+    """A Fetch request; `ask` says of what."""
     parts = [] if by_id else [wire.INT32.pack(-1)]
-    parts.append(struct.pack(">iiibii", max_wait_ms, min_bytes, max_bytes, 0, 0, -1))
-    topics = _by_topic(positions)
+    parts.append(struct.pack(">iiibii", max_wait_ms, min_bytes, max_bytes, 0, ask.session_id, ask.epoch))
+    topics = _by_topic(ask.positions)
     parts.append(wire.size_prefix(len(topics), True))
     for topic, places in topics.items():
         parts += (_reference(topic, by_id), wire.size_prefix(len(places), True))
         for place in places:
-            offset, partition_max_bytes = positions[place]
+            offset, partition_max_bytes = ask.positions[place]
             parts += (struct.pack(">iiqiqi", place.index, -1, offset, -1, -1, partition_max_bytes), wire.EMPTY_TAGS)
         parts.append(wire.EMPTY_TAGS)
-    parts += (wire.size_prefix(0, True), wire.string("", True), wire.EMPTY_TAGS)
+    forgotten = _by_topic(dict.fromkeys(ask.forgotten))
+    parts.append(wire.size_prefix(len(forgotten), True))
+    for topic, places in forgotten.items():
+        indexes = [wire.INT32.pack(place.index) for place in places]
+        parts += (_reference(topic, by_id), wire.size_prefix(len(places), True), *indexes, wire.EMPTY_TAGS)
+    parts += (wire.string("", True), wire.EMPTY_TAGS)
     return b"".join(parts)
 
 
-def read_fetch(frame: bytes, places: Sequence[Place], *, by_id: bool) -> tuple[int, dict[Place, FetchAnswer]]:
-    """The top-level error, and the answers for `places`."""
+def read_fetch(frame: bytes, places: Iterable[Place], *, by_id: bool) -> tuple[int, int, dict[Place, FetchAnswer]]:
+    """The top-level error, the session's id, and the answers for those of `places` that are in the response."""
     data, answers = memoryview(frame), {}
     known = _known(places, by_id)
-    (error,) = struct.unpack_from(">h", data, _FLEXIBLE_HEADER_BYTES + 4)
+    error, session_id = struct.unpack_from(">hi", data, _FLEXIBLE_HEADER_BYTES + 4)
     count, at = wire.read_count(data, _FLEXIBLE_HEADER_BYTES + 10, True)
     for _ in range(count):
         name, topic_id, at = wire.read_topic_reference(data, at, True, by_id)
@@ -119,7 +125,7 @@ def read_fetch(frame: bytes, places: Sequence[Place], *, by_id: bool) -> tuple[i
             _, at = wire.read_tags(data, at + max(size, 0))
             answers[known[name or topic_id, index]] = FetchAnswer(code, high_watermark, log_start, records)
         _, at = wire.read_tags(data, at)
-    return error, answers
+    return error, session_id, answers
 
 
 def encode_list_offsets(place: Place, timestamp: int) -> bytes:
@@ -158,5 +164,5 @@ def _reference(topic: Topic, by_id: bool) -> bytes:
     return wire.topic_reference(topic.name, topic.topic_id, True, by_id)
 
 
-def _known(places: Sequence[Place], by_id: bool) -> dict[tuple[object, int], Place]:
+def _known(places: Iterable[Place], by_id: bool) -> dict[tuple[object, int], Place]:
     return {(place.topic.topic_id if by_id else place.topic.name, place.index): place for place in places}

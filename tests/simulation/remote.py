@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,7 +27,9 @@ T = TypeVar("T")
 STEPS = (Fault.KILLED_AT_STEP, Fault.FROZEN_AT_STEP)
 READS = (Fault.REQUEST_LOST, Fault.REPLY_LOST, Fault.SLOW, *STEPS)
 WRITES = (Fault.REQUEST_LOST, Fault.REPLY_LOST, Fault.CUT, Fault.LATE, Fault.SLOW, *STEPS)
-UNHEARD = (Fault.REPLY_LOST, Fault.CUT, Fault.LATE, Fault.FENCED_AT_STEP)
+LATE = (Fault.LATE, Fault.FENCED_IN_DOUBT)
+FENCED = (Fault.FENCED_IN_DOUBT, Fault.UNREGISTERED_IN_DOUBT)
+UNHEARD = (Fault.REPLY_LOST, Fault.CUT, *LATE, Fault.UNREGISTERED_IN_DOUBT)
 
 SLOW_SECONDS = (0.2, 2.0)
 LATE_SECONDS = (0.05, 3.0)
@@ -60,11 +63,13 @@ class Remote:
             self._fail(there + back, answer, ThrottledError(f"simulated: {self._name} says slow down"))
         elif fault in UNHEARD:
             if fault is not Fault.CUT:
-                is_late = fault is Fault.LATE or (fault is Fault.FENCED_AT_STEP and self._rng.random() < 0.5)
-                self._world.happens_late(self._rng.uniform(*LATE_SECONDS) if is_late else there, _do_unheard, work)
-            if fault is Fault.FENCED_AT_STEP:
-                self._world.later(there, self._process.agent.fence)
-            gives_up = there + self._rng.uniform(*GIVES_UP_SECONDS)
+                delay = self._rng.uniform(*LATE_SECONDS) if fault in LATE else there
+                self._world.happens_late(delay, _do_unheard, work)
+            if fault in FENCED:
+                unregister = fault is Fault.UNREGISTERED_IN_DOUBT
+                self._world.later(there, functools.partial(self._process.agent.fence, unregister=unregister))
+            patience = (GIVES_UP_SECONDS[0],) * 2 if fault in FENCED else GIVES_UP_SECONDS
+            gives_up = there + self._rng.uniform(*patience)
             self._fail(gives_up, answer, OutcomeUnknownError(f"simulated: answer of {self._name} lost"))
         else:
             self._world.happens_late(there, self._arrive, work, answer, back, fault)

@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from tests.simulation.faults import Fault
+from tests.simulation.many import ATTEMPTS
 
 SIMULATED = "simulated"
 
@@ -29,8 +30,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         return
     injected = {fault.value: _total[fault.value] for fault in Fault}
     terminalreporter.write_line(
-        f"simulated: schedules={_total['schedules']} batches={_total['batches sent']} attempts={_total['attempts']}"
+        f"simulated: schedules={_total['schedules']} batches={_total['batches sent']}"
         f" polls={_total['polls']} faults={sum(injected.values())}"
     )
+    attempts = {int(name.removeprefix(ATTEMPTS)): n for name, n in _total.items() if name.startswith(ATTEMPTS)}
+    terminalreporter.write_line(f"  batches by times sent: {dict(sorted(attempts.items()))}")
     for name, times in sorted(injected.items(), key=lambda item: -item[1]):
         terminalreporter.write_line(f"  {times:>8} {name}")

@@ -7,6 +7,7 @@ import pytest
 from tests.house.requirements_report import load_rows
 from tests.simulation.bug import Bug
 from tests.simulation.bugs import BUGS, SEEDS_MAX
+from tests.simulation.problems import Kind
 from tests.simulation.world import simulate
 
 
@@ -28,6 +29,11 @@ def test_the_list_is_long_and_each_bug_breaks_a_promise() -> None:
     for bug in BUGS:
         assert bug.what, bug.name
         assert bug.requirement in rows, bug.name
+
+
+def test_every_kind_of_problem_is_caught_in_some_bug() -> None:
+    """Else a class of the checker might be blind, and nobody would know."""
+    assert {bug.caught_as[0] for bug in BUGS} == set(Kind)
 
 
 def test_a_bug_is_gone_once_it_is_taken_out() -> None:

@@ -22,7 +22,7 @@ SLOW = 20_000
 SLOW_PER_TEST = 200
 
 
-@pytest.mark.requirement("W1", "W3", "W4", "W7", "W8")
+@pytest.mark.requirement("W1", "W3", "W4", "W5", "W7", "W8", "W11")
 @pytest.mark.parametrize("first", range(0, EVERYDAY, EVERYDAY_PER_TEST))
 def test_nothing_is_lost_repeated_or_reordered(first: int, record_property: Callable[[str, object], None]) -> None:
     counts = simulate_all(range(first, first + EVERYDAY_PER_TEST))

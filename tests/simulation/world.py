@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from tests.simulation.agents import SimulatedAgent
+from tests.simulation.agents import Process, SimulatedAgent
 from tests.simulation.alarm import alarm
 from tests.simulation.bucket import Bucket
 from tests.simulation.check import find_problems
@@ -30,7 +30,7 @@ from tests.simulation.messages import Batch, Messages
 from tests.simulation.metadata import Metadata, Place
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import ClientConnection
-from tests.simulation.plain_producers import PlainProducer
+from tests.simulation.plain_producers import FORGETFUL, PlainProducer
 from tests.simulation.plan import Plan, make_plan
 from tests.simulation.problems import Kind, Problem
 from tests.simulation.produce_call import Sent
@@ -40,6 +40,7 @@ from tests.simulation.sweeper import Sweeper
 CALM_SECONDS_MAX = 60.0
 """Once all is calm, everybody must come to an end within this time."""
 FINAL_POLLS_MAX = 40
+LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,8 @@ class Result:
     problems: list[Problem]
     digest: str
     faults: Counter[Fault]
-    batches: int
-    attempts: int
-    retries_max: int
+    attempts_per_batch: list[int]
+    """How often each was sent: by its producer, and again by the network."""
     polls: int
     steps: int
     virtual_seconds: float
@@ -92,7 +92,7 @@ class World:
         self.is_final = False
         self._busy_until = 0.0
         self._connections = 0
-        self._context = contextvars.Context()
+        self.context = contextvars.Context()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def run(self) -> Result:
@@ -103,15 +103,12 @@ class World:
                 self.report(Kind.STUCK, str(error))
             else:
                 self.problems += find_problems(self)
-        batches = self.messages.batches
         return Result(
             seed=self.plan.seed,
             problems=self.problems,
             digest=hashlib.sha256(repr(self.history).encode()).hexdigest(),
             faults=self.faults.tally,
-            batches=len(batches),
-            attempts=sum(len(batch.attempts) for batch in batches),
-            retries_max=max((len(batch.attempts) - 1 for batch in batches), default=0),
+            attempts_per_batch=[len(batch.attempts) for batch in self.messages.batches],
             polls=len(self.polls),
             steps=self.loop.steps,
             virtual_seconds=self.loop.time(),
@@ -129,7 +126,7 @@ class World:
 
     def later(self, seconds: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
         """Call back outside of every process."""
-        return self.loop.call_later(seconds, callback, *args, context=self._context)
+        return self.loop.call_later(seconds, callback, *args, context=self.context)
 
     def happens_late(self, seconds: float, callback: Callable[..., object], *args: Any) -> None:
         """The same, and the schedule does not end before."""
@@ -142,7 +139,7 @@ class World:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task outside of every process."""
-        task: asyncio.Task[None] = self.loop.create_task(work, context=self._context)
+        task: asyncio.Task[None] = self.loop.create_task(work, context=self.context)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
@@ -188,7 +185,12 @@ class World:
                 mine = rng.sample([*places, *mortal.places()], rng.randint(1, 3))
                 name = f"{style.name.lower()}-{number}"
                 producers.append(IdempotentProducer(self, name, mine, style, plan.batches * len(mine) // 2 + 2))
-        for window, count in ((1, plan.careful_producers), (rng.randint(2, 6), plan.pipelined_producers)):
+        windows = (
+            (1, plan.careful_producers),
+            (rng.randint(3, 6), plan.pipelined_producers),
+            (FORGETFUL, plan.forgetful_producers),
+        )
+        for window, count in windows:
             for number in range(count):
                 name = f"plain-{window}-{number}"
                 # mostly the same partition, so that small batches of several producers meet and are merged
@@ -233,16 +235,23 @@ class World:
     async def _drain(self) -> None:
         """Every file that an agent holds gets a definite answer."""
         for agent in self.agents:
-            process = agent.process
+            process = await self._back_in_service(agent)
             if process is None:
-                self.report(Kind.STUCK, f"agent {agent.node_id} was not started again")
+                self.report(Kind.STUCK, f"agent {agent.node_id} does not come back")
                 continue
-            await process.serving.wait()
             draining = self.loop.create_task(process.drain(), context=process.context)
             if (await asyncio.wait([draining], timeout=CALM_SECONDS_MAX))[1]:
                 self.report(Kind.STUCK, f"agent {agent.node_id} does not drain")
             if process.produce.stopped:
                 self.report(Kind.CRASHED, f"write path of agent {agent.node_id}: {process.produce.stopped}")
+
+    async def _back_in_service(self, agent: SimulatedAgent) -> Process | None:
+        """Its process, once that is neither stopping nor starting."""
+        for _ in range(int(CALM_SECONDS_MAX / LOOK_SECONDS)):
+            if agent.process is not None and agent.process.serving.is_set():
+                return agent.process
+            await asyncio.sleep(LOOK_SECONDS)
+        return None
 
     async def _see_the_end(self, consuming: list[asyncio.Task[None]], consumers: list[Consumer]) -> None:
         if (await asyncio.wait(consuming, timeout=CALM_SECONDS_MAX))[1]:
