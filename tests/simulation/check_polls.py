@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tests.simulation.consumers import EARLIEST, LATEST
 from tests.simulation.messages import Batch
 from tests.simulation.metadata import Place
 from tests.simulation.problems import Kind, Problem
-from tests.simulation.reading import Listing, Poll
+from tests.simulation.reading import Entry, Listing, Poll
 
 if TYPE_CHECKING:
     from tests.simulation.stored_log import StoredLog
@@ -38,7 +38,7 @@ def check_polls(world: World, log: StoredLog) -> Iterator[Problem]:
 
 def _check_poll(world: World, poll: Poll) -> Iterator[Problem]:
     where = f"{poll.reader} at agent {poll.node_id}, {poll.place}:{poll.position}"
-    committed = world.database.high_watermark_at(poll.place.key, poll.answered_at)
+    committed = world.database.high_watermarks[poll.place.key].at(poll.answered_at)
     if poll.high_watermark > committed:
         yield Problem(Kind.EARLY, f"{where}: high watermark {poll.high_watermark}, committed {committed}")
     if poll.high_watermark < poll.position:
@@ -62,37 +62,46 @@ def check_listings(world: World, log: StoredLog) -> Iterator[Problem]:
         if listing.timestamp == LATEST:
             yield from _check_latest(world, listing, where)
         elif listing.timestamp == EARLIEST:
-            if listing.offset != 0:
+            if listing.offset not in _log_starts(world, listing):
                 yield Problem(Kind.STALE, where)
         else:
             yield from _check_by_time(world, listing, log, where)
 
 
 def _check_latest(world: World, listing: Listing, where: str) -> Iterator[Problem]:
-    floor = world.database.high_watermark_at(listing.place.key, listing.sent_at)
-    ceiling = world.database.high_watermark_at(listing.place.key, listing.answered_at)
+    floor, ceiling = _committed(world, listing)
     if not floor <= listing.offset <= ceiling:
         yield Problem(Kind.STALE, f"{where}: committed {floor} when asked, {ceiling} when answered")
 
 
 def _check_by_time(world: World, listing: Listing, log: StoredLog, where: str) -> Iterator[Problem]:
-    """The first record that is new enough, as far as it was committed when the question was asked."""
-    expected = -1
-    for entry in log.entries[listing.place]:
-        if entry.max_timestamp >= listing.timestamp:
-            expected = entry.base_offset + _first_new_enough(world, listing, entry.batch, entry.max_timestamp)
-            break
-    floor = world.database.high_watermark_at(listing.place.key, listing.sent_at)
-    ceiling = world.database.high_watermark_at(listing.place.key, listing.answered_at)
-    if expected >= ceiling:  # was not there yet
-        expected = -1
-    may_be_none = expected >= floor
-    if listing.offset != expected and not (may_be_none and listing.offset == -1):
-        yield Problem(Kind.STALE, f"{where}: expected {expected}, committed {floor} to {ceiling}")
+    """The first record that may be read and is new enough, as far as it was committed meanwhile."""
+    floor, ceiling = _committed(world, listing)
+    legal = set()
+    for log_start in _log_starts(world, listing):
+        first = _first_new_enough(log.entries[listing.place], listing, log_start)
+        if first < ceiling:
+            legal.add(first)
+        if not 0 <= first < floor:
+            legal.add(-1)
+    if listing.offset not in legal:
+        yield Problem(Kind.STALE, f"{where}: expected one of {legal}, committed {floor} to {ceiling}")
 
 
-def _first_new_enough(world: World, listing: Listing, batch: Batch, max_timestamp: int) -> int:
-    """The record's place in its batch; records are 1 ms apart, or all stamped alike."""
-    if listing.place.topic.stamps:
-        return 0
-    return max(listing.timestamp - batch.timestamp, 0)
+def _first_new_enough(entries: Sequence[Entry], listing: Listing, log_start: int) -> int:
+    """Its offset, -1 when there is none. Records of a batch are 1 ms apart, or all stamped alike."""
+    for entry in entries:
+        if entry.max_timestamp >= listing.timestamp and entry.last_offset >= log_start:
+            too_old = 0 if listing.place.topic.stamps else max(listing.timestamp - entry.batch.timestamp, 0)
+            return max(entry.base_offset + too_old, log_start)
+    return -1
+
+
+def _committed(world: World, listing: Listing) -> tuple[int, int]:
+    """The high watermark when the question was asked, and when it was answered."""
+    marks = world.database.high_watermarks[listing.place.key]
+    return marks.at(listing.sent_at), marks.at(listing.answered_at)
+
+
+def _log_starts(world: World, listing: Listing) -> set[int]:
+    return world.database.log_starts[listing.place.key].during(listing.sent_at, listing.answered_at)

@@ -92,13 +92,15 @@ def _check_bytes(world: World) -> Iterator[Problem]:
             yield Problem(Kind.UNACCOUNTED, f"stored, not committed, not swept: file={file_id}")
         elif not any(extent[0] == file_id for extent in extents):
             yield Problem(Kind.UNACCOUNTED, f"nothing of it is live, not swept: file={file_id}")
+    removed = {(place.key, e.base_offset) for place, entries in world.database.removed.items() for e in entries}
     for committed in world.database.journal:
         if committed.key not in model.partitions:
             continue
         start, end = committed.position, committed.position + committed.length
         holders = [e for e in extents if e[0] == committed.file_id and e[1] < end and start < e[2]]
         whole = [e for e in holders if e[1] <= start and end <= e[2] and e[3] == committed.key]
-        is_live = committed.outcome is BatchOutcome.APPENDED
+        is_removed = (committed.key, committed.base_offset) in removed
+        is_live = committed.outcome is BatchOutcome.APPENDED and not is_removed
         if len(holders) != is_live or len(whole) != is_live:
             what = "live" if is_live else "dead"
             yield Problem(Kind.UNACCOUNTED, f"{what} {committed.batch} is in {len(holders)} extents: {committed}")

@@ -104,6 +104,9 @@ class Reader:
         if code in UNKNOWN and place.topic.deleted_at is not None:
             del self.positions[place]
             return True
+        if code == OUT_OF_RANGE and self.positions[place] < self._world.log_start_of(place):
+            self.positions[place] = self._world.log_start_of(place)
+            return True
         if code == OUT_OF_RANGE:
             self._world.report(Kind.REWOUND, f"{self.name} at {place}:{self.positions[place]} is told out of range")
         elif code != STORAGE_ERROR:

@@ -1,7 +1,8 @@
 """The metastore that all agents share, its journal for the checker, and one process's faulty way to it.
 
-Fault model: as remote.py; and feed pages that are cut short (later rows come with the next poll) or
-come late. Rows may be forgotten, and the database's clock may jump (nemesis.py).
+Fault model: as remote.py; feed pages that are cut short (later rows come with the next poll) or come
+late; files that poison every call that they are in. Feed rows may be forgotten, the database's clock may
+jump, its incarnation id may change (nemesis.py).
 The journal is written by what the metastore answers, in the instant in which it does: it knows when
 each batch was committed, which no client can know.
 """
@@ -10,7 +11,6 @@ from __future__ import annotations
 
 import random
 import uuid
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,11 +28,16 @@ from metastore.values import (
     OffsetQuery,
     PartitionExtents,
 )
+from storage.errors import InvalidError
 from tests.model.metastore_model import ModelMetastore
 from tests.simulation.clocks import SimulatedClock
 from tests.simulation.faults import Fault
+from tests.simulation.marks import Marks
+from tests.simulation.metadata import Place
 from tests.simulation.problems import Kind
+from tests.simulation.reading import Entry
 from tests.simulation.remote import READS, WRITES, Remote, run_at_once
+from tests.simulation.stored_log import read_extent
 
 if TYPE_CHECKING:
     from tests.simulation.agents import Process
@@ -68,13 +73,19 @@ class Database:
         self.model = ModelMetastore(self.clock, shards=shards)
         self.journal: list[Committed] = []
         self.expelled: set[Batch] = set()
-        """Batches of files whose commit was refused: the sweeper had been there first, or it came too late."""
+        """Batches of files whose commit was refused: condemned, too old, or poisoned."""
         self._known: set[uuid.UUID] = set()
-        self._marks: defaultdict[int, tuple[list[float], list[int]]] = defaultdict(lambda: ([0.0], [0]))
+        self._poison: dict[uuid.UUID, bool] = {}
+        self.high_watermarks: defaultdict[int, Marks] = defaultdict(Marks)
+        self.log_starts: defaultdict[int, Marks] = defaultdict(Marks)
+        """Both by partition key."""
+        self.removed: defaultdict[Place, list[Entry]] = defaultdict(list)
+        """What stood below the log start, in order."""
         self._epochs = 100
         self._registered: dict[int, int] = {}
 
     def commit(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
+        self._refuse_poisoned(files)
         answers: list[FileAnswer] = run_at_once(self.model.commit_files(node_id, broker_epoch, files))
         for file, answer in zip(files, answers, strict=True):
             if answer.status is FileStatus.COMMITTED and file.file_id not in self._known:
@@ -83,6 +94,16 @@ class Database:
             elif answer.status in (FileStatus.CONDEMNED, FileStatus.TOO_OLD):
                 self.expelled.update(self._batches_of(file))
         return answers
+
+    def _refuse_poisoned(self, files: Sequence[FileCommit]) -> None:
+        """Some files are refused for good, and take along whatever stands in the same call."""
+        for file in files:
+            if file.file_id not in self._poison:
+                self._poison[file.file_id] = self._world.faults.strikes(Fault.POISONED)
+        if any(self._poison[file.file_id] for file in files):
+            for file in files:
+                self.expelled.update(self._batches_of(file) if self._poison[file.file_id] else ())
+            raise InvalidError(f"simulated: poisoned file: files={len(files)}")
 
     def renew(self, node_id: int, broker_epoch: int) -> int:
         """Unfence the agent under its epoch if that is still registered, else under a new, higher one."""
@@ -98,10 +119,13 @@ class Database:
         if unregister:
             self._registered.pop(node_id, None)
 
-    def high_watermark_at(self, key: int, time: float) -> int:
-        """What was committed by then."""
-        times, marks = self._marks[key]
-        return marks[bisect_right(times, time) - 1]
+    def move_log_start(self, place: Place, offset: int) -> None:
+        """What DeleteRecords does."""
+        for extent in self.model.partitions[place.key].extents:
+            if extent.last_offset < offset:
+                self.removed[place] += read_extent(self._world, place, extent, self._world.problems)
+        self.model.move_log_start(place.key, offset)
+        self.log_starts[place.key].becomes(self._world.loop.time(), offset)
 
     def _batches_of(self, file: FileCommit) -> Iterator[Batch]:
         body = self._world.bucket.ever_put.get(file.file_id, b"")
@@ -127,9 +151,7 @@ class Database:
             ]
             partition = self.model.partitions.get(staged.partition_key)
             if partition is not None:
-                times, marks = self._marks[staged.partition_key]
-                times.append(now)
-                marks.append(partition.high_watermark)
+                self.high_watermarks[staged.partition_key].becomes(now, partition.high_watermark)
 
 
 class MetastoreLine:

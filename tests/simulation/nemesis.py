@@ -6,6 +6,7 @@ Invariant: everything is drawn from the seed before the schedule begins, and not
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,8 @@ class Nemesis:
             Fault.DATABASE_JUMP: self._jump_database,
             Fault.REPLAYED: self._replay,
             Fault.FEED_FORGOTTEN: self._forget_feed,
+            Fault.LOG_START_MOVED: self._move_log_start,
+            Fault.INCARNATION: self._change_incarnation,
             Fault.SWEPT: self._sweep,
             Fault.EPOCH_RAISED: self._raise_epoch,
             Fault.TOPIC_DELETED: self._delete_topic,
@@ -101,6 +104,21 @@ class Nemesis:
         self._world.faults.count(Fault.FEED_FORGOTTEN)
         self._world.note("feed forgotten", shard)
         model.forget_feed(shard)
+
+    def _move_log_start(self) -> None:
+        place = self._rng.choice([place for topic in self._world.metadata.living() for place in topic.places()])
+        model = self._world.database.model
+        partition = model.partitions[place.key]
+        offset = self._rng.randint(partition.log_start_offset, partition.high_watermark)
+        self._world.faults.count(Fault.LOG_START_MOVED)
+        self._world.note("log start moved", str(place), offset)
+        self._world.database.move_log_start(place, offset)
+
+    def _change_incarnation(self) -> None:
+        """A failover: nothing is lost, but nobody may rely on that."""
+        self._world.faults.count(Fault.INCARNATION)
+        self._world.note("new incarnation")
+        self._world.database.model.incarnation_id = uuid.UUID(int=self._rng.getrandbits(128))
 
     def _sweep(self) -> None:
         self._world.note("sweep")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class StoredLog(NamedTuple):
-    """Living partitions only. `found`: where each batch stands, by (batch, place)."""
+    """Living partitions only, with what stood below the log start. `found`: where each batch stands."""
 
     entries: dict[Place, list[Entry]]
     found: dict[tuple[Batch, Place], list[Entry]]
@@ -27,16 +27,17 @@ def read_stored_logs(world: World, problems: list[Problem]) -> StoredLog:
     log = StoredLog({}, {})
     for topic in world.metadata.living():
         for place in topic.places():
-            entries = []
+            entries = list(world.database.removed[place])
             for extent in world.database.model.partitions[place.key].extents:
-                entries += _read_extent(world, place, extent, problems)
+                entries += read_extent(world, place, extent, problems)
             log.entries[place] = entries
             for entry in entries:
                 log.found.setdefault((entry.batch, place), []).append(entry)
     return log
 
 
-def _read_extent(world: World, place: Place, extent: Extent, problems: list[Problem]) -> list[Entry]:
+def read_extent(world: World, place: Place, extent: Extent, problems: list[Problem]) -> list[Entry]:
+    """The batches of one extent."""
     where = f"{place} offsets={extent.base_offset}-{extent.last_offset} file={extent.file_id}"
     body = world.bucket.read(extent.file_id)
     if body is None or len(body) < extent.position + extent.length:

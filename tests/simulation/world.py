@@ -168,6 +168,11 @@ class World:
         partition = self.database.model.partitions.get(place.key)
         return partition.high_watermark if partition else 0
 
+    def log_start_of(self, place: Place) -> int:
+        """The partition's log start; 0 once it is deleted."""
+        partition = self.database.model.partitions.get(place.key)
+        return partition.log_start_offset if partition else 0
+
     # -- the schedule
 
     async def _main(self) -> None:
@@ -264,7 +269,7 @@ class World:
         reader = Reader(self, f"final-{agent.node_id}", self.client_rng, by_id=True)
         connection = ClientConnection(self, agent.process)
         for place in [place for topic in self.metadata.living() for place in topic.places()]:
-            reader.positions = {place: 0}
+            reader.positions = {place: self.log_start_of(place)}
             for _ in range(FINAL_POLLS_MAX):
                 if reader.positions[place] >= self.end_of(place):
                     break
