@@ -46,6 +46,8 @@ BATCH_BYTES = 1_000
 CONNECTIONS = 4
 WAL_SEGMENTS = 64
 ROUND_TRIP_SECONDS = 0.001
+FLUSH_DELAY_US = 2_000
+"""Added to each flush of the log while churning (Postgres' commit_delay): a disk slower than this one."""
 HOUSEKEEPING_SECONDS = 5.0
 
 
@@ -140,6 +142,18 @@ class Bench:
         assert all(batch.outcome is BatchOutcome.APPENDED for batch in answer.batches)
         return answer
 
+    async def execute(self, sql: str) -> None:
+        """Run a statement that has no rows worth reading."""
+        async with self.store.pool.connection() as connection:
+            await connection.execute(sql.encode())
+
+    async def make_and_delete_a_topic(self, partitions: int) -> None:
+        """What it leaves is housekeeping's."""
+        topic_id = uuid.uuid4()
+        head = await self.store.metadata_head()
+        assert await self.store.create_topics(head, [NewTopic(f"short-lived-{topic_id}", topic_id, partitions, {})])
+        assert await self.store.delete_topics(await self.store.metadata_head(), [topic_id])
+
     async def query(self, sql: str) -> list[tuple[Any, ...]]:
         """Rows of a statement of this script's own."""
         async with self.store.pool.connection() as connection:
@@ -225,7 +239,17 @@ async def latency(bench: Bench, workload: Workload, commits: int) -> None:
 
 
 async def churn(bench: Bench, seconds: float) -> None:
-    """Four committers of workload (i) with housekeeping; prints what becomes of the tables."""
+    """Four committers of workload (i) with housekeeping; prints what becomes of the tables.
+
+    A round trip of ROUND_TRIP_SECONDS is added to each commit, FLUSH_DELAY_US before each flush of
+    the log, and a topic is made and deleted each round.
+    """
+    for statement in (
+        f"ALTER SYSTEM SET commit_delay = {FLUSH_DELAY_US}",
+        "ALTER SYSTEM SET commit_siblings = 0",
+        "SELECT pg_reload_conf()",
+    ):
+        await bench.execute(statement)
     committers = await bench.committers(WORKLOADS[0], 4)
     ends_at = time.perf_counter() + seconds
     commits = 0
@@ -233,6 +257,7 @@ async def churn(bench: Bench, seconds: float) -> None:
     async def run(committer: Committer) -> None:
         nonlocal commits
         while time.perf_counter() < ends_at:
+            await asyncio.sleep(ROUND_TRIP_SECONDS)
             await bench.commit(committer.next_file())
             commits += 1
 
@@ -240,6 +265,8 @@ async def churn(bench: Bench, seconds: float) -> None:
         while time.perf_counter() < ends_at:
             await bench.store.rotate_log_slots()
             await bench.store.expire_producer_state(1_000)
+            await bench.make_and_delete_a_topic(100)
+            await bench.store.purge_deleted_partitions(1_000)
             print(f"churn: seconds_left={ends_at - time.perf_counter():.0f} commits={commits}", flush=True)
             await asyncio.sleep(min(HOUSEKEEPING_SECONDS, seconds / 4))
 
