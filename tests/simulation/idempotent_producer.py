@@ -130,11 +130,9 @@ class Lane:
     def _tidy(self, now: float, gives_up_after: float) -> None:
         """Give up, bump, go on: whatever the state asks for before something is sent."""
         on_wire = any(pending.on_wire for pending in self.queue)
-        if self.style is Style.JAVA and self.queue:
-            head = self.queue[0]
-            if head.sequence >= 0 and not head.on_wire and now - head.first_sent_at > gives_up_after:
-                self.queue.popleft()
-                self._has_gap = True
+        while self.style is Style.JAVA and self.queue and _is_too_old(self.queue[0], now - gives_up_after):
+            self.queue.popleft()
+            self._has_gap = True
         if not on_wire:
             self._is_draining = False
             nothing_sent = all(pending.sequence < 0 for pending in self.queue)
@@ -152,6 +150,10 @@ class Lane:
     def _number(self, pending: Pending) -> None:
         pending.sequence = self.next_sequence
         self.next_sequence = (self.next_sequence + pending.batch.count) % SEQUENCES
+
+
+def _is_too_old(pending: Pending, sent_before: float) -> bool:
+    return pending.sequence >= 0 and not pending.on_wire and pending.first_sent_at < sent_before
 
 
 class IdempotentProducer:

@@ -5,7 +5,6 @@ Invariant: everything is drawn from the seed before the schedule begins, and not
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -30,7 +29,7 @@ class Nemesis:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._rng = random.Random(world.plan.seed * 7 + 5)
+        self._rng = world.nemesis_rng
         self._far_jumps_left = 1
         self._blows: Mapping[Fault, Callable[[], None]] = {
             Fault.KILLED: self._kill,

@@ -69,7 +69,9 @@ class World:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         rng = random.Random(plan.seed)
-        self.agent_rng, self.network_rng, self.client_rng = (random.Random(rng.getrandbits(64)) for _ in range(3))
+        self.agent_rng, self.network_rng, self.client_rng, self.nemesis_rng = (
+            random.Random(rng.getrandbits(64)) for _ in range(4)
+        )
         self.loop = VirtualLoop(self._unawaited)
         self.clock = SimulatedClock(self.loop)
         self.faults = Faults(plan.rates, random.Random(rng.getrandbits(64)))
@@ -169,9 +171,8 @@ class World:
         return partition.high_watermark if partition else 0
 
     def log_start_of(self, place: Place) -> int:
-        """The partition's log start; 0 once it is deleted."""
-        partition = self.database.model.partitions.get(place.key)
-        return partition.log_start_offset if partition else 0
+        """The partition's log start, or its last one once it is deleted."""
+        return self.database.log_starts[place.key].at(self.loop.time())
 
     # -- the schedule
 
