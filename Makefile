@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml requirements/test.lock | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format docs requirements bench torture hostile lock clean
+.PHONY: help setup demo test test-all check format docs requirements bench compat torture hostile lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ requirements: setup ## each numbered promise: its tests, passed or open
 
 bench: setup ## the benchmarks of load/, ratios from one run
 	@$(BIN)/python -m load
+
+compat: setup ## the client libraries' own tests against Headrace: make compat [SUITE=aiokafka]
+	@$(BIN)/python -m tests.compat.suites $(if $(SUITE),--suite $(SUITE))
 
 SECONDS_OF_FAULTS = $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
 

@@ -1,0 +1,1 @@
+"""The client libraries' own test suites, run against `headrace dev`."""

@@ -1,0 +1,112 @@
+"""Which suites there are: where each comes from, what it needs, and the command that runs it.
+
+Place: data for runner.py. Nothing of the suites is kept in this repository.
+Invariant: a suite's own test code runs unchanged; what stands in for its Docker cluster is a plugin
+of ours, an environment variable, or a port.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+PLUGINS = Path(__file__).parent / "plugins"
+
+
+class Suite(NamedTuple):
+    """One client library's own tests."""
+
+    name: str
+    repository: str
+    tag: str
+    """Of the checkout; brought in by `git clone --depth 1 --branch TAG`."""
+    copied: tuple[str, ...]
+    """What of the checkout the tests run from; the library itself is the released one, where it needs compiling."""
+    requirements: tuple[str, ...]
+    """For pip; empty for a suite that npm installs."""
+    command: tuple[str, ...]
+    """{python} and {junit} are filled in; run in the directory of the copy."""
+    environment: dict[str, str]
+    """{bootstrap} is filled in."""
+    settings: dict[str, object]
+    """For `headrace dev`, above those of every suite (runner.SETTINGS)."""
+    seconds_max: int = 2400
+
+
+_PYTEST = (
+    "{python}",
+    "-m",
+    "pytest",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "--junit-xml={junit}",
+    "-o",
+    "addopts=",
+    "--timeout=120",
+    "--timeout-method=signal",
+)
+_CONFLUENT = Suite(
+    name="confluent-kafka-python",
+    repository="https://github.com/confluentinc/confluent-kafka-python",
+    tag="v2.15.0",
+    copied=("tests",),
+    requirements=(
+        "confluent-kafka[avro,json,protobuf,schemaregistry,rules]==2.15.0",
+        "pytest", "pytest-timeout", "pytest-asyncio", "requests-mock", "respx", "trivup", "async-timeout",
+    ),
+    command=(
+        *_PYTEST, "tests/integration/admin", "tests/integration/consumer",
+        "tests/integration/producer", "--ignore=tests/integration/schema_registry",
+    ),
+    environment={"BROKERS": "{bootstrap}"},
+    settings={},
+)  # fmt: skip
+
+SUITES: tuple[Suite, ...] = (
+    Suite(
+        name="kafka-python",
+        repository="https://github.com/dpkp/kafka-python",
+        tag="3.0.8",
+        copied=("kafka", "test", "pyproject.toml"),
+        requirements=("pytest", "pytest-mock", "pytest-timeout", "crc32c", "lz4", "python-snappy", "zstandard"),
+        command=(*_PYTEST, "test/integration"),
+        environment={"KAFKA_URI": "kafka://{bootstrap}", "KAFKA_VERSION": "4.0.0", "KAFKA_ROOT": "."},
+        settings={"num.partitions": 4},
+    ),
+    Suite(
+        name="aiokafka",
+        repository="https://github.com/aio-libs/aiokafka",
+        tag="v0.14.0",
+        copied=("tests", "docker"),
+        requirements=(
+            "aiokafka[zstd]==0.14.0", "pytest==9.0.2", "pytest-asyncio==1.3.0", "pytest-mock", "pytest-timeout",
+            "docker",
+        ),
+        command=(
+            *_PYTEST, "-p", "headrace_for_aiokafka", "--docker-image=headrace:2.13_4.0.0", "--no-pull",
+            "tests/test_consumer.py", "tests/test_coordinator.py", "tests/test_producer.py", "tests/test_admin.py",
+            "tests/test_client.py", "tests/test_fetcher.py", "tests/test_sender.py", "tests/test_pep492.py",
+        ),
+        environment={"HEADRACE_BOOTSTRAP": "{bootstrap}", "PYTHONPATH": str(PLUGINS)},
+        settings={"num.partitions": 2},
+    ),
+    _CONFLUENT,
+    _CONFLUENT._replace(
+        name="confluent-kafka-python-consumer-protocol",
+        environment={"BROKERS": "{bootstrap}", "TEST_CONSUMER_GROUP_PROTOCOL": "consumer"},
+    ),
+    Suite(
+        name="kafkajs",
+        repository="https://github.com/tulios/kafkajs",
+        tag="v2.2.4",
+        copied=("src", "testHelpers", "index.js", "package.json", "yarn.lock", "jest.config.js", "types"),
+        requirements=(),
+        command=(
+            "npx", "jest", "--ci", "--forceExit", "--no-watchman", "--maxWorkers=1",
+            "src/consumer", "src/producer", "src/admin",
+        ),
+        environment={"KAFKA_VERSION": "2.4", "NODE_ENV": "test", "JEST_JUNIT_OUTPUT_FILE": "{junit}"},
+        settings={"kafka.port": 9092, "num.partitions": 1},
+    ),
+)  # fmt: skip
