@@ -14,7 +14,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from metastore.jobs import JobApi
 from metastore.log.records import MetadataRecord
+from metastore.pins import PinApi
+from metastore.retention import RetentionApi
 from metastore.values import (
     AgentRegistration,
     CommittedOffset,
@@ -186,7 +189,7 @@ class GroupApi(Protocol):
         """Stored positions of the asked partitions (all when None); those without one are left out."""
 
 
-class Metastore(CommitApi, ReadApi, ClusterApi, ControllerApi, GroupApi, Protocol):
+class Metastore(CommitApi, ReadApi, ClusterApi, ControllerApi, GroupApi, JobApi, PinApi, RetentionApi, Protocol):
     """The whole boundary."""
 
     async def close(self) -> None:

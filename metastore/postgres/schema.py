@@ -16,6 +16,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     DateTime,
+    Identity,
     Index,
     Integer,
     LargeBinary,
@@ -123,7 +124,9 @@ partitions = Table(
     _column("shard", SmallInteger()),
     _column("leader_epoch", Integer()),
     _column("log_start_offset", BigInteger(), default="0"),
+    _column("removed_bytes", BigInteger(), default="0"),
     UniqueConstraint("topic_id", "partition_index"),
+    postgresql_with={"fillfactor": 70},
 )
 configs = Table(
     "configs",
@@ -177,6 +180,7 @@ partition_heads = Table(
     _column("max_timestamp", BigInteger(), default="-1"),
     _column("open_extents", Integer(), default="0"),
     _column("open_max_timestamp", BigInteger(), default="-1"),
+    _column("appended_bytes", BigInteger(), default="0"),
     **_churning(0.05, 1000, fillfactor=30),
 )
 segment_files = Table(
@@ -187,6 +191,9 @@ segment_files = Table(
     _column("size", BigInteger()),
     _column("live_bytes", BigInteger()),
     _column("committed_at", TIMESTAMP),
+    _column("level", SmallInteger(), default="0"),
+    _column("dead_at", TIMESTAMP, null=True),
+    Index("segment_files_dead", "dead_at", postgresql_where=text("dead_at IS NOT NULL")),
 )
 extents = Table(
     "extents",
@@ -199,6 +206,7 @@ extents = Table(
     _column("length", BigInteger()),
     _column("leader_epoch", Integer()),
     _column("max_timestamp", BigInteger()),
+    Index("extents_file", "file_id"),
     postgresql_with={"autovacuum_vacuum_insert_scale_factor": 0.05, "autovacuum_analyze_scale_factor": 0.05},
 )
 time_blocks = Table(
@@ -280,4 +288,37 @@ group_offsets = Table(
     _column("committed_at", TIMESTAMP),
     Index("group_offsets_partition", "partition_key"),
     **_churning(0.05, 1000, fillfactor=50),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("job_id", BigInteger(), Identity(always=True), primary_key=True),
+    _column("kind", Text()),
+    _column("key", Text()),
+    _column("payload", LargeBinary()),
+    _column("priority", SmallInteger()),
+    _column("period_ms", BigInteger(), null=True),
+    _column("max_attempts", Integer(), null=True),
+    _column("state", SmallInteger()),
+    _column("due_at", TIMESTAMP),
+    _column("epoch", BigInteger(), default="0"),
+    _column("worker", Text(), null=True),
+    _column("attempts", Integer(), default="0"),
+    _column("progress", Text(), default="''"),
+    _column("last_error", Text(), null=True),
+    _column("created_at", TIMESTAMP),
+    _column("leased_at", TIMESTAMP, null=True),
+    _column("ended_at", TIMESTAMP, null=True),
+    Index("jobs_unfinished", "kind", "key", unique=True, postgresql_where=text("state IN (0, 1)")),
+    Index("jobs_finished", "ended_at", postgresql_where=text("state IN (2, 3)")),
+    **_churning(0, 1000, fillfactor=50),
+)
+read_pins = Table(
+    "read_pins",
+    metadata,
+    _column("pin_id", Uuid(), key=True),
+    _column("holder", Text()),
+    _column("pinned_at", TIMESTAMP),
+    _column("deadline", TIMESTAMP),
 )

@@ -1,0 +1,142 @@
+"""Jobs: units of background work, each leased to one worker at a time.
+
+Place: the active controller keeps periodic jobs there, planners add others, workers claim them
+(compactor/runner.py). Time is the database's, read after the job's row lock.
+Invariant: a job's epoch rises with each lease, and whatever its holder does for it is done under
+(job id, epoch): SQL that acts for a job calls assert_job first, under which nobody can claim the job.
+So a worker that lost its lease changes nothing any more. If a worker dies, its lease runs out and the
+next one claims the job.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class JobState(enum.IntEnum):
+    """Numbers are stored: never reuse one."""
+
+    WAITING = 0
+    LEASED = 1
+    DONE = 2
+    GIVEN_UP = 3
+
+
+class JobToken(NamedTuple):
+    """One lease of one job: what every fenced action takes."""
+
+    job_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """Work to be done once. `key` names it among the unfinished jobs of its kind."""
+
+    kind: str
+    key: str
+    payload: bytes = b""
+    priority: int = 0
+    """Higher first."""
+    delay_ms: int = 0
+    max_attempts: int = 10
+    """It is given up when the last of so many leases failed or ran out."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSchedule:
+    """Work to be done again and again: `period_ms` lie between its end and its next beginning."""
+
+    kind: str
+    period_ms: int
+    key: str = ""
+    payload: bytes = b""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job that was claimed."""
+
+    token: JobToken
+    kind: str
+    key: str
+    payload: bytes
+    attempts: int
+    """How often it was claimed since it was last done, this time included."""
+    progress: str
+    """What its last holder said; "" if there was none."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job as people see it. Times in milliseconds since the epoch, None for what has not been."""
+
+    job_id: int
+    kind: str
+    key: str
+    state: JobState
+    priority: int
+    period_ms: int | None
+    due_ms: int
+    """Waiting: not before. Leased: the lease's deadline."""
+    epoch: int
+    worker: str | None
+    attempts: int
+    progress: str
+    last_error: str | None
+    created_ms: int
+    leased_ms: int | None
+    ended_ms: int | None
+
+
+class JobCount(NamedTuple):
+    kind: str
+    state: JobState
+    jobs: int
+
+
+class JobApi(Protocol):
+    """FencedError, for each operation that takes a token: the job has another holder, or ended otherwise."""
+
+    async def schedule_jobs(self, controller_epoch: int, schedules: Sequence[JobSchedule]) -> None:
+        """Make sure that these periodic jobs are there. Idempotent; a changed period counts from now on.
+
+        FencedError unless `controller_epoch` is still the active controller's.
+        """
+
+    async def enqueue_jobs(self, jobs: Sequence[NewJob], *, by: JobToken | None = None) -> list[bool]:
+        """Add jobs; False for one whose key is taken by an unfinished job of its kind. `by` fences the planner."""
+
+    async def claim_job(self, worker: str, kinds: Sequence[str], lease_ms: int) -> Job | None:
+        """Lease the most urgent job that is due or whose lease ran out; None when there is none.
+
+        If the answer is lost, the lease runs out.
+        """
+
+    async def heartbeat_job(self, token: JobToken, lease_ms: int, progress: str) -> None:
+        """Renew the lease. `progress` is what people and the next holder read."""
+
+    async def finish_job(self, token: JobToken) -> None:
+        """Done: gone from the queue, or waiting for its next period. Idempotent."""
+
+    async def fail_job(self, token: JobToken, error: str, retry_after_ms: int | None) -> JobState:
+        """Back into the queue, not before `retry_after_ms`; given up when attempts ran out, or for None.
+
+        A periodic job is never given up: for None it waits for its period. Idempotent.
+        """
+
+    async def release_job(self, token: JobToken) -> None:
+        """Let another worker go on at once; this lease does not count as an attempt. Idempotent."""
+
+    async def list_jobs(self, limit: int) -> list[JobStatus]:
+        """Unfinished ones by id, then the newest of the finished, up to `limit` in all."""
+
+    async def count_jobs(self) -> list[JobCount]:
+        """How many jobs there are by kind and state; finished ones count until they are pruned."""
+
+    async def prune_jobs(self, limit: int) -> int:
+        """Forget up to `limit` jobs that ended over a day ago; how many."""

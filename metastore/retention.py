@@ -1,0 +1,95 @@
+"""Log starts, sizes and producers: what retention, DeleteRecords and the tools that look at logs need.
+
+Place: compactor/retention.py decides with `oldest_extents` and acts with `move_log_starts`; agents
+answer DeleteRecords, DescribeLogDirs and DescribeProducers from here.
+Invariant: a log start only moves forward, never past the high watermark, and readers hear of it in the
+feed. Extents below it go in chunks: what is left of them is invisible to every reader, and whoever
+comes next goes on. If the process dies in mid-call, all of that call happened or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from metastore.jobs import JobToken
+
+TO_HIGH_WATERMARK = -1
+
+
+class LogStartTarget(NamedTuple):
+    """`offset`: the wanted log start, or TO_HIGH_WATERMARK."""
+
+    partition_key: int
+    offset: int
+
+
+class LogStartAnswer(NamedTuple):
+    """A target beyond `high_watermark` changed nothing; nor did one below the log start."""
+
+    partition_key: int
+    known: bool
+    log_start_offset: int
+    """As it is now; this and the rest are -1 or 0 for a deleted partition."""
+    high_watermark: int
+    removed_extents: int
+    removed_bytes: int
+    has_more: bool
+    """Extents below the log start are left: ask again."""
+
+
+class OldestQuery(NamedTuple):
+    """The first extents of a partition, up to `max_extents` of them."""
+
+    partition_key: int
+    max_extents: int
+
+
+class OldExtent(NamedTuple):
+    last_offset: int
+    length: int
+    newest_ms: int
+    """The highest timestamp of its records; when its file was committed, for records without one."""
+
+
+class OldestExtents(NamedTuple):
+    """A partition from its log start on."""
+
+    partition_key: int
+    known: bool
+    log_start_offset: int
+    high_watermark: int
+    size_bytes: int
+    has_leftovers: bool
+    """Extents below the log start are still to be removed; `size_bytes` counts them."""
+    extents: list[OldExtent]
+
+
+class ProducerStatus(NamedTuple):
+    """What the log knows of an idempotent producer."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+
+
+class RetentionApi(Protocol):
+    """What moves log starts, and what looks at logs from outside."""
+
+    async def move_log_starts(
+        self, targets: Sequence[LogStartTarget], *, max_extents: int, by: JobToken | None = None
+    ) -> list[LogStartAnswer]:
+        """Move log starts and remove up to `max_extents` extents below them; one answer per target, in order.
+
+        Each partition stands once. Idempotent. `by`: FencedError unless that lease still holds.
+        """
+
+    async def oldest_extents(self, queries: Sequence[OldestQuery]) -> tuple[int, list[OldestExtents]]:
+        """(the database's clock in ms, one answer per query in order); O(result)."""
+
+    async def partition_sizes(self, partition_keys: Sequence[int]) -> list[int]:
+        """Bytes of each partition's stored batches, in order; -1 for a deleted one. One probe each."""
+
+    async def describe_producers(self, partition_keys: Sequence[int]) -> list[list[ProducerStatus]]:
+        """The producers that each partition remembers, in order of their ids."""
