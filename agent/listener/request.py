@@ -85,8 +85,9 @@ class Promise:
         """The response stands. Again: nothing happens."""
         if not self.is_answered:
             self.is_answered = True
-            if self._on_answered is not None:
-                self._on_answered()
+            call, self._on_answered = self._on_answered, None  # the two hold each other: a cycle for the collector
+            if call is not None:
+                call()
 
     def __await__(self) -> Generator[Any, None, Response]:
         if not self.is_answered:

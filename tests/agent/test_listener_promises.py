@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
+import weakref
 
 import pytest
 
@@ -70,6 +72,25 @@ async def test_promises_and_tasks_are_answered_in_the_order_of_their_requests() 
         words[0].answer()
         assert (await first)[0] == 0
         assert [(await client.reply())[0] for _ in range(3)] == [1, 2, 3]
+        await client.close()
+
+
+async def test_what_was_answered_is_gone_without_the_garbage_collector() -> None:
+    """Thousands of requests a second would keep it busy."""
+    promising = Promising()
+    async with listening(promising.handle) as server:
+        client = await server.connect()
+        await client.send(frame(0, b""))
+        word = (await _given(promising, 1)).pop()
+        gone = weakref.ref(word)
+        gc.disable()
+        try:
+            word.answer()
+            del word
+            await client.reply()
+            assert gone() is None
+        finally:
+            gc.enable()
         await client.close()
 
 
