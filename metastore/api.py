@@ -14,13 +14,15 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from metastore.groups import GroupApi
 from metastore.jobs import JobApi
+from metastore.leader_epochs import LeaderEpochApi
 from metastore.log.records import MetadataRecord
+from metastore.partitions import PartitionApi
 from metastore.pins import PinApi
 from metastore.retention import RetentionApi
 from metastore.values import (
     AgentRegistration,
-    CommittedOffset,
     ControllerLease,
     ExtentQuery,
     FeedPage,
@@ -35,6 +37,7 @@ from metastore.values import (
     SnapshotState,
     StoredSnapshot,
 )
+from metastore.zone_secret import ZoneSecretApi
 
 
 class CommitApi(Protocol):
@@ -87,8 +90,8 @@ class ClusterApi(Protocol):
     ) -> bool:
         """Append records that have no operation of their own, judged against the image at `expected_head`.
 
-        For access control, SCRAM credentials, delegation tokens, quotas, failed replicas, feature levels
-        and partition changes, and the removals of these. False, and nothing happened, when the log's head
+        For configs, access control, SCRAM credentials, delegation tokens, quotas, failed replicas, feature
+        levels and partition changes, and the removals of these. False, and nothing happened, when the log's head
         is another. InvalidError for another type, and for one that the active metadata.format lacks.
         `controller_epoch`: FencedError unless it is still the active controller's.
         """
@@ -165,31 +168,20 @@ class ControllerApi(Protocol):
         """Drop up to `limit` records below the oldest kept snapshot; how many. Nothing while there is one snapshot."""
 
 
-class GroupApi(Protocol):
-    """Consumer groups' durable part. `coordinator_epoch` fences an old coordinator's writes."""
-
-    async def claim_group(self, group_id: str, node_id: int, broker_epoch: int) -> tuple[int, bytes]:
-        """Become the group's coordinator: (a higher coordinator epoch, the state that was saved last or b"").
-
-        FencedError unless the agent is registered under this epoch and unfenced.
-        """
-
-    async def save_group(self, group_id: str, coordinator_epoch: int, state: bytes) -> None:
-        """Replace the saved state. FencedError when somebody claimed the group since."""
-
-    async def commit_offsets(
-        self, group_id: str, coordinator_epoch: int | None, offsets: Sequence[CommittedOffset]
-    ) -> list[bool]:
-        """Store positions, all in one transaction; False for a partition that is gone.
-
-        `coordinator_epoch` None: a commit without a generation (a consumer that assigns itself).
-        """
-
-    async def fetch_offsets(self, group_id: str, partition_keys: Sequence[int] | None) -> list[CommittedOffset]:
-        """Stored positions of the asked partitions (all when None); those without one are left out."""
-
-
-class Metastore(CommitApi, ReadApi, ClusterApi, ControllerApi, GroupApi, JobApi, PinApi, RetentionApi, Protocol):
+class Metastore(
+    CommitApi,
+    ReadApi,
+    ClusterApi,
+    ControllerApi,
+    GroupApi,
+    JobApi,
+    PinApi,
+    RetentionApi,
+    PartitionApi,
+    LeaderEpochApi,
+    ZoneSecretApi,
+    Protocol,
+):
     """The whole boundary."""
 
     async def close(self) -> None:

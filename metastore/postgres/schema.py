@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     Boolean,
     CheckConstraint,
@@ -22,6 +23,7 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
+    Sequence,
     SmallInteger,
     Table,
     Text,
@@ -68,6 +70,7 @@ cluster = Table(
     _column("cluster_id", Text()),
     _column("incarnation_id", Uuid()),
     _column("commit_shards", SmallInteger()),
+    _column("zone_secret", LargeBinary(), default="uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())"),
     CheckConstraint("commit_shards > 0"),
 )
 controller = Table(
@@ -268,13 +271,22 @@ deleted_partitions = Table(
     _column("deleted_at", TIMESTAMP),
 )
 
+group_coordinator_epochs = Sequence("group_coordinator_epochs", metadata=metadata)
 consumer_groups = Table(
     "consumer_groups",
     metadata,
     _column("group_id", Text(), key=True),
     _column("coordinator_epoch", BigInteger()),
     _column("node_id", Integer()),
-    _column("state", LargeBinary()),
+    _column("saved", LargeBinary()),
+    _column("broker_epoch", BigInteger(), default="-1"),
+    _column("kind", Text(), default="'classic'"),
+    _column("state", Text(), default="'Empty'"),
+    _column("protocol_type", Text(), default="''"),
+    _column("subscribed", ARRAY(Text()), null=True),
+    _column("empty_since", TIMESTAMP, null=True),
+    _column("expiry_slot", Integer(), default="0"),
+    Index("consumer_groups_expiry", "expiry_slot"),
     postgresql_with={"fillfactor": 50},
 )
 group_offsets = Table(
@@ -286,7 +298,9 @@ group_offsets = Table(
     _column("leader_epoch", Integer()),
     _column("metadata", Text()),
     _column("committed_at", TIMESTAMP),
+    _column("expiry_slot", Integer(), default="0"),
     Index("group_offsets_partition", "partition_key"),
+    Index("group_offsets_expiry", "expiry_slot"),
     **_churning(0.05, 1000, fillfactor=50),
 )
 

@@ -16,13 +16,18 @@ from metastore.log.image import MetadataImage
 from metastore.log.records import MetadataRecord
 from metastore.log.replay import ImageBuilder
 from metastore.log.snapshot import load_snapshot
-from metastore.postgres import cluster, commit, controller, extents, feed, groups, producer_ids
+from metastore.postgres import cluster, commit, controller, extents, feed, producer_ids
+from metastore.postgres.groups import PostgresGroups
+from metastore.postgres.leader_epochs import PostgresLeaderEpochs
+from metastore.postgres.jobs import PostgresJobs
 from metastore.postgres.migrate import MIGRATIONS, sql_files
+from metastore.postgres.pins import PostgresPins
+from metastore.postgres.partitions import PostgresPartitions
 from metastore.postgres.pool import open_pool
 from metastore.postgres.statement import Pool, Statement
+from metastore.postgres.zone_secret import PostgresZoneSecret
 from metastore.values import (
     AgentRegistration,
-    CommittedOffset,
     ControllerLease,
     ExtentQuery,
     FeedPage,
@@ -42,7 +47,7 @@ from storage.errors import InvalidError
 _DESCRIBE_CLUSTER = Statement("describe_cluster", writes=False)
 
 
-class PostgresMetastore:
+class PostgresMetastore(PostgresGroups, PostgresPartitions, PostgresLeaderEpochs, PostgresZoneSecret):
     """Implements metastore.api.Metastore; make it with `open`."""
 
     def __init__(
@@ -194,22 +199,6 @@ class PostgresMetastore:
 
     async def truncate_metadata(self, controller_epoch: int, limit: int) -> int:
         return await controller.truncate_metadata(self.pool, controller_epoch, limit)
-
-    # -- consumer groups
-
-    async def claim_group(self, group_id: str, node_id: int, broker_epoch: int) -> tuple[int, bytes]:
-        return await groups.claim_group(self.pool, group_id, node_id, broker_epoch)
-
-    async def save_group(self, group_id: str, coordinator_epoch: int, state: bytes) -> None:
-        await groups.save_group(self.pool, group_id, coordinator_epoch, state)
-
-    async def commit_offsets(
-        self, group_id: str, coordinator_epoch: int | None, offsets: Sequence[CommittedOffset]
-    ) -> list[bool]:
-        return await groups.commit_offsets(self.pool, group_id, coordinator_epoch, offsets)
-
-    async def fetch_offsets(self, group_id: str, partition_keys: Sequence[int] | None) -> list[CommittedOffset]:
-        return await groups.fetch_offsets(self.pool, group_id, partition_keys)
 
 
 async def _describe_cluster(pool: Pool) -> tuple[str, uuid.UUID, int]:
