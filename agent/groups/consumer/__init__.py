@@ -1,0 +1,1 @@
+"""Consumer groups of the next generation (KIP-848): the coordinator assigns, members follow."""

@@ -1,0 +1,54 @@
+"""The assignor `uniform`: the same number of partitions for everybody, and as few moves as that allows.
+
+Place: one of the choices of target.py, and the default.
+Invariant: with equal subscriptions, members differ by one partition at most, and a member loses only
+what it has beyond its share. With different subscriptions, levelling.py brings members as close
+together as their subscriptions allow.
+If the process dies here nothing is lost: no state.
+Source: KIP-848, Kafka's UniformAssignor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from agent.groups.consumer.assignors.assignor import Partitions, Subscriber, partitions_of
+from agent.groups.consumer.assignors.levelling import level
+
+
+def assign_uniformly(members: Sequence[Subscriber], topics: Mapping[int, int]) -> dict[str, Partitions]:
+    """An Assignor."""
+    if all(member.topics == members[0].topics for member in members):
+        wanted = members[0].topics if members else frozenset()
+        return _share(members, {number: count for number, count in topics.items() if number in wanted})
+    return level(members, topics)
+
+
+def _share(members: Sequence[Subscriber], topics: Mapping[int, int]) -> dict[str, Partitions]:
+    """Everybody subscribes to all of `topics`."""
+    if not members:
+        return {}
+    partitions = partitions_of(topics)
+    valid = frozenset(partitions)
+    share, larger_shares = divmod(len(partitions), len(members))
+    kept: dict[str, list[int]] = {}
+    taken: set[int] = set()
+    # Who has more keeps the larger share, so that nothing moves for the remainder's sake.
+    for member in sorted(members, key=lambda m: (-len(m.had & valid), m.member_id)):
+        had = sorted(member.had & valid - taken)
+        quota = share + (larger_shares > 0 and len(had) > share)
+        larger_shares -= quota > share
+        kept[member.member_id] = had[:quota]
+        taken.update(had[:quota])
+    free = iter([key for key in partitions if key not in taken])
+    given: dict[str, Partitions] = {}
+    for member in members:
+        own = kept[member.member_id]
+        quota = share
+        if len(own) > share:
+            quota = len(own)
+        elif larger_shares > 0:
+            larger_shares -= 1
+            quota = share + 1
+        given[member.member_id] = frozenset([*own, *(next(free) for _ in range(quota - len(own)))])
+    return given
