@@ -101,7 +101,7 @@ class ImageBuilder:
     def finish(self) -> MetadataImage:
         """The image at the builder's offset; what did not change is shared with the one before."""
         for topic_id, epochs in self._epochs.items():
-            self._writable_topics()[topic_id] = replace(self._topics[topic_id], leader_epochs=tuple(epochs))
+            self._writable_topics()[topic_id] = _with_epochs(self._topics[topic_id], epochs)
         for topic_id, assignments in self._assignments.items():
             changed = replace(self._topics[topic_id], assignments=MappingProxyType(assignments))
             self._writable_topics()[topic_id] = changed
@@ -292,6 +292,16 @@ class ImageBuilder:
 
     def _contradiction(self, event: str) -> CorruptError:
         return CorruptError(f"{event} offset={self.offset}")
+
+
+def _with_epochs(topic: TopicImage, epochs: list[int]) -> TopicImage:
+    """Partitions that came after the topic's own record count, too, where that stated a count."""
+    count = topic.undeleted_partition_count
+    return replace(
+        topic,
+        leader_epochs=tuple(epochs),
+        undeleted_partition_count=count if count < 0 else max(count, len(epochs)),
+    )
 
 
 def _set_value(resources: dict[Any, Mapping[str, Any]], resource: Any, name: str, value: Any) -> None:

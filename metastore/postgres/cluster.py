@@ -55,6 +55,7 @@ NO_CHANGE = -2
 """Leader of a PartitionChangeRecord that says nothing about it."""
 _APPENDABLE = (
     PartitionChangeRecord,
+    ConfigRecord,
     FeatureLevelRecord,
     RemoveFeatureLevelRecord,
     FailedReplicasRecord,
@@ -109,6 +110,7 @@ async def append_records(
     changes = [record for record in records if isinstance(record, PartitionChangeRecord)]
     features = [record for record in records if isinstance(record, FeatureLevelRecord | RemoveFeatureLevelRecord)]
     levels = [record if isinstance(record, FeatureLevelRecord) else None for record in features]
+    configs = [record for record in records if isinstance(record, ConfigRecord)]
     (appended,) = await _APPEND_RECORDS.row(
         pool,
         controller_epoch=controller_epoch,
@@ -120,6 +122,10 @@ async def append_records(
         feature_names=[feature.name for feature in features],
         feature_mins=[level and level.min_feature_level for level in levels],
         feature_maxs=[level and level.max_feature_level for level in levels],
+        config_types=[config.resource_type for config in configs],
+        config_resources=[config.resource_name for config in configs],
+        config_names=[config.name for config in configs],
+        config_values=[config.value for config in configs],
     )
     if appended is None:
         raise FencedError(f"controller epoch is stale: controller_epoch={controller_epoch}")

@@ -11,6 +11,7 @@ import pytest
 
 from metastore.log.image import AgentImage, MetadataImage, TopicImage
 from metastore.log.records import (
+    ConfigRecord,
     ControlledShutdownRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
@@ -21,6 +22,7 @@ from metastore.log.records import (
 )
 from metastore.log.replay import apply
 from metastore.log.snapshot import encode_snapshot
+from metastore.partitions import PartitionGrowth
 from metastore.postgres.store import PostgresMetastore
 from metastore.values import SUPPORTED_FEATURES, FeatureRange, RegisteredAgent, StoredSnapshot
 from storage.errors import FencedError
@@ -81,7 +83,8 @@ def _shown_agent(agent: AgentImage) -> tuple[Any, ...]:
 
 async def _step(store: PostgresMetastore, image: MetadataImage, rng: random.Random, number: int) -> None:
     agents = [(agent.node_id, agent.broker_epoch) for agent in image.agents.values()]
-    match rng.choice(("create", "create", "delete", "register", "beat", "beat", "leave", "level", "unregister")):
+    steps = "create create delete grow configure register beat beat leave level unregister"
+    match rng.choice(steps.split()):
         case "create":
             topics = [new_topic(f"t{number}-{i}", rng.randint(1, 9), a=str(i)) for i in range(rng.randint(1, 3))]
             await create(store, *topics)
@@ -89,6 +92,19 @@ async def _step(store: PostgresMetastore, image: MetadataImage, rng: random.Rand
             await delete(
                 store, *rng.sample(sorted(image.topics_by_id), rng.randint(1, min(2, len(image.topics_by_id))))
             )
+        case "grow" if image.topics_by_id:
+            topic = rng.choice(list(image.topics_by_id.values()))
+            count = len(topic.leader_epochs)
+            growth = PartitionGrowth(topic.topic_id, count, count + rng.randint(1, 3))
+            assert await store.create_partitions(image.offset, [growth])
+        case "configure":
+            resource = rng.choice([(2, name) for name in image.topics_by_name] + [(4, ""), (32, "group")])
+            values = [(name, rng.choice(("1", "2", None))) for name in rng.sample("abc", rng.randint(1, 3))]
+            configs = [
+                ConfigRecord(resource_type=resource[0], resource_name=resource[1], name=name, value=value)
+                for name, value in values
+            ]
+            assert await store.append_records(image.offset, configs)
         case "register":
             features = {"f": FeatureRange(1, 3), **SUPPORTED_FEATURES}
             await store.register_agent(replace(new_agent(rack=rng.choice((None, "a"))), features=features))
@@ -124,7 +140,7 @@ async def test_tables_and_image_agree_after_every_step(
     rng = random.Random(seed)
     followed = MetadataImage()
     async with session(metastore_url) as raw:
-        for number in range(40):
+        for number in range(60):
             await _step(metastore, followed, rng, number)
             followed = apply(followed, await metastore.read_metadata(followed.offset))
             assert followed.offset == await metastore.metadata_head()

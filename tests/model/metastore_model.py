@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from metastore.keys import commit_shard, partition_key, split_partition_key
+from metastore.leader_epochs import EpochEnd, EpochQuery
 from metastore.values import (
     BatchAnswer,
     BatchOutcome,
@@ -285,6 +286,25 @@ class ModelMetastore:
             if extent.max_timestamp >= wanted:
                 return OffsetAnswer(True, extent.base_offset, extent.leader_epoch, extent)
         return OffsetAnswer(True, -1, -1, None)
+
+    async def find_epoch_ends(self, queries: Sequence[EpochQuery]) -> list[EpochEnd]:
+        """See metastore.leader_epochs.LeaderEpochApi."""
+        return [self._epoch_end(query) for query in queries]
+
+    def _epoch_end(self, query: EpochQuery) -> EpochEnd:
+        partition = self.partitions.get(query.partition_key)
+        if partition is None:
+            return EpochEnd(False, -1, -1)
+        if query.leader_epoch > partition.leader_epoch:
+            return EpochEnd(True, -1, -1)
+        if query.leader_epoch == partition.leader_epoch:
+            return EpochEnd(True, query.leader_epoch, partition.high_watermark)
+        epoch, end = query.leader_epoch, partition.log_start_offset
+        for extent in partition.extents:
+            if extent.leader_epoch <= query.leader_epoch:
+                epoch, end = extent.leader_epoch, extent.last_offset + 1
+        later = [extent for extent in partition.extents if extent.leader_epoch > query.leader_epoch]
+        return EpochEnd(True, epoch, end if later else partition.high_watermark)
 
     async def poll_feed(self, positions: Mapping[int, int]) -> FeedPage:
         """See metastore.api.ReadApi."""

@@ -1,7 +1,8 @@
 -- Append records that no other function writes, unless the log has moved on: then false, and nothing
--- happened. NULL for a stale controller epoch. Feature levels are projected, the rest lives in the log alone.
+-- happened. NULL for a stale controller epoch. Feature levels and configs are projected, the rest lives in the
+-- log alone. No config is named twice.
 -- Locks: controller (shared, if an epoch is given), metadata_head. Idempotent: a repeated call finds the
--- head moved and does nothing. Cost: one row per record, one index probe per changed partition.
+-- head moved and does nothing. Cost: one row per record, one index probe per changed partition and per config.
 CREATE OR REPLACE FUNCTION append_records(
     p_controller_epoch  bigint,
     p_expected_head     bigint,
@@ -11,7 +12,11 @@ CREATE OR REPLACE FUNCTION append_records(
     p_indexes           int[],
     p_feature_names     text[],      -- one element per feature in each of these three
     p_feature_mins      smallint[],
-    p_feature_maxs      smallint[]   -- NULL: no longer used
+    p_feature_maxs      smallint[],  -- NULL: no longer used
+    p_config_types      smallint[],  -- one element per config in each of these four
+    p_config_resources  text[],
+    p_config_names      text[],
+    p_config_values     text[]       -- NULL: taken away
 ) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -37,6 +42,15 @@ BEGIN
     SELECT f.name, f.min_level, f.max_level
       FROM unnest(p_feature_names, p_feature_mins, p_feature_maxs) AS f (name, min_level, max_level)
      WHERE f.max_level IS NOT NULL;
+
+    DELETE FROM configs c
+     USING unnest(p_config_types, p_config_resources, p_config_names) AS gone (resource_type, resource_name, name)
+     WHERE (c.resource_type, c.resource_name, c.name) = (gone.resource_type, gone.resource_name, gone.name);
+    INSERT INTO configs (resource_type, resource_name, name, value)
+    SELECT n.resource_type, n.resource_name, n.name, n.value
+      FROM unnest(p_config_types, p_config_resources, p_config_names, p_config_values)
+           AS n (resource_type, resource_name, name, value)
+     WHERE n.value IS NOT NULL;
     RETURN true;
 END $$;
 

@@ -1,0 +1,41 @@
+-- Append new partitions' records to topics and write their projection, unless the log has moved on: then
+-- false, and nothing happened.
+-- Locks: metadata_head, then the topics' commit shards: a commit compares the count that its batches
+-- were partitioned by, and must not see half of this.
+-- Idempotent: a repeated call finds the head moved and does nothing.
+-- Cost: three rows per partition.
+CREATE OR REPLACE FUNCTION create_partitions(
+    p_expected_head  bigint,
+    p_records        bytea[],
+    p_topic_ids      uuid[],       -- one element per topic in each of these three
+    p_first_indexes  int[],
+    p_counts         int[]
+) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF lock_metadata_head() <> p_expected_head THEN
+        RETURN false;
+    END IF;
+    IF EXISTS (SELECT FROM unnest(p_topic_ids, p_first_indexes) AS g (topic_id, first_index)
+                WHERE g.first_index <> (SELECT count(*) FROM partitions p WHERE p.topic_id = g.topic_id)) THEN
+        RAISE EXCEPTION 'partitions out of turn: topic_ids=% first_indexes=%', p_topic_ids, p_first_indexes;
+    END IF;
+    PERFORM append_metadata(p_expected_head, p_records);
+    PERFORM lock_shards(array_agg(DISTINCT shard)) FROM partitions WHERE topic_id = ANY (p_topic_ids);
+
+    INSERT INTO partitions (partition_key, topic_id, partition_index, shard, leader_epoch)
+    SELECT t.topic_number << 24 | i, t.topic_id, i, commit_shard(t.topic_number << 24 | i, c.commit_shards), 0
+      FROM cluster c,
+           unnest(p_topic_ids, p_first_indexes, p_counts) AS g (topic_id, first_index, count)
+           JOIN topics t USING (topic_id),
+           generate_series(g.first_index, g.count - 1) AS i;
+    INSERT INTO partition_heads (partition_key, high_watermark)
+    SELECT t.topic_number << 24 | i, 0
+      FROM unnest(p_topic_ids, p_first_indexes, p_counts) AS g (topic_id, first_index, count)
+           JOIN topics t USING (topic_id),
+           generate_series(g.first_index, g.count - 1) AS i;
+    UPDATE topics t SET undeleted_partition_count = g.count
+      FROM unnest(p_topic_ids, p_counts) AS g (topic_id, count)
+     WHERE t.topic_id = g.topic_id;
+    RETURN true;
+END $$;

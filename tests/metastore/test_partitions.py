@@ -1,0 +1,82 @@
+"""Topics grow: new partitions appear whole, to readers of the log and to commits, and never out of turn."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from metastore.partitions import PartitionGrowth
+from metastore.postgres.store import PostgresMetastore
+from metastore.values import BatchOutcome, OffsetKind, OffsetQuery
+from storage.errors import HeadraceError, InvalidError
+from tests.metastore.commit_scenes import batch, open_scene
+from tests.metastore.sessions import create, new_topic, rows, session, waiting
+
+
+async def test_new_partitions_take_data_and_keep_the_old_ones(metastore: PostgresMetastore) -> None:
+    scene = await open_scene(metastore, partitions=2)
+    await scene.outcomes(batch(scene.keys[1]))
+    image = await metastore.load_image()
+    growth = PartitionGrowth(scene.topic.topic_id, 2, 5)
+    assert not await metastore.create_partitions(image.offset - 1, [growth])
+    assert await metastore.create_partitions(image.offset, [growth])
+    assert not await metastore.create_partitions(image.offset, [growth]), "a repeated call finds the head moved"
+
+    grown = (await metastore.load_image()).topics_by_id[scene.topic.topic_id]
+    assert grown.leader_epochs == (0,) * 5
+    assert (grown.initial_partition_count, grown.undeleted_partition_count) == (2, 5)
+    new_key = grown.key(4)
+    assert new_key is not None
+    assert await scene.outcomes(batch(new_key), batch(scene.keys[1])) == [
+        (BatchOutcome.APPENDED, 0),
+        (BatchOutcome.APPENDED, 5),
+    ]
+    (latest,) = await metastore.list_offsets([OffsetQuery(new_key, OffsetKind.LATEST)])
+    assert (latest.known, latest.offset) == (True, 5)
+
+
+async def test_a_commit_that_names_the_count_is_judged_by_the_new_one(metastore: PostgresMetastore) -> None:
+    scene = await open_scene(metastore, partitions=1)
+    assert await metastore.create_partitions(
+        await metastore.metadata_head(), [PartitionGrowth(scene.topic.topic_id, 1, 2)]
+    )
+    old, new = batch(scene.keys[0], partition_count=1), batch(scene.keys[0], partition_count=2)
+    assert [outcome for outcome, _ in await scene.outcomes(old, new)] == [
+        BatchOutcome.PARTITION_COUNT_MISMATCH,
+        BatchOutcome.APPENDED,
+    ]
+
+
+async def test_growth_waits_for_a_commit_in_progress(metastore: PostgresMetastore, metastore_url: str) -> None:
+    scene = await open_scene(metastore, partitions=1)
+    growth = PartitionGrowth(scene.topic.topic_id, 1, 3)
+    head = await metastore.metadata_head()
+    async with session(metastore_url) as committing, session(metastore_url) as watching:
+        async with committing.transaction():
+            await committing.execute("SELECT lock_shards(%s::smallint[])", ([scene.shard(0)],))
+            growing = asyncio.create_task(metastore.create_partitions(head, [growth]))
+            await waiting(watching, 1)
+            assert len(await rows(watching, "SELECT FROM partitions")) == 1
+        assert await growing
+        assert len(await rows(watching, "SELECT FROM partitions")) == 3
+
+
+@pytest.mark.parametrize(("first", "count"), [(1, 4), (3, 4), (2, 2), (2, 1), (2, (1 << 24) + 1)])
+async def test_partitions_out_of_turn_are_refused_whole(metastore: PostgresMetastore, first: int, count: int) -> None:
+    topic = new_topic("t", 2)
+    image = await create(metastore, topic)
+    with pytest.raises(HeadraceError) as refused:
+        await metastore.create_partitions(image.offset, [PartitionGrowth(topic.topic_id, first, count)])
+    assert isinstance(refused.value, InvalidError)
+    assert await metastore.load_image() == image
+
+
+async def test_several_topics_grow_in_one_call(metastore: PostgresMetastore) -> None:
+    first, second = new_topic("a", 1), new_topic("b", 3)
+    image = await create(metastore, first, second)
+    growths = [PartitionGrowth(first.topic_id, 1, 2), PartitionGrowth(second.topic_id, 3, 4)]
+    assert await metastore.create_partitions(image.offset, growths)
+    image = await metastore.load_image()
+    assert [len(image.topics_by_name[name].leader_epochs) for name in "ab"] == [2, 4]
+    assert await metastore.create_topics(image.offset, [new_topic("c")]), "the log goes on without a gap"
