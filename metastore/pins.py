@@ -16,10 +16,10 @@ class PinApi(Protocol):
     """Take the pin first, plan afterwards."""
 
     async def pin_reads(self, pin_id: uuid.UUID, holder: str, lease_ms: int) -> None:
-        """Take the pin, or renew it; what it protects counts from when it was taken.
+        """Take the pin. Idempotent: while it lives, taking it again renews it."""
 
-        FencedError for one that ran out: files that it protected may be gone, plan again under a new id.
-        """
+    async def renew_pin(self, pin_id: uuid.UUID, lease_ms: int) -> None:
+        """FencedError for a pin that ran out: files that it protected may be gone. Plan again under a new one."""
 
     async def unpin_reads(self, pin_id: uuid.UUID) -> None:
         """Give it back. Idempotent."""

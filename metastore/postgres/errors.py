@@ -15,10 +15,20 @@ from contextlib import contextmanager
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
-from storage.errors import AlreadyExistsError, HeadraceError, InvalidError, OutcomeUnknownError, UnavailableError
+from storage.errors import (
+    AlreadyExistsError,
+    FencedError,
+    HeadraceError,
+    InvalidError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 
 _INVALID_CLASSES = frozenset({"0A", "21", "22", "23", "42", "54", "P0"})
 """Not supported, cardinality, data, constraint, syntax or access rule, size limit, raised by a function."""
+
+_JOB_IS_LOST = "HR001"
+"""Raised by assert_job: another worker holds the lease."""
 
 _NOT_MIGRATED = frozenset({"42P01", "42703", "42883"})
 """Undefined table, column, function."""
@@ -42,6 +52,8 @@ def translate(error: psycopg.Error, operation: str, *, writes: bool) -> Headrace
         return UnavailableError(message)
     if isinstance(error, psycopg.errors.UniqueViolation):
         return AlreadyExistsError(message)
+    if error.sqlstate == _JOB_IS_LOST:
+        return FencedError(message)
     if _rolled_back(error):
         invalid = error.sqlstate is not None and error.sqlstate[:2] in _INVALID_CLASSES
         return InvalidError(message) if invalid else UnavailableError(message)

@@ -18,11 +18,11 @@ from metastore.log.replay import ImageBuilder
 from metastore.log.snapshot import load_snapshot
 from metastore.postgres import cluster, commit, controller, extents, feed, producer_ids
 from metastore.postgres.groups import PostgresGroups
-from metastore.postgres.leader_epochs import PostgresLeaderEpochs
 from metastore.postgres.jobs import PostgresJobs
+from metastore.postgres.leader_epochs import PostgresLeaderEpochs
 from metastore.postgres.migrate import MIGRATIONS, sql_files
-from metastore.postgres.pins import PostgresPins
 from metastore.postgres.partitions import PostgresPartitions
+from metastore.postgres.pins import PostgresPins
 from metastore.postgres.pool import open_pool
 from metastore.postgres.statement import Pool, Statement
 from metastore.postgres.zone_secret import PostgresZoneSecret
@@ -47,7 +47,9 @@ from storage.errors import InvalidError
 _DESCRIBE_CLUSTER = Statement("describe_cluster", writes=False)
 
 
-class PostgresMetastore(PostgresGroups, PostgresPartitions, PostgresLeaderEpochs, PostgresZoneSecret):
+class PostgresMetastore(
+    PostgresGroups, PostgresPartitions, PostgresLeaderEpochs, PostgresZoneSecret, PostgresJobs, PostgresPins
+):
     """Implements metastore.api.Metastore; make it with `open`."""
 
     def __init__(

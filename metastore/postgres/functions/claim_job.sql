@@ -1,0 +1,36 @@
+-- Lease the most urgent job of p_kinds that is due, or whose lease ran out; no row when there is none.
+-- A lease that ran out on the last attempt ends its job: work that kills whoever does it is not tried for ever.
+-- Locks: the rows that it changes, skipping those that somebody holds. Idempotent: no; a lost answer
+-- costs one lease. Cost: reads the unfinished jobs, through jobs_unfinished.
+CREATE OR REPLACE FUNCTION claim_job(p_worker text, p_kinds text[], p_lease interval)
+RETURNS TABLE (job_id bigint, epoch bigint, kind text, key text, payload bytea, attempts int, progress text)
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_job  jobs;
+    v_now  timestamptz;
+BEGIN
+    LOOP
+        SELECT * INTO v_job
+          FROM jobs j
+         WHERE j.state IN (0, 1) AND j.kind = ANY (p_kinds) AND j.due_at <= wall_time()
+         ORDER BY j.priority DESC, j.due_at, j.job_id
+         LIMIT 1 FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            RETURN;
+        END IF;
+        v_now := wall_time();
+        EXIT WHEN v_job.attempts < v_job.max_attempts OR v_job.max_attempts IS NULL;
+        UPDATE jobs j
+           SET state = 3, ended_at = v_now, last_error = coalesce(last_error, 'its leases ran out')
+         WHERE j.job_id = v_job.job_id;
+    END LOOP;
+    RETURN QUERY
+        UPDATE jobs j
+           SET state = 1, epoch = j.epoch + 1, worker = p_worker, attempts = j.attempts + 1,
+               leased_at = v_now, due_at = v_now + p_lease
+         WHERE j.job_id = v_job.job_id
+        RETURNING j.job_id, j.epoch, j.kind, j.key, j.payload, j.attempts, j.progress;
+END $$;

@@ -1,0 +1,14 @@
+-- Forget up to p_limit jobs that ended over a day ago; how many.
+-- Locks: those rows. Idempotent: repeating goes on. Cost: O(pruned), through jobs_finished.
+CREATE OR REPLACE FUNCTION prune_jobs(p_limit int) RETURNS int
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_pruned int;
+BEGIN
+    DELETE FROM jobs
+     WHERE job_id IN (SELECT job_id FROM jobs
+                       WHERE state IN (2, 3) AND ended_at < wall_time() - interval '1 day'
+                       ORDER BY ended_at LIMIT p_limit FOR UPDATE SKIP LOCKED);
+    GET DIAGNOSTICS v_pruned = ROW_COUNT;
+    RETURN v_pruned;
+END $$;

@@ -1,0 +1,92 @@
+"""Jobs in Postgres: enqueue, lease, renew, end.
+
+Place: under the controller's schedules, planners and the workers' runner; implements metastore.jobs.JobApi.
+Invariant: each operation is one statement that judges the lease under the job's row lock.
+If the process dies in mid-call, Postgres finishes it or rolls it back; a lease that nobody renews runs out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metastore.jobs import Job, JobCount, JobSchedule, JobState, JobStatus, JobToken, NewJob
+from metastore.postgres.statement import Pool, Statement
+from storage.errors import FencedError
+
+_SCHEDULE_JOBS = Statement("schedule_jobs", writes=True)
+_ENQUEUE_JOBS = Statement("enqueue_jobs", writes=True)
+_CLAIM_JOB = Statement("claim_job", writes=True)
+_HEARTBEAT_JOB = Statement("heartbeat_job", writes=True)
+_FINISH_JOB = Statement("finish_job", writes=True)
+_FAIL_JOB = Statement("fail_job", writes=True)
+_RELEASE_JOB = Statement("release_job", writes=True)
+_LIST_JOBS = Statement("list_jobs", writes=False)
+_COUNT_JOBS = Statement("count_jobs", writes=False)
+_PRUNE_JOBS = Statement("prune_jobs", writes=True)
+
+
+class PostgresJobs:
+    """Implements metastore.jobs.JobApi."""
+
+    pool: Pool
+
+    async def schedule_jobs(self, controller_epoch: int, schedules: Sequence[JobSchedule]) -> None:
+        (is_controller,) = await _SCHEDULE_JOBS.row(
+            self.pool,
+            controller_epoch=controller_epoch,
+            kinds=[schedule.kind for schedule in schedules],
+            keys=[schedule.key for schedule in schedules],
+            payloads=[schedule.payload for schedule in schedules],
+            priorities=[schedule.priority for schedule in schedules],
+            periods=[schedule.period_ms for schedule in schedules],
+        )
+        if not is_controller:
+            raise FencedError(f"controller epoch is stale: controller_epoch={controller_epoch}")
+
+    async def enqueue_jobs(self, jobs: Sequence[NewJob], *, by: JobToken | None = None) -> list[bool]:
+        rows = await _ENQUEUE_JOBS.rows(
+            self.pool,
+            by_job=None if by is None else by.job_id,
+            by_epoch=None if by is None else by.epoch,
+            kinds=[job.kind for job in jobs],
+            keys=[job.key for job in jobs],
+            payloads=[job.payload for job in jobs],
+            priorities=[job.priority for job in jobs],
+            delays_ms=[job.delay_ms for job in jobs],
+            max_attempts=[job.max_attempts for job in jobs],
+        )
+        return [added for (added,) in rows]
+
+    async def claim_job(self, worker: str, kinds: Sequence[str], lease_ms: int) -> Job | None:
+        rows = await _CLAIM_JOB.rows(self.pool, worker=worker, kinds=list(kinds), lease_ms=lease_ms)
+        return Job(JobToken(*rows[0][:2]), *rows[0][2:]) if rows else None
+
+    async def heartbeat_job(self, token: JobToken, lease_ms: int, progress: str) -> None:
+        await _HEARTBEAT_JOB.row(
+            self.pool, job_id=token.job_id, epoch=token.epoch, lease_ms=lease_ms, progress=progress
+        )
+
+    async def finish_job(self, token: JobToken) -> None:
+        await _FINISH_JOB.row(self.pool, job_id=token.job_id, epoch=token.epoch)
+
+    async def fail_job(self, token: JobToken, error: str, retry_after_ms: int | None) -> JobState:
+        (state,) = await _FAIL_JOB.row(
+            self.pool, job_id=token.job_id, epoch=token.epoch, error=error, retry_after_ms=retry_after_ms
+        )
+        return JobState(state)
+
+    async def release_job(self, token: JobToken) -> None:
+        await _RELEASE_JOB.row(self.pool, job_id=token.job_id, epoch=token.epoch)
+
+    async def list_jobs(self, limit: int) -> list[JobStatus]:
+        return [
+            JobStatus(job_id, kind, key, JobState(state), *rest)
+            for job_id, kind, key, state, *rest in await _LIST_JOBS.rows(self.pool, limit=limit)
+        ]
+
+    async def count_jobs(self) -> list[JobCount]:
+        return [JobCount(kind, JobState(state), jobs) for kind, state, jobs in await _COUNT_JOBS.rows(self.pool)]
+
+    async def prune_jobs(self, limit: int) -> int:
+        (pruned,) = await _PRUNE_JOBS.row(self.pool, limit=limit)
+        return int(pruned)

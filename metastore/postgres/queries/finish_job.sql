@@ -1,0 +1,2 @@
+-- Locks, idempotence and cost: functions/end_job.sql.
+SELECT finish_job(%(job_id)s::bigint, %(epoch)s::bigint)

@@ -1,0 +1,2 @@
+-- Locks, idempotence and cost: functions/prune_jobs.sql.
+SELECT prune_jobs(%(limit)s::int)
