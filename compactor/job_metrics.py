@@ -1,0 +1,56 @@
+"""Metrics of the job loop.
+
+Place: beside compactor/runner.py. If the process dies here nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from storage.clock import Clock
+
+SECONDS = (0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600)
+
+
+@dataclass
+class Outcome:
+    """How a job ended here: done, failed, released, lost."""
+
+    name: str = "lost"
+
+
+class JobMetrics:
+    """One set per process with the role compactor."""
+
+    def __init__(self, clock: Clock, registry: CollectorRegistry) -> None:
+        self._clock = clock
+        self._running = Gauge("headrace_jobs_running", "Jobs that this process works on", ["kind"], registry=registry)
+        self._ended = Counter(
+            "headrace_jobs_ended",
+            "Jobs that ended in this process: done, failed, released (it stopped) or lost to another worker",
+            ["kind", "outcome"],
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "headrace_job_seconds",
+            "How long this process worked on a job, however it ended",
+            ["kind"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+
+    @contextmanager
+    def running(self, kind: str) -> Iterator[Outcome]:
+        """Measure a job; the caller says how it ended."""
+        outcome, began = Outcome(), self._clock.monotonic()
+        self._running.labels(kind).inc()
+        try:
+            yield outcome
+        finally:
+            self._running.labels(kind).dec()
+            self._ended.labels(kind, outcome.name).inc()
+            self._seconds.labels(kind).observe(self._clock.monotonic() - began)

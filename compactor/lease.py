@@ -1,0 +1,61 @@
+"""One lease of one job, kept alive while its handler works.
+
+Place: between the runner and a handler, which tells it how far it got and takes the fence from it.
+Invariant: the lease counts from before the call that took or renewed it was sent. Once it was lost to
+somebody else, or ran out without an answer, the handler is cancelled: whatever it does in the metastore
+is refused then, and what it writes to the bucket is nobody's.
+If the process dies here, the lease runs out and the next worker reads the last progress.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from metastore.jobs import Job, JobApi, JobToken
+from storage.clock import Clock
+from storage.errors import FencedError, HeadraceError
+
+logger = logging.getLogger(__name__)
+
+BEATS_PER_LEASE = 4
+
+
+class Lease:
+    """What a handler holds beside its job."""
+
+    def __init__(self, api: JobApi, job: Job, clock: Clock, *, claimed_at: float, lease_ms: int) -> None:
+        """`claimed_at`: the clock's monotonic time before the claim was sent."""
+        self.job = job
+        self.progress = job.progress
+        """For people and for the next holder; sent with the next heartbeat. Set it to change it."""
+        self._api, self._clock, self._lease_ms = api, clock, lease_ms
+        self.held_until = claimed_at + lease_ms / 1000
+
+    @property
+    def token(self) -> JobToken:
+        """The fence of every action."""
+        return self.job.token
+
+    async def save_progress(self, progress: str) -> None:
+        """Set the progress and return once it is kept. FencedError when the lease is lost."""
+        self.progress = progress
+        await self._beat()
+
+    async def keep(self) -> None:
+        """Renew until the lease is lost, then return."""
+        while True:
+            await self._clock.sleep(self._lease_ms / 1000 / BEATS_PER_LEASE)
+            try:
+                await self._beat()
+            except FencedError as error:
+                logger.warning("job lost: kind=%s key=%s error=%s", self.job.kind, self.job.key, error)
+                return
+            except HeadraceError as error:
+                logger.warning("job's heartbeat failed: kind=%s key=%s error=%s", self.job.kind, self.job.key, error)
+                if self._clock.monotonic() >= self.held_until:
+                    return
+
+    async def _beat(self) -> None:
+        sent_at = self._clock.monotonic()
+        await self._api.heartbeat_job(self.token, self._lease_ms, self.progress)
+        self.held_until = sent_at + self._lease_ms / 1000

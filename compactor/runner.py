@@ -1,0 +1,159 @@
+"""The job loop: claim, run the kind's handler, end the lease.
+
+Place: in a process with the role compactor; compactor/worker.py gives it the handlers.
+Each slot works on one job at a time; all slots share one claim loop's manners. A handler that returns
+has done its job; one that raises sends it back with a growing delay, InvalidError for good.
+Invariant: a handler runs only while its lease is held (compactor/lease.py); everything it does goes
+under the lease's token. Ending a lease is repeated until it was answered or the lease ran out.
+`stop` lets handlers end within its grace, then cancels them and gives their jobs back.
+If the process dies, leases run out and others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+
+from compactor.job_metrics import JobMetrics
+from compactor.lease import Lease
+from metastore.jobs import Job, JobApi
+from storage.clock import Clock
+from storage.errors import FencedError, HeadraceError, InvalidError
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[Job, Lease], Awaitable[None]]
+
+LEASE_MS = 30_000
+IDLE_SECONDS = 1.0
+"""Between looks into an empty queue."""
+RETRY_MS = 1_000
+RETRY_MAX_MS = 300_000
+SETTLE_SECONDS = 0.5
+"""Between attempts to tell how a job ended."""
+
+
+class JobRunner:
+    """Runs jobs of the kinds in `handlers`, `slots` at a time, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        api: JobApi,
+        handlers: Mapping[str, Handler],
+        clock: Clock,
+        rng: random.Random,
+        metrics: JobMetrics,
+        *,
+        worker: str,
+        slots: int = 1,
+        lease_ms: int = LEASE_MS,
+    ) -> None:
+        """`worker`: a name for people, of this process."""
+        self._api, self._handlers = api, handlers
+        self._clock, self._rng, self._metrics = clock, rng, metrics
+        self._worker, self._lease_ms = worker, lease_ms
+        self._idle: set[asyncio.Task[None]] = set()
+        """Slots without a job: `stop` need not wait for them."""
+        self._slot_count = slots
+        self._slots: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    def start(self) -> None:
+        """Look for jobs from now on."""
+        self._slots = [asyncio.create_task(self._work(), name=f"jobs-{n}") for n in range(self._slot_count)]
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Claim no more; let handlers end within the grace, then give their jobs back. Safe in any state."""
+        self._stopping = True
+        for slot in self._idle:
+            slot.cancel()
+        if self._slots:
+            await asyncio.wait(self._slots, timeout=grace_seconds)
+        for slot in self._slots:
+            slot.cancel()
+        await asyncio.gather(*self._slots, return_exceptions=True)
+
+    async def _work(self) -> None:
+        """One slot."""
+        slot = asyncio.current_task()
+        assert slot is not None
+        while not self._stopping:
+            claimed_at = self._clock.monotonic()
+            job = await self._claim()
+            if job is not None:
+                await self._run(job, Lease(self._api, job, self._clock, claimed_at=claimed_at, lease_ms=self._lease_ms))
+                continue
+            self._idle.add(slot)
+            if not self._stopping:
+                await self._clock.sleep(IDLE_SECONDS * (0.5 + self._rng.random()))
+            self._idle.discard(slot)
+
+    async def _claim(self) -> Job | None:
+        try:
+            return await self._api.claim_job(self._worker, list(self._handlers), self._lease_ms)
+        except HeadraceError as error:
+            logger.warning("no job claimed: error=%s", error)
+            return None
+
+    async def _run(self, job: Job, lease: Lease) -> None:
+        logger.info("job begins: kind=%s key=%s attempt=%d epoch=%d", job.kind, job.key, job.attempts, job.token.epoch)
+        with self._metrics.running(job.kind) as outcome:
+            handling = asyncio.ensure_future(self._handlers[job.kind](job, lease))
+            keeping = asyncio.create_task(lease.keep())
+            try:
+                await asyncio.wait({handling, keeping}, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                await _cancelled(handling, keeping)
+                outcome.name = await self._settle(lease, "released", lambda: self._api.release_job(job.token))
+                raise
+            is_lost = not handling.done()
+            await _cancelled(handling, keeping)
+            outcome.name = "lost" if is_lost else await self._end(job, lease, _error(handling))
+        logger.info("job ends: kind=%s key=%s outcome=%s", job.kind, job.key, outcome.name)
+
+    async def _end(self, job: Job, lease: Lease, error: BaseException | None) -> str:
+        """How it ended, by what its handler did."""
+        if error is None:
+            return await self._settle(lease, "done", lambda: self._api.finish_job(job.token))
+        bug = None if isinstance(error, HeadraceError) else error
+        logger.log(
+            logging.ERROR if bug else logging.WARNING,
+            "job failed: kind=%s key=%s attempt=%d error=%r",
+            *(job.kind, job.key, job.attempts, error),
+            exc_info=bug,
+        )
+        told = f"{type(error).__name__}: {error}"
+        retry_ms = None if isinstance(error, InvalidError) else self._retry_ms(job.attempts)
+        return await self._settle(lease, "failed", lambda: self._api.fail_job(job.token, told, retry_ms))
+
+    async def _settle(self, lease: Lease, outcome: str, tell: Callable[[], Awaitable[object]]) -> str:
+        """Tell the metastore until it answers; "lost" when somebody else has the job, or may have it soon."""
+        while True:
+            try:
+                await tell()
+                return outcome
+            except FencedError as error:
+                logger.warning("job lost: kind=%s key=%s error=%s", lease.job.kind, lease.job.key, error)
+                return "lost"
+            except HeadraceError as error:
+                logger.warning("job's end not told: kind=%s key=%s error=%s", lease.job.kind, lease.job.key, error)
+                if self._clock.monotonic() >= lease.held_until or self._stopping:
+                    return "lost"
+            await self._clock.sleep(SETTLE_SECONDS)
+
+    def _retry_ms(self, attempts: int) -> int:
+        delay_ms: int = min(RETRY_MS << min(attempts - 1, 20), RETRY_MAX_MS)
+        return round(delay_ms * (0.5 + self._rng.random()))
+
+
+def _error(ended: asyncio.Future[None]) -> BaseException | None:
+    return asyncio.CancelledError("by itself") if ended.cancelled() else ended.exception()
+
+
+async def _cancelled(*tasks: asyncio.Future[None]) -> None:
+    """Cancel what still runs, and wait until it has ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
