@@ -1,0 +1,174 @@
+"""A plan's live extents into new segment files: the same merge in the local worker and in Spark.
+
+Place: between the plan and the swap. Reads through sources.py, rewrites through rewrite.py, lays out
+through storage/segment/writer.py.
+Invariant: partitions stand in a file's order; a new extent takes the place of whole old ones, so that
+each can be swapped by itself. An extent that cannot be read is left where it is, counted and named; it
+holds up nobody. In memory at a time: one file being written (twice while it is joined), and `read_bytes`
+of what is being read. If the process dies here nothing was stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from compactor.plan import PartitionPlan, Plan, joins
+from compactor.rewrite import BATCH_BYTES, CopyBatches, MergeRecords, Rewriter, Written
+from compactor.sources import UNREADABLE, Sources, StoredBatch
+from metastore.compaction import Swap, SwapInput
+from metastore.values import Extent
+from storage.objects.store import ObjectStore
+from storage.records.compression import Codec
+from storage.segment.format import BODY_START
+from storage.segment.writer import SegmentWriter
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeLimits:
+    """In bytes. A file or an extent is larger only if a single input extent is."""
+
+    file_bytes: int = 64 * 1024 * 1024
+    extent_bytes: int = 8 * 1024 * 1024
+    """A reader that begins in the middle walks there from the extent's first batch."""
+    batch_bytes: int = BATCH_BYTES
+    read_bytes: int = 64 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class MergeCounts:
+    """What a merge met, added up as it goes."""
+
+    batches_in: int = 0
+    batches_out: int = 0
+    kept_as_is: int = 0
+    """Batches that should have been opened and could not be."""
+    unreadable_extents: int = 0
+    unreadable_files: set[uuid.UUID] = field(default_factory=set)
+
+
+class MergedFile(NamedTuple):
+    """A whole segment file that nobody has stored yet, and what it takes the place of, in file order."""
+
+    body: bytes
+    body_bytes: int
+    swaps: list[Swap]
+
+
+async def merge(plan: Plan, store: ObjectStore, limits: MergeLimits, counts: MergeCounts) -> AsyncIterator[MergedFile]:
+    """New files one after the other, each no longer needed here once the next is asked for.
+
+    Raises what the store raises, but for inputs that are missing or damaged.
+    """
+    sources = Sources(store, plan.by_file(), limits.read_bytes)
+    try:
+        file = _OpenFile()
+        for partition in plan.partitions:
+            run = _Run(file, partition, _rewriter(plan.level, partition, limits))
+            for extent in partition.extents:
+                batches = await _read(sources, extent, counts)
+                if batches is None or not run.takes(extent, limits.extent_bytes):
+                    await asyncio.to_thread(run.close, counts)
+                    if file.size >= limits.file_bytes:
+                        yield await asyncio.to_thread(file.finish)
+                        file = run.file = _OpenFile()
+                if batches is not None:
+                    await asyncio.to_thread(run.add, extent, batches, counts)
+            await asyncio.to_thread(run.close, counts)
+            counts.kept_as_is += run.rewriter.kept_as_is
+        if file.swaps:
+            yield await asyncio.to_thread(file.finish)
+    finally:
+        await sources.close()
+
+
+class _OpenFile:
+    """A file in the making."""
+
+    def __init__(self) -> None:
+        self.swaps: list[Swap] = []
+        self._writer = SegmentWriter()
+
+    @property
+    def size(self) -> int:
+        """Its bytes so far, without footer."""
+        return self._writer.body_end
+
+    def add(self, partition: PartitionPlan, written: Written) -> None:
+        header, data = written
+        self._writer.add(partition.topic_id, partition.partition_index, partition.partition_key, data, header)
+
+    def finish(self) -> MergedFile:
+        return MergedFile(self._writer.finish(), self.size - BODY_START, self.swaps)
+
+
+class _Run:
+    """Old extents of one partition on their way into one new extent, again and again."""
+
+    def __init__(self, file: _OpenFile, partition: PartitionPlan, rewriter: Rewriter) -> None:
+        self.file = file
+        self.rewriter = rewriter
+        self._partition = partition
+        self._inputs: list[Extent] = []
+        self._start = 0
+
+    def takes(self, extent: Extent, extent_bytes: int) -> bool:
+        """Whether the extent may join those that are in already."""
+        if not self._inputs:
+            return True
+        return joins(self._inputs, extent) and self.file.size - self._start + extent.length <= extent_bytes
+
+    def add(self, extent: Extent, batches: list[StoredBatch], counts: MergeCounts) -> None:
+        if not self._inputs:
+            self._start = self.file.size
+        self._inputs.append(extent)
+        counts.batches_in += len(batches)
+        for batch in batches:
+            self._write(self.rewriter.add(batch), counts)
+
+    def close(self, counts: MergeCounts) -> None:
+        """End the new extent, if one was begun."""
+        if not self._inputs:
+            return
+        self._write(self.rewriter.flush(), counts)
+        inputs, self._inputs = self._inputs, []
+        self.file.swaps.append(
+            Swap(
+                self._partition.partition_key,
+                inputs[0].base_offset,
+                inputs[-1].last_offset,
+                self._start,
+                self.file.size - self._start,
+                inputs[0].leader_epoch,
+                max(extent.max_timestamp for extent in inputs),
+                tuple(SwapInput(extent.last_offset, extent.file_id) for extent in inputs),
+            )
+        )
+
+    def _write(self, batches: Iterable[Written], counts: MergeCounts) -> None:
+        for written in batches:
+            self.file.add(self._partition, written)
+            counts.batches_out += 1
+
+
+def _rewriter(level: int, partition: PartitionPlan, limits: MergeLimits) -> Rewriter:
+    if level < 2:
+        return CopyBatches()
+    return MergeRecords(None if partition.codec is None else Codec(partition.codec), limits.batch_bytes)
+
+
+async def _read(sources: Sources, extent: Extent, counts: MergeCounts) -> list[StoredBatch] | None:
+    """The extent's batches; None, said aloud, when they cannot be had."""
+    try:
+        return await sources.batches(extent)
+    except UNREADABLE as error:
+        logger.error("extent left where it is: %s error=%s", extent, error)
+        counts.unreadable_extents += 1
+        counts.unreadable_files.add(extent.file_id)
+        return None

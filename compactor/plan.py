@@ -1,0 +1,95 @@
+"""What a merge is told: live extents by partition, in the order in which a file wants them.
+
+Place: made when a job begins, from what the metastore says is live; read by the merge, wherever that runs.
+Invariant: a plan names every byte that may be copied. What lies between, dropped at commit or expired
+since, is in no plan and so in no merged file (W9). Plans travel as JSON: a Spark driver reads the same.
+If the process dies here nothing is lost: whoever takes the job over makes a plan of its own.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import msgspec
+
+from metastore.compaction import LiveExtents, LivePartition
+from metastore.values import Extent
+from storage.records.compression import Codec
+
+PRODUCER = "producer"
+"""compression.type: keep each batch's own codec."""
+_CODECS = {"uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in Codec if codec is not Codec.NONE}}
+
+
+class CompactionJob(msgspec.Struct, frozen=True):
+    """Payload of a job of kind "compact": which files become files of which level."""
+
+    file_ids: tuple[uuid.UUID, ...]
+    level: int
+
+
+class PartitionPlan(msgspec.Struct, frozen=True):
+    """One partition's live extents in offset order. `codec` None: batches keep their own."""
+
+    partition_key: int
+    topic_id: uuid.UUID
+    partition_index: int
+    codec: int | None
+    extents: tuple[Extent, ...]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Partitions sorted by (topic id, index), as a segment file holds them. `made_ms` on the database's clock."""
+
+    level: int
+    made_ms: int
+    partitions: tuple[PartitionPlan, ...]
+
+    def by_file(self) -> dict[uuid.UUID, list[Extent]]:
+        """Each input's live extents in order of their bytes."""
+        files: dict[uuid.UUID, list[Extent]] = {}
+        for partition in self.partitions:
+            for extent in partition.extents:
+                files.setdefault(extent.file_id, []).append(extent)
+        for extents in files.values():
+            extents.sort(key=lambda extent: extent.position)
+        return files
+
+
+def make_plan(level: int, live: LiveExtents) -> Plan:
+    """The plan to merge what is live into files of `level`."""
+    partitions = sorted(map(_partition, live.partitions), key=lambda p: (p.topic_id.int, p.partition_index))
+    return Plan(level, live.wall_ms, tuple(partitions))
+
+
+def encode(message: Plan | CompactionJob) -> bytes:
+    """JSON, for a job's payload or a Spark driver."""
+    return msgspec.json.encode(message)
+
+
+def decode_job(payload: bytes) -> CompactionJob:
+    """The payload of a job of kind "compact"."""
+    return msgspec.json.decode(payload, type=CompactionJob)
+
+
+def decode_plan(payload: bytes) -> Plan:
+    """What `encode` made of a plan."""
+    return msgspec.json.decode(payload, type=Plan)
+
+
+def codec_of(compression_type: str) -> Codec | None:
+    """A topic's compression.type as a codec; None for `producer`, the default."""
+    return None if compression_type in ("", PRODUCER) else _CODECS[compression_type]
+
+
+def joins(before: Sequence[Extent], extent: Extent) -> bool:
+    """Whether `extent` may share one new extent with those before it: no gap, and the same leader epoch."""
+    last = before[-1]
+    return extent.base_offset == last.last_offset + 1 and extent.leader_epoch == last.leader_epoch
+
+
+def _partition(live: LivePartition) -> PartitionPlan:
+    return PartitionPlan(
+        live.partition_key, live.topic_id, live.partition_index, codec_of(live.compression_type), tuple(live.extents)
+    )

@@ -1,0 +1,131 @@
+"""Which files are merged next. Pure: facts in, jobs out.
+
+    level 0  as agents flushed them: small, every partition in a file
+       │     many, or much, or old: copied together, no record opened
+    level 1  each partition's bytes side by side
+       │     many, or much, or old: records opened, batches merged and recompressed
+    level 2  large extents of large batches; merged again only when
+             small ones of a like size pile up, or much in a file is dead
+
+Place: asked by the planner (planner.py) every few seconds; load/compaction_simulation.py runs a day of it.
+Invariant: a file is in one job at the most. Bytes are written once per level, at the last level once
+more per size class that they climb, and once more each time as much again has died: so writing is
+bounded by `write_bound`. Any set of files may be merged, since offsets never change; old ones go first,
+so that an extent's inputs are neighbours. If the process dies here nothing is lost: no state.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from compactor.plan import CompactionJob
+from metastore.compaction import FileFacts
+
+LAST_LEVEL = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLimits:
+    """When a level is worth merging. Ages in ms; `job_*` bound one job's inputs."""
+
+    min_age_ms: int = 30_000
+    """Younger files are left alone: tail readers have them in their caches."""
+    max_age_ms: int = 600_000
+    """Files of level 0 are merged at the latest after this, those of level 1 after six times as long."""
+    fan_in: int = 32
+    """So many files of level 0 or 1 are worth a job, however small they are."""
+    job_files: int = 256
+    job_bytes: tuple[int, ...] = (64 * 1024 * 1024, 256 * 1024 * 1024, 256 * 1024 * 1024)
+    """By level of the inputs; so many bytes are worth a job, however few files they are."""
+    small_bytes: int = 32 * 1024 * 1024
+    """Files of the last level below this are merged again, `tier` of a like size at a time."""
+    tier: int = 8
+    dead_share: float = 0.5
+    """A file is rewritten when more than this part of its batches is dead ..."""
+    dead_bytes: int = 1024 * 1024
+    """... and that is at least this much."""
+
+
+_OLD_FACTOR = (1, 6)
+"""By level: how many times `max_age_ms` files of it may wait."""
+
+
+def choose(files: Iterable[FileFacts], busy: frozenset[uuid.UUID], limits: PolicyLimits) -> list[CompactionJob]:
+    """Jobs over `files` but for those that are `busy` already; no file stands in two of them."""
+    free = sorted(file for file in files if file.file_id not in busy and file.age_ms >= limits.min_age_ms)
+    jobs: list[CompactionJob] = []
+    for level in range(LAST_LEVEL):
+        jobs += _climb(level, [file for file in free if file.level == level], limits)
+    jobs += _consolidate([file for file in free if file.level == LAST_LEVEL], limits)
+    return jobs
+
+
+def write_bound(limits: PolicyLimits, smallest_bytes: int) -> float:
+    """How often a byte is written at the most, its flush included, if nothing dies. `smallest_bytes`: of a file."""
+    classes = math.ceil(math.log(max(limits.small_bytes / smallest_bytes, 1), limits.tier))
+    return 1 + LAST_LEVEL + classes
+
+
+def _climb(level: int, files: list[FileFacts], limits: PolicyLimits) -> list[CompactionJob]:
+    """Runs of neighbours, full ones at once; what is left over when it is old, or holds much that is dead."""
+    jobs = []
+    runs = _cut(files, limits.job_files, limits.job_bytes[level])
+    for run in runs:
+        is_full = len(run) >= limits.fan_in or _live(run) >= limits.job_bytes[level]
+        is_old = run[0].age_ms >= limits.max_age_ms * _OLD_FACTOR[level] and len(run) > 1 - level
+        if is_full or is_old or any(_mostly_dead(file, limits) for file in run):
+            jobs.append(_job(run, level + 1))
+    return jobs
+
+
+def _consolidate(files: list[FileFacts], limits: PolicyLimits) -> list[CompactionJob]:
+    """Files of the last level that hold much dead, or are small and many."""
+    jobs = [
+        _job(run, LAST_LEVEL)
+        for run in _cut(
+            [file for file in files if _mostly_dead(file, limits)], limits.job_files, limits.job_bytes[LAST_LEVEL]
+        )
+    ]
+    small = [f for f in files if f.live_bytes < limits.small_bytes and not _mostly_dead(f, limits)]
+    of_class: Callable[[FileFacts], int] = lambda file: _size_class(file, limits)  # noqa: E731
+    for _, group in groupby(sorted(small, key=lambda file: (of_class(file), file.file_id)), key=of_class):
+        alike = list(group)
+        while len(alike) >= limits.tier:
+            jobs.append(_job(alike[: limits.tier], LAST_LEVEL))
+            del alike[: limits.tier]
+    return jobs
+
+
+def _cut(files: Sequence[FileFacts], job_files: int, job_bytes: int) -> list[list[FileFacts]]:
+    """Neighbours together, each run closed when it holds so many files or live bytes."""
+    runs: list[list[FileFacts]] = []
+    room = 0
+    for file in files:
+        if not runs or len(runs[-1]) >= job_files or room <= 0:
+            runs.append([])
+            room = job_bytes
+        runs[-1].append(file)
+        room -= file.live_bytes
+    return runs
+
+
+def _size_class(file: FileFacts, limits: PolicyLimits) -> int:
+    """Files of one class differ by less than `tier` times; merging a tier of them makes one of a higher class."""
+    return int(math.log(max(file.live_bytes, 1), limits.tier))
+
+
+def _mostly_dead(file: FileFacts, limits: PolicyLimits) -> bool:
+    dead = file.body_bytes - file.live_bytes
+    return dead >= limits.dead_bytes and dead > limits.dead_share * file.body_bytes
+
+
+def _live(files: Iterable[FileFacts]) -> int:
+    return sum(file.live_bytes for file in files)
+
+
+def _job(files: Iterable[FileFacts], level: int) -> CompactionJob:
+    return CompactionJob(tuple(file.file_id for file in files), level)

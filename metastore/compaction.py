@@ -1,0 +1,113 @@
+"""Compaction's side of the metastore: which files wait, what of them is live, and the swap.
+
+Place: asked by the compactor's planner and by whoever carries out its jobs; part of metastore.api.Metastore.
+Invariant: an extent is replaced only while its very inputs still stand, under the job's epoch; so a
+swap may be repeated, stopped half-way or raced by anybody, and readers see either the old or the new.
+Units: sizes in bytes, ages and times in milliseconds on the database's clock.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from metastore.values import Extent
+
+
+class FileFacts(NamedTuple):
+    """What the policy knows of one live file."""
+
+    file_id: uuid.UUID
+    level: int
+    body_bytes: int
+    """Of all batches that lie in it, dead or alive."""
+    live_bytes: int
+    age_ms: int
+
+
+class WaitingFiles(NamedTuple):
+    """Files in order of their ids. `next_scan`: where to go on among the files of the last level."""
+
+    files: list[FileFacts]
+    next_scan: uuid.UUID
+
+
+class LivePartition(NamedTuple):
+    """The live extents that some files hold of one partition, in offset order."""
+
+    partition_key: int
+    topic_id: uuid.UUID
+    partition_index: int
+    compression_type: str
+    """The topic's own setting; "" when it has none."""
+    extents: list[Extent]
+
+
+class LiveExtents(NamedTuple):
+    """As of one instant, `wall_ms`; partitions in order of their keys."""
+
+    wall_ms: int
+    partitions: list[LivePartition]
+
+
+class SwapInput(NamedTuple):
+    """An extent that is to go. It stands while (partition, last offset) still names this file."""
+
+    last_offset: int
+    file_id: uuid.UUID
+
+
+class Swap(NamedTuple):
+    """One new extent, and the extents that cover the same offsets now. File: the one that is being named."""
+
+    partition_key: int
+    base_offset: int
+    last_offset: int
+    position: int
+    length: int
+    leader_epoch: int
+    max_timestamp: int
+    inputs: tuple[SwapInput, ...]
+
+
+class NewFile(NamedTuple):
+    """A merged file that the bucket holds whole. `body_bytes`: of its batches."""
+
+    file_id: uuid.UUID
+    level: int
+    size: int
+    body_bytes: int
+
+
+class SwapOutcome(enum.IntEnum):
+    """What became of one swap. Numbers are SQL's."""
+
+    DONE = 0
+    """Also when this very swap had happened before."""
+    LOST = 1
+    """Retention, a deletion or another job was first: what stands, stands."""
+
+
+class CompactionApi(Protocol):
+    """What only a leased job may do: each call is fenced by (job id, epoch), FencedError when the lease was lost."""
+
+    async def waiting_files(self, scan_from: uuid.UUID, limit: int) -> WaitingFiles:
+        """Up to `limit` of the oldest live files of each level but the last, and of the last those after `scan_from`.
+
+        Files that hold what could not be read lately are left out (`mark_unreadable`). O(limit).
+        """
+
+    async def live_extents(self, file_ids: Sequence[uuid.UUID]) -> LiveExtents:
+        """All extents that lie in these files, of topics that still exist."""
+
+    async def swap_extents(self, job_id: int, epoch: int, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
+        """Let the new file take over, one outcome per swap; names the file with the first call.
+
+        One short transaction; give it the partitions of one commit shard, a few dozen at a time. NotFoundError
+        when the file's id is no longer to be had: it was condemned, or born over an hour ago.
+        """
+
+    async def mark_unreadable(self, job_id: int, epoch: int, file_ids: Sequence[uuid.UUID]) -> None:
+        """Leave these files out of `waiting_files` for a day: some of their extents could not be read."""
