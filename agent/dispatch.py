@@ -1,8 +1,8 @@
 """Finds the handler of each request; knows what the agent serves.
 
 Place: between the listener and the handlers of produce, fetch, groups, admin and cluster.
-Invariant: exactly the registered APIs are advertised. What is not served ends its connection, as in
-Kafka: a response in a version that the client did not ask for could not be read.
+Invariant: exactly the registered APIs are advertised, but for those between agents. What is not served
+ends its connection, as in Kafka: a response in a version that the client did not ask for could not be read.
 If the process dies here nothing is lost: no state.
 """
 
@@ -32,6 +32,7 @@ class Dispatcher:
         """`image`: the newest one, for ApiVersions."""
         self._image = image
         self._handlers: dict[int, Handler] = {}
+        self._unadvertised: dict[int, Handler] = {}
         self._answer_versions = ApiVersionsHandler(self.served(), image)
 
     def served(self) -> list[Api]:
@@ -44,6 +45,12 @@ class Dispatcher:
             raise ValueError(f"api cannot be registered: api_key={api_key}")
         self._handlers[api_key] = handler
         self._answer_versions = ApiVersionsHandler(self.served(), self._image)
+
+    def register_unadvertised(self, api_key: int, handler: Handler) -> None:
+        """Serve an API between agents, which no client is told of. The handler judges versions itself."""
+        if api_key in APIS or api_key in self._unadvertised:
+            raise ValueError(f"api cannot be registered: api_key={api_key}")
+        self._unadvertised[api_key] = handler
 
     def warm_up(self) -> None:
         """Load the schemas of everything served: a first request would hold the loop for some milliseconds."""
@@ -59,6 +66,8 @@ class Dispatcher:
             return self._answer_versions(request)
         handler = self._handlers.get(api_key)
         if handler is None:
+            if (unadvertised := self._unadvertised.get(api_key)) is not None:
+                return unadvertised(request)
             raise CloseConnection("api not served")
         if not APIS[api_key].serves(version):
             raise CloseConnection("version not served")

@@ -8,19 +8,23 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from agent.admin.access.handlers import access_handlers
 from agent.admin.broker_lifecycle import UnregisterBroker
 from agent.admin.create_topics import CreateTopics
 from agent.admin.delete_topics import DeleteTopics
 from agent.admin.describe_cluster import DescribeCluster
 from agent.admin.find_coordinator import FindCoordinator
 from agent.admin.init_producer_id import InitProducerId, ProducerIds
+from agent.admin.log_change import LogChange
 from agent.admin.metadata import Metadata
 from agent.admin.topic_creation import TopicCreation
 from agent.admin.topic_rules import TopicDefaults
 from agent.cluster.view import ClusterView
+from agent.cluster.zone_traffic import ZoneTraffic
 from agent.controller_endpoint import controller_handlers
 from agent.dispatch import Dispatcher
 from agent.fetch.service import FetchService
+from agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE_KEY
 from agent.groups.handlers import GroupHandlers
 from agent.listener.request import Handler
 from agent.produce.pipeline import ProducePipeline
@@ -41,19 +45,21 @@ def register_handlers(
     produce: ProducePipeline,
     fetch: FetchService,
     groups: GroupHandlers,
+    traffic: ZoneTraffic,
     is_active_controller: Callable[[], bool],
 ) -> None:
     """Fill the dispatcher's table."""
     defaults = TopicDefaults(settings.num_partitions, settings.default_replication_factor)
     creation = TopicCreation(cluster, metastore, clock, rng, defaults)
     table: dict[int, Handler] = {
-        ApiKey.PRODUCE: produce.handle,
+        ApiKey.PRODUCE: traffic.counted_produce(produce.handle),
         ApiKey.FETCH: fetch.handle_fetch,
         ApiKey.LIST_OFFSETS: fetch.handle_list_offsets,
         ApiKey.METADATA: Metadata(cluster, creation, auto_create_topics=settings.auto_create_topics_enable),
         ApiKey.CREATE_TOPICS: CreateTopics(creation, {"max.message.bytes": str(settings.message_max_bytes)}),
         ApiKey.DELETE_TOPICS: DeleteTopics(cluster, metastore, clock),
         ApiKey.DESCRIBE_CLUSTER: DescribeCluster(cluster),
+        **access_handlers(LogChange(cluster, metastore, clock), rng, settings),
         **controller_handlers(metastore, cluster, settings, clock, is_active_controller),
         ApiKey.UNREGISTER_BROKER: UnregisterBroker(cluster, metastore),  # where Kafka's brokers forward it
         ApiKey.FIND_COORDINATOR: FindCoordinator(cluster),
@@ -62,3 +68,5 @@ def register_handlers(
     for api_key, handler in table.items():
         dispatcher.register(api_key, handler)
     groups.register(dispatcher)
+    if fetch.zone_cache is not None:
+        dispatcher.register_unadvertised(ZONE_CACHE_KEY, fetch.zone_cache.handle)

@@ -19,6 +19,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from agent.cluster.cluster import Cluster
 from agent.cluster.follower import MetadataFollower
 from agent.cluster.membership import BrokerState, Identity, Membership
+from agent.cluster.zone_traffic import ZoneTraffic
 from agent.controller_endpoint import ControllerEndpoint
 from agent.dispatch import Dispatcher
 from agent.fetch.service import FetchService
@@ -100,7 +101,7 @@ class Agent:
         self.kafka_port = await self._listener.start(where.client.host, where.client.port)
         self.cluster = self._compose_cluster()
         await self.cluster.follower.catch_up()
-        self._compose_paths(self.cluster)
+        self._compose_paths(self.cluster, await self._metastore.zone_secret())
         await self._fetch.start()
         await self._produce.start()
         self._dispatcher.warm_up()  # it holds the loop, which a member's heartbeats would not bear
@@ -223,8 +224,9 @@ class Agent:
     def _is_active_controller(self) -> bool:
         return self._controller is not None and self._controller.controller.is_active
 
-    def _compose_paths(self, cluster: Cluster) -> None:
+    def _compose_paths(self, cluster: Cluster, zone_secret: bytes) -> None:
         settings, clock, rng = self.settings, self._clock, self._rng
+        traffic = ZoneTraffic(settings.broker_rack, self._registry)
         self._fetch = FetchService(
             self._store,
             self._metastore,
@@ -235,6 +237,8 @@ class Agent:
             self._registry,
             on_metadata_moved=cluster.follower.poke,
             metadata_log=self._metastore,
+            zone_secret=zone_secret,
+            traffic=traffic,
         )
         self._produce = ProducePipeline(
             self._store,
@@ -263,6 +267,7 @@ class Agent:
             produce=self._produce,
             fetch=self._fetch,
             groups=self._groups,
+            traffic=traffic,
             is_active_controller=self._is_active_controller,
         )
 

@@ -167,6 +167,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         default=128 * 1024 * 1024, name="cache.bytes"
     )
 
+    zone_cache_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="An agent of the zone that does not deliver a cached chunk within this time is bypassed:"
+            " the object store is read instead. 0 never asks other agents.",
+        ),
+    ] = field(default=500, name="zone.cache.timeout.ms")
+
     # -- membership and groups
     broker_heartbeat_interval_ms: Annotated[PositiveInt, Meta(description="How often an agent renews its lease.")] = (
         field(default=3_000, name="broker.heartbeat.interval.ms")
@@ -201,6 +210,21 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     offset_metadata_max_bytes: Annotated[
         PositiveInt, Meta(description="Longest metadata text of a committed offset.")
     ] = field(default=4_096, name="offset.metadata.max.bytes")
+
+    # -- access
+    delegation_token_secret_key: Annotated[
+        str | None,
+        Meta(
+            description="Makes delegation tokens; the same on every agent. Unset: there are none."
+            " Only listeners that authenticate give them out."
+        ),
+    ] = field(default=None, name="delegation.token.secret.key")
+    delegation_token_max_lifetime_ms: Annotated[
+        PositiveInt, Meta(description="A delegation token cannot be renewed beyond this age.")
+    ] = field(default=604_800_000, name="delegation.token.max.lifetime.ms")
+    delegation_token_expiry_time_ms: Annotated[
+        PositiveInt, Meta(description="A delegation token that is not renewed expires after this long.")
+    ] = field(default=86_400_000, name="delegation.token.expiry.time.ms")
 
     # -- the process
     shutdown_grace_ms: Annotated[

@@ -11,6 +11,7 @@ accepts anything (W1). No state of its own.
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Iterable
 
 from metastore.keys import commit_shard, split_partition_key
@@ -25,6 +26,11 @@ def shard_role(shard: int) -> str:
 def group_role(group_id: str) -> str:
     """The name under which agents compete for a consumer group."""
     return f"group:{group_id}"
+
+
+def chunk_role(file_id: uuid.UUID, chunk: int) -> str:
+    """The name under which the agents of a zone compete for a chunk of a segment file."""
+    return f"chunk:{file_id.hex}:{chunk}"
 
 
 def score(node_id: int, role: str) -> int:

@@ -6,9 +6,12 @@ consumer's rack besides. If the process dies here nothing is lost: no state.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 _ELEMENT = "zone="
 
 
+@lru_cache(maxsize=4096)
 def zone_of(client_id: str | None) -> str | None:
     """The zone in a client.id such as `orders-7,zone=eu-west-1a`: elements are separated by commas.
 

@@ -1,4 +1,4 @@
-"""The chunk cache: recently written files whole, recently read ones in aligned chunks.
+"""The chunk cache: recently written files whole, recently read ones in aligned chunks, and what peers gave.
 
 Place: between read.py and the object store, for readers near the high watermark.
 Invariant: a chunk is loaded by one GET however many readers want it; its bytes are immutable, so a
@@ -24,10 +24,14 @@ from storage.objects.store import ByteRange, ObjectStore
 CHUNK_BYTES = 4 * 1024 * 1024
 """Few GETs for a file of the usual 8 MiB, and one for the small files of a quiet cluster."""
 
+FORGOTTEN_MAX = 1_024
+"""Files that turned out missing or corrupt, remembered so that no other agent is asked for them again."""
+
 _WHOLE = -1
+_FIRST_SLICE = -2
 
 _Entry = tuple[uuid.UUID, int]
-"""File and chunk number; _WHOLE for a file that was put whole."""
+"""File and chunk number; _WHOLE for a file that was put whole; _FIRST_SLICE - n for a slice from byte n on."""
 
 
 class Piece(NamedTuple):
@@ -50,10 +54,28 @@ class ChunkCache:
         self._held = 0
         self._entries: OrderedDict[_Entry, memoryview] = OrderedDict()
         self._loads: dict[_Entry, asyncio.Task[memoryview]] = {}
+        self._forgotten: OrderedDict[uuid.UUID, None] = OrderedDict()
 
     def put_file(self, file_id: uuid.UUID, data: bytes | memoryview) -> None:
         """Keep a file that this agent has just written, without copying it."""
         self._keep((file_id, _WHOLE), memoryview(data).toreadonly())
+
+    def keep_slice(self, file_id: uuid.UUID, start: int, data: memoryview) -> None:
+        """Keep what another agent gave: the bytes from `start` on, within one chunk."""
+        self._keep((file_id, _FIRST_SLICE - start), data)
+
+    def split(self, start: int, end: int) -> list[tuple[int, int]]:
+        """`start` to `end` cut where chunks meet."""
+        size = self._chunk_bytes
+        return [(chunk * size + first, chunk * size + last) for chunk, first, last in self._pieces(start, end)]
+
+    def chunk_of(self, position: int) -> int:
+        """The number of the chunk that holds the byte."""
+        return position // self._chunk_bytes
+
+    def was_forgotten(self, file_id: uuid.UUID) -> bool:
+        """Whether the file turned out missing or corrupt lately."""
+        return file_id in self._forgotten
 
     def peek(self, file_id: uuid.UUID, start: int, end: int) -> Piece | None:
         """The bytes from `start` to `end` if all of them are here; no input or output."""
@@ -63,12 +85,11 @@ class ChunkCache:
             return Piece(whole[start:end], checked=True)
         parts = []
         for chunk, first, last in self._pieces(start, end):
-            data = self._entries.get((file_id, chunk))
-            if data is None or len(data) < last:
+            part = self._held_part(file_id, chunk, first, last)
+            if part is None:
                 return None
-            self._entries.move_to_end((file_id, chunk))
-            parts.append(data[first:last])
-        return Piece(_joined(parts), checked=False)
+            parts.append(part)
+        return Piece(joined(parts), checked=False)
 
     async def read(self, file_id: uuid.UUID, start: int, end: int, live_end: int = 0) -> Piece:
         """The bytes from `start` to `end`, loaded if need be; what the store raises. `live_end` as above."""
@@ -78,10 +99,13 @@ class ChunkCache:
         wanted = list(self._pieces(start, end))
         chunks = await asyncio.gather(*(self._chunk((file_id, chunk), last, live_end) for chunk, _, last in wanted))
         parts = [data[first:last] for data, (_, first, last) in zip(chunks, wanted, strict=True)]
-        return Piece(_joined(parts), checked=False)
+        return Piece(joined(parts), checked=False)
 
     def forget(self, file_id: uuid.UUID) -> None:
         """Drop what is held of a file that turned out to be missing or corrupt."""
+        self._forgotten[file_id] = None
+        if len(self._forgotten) > FORGOTTEN_MAX:
+            self._forgotten.popitem(last=False)
         for entry in [entry for entry in self._entries if entry[0] == file_id]:
             self._held -= len(self._entries.pop(entry))
         self._metrics.cache_bytes.set(self._held)
@@ -100,6 +124,18 @@ class ChunkCache:
             (chunk, max(start - chunk * size, 0), min(end - chunk * size, size))
             for chunk in range(start // size, (end - 1) // size + 1)
         ]
+
+    def _held_part(self, file_id: uuid.UUID, chunk: int, first: int, last: int) -> memoryview | None:
+        """The bytes from `first` to `last` of a chunk, out of the chunk or of a slice that starts there."""
+        for entry, start in (
+            ((file_id, chunk), 0),
+            ((file_id, _FIRST_SLICE - chunk * self._chunk_bytes - first), first),
+        ):
+            data = self._entries.get(entry)
+            if data is not None and len(data) >= last - start:
+                self._entries.move_to_end(entry)
+                return data[first - start : last - start]
+        return None
 
     async def _chunk(self, entry: _Entry, length: int, live_end: int) -> memoryview:
         """At least the first `length` bytes of a chunk."""
@@ -125,6 +161,7 @@ class ChunkCache:
         data = await self._store.get(object_key(file_id), ByteRange(chunk * self._chunk_bytes, length))
         if len(data) != length:
             raise CorruptError(f"short read: file={file_id} chunk={chunk} wanted={length} got={len(data)}")
+        self._metrics.read_from_store.inc(length)
         view = memoryview(data)
         self._keep(entry, view)
         return view
@@ -146,6 +183,6 @@ class ChunkCache:
         self._metrics.cache_bytes.set(self._held)
 
 
-def _joined(parts: list[memoryview]) -> memoryview:
+def joined(parts: list[memoryview]) -> memoryview:
     """One view; copies only what lies across chunks."""
     return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))

@@ -11,12 +11,13 @@ stable offset is the high watermark and no transaction is aborted, whatever the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
 
 from agent.cluster.metadata_topic import is_metadata_topic
 from agent.cluster.view import ClusterView
+from agent.cluster.zone import zone_of
 from agent.fetch.assemble import Portion
 from agent.fetch.deliver import Delivery, Outcome, available_bytes
 from agent.fetch.index import LOOK_AGAIN
@@ -61,7 +62,9 @@ class FetchHandler:
         *,
         max_bytes: int,
         metadata_topic: MetadataTopic | None = None,
+        on_sent: Callable[[str | None, int], None] = lambda zone, size_bytes: None,
     ) -> None:
+        """`on_sent` hears (the client's zone if it said one, record bytes) of each response."""
         self._view = view
         self._sessions = sessions
         self._locator = locator
@@ -70,6 +73,7 @@ class FetchHandler:
         self._clock = clock
         self._max_bytes = max_bytes
         self._metadata_topic = metadata_topic
+        self._on_sent = on_sent
         self._draining = False
 
     async def handle(self, request: Request) -> Response:
@@ -80,7 +84,9 @@ class FetchHandler:
         if exchange.error:
             reply = FetchReply([], error_code=exchange.error)
         else:
-            replies = await self._serve_all(fetch, exchange.wanted, request.received_at + fetch.max_wait_ms / 1000)
+            zone = fetch.rack_id or zone_of(request.client_id)
+            deadline = request.received_at + fetch.max_wait_ms / 1000
+            replies = await self._serve_all(fetch, exchange.wanted, zone, deadline)
             reply = FetchReply(_by_topic(exchange.narrow(replies)), session_id=exchange.session_id)
         return Response(encode_fetch_response(request.correlation_id, version, reply))
 
@@ -90,12 +96,12 @@ class FetchHandler:
         self._waiters.notify_all(LOOK_AGAIN)
 
     async def _serve_all(
-        self, fetch: FetchRequest, wanted: Mapping[Ref, FetchPartition], deadline: float
+        self, fetch: FetchRequest, wanted: Mapping[Ref, FetchPartition], zone: str | None, deadline: float
     ) -> list[Answer]:
         """As `_serve`; the metadata topic is rendered, and waits only when it is all that is asked for."""
         special = {ref: partition for ref, partition in wanted.items() if is_metadata_topic(ref[0])}
         if self._metadata_topic is None or not special:
-            return await self._serve(fetch, wanted, deadline)
+            return await self._serve(fetch, wanted, zone, deadline)
         stored = {ref: partition for ref, partition in wanted.items() if ref not in special}
         if not stored and fetch.min_bytes > 0:
             await self._wait_for_metadata(self._metadata_topic, special.values(), deadline)
@@ -105,9 +111,11 @@ class FetchHandler:
         patience = (
             self._clock.monotonic() if any(reply.records or reply.error_code for _, reply in rendered) else deadline
         )
-        return rendered + await self._serve(fetch, stored, patience)
+        return rendered + await self._serve(fetch, stored, zone, patience)
 
-    async def _serve(self, fetch: FetchRequest, wanted: Mapping[Ref, FetchPartition], deadline: float) -> list[Answer]:
+    async def _serve(
+        self, fetch: FetchRequest, wanted: Mapping[Ref, FetchPartition], zone: str | None, deadline: float
+    ) -> list[Answer]:
         """One reply per wanted partition, in order. `deadline` on the clock's monotonic time."""
         resolved = await resolve(
             self._view, [Target(topic, index, p.current_leader_epoch) for (topic, index), p in wanted.items()]
@@ -121,7 +129,9 @@ class FetchHandler:
         max_bytes = min(fetch.max_bytes, self._max_bytes)
         worth_waiting = bool(queries) and len(queries) == len(resolved)
         located = await self._poll(queries, min(fetch.min_bytes, max_bytes) if worth_waiting else 0, deadline)
-        delivered = iter(await self._delivery.deliver(queries, located, max_bytes))
+        outcomes = await self._delivery.deliver(queries, located, max_bytes)
+        self._on_sent(zone, sum(portion.size_bytes for _, portion in outcomes if isinstance(portion, Portion)))
+        delivered = iter(outcomes)
         aborted: list[AbortedTransaction] | None = [] if fetch.isolation_level == READ_COMMITTED else None
         return [
             (

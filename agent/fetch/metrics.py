@@ -37,6 +37,15 @@ class FetchMetrics:
         )
         self.cache_hits = reads.labels("hit")
         self.cache_misses = reads.labels("miss")
+        by_source = Counter(
+            "headrace_fetch_read_bytes_total",
+            "Bytes of segment files that reads got, by where they came from",
+            ["source"],
+            registry=registry,
+        )
+        self.read_from_memory = by_source.labels("memory")
+        self.read_from_zone = by_source.labels("zone")
+        self.read_from_store = by_source.labels("store")
         self.cache_bytes = Gauge("headrace_fetch_cache_bytes", "Bytes of segment files in the cache", registry=registry)
         self.feed_polls = Counter(
             "headrace_fetch_feed_polls_total", "Polls of the commit feed", ["result"], registry=registry

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from agent.fetch.cache import ChunkCache, Piece
 from agent.fetch.metrics import FetchMetrics
+from agent.fetch.zone_cache.shared import SharedCache
+from agent.fetch.zone_cache.wire import Part
 from storage.errors import CorruptError, HeadraceError
 from storage.file_id import object_key
 from storage.objects.store import ByteRange, ObjectStore
@@ -36,14 +38,27 @@ class Slice(NamedTuple):
     """Near the high watermark: worth caching."""
 
 
+_Groups = dict[uuid.UUID, list[Slice]]
+"""Slices by their file."""
+
+
 class SliceReader:
-    """Reads slices. `live_end` tells how far a file is known to hold live bytes (ChunkCache)."""
+    """Reads slices. `live_end` tells how far a file is known to hold live bytes (ChunkCache).
+
+    `shared` asks the zone's other agents for what is recent; without it everything comes from the store.
+    """
 
     def __init__(
-        self, store: ObjectStore, cache: ChunkCache, live_end: Callable[[uuid.UUID], int], metrics: FetchMetrics
+        self,
+        store: ObjectStore,
+        cache: ChunkCache,
+        live_end: Callable[[uuid.UUID], int],
+        metrics: FetchMetrics,
+        shared: SharedCache | None = None,
     ) -> None:
         self._store = store
         self._cache = cache
+        self._shared = shared
         self._live_end = live_end
         self._metrics = metrics
         self._historical = asyncio.Semaphore(HISTORICAL_READS)
@@ -57,29 +72,48 @@ class SliceReader:
                 missing.setdefault(wanted.file_id, []).append(wanted)
         misses = sum(map(len, missing.values()))
         self._metrics.cache_hits.inc(len(slices) - misses)
+        self._metrics.read_from_memory.inc(sum(len(piece.data) for piece in found if piece is not None))
         if not missing:
             return [piece for piece in found if piece is not None]
         self._metrics.cache_misses.inc(misses)
-        groups = await asyncio.gather(*(self._read_file(group) for group in missing.values()))
-        loaded = {file_id: iter(group) for file_id, group in zip(missing, groups, strict=True)}
+        loaded = {file_id: iter(group) for file_id, group in (await self._read_missing(missing)).items()}
         return [
             next(loaded[wanted.file_id]) if piece is None else piece
             for wanted, piece in zip(slices, found, strict=True)
         ]
 
-    async def _read_file(self, group: list[Slice]) -> Sequence[Piece | HeadraceError]:
-        """Slices of one file, none of them in the cache."""
+    async def _read_missing(self, missing: _Groups) -> dict[uuid.UUID, Sequence[Piece | HeadraceError]]:
+        """Per file a result per slice. What is recent of all files is read together, so that it can share calls."""
+        recent = {file_id: group for file_id, group in missing.items() if any(wanted.recent for wanted in group)}
+        historical = [group for file_id, group in missing.items() if file_id not in recent]
+        near, far = await asyncio.gather(self._near(recent), asyncio.gather(*map(self._far, historical)))
+        return near | {group[0].file_id: pieces for group, pieces in zip(historical, far, strict=True)}
+
+    async def _near(self, groups: _Groups) -> dict[uuid.UUID, Sequence[Piece | HeadraceError]]:
+        """Through the cache of this agent, or of its zone."""
+        parts = []
+        for file_id, group in groups.items():
+            live_end = max(self._live_end(file_id), max(wanted.live_end for wanted in group))
+            parts += [Part(file_id, wanted.start, wanted.end, live_end) for wanted in group]
+        if self._shared is not None:
+            pieces = iter(await self._shared.read(parts))
+        else:
+            pieces = iter(await asyncio.gather(*map(self._from_cache, parts)))
+        return {file_id: [next(pieces) for _ in group] for file_id, group in groups.items()}
+
+    async def _from_cache(self, part: Part) -> Piece | HeadraceError:
         try:
-            if any(wanted.recent for wanted in group):
-                return await self._through_cache(group)
+            return await self._cache.read(*part)
+        except HeadraceError as error:
+            return error
+
+    async def _far(self, group: list[Slice]) -> Sequence[Piece | HeadraceError]:
+        """Historical slices of one file."""
+        try:
             async with self._historical:
                 return await self._past_cache(group)
         except HeadraceError as error:
             return [error] * len(group)
-
-    async def _through_cache(self, group: list[Slice]) -> list[Piece]:
-        live_end = max(self._live_end(group[0].file_id), max(wanted.live_end for wanted in group))
-        return await asyncio.gather(*(self._cache.read(s.file_id, s.start, s.end, live_end) for s in group))
 
     async def _past_cache(self, group: list[Slice]) -> list[Piece]:
         ranges = [ByteRange(wanted.start, wanted.end - wanted.start) for wanted in group]
@@ -87,4 +121,5 @@ class SliceReader:
         for byte_range, body in zip(ranges, bodies, strict=True):
             if len(body) != byte_range.length:
                 raise CorruptError(f"short read: file={group[0].file_id} start={byte_range.start} got={len(body)}")
+        self._metrics.read_from_store.inc(sum(map(len, bodies)))
         return [Piece(memoryview(body), checked=False) for body in bodies]

@@ -11,10 +11,12 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from agent.cluster.view import ClusterView
+from agent.cluster.zone_traffic import Path, ZoneTraffic
 from agent.fetch.cache import ChunkCache
 from agent.fetch.deliver import Delivery
 from agent.fetch.feed import FeedFollower
@@ -30,6 +32,7 @@ from agent.fetch.seek import Seeker
 from agent.fetch.sessions import FetchSessions
 from agent.fetch.timestamps import TimestampSearch
 from agent.fetch.waiters import Waiters
+from agent.fetch.zone_cache.service import ZoneCache
 from agent.listener.request import Request, Response
 from config.settings import Settings
 from metastore.api import ReadApi
@@ -41,6 +44,7 @@ class FetchService:
     """`on_metadata_moved` is told the metadata log's head when the view's image is not of that offset.
 
     `metadata_log` is what `__cluster_metadata` is rendered from; without one the topic is unknown.
+    `zone_secret` is what the cluster's agents share; without it this agent asks no other for file chunks.
     """
 
     def __init__(
@@ -55,6 +59,8 @@ class FetchService:
         *,
         on_metadata_moved: Callable[[int], None] = lambda head: None,
         metadata_log: MetadataLog | None = None,
+        zone_secret: bytes | None = None,
+        traffic: ZoneTraffic | None = None,
     ) -> None:
         self._view = view
         self._on_metadata_moved = on_metadata_moved
@@ -71,7 +77,22 @@ class FetchService:
             interval_ms=settings.feed_poll_interval_ms,
             on_metadata=self._on_metadata,
         )
-        reader = SliceReader(store, self._cache, index.live_end, metrics)
+        traffic = traffic or ZoneTraffic(settings.broker_rack, registry)
+        self.zone_cache: ZoneCache | None = None
+        if zone_secret is not None and settings.zone_cache_timeout_ms:
+            self.zone_cache = ZoneCache(
+                zone_secret,
+                self._cache,
+                view,
+                clock,
+                self.database_now_ms,
+                traffic,
+                metrics,
+                registry,
+                timeout_ms=settings.zone_cache_timeout_ms,
+            )
+        shared = None if self.zone_cache is None else self.zone_cache.shared
+        reader = SliceReader(store, self._cache, index.live_end, metrics, shared)
         seeker = Seeker(reader, ResumeHints())
         locator = Locator(index, metastore, metrics)
         delivery = Delivery(locator, reader, seeker, self._cache, rng, metrics)
@@ -86,6 +107,7 @@ class FetchService:
             clock,
             max_bytes=settings.fetch_max_bytes,
             metadata_topic=metadata_topic,
+            on_sent=partial(traffic.count, Path.FETCH),
         )
         self._list_offsets = ListOffsetsHandler(
             view, metastore, TimestampSearch(metastore, seeker), metrics, metadata_topic
@@ -125,6 +147,8 @@ class FetchService:
         """Drain, and end everything in the background."""
         self.drain()
         await self._feed.close()
+        if self.zone_cache is not None:
+            await self.zone_cache.close()
         await self._cache.close()
 
     def _on_metadata(self, metadata_offset: int) -> None:

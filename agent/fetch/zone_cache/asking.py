@@ -1,0 +1,163 @@
+"""Asking the other agents of the zone: one call each, few connections, a deadline, no queue.
+
+Place: between shared.py, which knows what to ask whom, and connection.py.
+Invariant: a call ends within the deadline, whatever the other agent does; what it did not deliver in
+time or not rightly is a Fallback, never an error and never a wrong byte. What is awaited is bounded per
+agent: above it nothing is asked. An agent that failed rests, so a dead one costs no reader a deadline
+more than now and then.
+If the process dies here the other agents drop their answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from agent.fetch.zone_cache.connection import PeerConnection, open_connection
+from agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
+from agent.fetch.zone_cache.wire import BUSY, MAX_ANSWER_BYTES, MAX_PARTS, Ask, Part, decode_answer, encode_ask
+from metastore.log.image import AgentImage
+from storage.clock import Clock
+from storage.errors import CorruptError, HeadraceError, UnavailableError
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS = 4
+"""Per agent: answers come in order, so one that waits for the store holds up those behind it."""
+AWAITED_BYTES_MAX = MAX_ANSWER_BYTES
+"""Per agent, over all its connections."""
+REST_SECONDS = 1.0
+SLOW_CALLS = 3
+"""So many calls in a row without an answer in time, and the agent rests."""
+
+Connect = Callable[[str, int], Awaitable[PeerConnection]]
+
+
+class _Peer:
+    """What is known of one agent."""
+
+    def __init__(self) -> None:
+        self.connections: list[PeerConnection] = []
+        self.choosing = asyncio.Lock()
+        self.awaited_bytes = 0
+        self.slow_calls = 0
+        self.rests_until = 0.0
+
+
+class Peers:
+    """The zone's other agents, as far as they were asked. `now_ms` is the database's clock."""
+
+    def __init__(
+        self,
+        secret: bytes,
+        own_node_id: Callable[[], int],
+        now_ms: Callable[[], int],
+        clock: Clock,
+        metrics: ZoneCacheMetrics,
+        *,
+        timeout_ms: int,
+        connect: Connect = open_connection,
+    ) -> None:
+        self._secret = secret
+        self._own_node_id = own_node_id
+        self._now_ms = now_ms
+        self._clock = clock
+        self._metrics = metrics
+        self._timeout = timeout_ms / 1000
+        self._connect = connect
+        self._peers: dict[tuple[int, int], _Peer] = {}
+
+    async def ask(self, agent: AgentImage, parts: Sequence[Part]) -> list[memoryview | Fallback]:
+        """What the agent has of each part, in order."""
+        size = sum(part.end - part.start for part in parts)
+        peer = self._peers.setdefault((agent.node_id, agent.broker_epoch), _Peer())
+        if self._clock.monotonic() < peer.rests_until:
+            return [Fallback.RESTING] * len(parts)
+        if peer.awaited_bytes + size > AWAITED_BYTES_MAX or len(parts) > MAX_PARTS:
+            return [Fallback.BUSY] * len(parts)
+        peer.awaited_bytes += size
+        try:
+            return await self._ask(peer, agent, parts)
+        finally:
+            peer.awaited_bytes -= size
+
+    def forget_gone(self, agents: Sequence[AgentImage]) -> None:
+        """Close the connections to agents that are not among these any more."""
+        stay = {(agent.node_id, agent.broker_epoch) for agent in agents}
+        for key in self._peers.keys() - stay:
+            self._disconnect(self._peers.pop(key))
+
+    def close(self) -> None:
+        """End every connection."""
+        self.forget_gone(())
+
+    async def _ask(self, peer: _Peer, agent: AgentImage, parts: Sequence[Part]) -> list[memoryview | Fallback]:
+        exchange = asyncio.ensure_future(self._exchange(peer, agent, parts))
+        timer = asyncio.ensure_future(self._clock.sleep(self._timeout))
+        try:
+            await asyncio.wait((exchange, timer), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            if not exchange.done():
+                exchange.cancel()
+        if not exchange.done():
+            return self._failed(peer, agent, Fallback.SLOW, "no answer in time", len(parts))
+        try:
+            answers = exchange.result()
+        except CorruptError as error:
+            return self._failed(peer, agent, Fallback.WRONG, error, len(parts))
+        except HeadraceError as error:
+            return self._failed(peer, agent, Fallback.DOWN, error, len(parts))
+        peer.slow_calls = 0
+        return [self._judge(agent, answer) for answer in answers]
+
+    async def _exchange(
+        self, peer: _Peer, agent: AgentImage, parts: Sequence[Part]
+    ) -> list[memoryview | int | CorruptError]:
+        async with peer.choosing:  # or many calls at once would each open one
+            connection = await self._connection(peer, agent)
+        ask = Ask(self._now_ms(), self._own_node_id(), agent.node_id, list(parts))
+        correlation_id = connection.next_id()
+        frame, mac = encode_ask(ask, self._secret, correlation_id)
+        self._metrics.rpcs_sent.inc()
+        self._metrics.ranges_sent.inc(len(parts))
+        return decode_answer(await connection.ask(correlation_id, frame), self._secret, mac, parts)
+
+    async def _connection(self, peer: _Peer, agent: AgentImage) -> PeerConnection:
+        """The idlest one; a new one while all are in use and there may be more."""
+        peer.connections = [connection for connection in peer.connections if not connection.closed]
+        idlest = min(peer.connections, key=lambda connection: connection.waiting, default=None)
+        if idlest is not None and (not idlest.waiting or len(peer.connections) >= CONNECTIONS):
+            return idlest
+        opened = await self._connect(agent.host, agent.port)
+        peer.connections.append(opened)
+        if self._peers.get((agent.node_id, agent.broker_epoch)) is not peer:  # gone meanwhile
+            self._disconnect(peer)
+            raise UnavailableError(f"zone cache: agent left: node_id={agent.node_id}")
+        return opened
+
+    def _judge(self, agent: AgentImage, answer: memoryview | int | CorruptError) -> memoryview | Fallback:
+        if isinstance(answer, memoryview):
+            return answer
+        if isinstance(answer, CorruptError):
+            log.warning("zone cache: wrong bytes: from=%d error=%s", agent.node_id, answer)
+            return Fallback.WRONG
+        return Fallback.BUSY if answer == BUSY else Fallback.FAILED
+
+    def _failed(
+        self, peer: _Peer, agent: AgentImage, reason: Fallback, error: object, parts: int
+    ) -> list[memoryview | Fallback]:
+        """Let the agent rest, unless it was only slow for once."""
+        peer.slow_calls += 1
+        if reason is not Fallback.SLOW or peer.slow_calls >= SLOW_CALLS:
+            log.warning("zone cache: agent rests: node_id=%d reason=%s error=%s", agent.node_id, reason, error)
+            peer.rests_until = self._clock.monotonic() + REST_SECONDS
+            peer.slow_calls = 0
+            self._disconnect(peer)
+        return [reason] * parts
+
+    def _disconnect(self, peer: _Peer) -> None:
+        connections, peer.connections = peer.connections, []
+        for connection in connections:
+            connection.close()

@@ -1,0 +1,117 @@
+"""One connection to another agent: questions pipelined, answers in their order.
+
+Place: under asking.py; the other end is the agent's Kafka listener.
+Invariant: an answer is handed to whoever asked under its correlation id, or dropped when that one went
+away. Whatever goes wrong ends the connection, and everybody who waits on it hears of it at once.
+If the process dies here the other agents only see a closed connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from agent.listener.frames import FrameReader
+from agent.protocol import wire
+from storage.errors import InvalidError, UnavailableError
+
+_SLAB_BYTES = 64 * 1024
+_MAX_FRAME_BYTES = 128 * 1024 * 1024
+
+
+class PeerConnection(asyncio.BufferedProtocol):
+    """Made by `open_connection`. For one event loop."""
+
+    _transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._frames = FrameReader(_MAX_FRAME_BYTES)
+        self._slab = memoryview(bytearray(_SLAB_BYTES))
+        self._direct = False
+        self._waiting: dict[int, asyncio.Future[memoryview]] = {}
+        self._last_id = 0
+
+    @property
+    def waiting(self) -> int:
+        """Questions without an answer, abandoned ones too."""
+        return len(self._waiting)
+
+    def next_id(self) -> int:
+        """A correlation id for the next question."""
+        self._last_id += 1
+        return self._last_id
+
+    async def ask(self, correlation_id: int, frame: bytes) -> memoryview:
+        """Send a request frame; the response frame. UnavailableError when the connection ends before.
+
+        Cancelled, the answer is dropped when it comes.
+        """
+        if self.closed:
+            raise UnavailableError("zone cache: connection closed")
+        answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation_id] = answer
+        self._transport.write(frame)
+        return await answer
+
+    def close(self) -> None:
+        """End it; who waits gets UnavailableError."""
+        self._transport.abort()
+
+    # -- asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        vacant = self._frames.vacant()
+        self._direct = vacant is not None
+        return self._slab if vacant is None else vacant
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._direct:
+            self._frames.filled(nbytes)
+            self._cut(memoryview(b""))
+        else:
+            self._cut(self._slab[:nbytes])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(UnavailableError(f"zone cache: connection lost: {exc}"))
+
+    def _cut(self, data: memoryview) -> None:
+        try:
+            while True:
+                if self._frames.opened:
+                    data = self._frames.fill(data)
+                else:
+                    head, data = self._frames.read_head(data)
+                    if head is None:
+                        return
+                    data = self._frames.open(head, data)
+                frame = self._frames.take()
+                if frame is None:
+                    return
+                self._deliver(frame)
+        except InvalidError:
+            self.close()
+
+    def _deliver(self, frame: memoryview) -> None:
+        (correlation_id,) = wire.INT32.unpack_from(frame)
+        answer = self._waiting.pop(correlation_id, None)
+        if answer is None:
+            raise InvalidError(f"zone cache: answer to no question: correlation_id={correlation_id}")
+        if not answer.done():
+            answer.set_result(frame)
+
+
+async def open_connection(host: str, port: int) -> PeerConnection:
+    """Connect; UnavailableError when that fails."""
+    try:
+        _, protocol = await asyncio.get_running_loop().create_connection(PeerConnection, host, port)
+    except OSError as error:
+        raise UnavailableError(f"zone cache: no connection: host={host} port={port} error={error}") from error
+    return protocol

@@ -1,0 +1,47 @@
+"""Which agent of this zone keeps a chunk for all of them.
+
+Place: asked for every chunk that is not in this agent's own memory.
+Invariant: agents with the same image name the same owner; only live agents of the own zone are ever
+named, so no data byte crosses zones (W15). Agents that state no zone share one among themselves.
+Who is wrong about the owner only costs one more GET: whoever is asked serves. No state but the
+zone's members as of the newest image.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+
+from agent.cluster.routing import chunk_role, preferred
+from agent.cluster.view import ClusterView
+from metastore.log.image import AgentImage, MetadataImage
+
+
+class ChunkOwners:
+    """The decisions that follow from the newest image."""
+
+    def __init__(self, view: ClusterView, on_members: Callable[[Sequence[AgentImage]], None]) -> None:
+        """`on_members` hears who is in the zone whenever that may have changed."""
+        self._view = view
+        self._on_members = on_members
+        self._image: MetadataImage | None = None
+        self._members: list[AgentImage] = []
+
+    def owner(self, file_id: uuid.UUID, chunk: int) -> AgentImage | None:
+        """The other agent to ask for the chunk; None when it is this agent's own, or there is no other."""
+        members = self._zone()
+        if not members:
+            return None
+        chosen = preferred(chunk_role(file_id, chunk), members)
+        return None if chosen is None or chosen.node_id == self._view.node_id else chosen
+
+    def _zone(self) -> list[AgentImage]:
+        """The live agents of this agent's zone; none while it is alone or not registered."""
+        image = self._view.image
+        if image is not self._image:
+            own = image.agents.get(self._view.node_id)
+            members = [] if own is None else [agent for agent in image.live_agents() if agent.rack == own.rack]
+            self._members = members if len(members) > 1 or (members and members[0] is not own) else []
+            self._image = image
+            self._on_members(self._members)
+        return self._members

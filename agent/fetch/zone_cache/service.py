@@ -1,0 +1,58 @@
+"""The zone cache, composed: what the read path asks, and what serves the other agents.
+
+Place: made by agent/fetch/service.py when the agent has the cluster's secret.
+Invariant: asking and serving share the chunk cache and nothing else; a server never asks. Nothing
+outlives `close`. If the process dies here nothing is lost: no state but memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry
+
+from agent.cluster.view import ClusterView
+from agent.cluster.zone_traffic import Path, ZoneTraffic
+from agent.fetch.cache import ChunkCache
+from agent.fetch.metrics import FetchMetrics
+from agent.fetch.zone_cache.asking import Connect, Peers
+from agent.fetch.zone_cache.connection import open_connection
+from agent.fetch.zone_cache.metrics import ZoneCacheMetrics
+from agent.fetch.zone_cache.owners import ChunkOwners
+from agent.fetch.zone_cache.serving import ZoneCacheServer
+from agent.fetch.zone_cache.shared import SharedCache
+from storage.clock import Clock
+
+
+class ZoneCache:
+    """`shared` reads for this agent, `handle` for the others. `now_ms` is the database's clock."""
+
+    def __init__(
+        self,
+        secret: bytes,
+        cache: ChunkCache,
+        view: ClusterView,
+        clock: Clock,
+        now_ms: Callable[[], int],
+        traffic: ZoneTraffic,
+        fetch_metrics: FetchMetrics,
+        registry: CollectorRegistry,
+        *,
+        timeout_ms: int,
+        connect: Connect = open_connection,
+    ) -> None:
+        self._view = view
+        self._traffic = traffic
+        metrics = ZoneCacheMetrics(registry)
+        peers = Peers(secret, lambda: view.node_id, now_ms, clock, metrics, timeout_ms=timeout_ms, connect=connect)
+        owners = ChunkOwners(view, on_members=peers.forget_gone)
+        self.shared = SharedCache(cache, owners, peers, metrics, fetch_metrics)
+        self.handle = ZoneCacheServer(secret, cache, lambda: view.node_id, now_ms, metrics, self._on_served)
+
+    async def close(self) -> None:
+        """Stop asking; close the connections."""
+        await self.shared.close()
+
+    def _on_served(self, asker: int, size_bytes: int) -> None:
+        agent = self._view.image.agents.get(asker)
+        self._traffic.count(Path.ZONE_CACHE, agent.rack if agent is not None else None, size_bytes)

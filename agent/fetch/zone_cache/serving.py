@@ -1,0 +1,78 @@
+"""Serving the other agents of the zone: ranges of chunks, from memory or with one GET.
+
+Place: the handler behind the private API key on the Kafka listener.
+Invariant: nothing is read for a caller that did not prove the cluster's secret: its connection ends.
+What is being served is bounded; above it a range is answered BUSY and the asker goes to the store
+itself. It never asks a third agent, so calls cannot go round in circles.
+If the process dies here the askers read from the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from agent.fetch.cache import ChunkCache
+from agent.fetch.zone_cache.metrics import ZoneCacheMetrics
+from agent.fetch.zone_cache.wire import BUSY, FAILED, VERSION, WINDOW_MS, Part, decode_ask, encode_answer
+from agent.listener.request import CloseConnection, Request, Response
+from storage.errors import HeadraceError, InvalidError
+
+log = logging.getLogger(__name__)
+
+SERVED_BYTES_MAX = 128 * 1024 * 1024
+"""Over all calls in progress."""
+
+
+class ZoneCacheServer:
+    """A Handler. `now_ms` is the database's clock; `on_served` hears (asker's node id, bytes) of each call."""
+
+    def __init__(
+        self,
+        secret: bytes,
+        cache: ChunkCache,
+        own_node_id: Callable[[], int],
+        now_ms: Callable[[], int],
+        metrics: ZoneCacheMetrics,
+        on_served: Callable[[int, int], None],
+    ) -> None:
+        self._secret = secret
+        self._cache = cache
+        self._own_node_id = own_node_id
+        self._now_ms = now_ms
+        self._metrics = metrics
+        self._on_served = on_served
+        self._serving_bytes = 0
+
+    async def __call__(self, request: Request) -> Response:
+        """One answer per range. CloseConnection for a stranger, a stale question or one for another agent."""
+        if request.api_version != VERSION:
+            raise CloseConnection("zone cache: version not served")
+        try:
+            ask, mac = decode_ask(request.body, self._secret)
+        except InvalidError:
+            self._metrics.refused.inc()
+            raise
+        if ask.owner != self._own_node_id() or abs(self._now_ms() - ask.sent_ms) > WINDOW_MS:
+            self._metrics.refused.inc()
+            raise CloseConnection(f"zone cache: not for this agent, or stale: owner={ask.owner} sent_ms={ask.sent_ms}")
+        self._metrics.rpcs_served.inc()
+        self._metrics.ranges_served.inc(len(ask.parts))
+        size = ask.size_bytes
+        if self._serving_bytes and self._serving_bytes + size > SERVED_BYTES_MAX:
+            return Response(encode_answer(request.correlation_id, self._secret, mac, [BUSY] * len(ask.parts)))
+        self._serving_bytes += size
+        try:
+            answers = await asyncio.gather(*(self._read(part) for part in ask.parts))
+        finally:
+            self._serving_bytes -= size
+        self._on_served(ask.asker, sum(len(answer) for answer in answers if not isinstance(answer, int)))
+        return Response(encode_answer(request.correlation_id, self._secret, mac, answers))
+
+    async def _read(self, part: Part) -> memoryview | int:
+        try:
+            return (await self._cache.read(part.file_id, part.start, part.end, part.live_end)).data
+        except HeadraceError as error:
+            log.warning("zone cache: range not read: file=%s start=%d error=%s", part.file_id, part.start, error)
+            return FAILED

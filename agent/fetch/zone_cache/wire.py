@@ -1,0 +1,144 @@
+"""The zone cache's one call, as bytes: many ranges of many files asked, one answer.
+
+Place: between asking.py and serving.py, over the agents' Kafka listener, under an API key of our own
+that no client is told of.
+Invariant: both directions carry an HMAC under the cluster's secret, compared before anything else is
+believed. The answer's covers the question's, so it answers this question and no other, and each
+range's status, length and CRC32C: a range that is short or altered is known before anybody uses it.
+A question is good for WINDOW_MS on the database's clock; repeating it within that time reads the same
+bytes again, nothing more. If the process dies here nothing is lost: no state.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+import uuid
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import crc32c
+
+from agent.protocol import wire
+from storage.errors import CorruptError, InvalidError
+
+API_KEY = 31_299
+"""Far above Kafka's own keys."""
+VERSION = 0
+WINDOW_MS = 60_000
+MAX_PARTS = 8_192
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""All ranges of one call."""
+
+OK, BUSY, FAILED = 0, 1, 2
+"""What became of one range: its bytes follow; the owner serves too much already; it could not be read."""
+
+_MAC_BYTES = 32
+_REQUEST_HEADER = struct.Struct(">hhi")
+_ASK = struct.Struct(">qiii")
+_PART = struct.Struct(">16sqiq")
+_ROW = struct.Struct(">biI")
+
+
+class Part(NamedTuple):
+    """The bytes from `start` to `end` of a file, all of one chunk; live bytes are known up to `live_end`."""
+
+    file_id: uuid.UUID
+    start: int
+    end: int
+    live_end: int
+
+
+class Ask(NamedTuple):
+    """`asker` and `owner` are node ids; `sent_ms` on the database's clock."""
+
+    sent_ms: int
+    asker: int
+    owner: int
+    parts: list[Part]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of everything that is asked for."""
+        return sum(part.end - part.start for part in self.parts)
+
+
+def encode_ask(ask: Ask, secret: bytes, correlation_id: int) -> tuple[bytes, bytes]:
+    """(the request frame with its length, the question's MAC, which the answer must be judged by)."""
+    body = b"".join(
+        (
+            _ASK.pack(ask.sent_ms, ask.asker, ask.owner, len(ask.parts)),
+            *(_PART.pack(p.file_id.bytes, p.start, p.end - p.start, p.live_end) for p in ask.parts),
+        )
+    )
+    mac = _mac(secret, body)
+    frame = _REQUEST_HEADER.pack(API_KEY, VERSION, correlation_id) + wire.string(None, False) + mac + body
+    return wire.INT32.pack(len(frame)) + frame, mac
+
+
+def decode_ask(body: memoryview, secret: bytes) -> tuple[Ask, bytes]:
+    """(question, its MAC). InvalidError when the MAC is not the cluster's or the body not a question."""
+    mac = bytes(body[:_MAC_BYTES])
+    rest = body[_MAC_BYTES:]
+    if not hmac.compare_digest(mac, _mac(secret, rest)):
+        raise InvalidError("zone cache: not from an agent of this cluster")
+    try:
+        sent_ms, asker, owner, count = _ASK.unpack_from(rest)
+        if not 0 < count <= MAX_PARTS or len(rest) != _ASK.size + count * _PART.size:
+            raise InvalidError(f"zone cache: malformed question: parts={count} bytes={len(rest)}")
+        parts = [
+            Part(uuid.UUID(bytes=file_id), start, start + length, live_end)
+            for file_id, start, length, live_end in _PART.iter_unpack(rest[_ASK.size :])
+        ]
+    except struct.error as error:
+        raise InvalidError(f"zone cache: malformed question: {error}") from error
+    ask = Ask(sent_ms, asker, owner, parts)
+    if any(part.start < 0 or part.end <= part.start for part in parts) or ask.size_bytes > MAX_ANSWER_BYTES:
+        raise InvalidError("zone cache: ranges cannot be served")
+    return ask, mac
+
+
+def encode_answer(
+    correlation_id: int, secret: bytes, ask_mac: bytes, answers: Sequence[memoryview | int]
+) -> list[bytes | memoryview]:
+    """Buffers of the response frame; per range its bytes, which are not copied, or BUSY or FAILED."""
+    rows = b"".join(
+        _ROW.pack(answer, 0, 0) if isinstance(answer, int) else _ROW.pack(OK, len(answer), crc32c.crc32c(answer))
+        for answer in answers
+    )
+    head = wire.INT32.pack(correlation_id) + _mac(secret, ask_mac + rows) + wire.INT32.pack(len(answers)) + rows
+    return [head, *(answer for answer in answers if not isinstance(answer, int))]
+
+
+def decode_answer(
+    frame: memoryview, secret: bytes, ask_mac: bytes, parts: Sequence[Part]
+) -> list[memoryview | int | CorruptError]:
+    """Per asked range its bytes, BUSY or FAILED, or CorruptError for bytes that are not what was announced.
+
+    CorruptError for the whole when the answer is not an agent's of this cluster to this question.
+    """
+    at = wire.INT32.size + _MAC_BYTES
+    rows_end = at + wire.INT32.size + len(parts) * _ROW.size
+    if len(frame) < rows_end or wire.INT32.unpack_from(frame, at)[0] != len(parts):
+        raise CorruptError(f"zone cache: answer does not fit: asked={len(parts)} bytes={len(frame)}")
+    rows = frame[at + wire.INT32.size : rows_end]
+    if not hmac.compare_digest(bytes(frame[wire.INT32.size : at]), _mac(secret, ask_mac + bytes(rows))):
+        raise CorruptError("zone cache: answer is not from an agent of this cluster")
+    found: list[memoryview | int | CorruptError] = []
+    position = rows_end
+    for part, (status, length, crc) in zip(parts, _ROW.iter_unpack(rows), strict=True):
+        data = frame[position : position + length]
+        position += length
+        if status != OK:
+            found.append(status)
+        elif length != part.end - part.start or len(data) != length:
+            found.append(CorruptError(f"zone cache: short range: file={part.file_id} got={len(data)}"))
+        elif crc32c.crc32c(data) != crc:
+            found.append(CorruptError(f"zone cache: range altered: file={part.file_id} start={part.start}"))
+        else:
+            found.append(data)
+    return found
+
+
+def _mac(secret: bytes, data: bytes | memoryview) -> bytes:
+    return hmac.digest(secret, data, "sha256")

@@ -1,0 +1,130 @@
+"""Two agents in one zone and one in another: files are read once per zone, and no data byte crosses zones."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+from collections.abc import Iterator
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.agent_process import AgentUnderTest
+
+RECORDS = 1200
+PARTITIONS = 16
+SECONDS_MAX = 60
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(180)]
+Three = tuple[AgentUnderTest, AgentUnderTest, AgentUnderTest]
+
+
+@pytest.fixture
+def three(agent_settings: dict[str, object]) -> Iterator[Three]:
+    a, b = {"broker.rack": "zone-a"}, {"broker.rack": "zone-b"}
+    with (
+        AgentUnderTest(agent_settings | a) as first,
+        AgentUnderTest(agent_settings | a) as second,
+        AgentUnderTest(agent_settings | b) as third,
+    ):
+        yield first, second, third
+
+
+def _metric(agent: AgentUnderTest, name: str, **labels: str) -> float:
+    with urllib.request.urlopen(f"http://{agent.http}/metrics", timeout=5) as response:
+        text = response.read().decode()
+    found = 0.0
+    for line in re.findall(rf"^headrace_{name}(?:\{{.*\}})? .*$", text, re.MULTILINE):
+        if all(f'{key}="{value}"' in line for key, value in labels.items()):
+            found += float(line.rsplit(" ", 1)[1])
+    return found
+
+
+def _bootstrap(agents: Three) -> str:
+    return ",".join(agent.kafka for agent in agents)
+
+
+def _consumer(agents: Three, zone: str, group: str) -> confluent_kafka.Consumer:
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": _bootstrap(agents), "group.id": group, "client.id": f"readers,zone={zone}"}
+    )
+    consumer.assign([confluent_kafka.TopicPartition("t", p, 0) for p in range(PARTITIONS)])
+    return consumer
+
+
+def _produce(agents: Three, zone: str, size: int = 400) -> None:
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": _bootstrap(agents), "client.id": f"writers,zone={zone}", "linger.ms": 5}
+    )
+    for number in range(RECORDS):
+        producer.produce("t", number.to_bytes(4, "big") * (size // 4), partition=number % PARTITIONS)
+        if number % 100 == 99:
+            producer.flush(SECONDS_MAX)
+    assert producer.flush(SECONDS_MAX) == 0
+
+
+def _read_all(consumer: confluent_kafka.Consumer, count: int) -> None:
+    found, until = 0, time.monotonic() + SECONDS_MAX
+    while found < count and time.monotonic() < until:
+        for message in consumer.consume(count, 0.5):
+            assert message.error() is None, message.error()
+            found += 1
+    assert found == count
+
+
+def _create(agents: Three) -> None:
+    admin = AdminClient({"bootstrap.servers": _bootstrap(agents)})
+    admin.create_topics([NewTopic("t", PARTITIONS)])["t"].result(20)
+
+
+@pytest.mark.requirement("W12")
+@pytest.mark.requirement("W15")
+def test_a_zone_shares_its_files_and_no_data_byte_crosses_zones(three: Three) -> None:
+    _create(three)
+    readers = [_consumer(three, "zone-a", "a"), _consumer(three, "zone-b", "b")]
+    for reader in readers:
+        reader.consume(1, 1.0)  # it is there when the records come
+    _produce(three, "zone-b")
+    for reader in readers:
+        _read_all(reader, RECORDS)
+        reader.close()
+
+    first, second, third = three
+    zone_a = (first, second)
+    asked = sum(_metric(agent, "zone_cache_rpcs_total", direction="sent") for agent in zone_a)
+    served = sum(_metric(agent, "zone_cache_rpcs_total", direction="served") for agent in zone_a)
+    assert asked == served > 0
+    assert sum(_metric(agent, "fetch_read_bytes_total", source="zone") for agent in zone_a) > 0
+    assert _metric(third, "zone_cache_rpcs_total") == 0, "alone in its zone"
+    assert _metric(third, "fetch_read_bytes_total", source="store") == 0, "it wrote these files itself"
+    for agent in three:
+        assert _metric(agent, "zone_traffic_bytes_total", zone="other") == 0
+        assert _metric(agent, "zone_cache_fallbacks_total") == 0
+    assert _metric(third, "zone_traffic_bytes_total", path="produce", zone="same") > RECORDS * 400
+    same = sum(_metric(agent, "zone_traffic_bytes_total", path="fetch", zone="same") for agent in three)
+    assert same > 2 * RECORDS * 400
+    from_store = sum(_metric(agent, "fetch_read_bytes_total", source="store") for agent in zone_a)
+    stored = _metric(third, "produce_bytes_total")
+    assert from_store < 1.3 * stored, "each chunk is read once per zone"
+
+
+def test_readers_go_on_when_an_agent_of_their_zone_is_killed(three: Three) -> None:
+    _create(three)
+    _produce(three, "zone-b")
+    three[1].kill()
+    reader = _consumer(three, "zone-a", "a")
+    _read_all(reader, RECORDS)
+    reader.close()
+
+
+def test_readers_go_on_when_an_agent_of_their_zone_hangs(three: Three) -> None:
+    _create(three)
+    three[1].pause()
+    _produce(three, "zone-b")
+    try:
+        reader = _consumer(three, "zone-a", "a")
+        _read_all(reader, RECORDS)
+        reader.close()
+    finally:
+        three[1].resume()
