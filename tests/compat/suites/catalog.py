@@ -60,7 +60,7 @@ _CONFLUENT = Suite(
         "tests/integration/producer", "--ignore=tests/integration/schema_registry",
     ),
     environment={"BROKERS": "{bootstrap}"},
-    settings={},
+    settings={"group.min.session.timeout.ms": 100},
 )  # fmt: skip
 
 SUITES: tuple[Suite, ...] = (
@@ -71,7 +71,7 @@ SUITES: tuple[Suite, ...] = (
         copied=("kafka", "test", "pyproject.toml"),
         requirements=("pytest", "pytest-mock", "pytest-timeout", "crc32c", "lz4", "python-snappy", "zstandard"),
         command=(*_PYTEST, "test/integration"),
-        environment={"KAFKA_URI": "kafka://{bootstrap}", "KAFKA_VERSION": "4.0.0", "KAFKA_ROOT": "."},
+        environment={"KAFKA_URI": "kafka://{bootstrap}", "KAFKA_VERSION": "4.2.0", "KAFKA_ROOT": "."},
         settings={"num.partitions": 4},
     ),
     Suite(

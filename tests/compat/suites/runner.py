@@ -24,7 +24,6 @@ from tests.compat.suites.catalog import Suite
 SETTINGS: dict[str, object] = {
     "linger.ms": 25,
     "group.initial.rebalance.delay.ms": 0,
-    "group.min.session.timeout.ms": 100,
     "num.partitions": 4,
 }
 """What Kafka's own test clusters use too, so that the suites do not wait."""

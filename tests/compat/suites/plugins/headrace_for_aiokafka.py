@@ -32,6 +32,9 @@ def _server() -> SimpleNamespace:
 
 _VALUES = {
     "docker": lambda: None,
+    "kerberos_utils": lambda: None,
+    "acl_manager": lambda: None,
+    "kafka_config": lambda: None,
     "ssl_folder": lambda: pathlib.Path("tests/ssl_cert"),
     "kafka_server": _server,
 }
