@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from metastore.compaction import CompactionApi
 from metastore.groups import GroupApi
 from metastore.jobs import JobApi
 from metastore.leader_epochs import LeaderEpochApi
@@ -180,6 +181,7 @@ class Metastore(
     PartitionApi,
     LeaderEpochApi,
     ZoneSecretApi,
+    CompactionApi,
     Protocol,
 ):
     """The whole boundary."""

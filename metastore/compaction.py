@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from metastore.jobs import JobToken
 from metastore.values import Extent
 
 
@@ -91,7 +92,7 @@ class SwapOutcome(enum.IntEnum):
 
 
 class CompactionApi(Protocol):
-    """What only a leased job may do: each call is fenced by (job id, epoch), FencedError when the lease was lost."""
+    """What takes a token is fenced by that lease: FencedError once the job has another holder."""
 
     async def waiting_files(self, scan_from: uuid.UUID, limit: int) -> WaitingFiles:
         """Up to `limit` of the oldest live files of each level but the last, and of the last those after `scan_from`.
@@ -99,15 +100,18 @@ class CompactionApi(Protocol):
         Files that hold what could not be read lately are left out (`mark_unreadable`). O(limit).
         """
 
+    async def unfinished_payloads(self, kind: str) -> list[bytes]:
+        """Payloads of the jobs of this kind that wait or run: what must not be planned again."""
+
     async def live_extents(self, file_ids: Sequence[uuid.UUID]) -> LiveExtents:
         """All extents that lie in these files, of topics that still exist."""
 
-    async def swap_extents(self, job_id: int, epoch: int, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
+    async def swap_extents(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
         """Let the new file take over, one outcome per swap; names the file with the first call.
 
         One short transaction; give it the partitions of one commit shard, a few dozen at a time. NotFoundError
         when the file's id is no longer to be had: it was condemned, or born over an hour ago.
         """
 
-    async def mark_unreadable(self, job_id: int, epoch: int, file_ids: Sequence[uuid.UUID]) -> None:
+    async def mark_unreadable(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> None:
         """Leave these files out of `waiting_files` for a day: some of their extents could not be read."""

@@ -196,7 +196,10 @@ segment_files = Table(
     _column("committed_at", TIMESTAMP),
     _column("level", SmallInteger(), default="0"),
     _column("dead_at", TIMESTAMP, null=True),
+    _column("body_bytes", BigInteger(), default="0"),
+    _column("unreadable_at", TIMESTAMP, null=True),
     Index("segment_files_dead", "dead_at", postgresql_where=text("dead_at IS NOT NULL")),
+    Index("segment_files_waiting", "level", "file_id", postgresql_where=text("state = 0 AND dead_at IS NULL")),
 )
 extents = Table(
     "extents",

@@ -17,6 +17,7 @@ from metastore.log.records import MetadataRecord
 from metastore.log.replay import ImageBuilder
 from metastore.log.snapshot import load_snapshot
 from metastore.postgres import cluster, commit, controller, extents, feed, producer_ids
+from metastore.postgres.compaction import PostgresCompaction
 from metastore.postgres.groups import PostgresGroups
 from metastore.postgres.jobs import PostgresJobs
 from metastore.postgres.leader_epochs import PostgresLeaderEpochs
@@ -48,7 +49,13 @@ _DESCRIBE_CLUSTER = Statement("describe_cluster", writes=False)
 
 
 class PostgresMetastore(
-    PostgresGroups, PostgresPartitions, PostgresLeaderEpochs, PostgresZoneSecret, PostgresJobs, PostgresPins
+    PostgresGroups,
+    PostgresPartitions,
+    PostgresLeaderEpochs,
+    PostgresZoneSecret,
+    PostgresJobs,
+    PostgresPins,
+    PostgresCompaction,
 ):
     """Implements metastore.api.Metastore; make it with `open`."""
 

@@ -39,9 +39,10 @@ class PostgresWorld(World):
         )
         await self.service.start()
 
-    async def topic(self, name: str, partitions: int) -> list[int]:
+    async def topic(self, name: str, partitions: int, **configs: str) -> list[int]:
         head = await self.postgres.metadata_head()
-        new = NewTopic(name, uuid.UUID(int=head << 64), partitions, {})  # the topic's number will be `head`
+        settings = {config.replace("_", "."): value for config, value in configs.items()}
+        new = NewTopic(name, uuid.UUID(int=head << 64), partitions, settings)  # the topic's number will be `head`
         assert await self.postgres.create_topics(head, [new])
         self.view.image = self.view.head = await self.postgres.load_image()
         topic = self.view.image.topics_by_name[name]

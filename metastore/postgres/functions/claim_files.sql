@@ -11,8 +11,9 @@ DECLARE
     v_claimed uuid[];
 BEGIN
     WITH claimed AS (
-        INSERT INTO segment_files (file_id, state, size, live_bytes, committed_at)
-        SELECT id, 0, size, live_bytes, clock_timestamp()
+        INSERT INTO segment_files (file_id, state, size, body_bytes, live_bytes, committed_at, dead_at)
+        SELECT id, 0, size, live_bytes, live_bytes, clock_timestamp(),
+               CASE WHEN live_bytes = 0 THEN wall_time() END
           FROM unnest(p_ids, p_births, p_sizes, p_live_bytes) AS f (id, born_ms, size, live_bytes)
          WHERE birth_accepted(born_ms)
          ORDER BY id

@@ -1,0 +1,87 @@
+"""What compaction did and cost, for /metrics.
+
+Place: written by compact.py and planner.py. Jobs by outcome and their seconds are the job loop's
+(job_metrics.py); requests and bytes of the bucket are the store's own (storage/objects/measured.py).
+If the process dies here the counters start again at 0, as Prometheus expects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from compactor.merge import MergeCounts
+from compactor.plan import Plan
+from metastore.compaction import Swap, SwapOutcome
+
+
+class CompactionMetrics:
+    """One set per process with the role compactor."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.planned = Counter(
+            "headrace_compaction_planned_jobs", "Jobs planned, by level", ["level"], registry=registry
+        )
+        self.waiting = Gauge(
+            "headrace_compaction_waiting_files",
+            "Live files seen by the last plan, by level",
+            ["level"],
+            registry=registry,
+        )
+        self._bytes_in = Counter(
+            "headrace_compaction_read_bytes", "Live bytes that merges were planned to read, by level made",
+            ["level"], registry=registry,
+        )  # fmt: skip
+        self._bytes_out = Counter(
+            "headrace_compaction_written_bytes", "Bytes of merged files stored, by level", ["level"], registry=registry
+        )
+        self._files_in = Counter("headrace_compaction_input_files", "Files merged", ["level"], registry=registry)
+        self._files_out = Counter("headrace_compaction_output_files", "Files made", ["level"], registry=registry)
+        self._batches = Counter(
+            "headrace_compaction_batches", "Batches read and written by merges", ["side"], registry=registry
+        )
+        self._extents = Counter(
+            "headrace_compaction_extents",
+            "Metastore rows that merges replaced (before) and put in their place (after), and new ones lost to others",
+            ["side"],
+            registry=registry,
+        )
+        self._kept = Counter(
+            "headrace_compaction_kept_batches",
+            "Batches that could not be opened and stayed as they were",
+            registry=registry,
+        )
+        self._unreadable = Counter(
+            "headrace_compaction_unreadable_extents", "Extents that could not be read and stayed where they were",
+            registry=registry,
+        )  # fmt: skip
+
+    @contextmanager
+    def merging(self, plan: Plan, counts: MergeCounts) -> Iterator[None]:
+        """Count a merge's inputs, and what it met however it ends."""
+        level, files = str(plan.level), plan.by_file()
+        self._files_in.labels(level).inc(len(files))
+        self._bytes_in.labels(level).inc(sum(extent.length for extents in files.values() for extent in extents))
+        try:
+            yield
+        finally:
+            self._batches.labels("read").inc(counts.batches_in)
+            self._batches.labels("written").inc(counts.batches_out)
+            self._kept.inc(counts.kept_as_is)
+            self._unreadable.inc(counts.unreadable_extents)
+
+    def stored(self, level: int, size_bytes: int) -> None:
+        """A merged file is in the bucket."""
+        self._files_out.labels(str(level)).inc()
+        self._bytes_out.labels(str(level)).inc(size_bytes)
+
+    def swapped(self, swaps: Sequence[Swap], outcomes: Sequence[SwapOutcome]) -> None:
+        """A swap call was answered."""
+        for swap, outcome in zip(swaps, outcomes, strict=True):
+            if outcome is SwapOutcome.DONE:
+                self._extents.labels("before").inc(len(swap.inputs))
+                self._extents.labels("after").inc()
+            else:
+                self._extents.labels("lost").inc()

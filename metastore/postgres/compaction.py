@@ -1,0 +1,96 @@
+"""Compaction in Postgres: waiting files, live extents, the swap (functions/swap_extents.sql).
+
+Place: under the compactor's planner and jobs; implements metastore.compaction.CompactionApi.
+Invariant: each call is one statement, and whatever it changes is fenced by the job's lease in it.
+If the process dies in mid-call, Postgres finishes it or rolls it back.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import numpy as np
+
+from metastore.compaction import (
+    FileFacts,
+    LiveExtents,
+    LivePartition,
+    NewFile,
+    Swap,
+    SwapOutcome,
+    WaitingFiles,
+)
+from metastore.jobs import JobToken
+from metastore.postgres.packing import pack_int4, pack_int8, pack_uuids, unpack_extents
+from metastore.postgres.statement import Pool, Statement
+from storage.errors import NotFoundError
+from storage.file_id import born_ms
+
+_WAITING_FILES = Statement("waiting_files", writes=False)
+_UNFINISHED_PAYLOADS = Statement("unfinished_payloads", writes=False)
+_LIVE_EXTENTS = Statement("live_extents", writes=False)
+_SWAP_EXTENTS = Statement("swap_extents", writes=True)
+_MARK_UNREADABLE = Statement("mark_unreadable", writes=True)
+
+_FROM_THE_START = uuid.UUID(int=0)
+_SCANNED_LEVEL = 2
+
+
+class PostgresCompaction:
+    """Implements metastore.compaction.CompactionApi."""
+
+    pool: Pool
+
+    async def waiting_files(self, scan_from: uuid.UUID, limit: int) -> WaitingFiles:
+        rows = await _WAITING_FILES.rows(self.pool, scan_from=scan_from, limit=limit)
+        files = [FileFacts(*row) for row in rows]
+        scanned = [file.file_id for file in files if file.level == _SCANNED_LEVEL]
+        return WaitingFiles(files, scanned[-1] if len(scanned) == limit else _FROM_THE_START)
+
+    async def unfinished_payloads(self, kind: str) -> list[bytes]:
+        return [payload for (payload,) in await _UNFINISHED_PAYLOADS.rows(self.pool, kind=kind)]
+
+    async def live_extents(self, file_ids: Sequence[uuid.UUID]) -> LiveExtents:
+        rows = await _LIVE_EXTENTS.rows(self.pool, file_ids=pack_uuids(file_ids))
+        return LiveExtents(
+            rows[0][0],
+            [
+                LivePartition(key, topic_id, index, compression_type, unpack_extents(packed))
+                for _, key, topic_id, index, compression_type, packed in rows
+                if key is not None
+            ],
+        )
+
+    async def swap_extents(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
+        if not swaps:
+            return []
+        columns = np.array([swap[:-1] for swap in swaps], dtype=np.int64).T
+        keys, bases, lasts, positions, lengths, leader_epochs, times = columns
+        inputs = [(number, *entry) for number, swap in enumerate(swaps, start=1) for entry in swap.inputs]
+        (outcomes,) = await _SWAP_EXTENTS.row(
+            self.pool,
+            job_id=token.job_id,
+            epoch=token.epoch,
+            file_id=file.file_id,
+            born_ms=born_ms(file.file_id),
+            level=file.level,
+            size=file.size,
+            body_bytes=file.body_bytes,
+            keys=pack_int8(keys),
+            bases=pack_int8(bases),
+            lasts=pack_int8(lasts),
+            positions=pack_int8(positions),
+            lengths=pack_int8(lengths),
+            leader_epochs=pack_int4(leader_epochs),
+            times=pack_int8(times),
+            input_swaps=pack_int4(np.array([number for number, _, _ in inputs])),
+            input_lasts=pack_int8(np.array([last for _, last, _ in inputs])),
+            input_files=pack_uuids([file_id for _, _, file_id in inputs]),
+        )
+        if outcomes is None:
+            raise NotFoundError(f"file id is not to be had: file={file.file_id}")
+        return [SwapOutcome(outcome) for outcome in outcomes]
+
+    async def mark_unreadable(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> None:
+        await _MARK_UNREADABLE.row(self.pool, job_id=token.job_id, epoch=token.epoch, file_ids=pack_uuids(file_ids))

@@ -1,0 +1,113 @@
+-- Let a merged file take over: new extents in the place of those that they were made of.
+--
+-- Input: the file (born_ms as its id carries it); the swaps as p_key .. p_time, one element each; and
+-- their inputs, any number per swap: p_input_swap is the swap's number from 1, p_input_last and
+-- p_input_file what must stand there. Output: metastore.compaction.SwapOutcome per swap; NULL, and
+-- nothing happened, when the file's id is not to be had: condemned, deleted, or born over an hour ago.
+--
+-- A swap stands while each of its inputs does, but for those below the log start. Retention, deletion or
+-- another job may take one away at any time: that swap is lost, its neighbours are not.
+-- The file's row is claimed by the first call, dead until something lives in it: a job that stops before
+-- or between two calls leaves nothing that the janitor does not find.
+--
+-- Locks: the job's row, shared; the partitions' rows, ascending; the files' rows, ascending (the new one
+-- before them if it is claimed now: nobody else can see it); last, and only to number the feed's rows, the
+-- commit shards'. Commits never wait for the former, so no swap stalls them longer than its own commit.
+-- Idempotent: a swap that was done is done. Cost: a few index probes per input and swap.
+CREATE OR REPLACE FUNCTION swap_extents(
+    p_job_id bigint, p_epoch bigint,
+    p_file_id uuid, p_born_ms bigint, p_level smallint, p_size bigint, p_body_bytes bigint,
+    p_key bigint[], p_base bigint[], p_last bigint[], p_position bigint[], p_length bigint[], p_leader_epoch int[],
+    p_time bigint[],
+    p_input_swap int[], p_input_last bigint[], p_input_file uuid[]
+) RETURNS smallint[]
+LANGUAGE plpgsql VOLATILE
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+DECLARE
+    v_shards  smallint := (SELECT commit_shards FROM cluster);
+    v_before  boolean[];  -- by swap: done by an earlier call
+    v_stands  boolean[];  -- by swap
+    v_keys    bigint[];   -- by extent removed
+    v_files   uuid[];
+    v_bytes   bigint[];
+BEGIN
+    PERFORM assert_job(p_job_id, p_epoch);
+    PERFORM FROM partitions WHERE partition_key = ANY (p_key) ORDER BY partition_key FOR NO KEY UPDATE;
+
+    -- Is the file ours to name?
+    INSERT INTO segment_files (file_id, state, level, size, body_bytes, live_bytes, committed_at, dead_at)
+    SELECT p_file_id, 0, p_level, p_size, p_body_bytes, 0, wall_time(), wall_time()
+     WHERE birth_accepted(p_born_ms)
+    ON CONFLICT DO NOTHING;
+    PERFORM FROM segment_files WHERE file_id = ANY (p_input_file || p_file_id) ORDER BY file_id FOR NO KEY UPDATE;
+    PERFORM FROM segment_files WHERE file_id = p_file_id AND state = 0;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+
+    -- Which swaps stand?
+    SELECT array_agg(before ORDER BY swap), array_agg(stands ORDER BY swap) INTO v_before, v_stands
+      FROM (SELECT i.swap,
+                   coalesce(bool_or(e.file_id = p_file_id), false) AS before,
+                   bool_and(p.partition_key IS NOT NULL AND p_last[i.swap] >= p.log_start_offset
+                            AND (i.last < p.log_start_offset OR e.file_id IS NOT DISTINCT FROM i.file_id)) AS stands
+              FROM unnest(p_input_swap, p_input_last, p_input_file) AS i (swap, last, file_id)
+              LEFT JOIN partitions p ON p.partition_key = p_key[i.swap]
+              LEFT JOIN extents e ON e.partition_key = p_key[i.swap] AND e.last_offset = i.last
+             GROUP BY i.swap) AS s;
+
+    -- The old out, the new in.
+    WITH removed AS (
+        DELETE FROM extents e
+         USING unnest(p_input_swap, p_input_last, p_input_file) AS i (swap, last, file_id)
+         WHERE v_stands[i.swap] AND e.partition_key = p_key[i.swap] AND e.last_offset = i.last
+           AND e.file_id = i.file_id
+        RETURNING e.partition_key, e.file_id, e.length
+    )
+    SELECT array_agg(partition_key), array_agg(file_id), array_agg(length) INTO v_keys, v_files, v_bytes FROM removed;
+    INSERT INTO extents (partition_key, base_offset, last_offset, file_id, position, length, leader_epoch, max_timestamp)
+    SELECT p_key[swap], p_base[swap], p_last[swap], p_file_id, p_position[swap], p_length[swap],
+           p_leader_epoch[swap], p_time[swap]
+      FROM generate_subscripts(p_key, 1) AS swap
+     WHERE v_stands[swap];
+
+    -- What files and partitions hold.
+    UPDATE segment_files f
+       SET live_bytes = f.live_bytes + b.bytes,
+           dead_at = CASE WHEN f.live_bytes + b.bytes = 0 THEN coalesce(f.dead_at, wall_time()) END
+      FROM (SELECT file_id, sum(bytes) AS bytes
+              FROM (SELECT file_id, -bytes AS bytes FROM unnest(v_files, v_bytes) AS r (file_id, bytes)
+                    UNION ALL
+                    SELECT p_file_id, p_length[swap] FROM generate_subscripts(p_key, 1) AS swap WHERE v_stands[swap]
+                   ) AS change
+             GROUP BY file_id) AS b
+     WHERE f.file_id = b.file_id;
+    UPDATE partitions p
+       SET removed_bytes = p.removed_bytes + b.bytes
+      FROM (SELECT key, sum(bytes) AS bytes
+              FROM (SELECT key, bytes FROM unnest(v_keys, v_bytes) AS r (key, bytes)
+                    UNION ALL
+                    SELECT p_key[swap], -p_length[swap]
+                      FROM generate_subscripts(p_key, 1) AS swap WHERE v_stands[swap]) AS change
+             GROUP BY key) AS b
+     WHERE p.partition_key = b.key;
+
+    -- What readers hear.
+    PERFORM lock_shards(array_agg(DISTINCT commit_shard(p_key[swap], v_shards)))
+       FROM generate_subscripts(p_key, 1) AS swap WHERE v_stands[swap];
+    PERFORM append_feed(r.shard, 2::smallint, r.payload)
+       FROM (SELECT commit_shard(p_key[swap], v_shards) AS shard,
+                    string_agg(pack_extent(p_key[swap], p_base[swap], p_last[swap], p_file_id, p_position[swap],
+                                           p_length[swap], p_leader_epoch[swap], p_time[swap]), ''::bytea
+                               ORDER BY p_key[swap], p_base[swap]) AS payload
+               FROM generate_subscripts(p_key, 1) AS swap WHERE v_stands[swap]
+              GROUP BY 1 ORDER BY 1) AS r;
+    RETURN array(SELECT CASE WHEN v_stands[swap] OR v_before[swap] THEN 0 ELSE 1 END::smallint
+                   FROM generate_subscripts(p_key, 1) AS swap ORDER BY swap);
+END $$;
