@@ -207,6 +207,43 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     group_initial_rebalance_delay_ms: Annotated[
         int, Meta(ge=0, description="A new group waits this long for more members before its first rebalance.")
     ] = field(default=3_000, name="group.initial.rebalance.delay.ms")
+    group_consumer_session_timeout_ms: Annotated[
+        PositiveInt, Meta(description="A member of a consumer group (KIP-848) that is silent for this long is removed.")
+    ] = field(default=45_000, name="group.consumer.session.timeout.ms")
+    group_consumer_min_session_timeout_ms: Annotated[
+        PositiveInt, Meta(description="Least that a group's own consumer.session.timeout.ms can do.")
+    ] = field(default=45_000, name="group.consumer.min.session.timeout.ms")
+    group_consumer_max_session_timeout_ms: Annotated[
+        PositiveInt, Meta(description="Most that a group's own consumer.session.timeout.ms can do.")
+    ] = field(default=60_000, name="group.consumer.max.session.timeout.ms")
+    group_consumer_heartbeat_interval_ms: Annotated[
+        PositiveInt, Meta(description="How often members of consumer groups are told to heartbeat.")
+    ] = field(default=5_000, name="group.consumer.heartbeat.interval.ms")
+    group_consumer_min_heartbeat_interval_ms: Annotated[
+        PositiveInt, Meta(description="Least that a group's own consumer.heartbeat.interval.ms can do.")
+    ] = field(default=5_000, name="group.consumer.min.heartbeat.interval.ms")
+    group_consumer_max_heartbeat_interval_ms: Annotated[
+        PositiveInt, Meta(description="Most that a group's own consumer.heartbeat.interval.ms can do.")
+    ] = field(default=15_000, name="group.consumer.max.heartbeat.interval.ms")
+    group_consumer_max_size: Annotated[
+        PositiveInt, Meta(description="Most members of a consumer group; GROUP_MAX_SIZE_REACHED beyond it.")
+    ] = field(default=2_147_483_647, name="group.consumer.max.size")
+    group_consumer_assignors: Annotated[
+        str,
+        Meta(
+            pattern="^(uniform|range)(,(uniform|range))*$",
+            description="Server-side assignors that members may ask for; the first serves those who ask for none.",
+            extra_json_schema={"accepted": "uniform, range, separated by commas"},
+        ),
+    ] = field(default="uniform,range", name="group.consumer.assignors")
+    group_consumer_migration_policy: Annotated[
+        str,
+        Meta(
+            pattern="^(disabled|upgrade|downgrade|bidirectional)$",
+            description="Which groups with members may change between the classic and the consumer protocol.",
+            extra_json_schema={"accepted": "disabled, upgrade, downgrade, bidirectional"},
+        ),
+    ] = field(default="bidirectional", name="group.consumer.migration.policy")
     offset_metadata_max_bytes: Annotated[
         PositiveInt, Meta(description="Longest metadata text of a committed offset.")
     ] = field(default=4_096, name="offset.metadata.max.bytes")
