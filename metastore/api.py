@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from metastore.compaction import CompactionApi
+from metastore.files import FileApi
 from metastore.groups import GroupApi
 from metastore.jobs import JobApi
 from metastore.leader_epochs import LeaderEpochApi
@@ -182,6 +183,7 @@ class Metastore(
     LeaderEpochApi,
     ZoneSecretApi,
     CompactionApi,
+    FileApi,
     Protocol,
 ):
     """The whole boundary."""

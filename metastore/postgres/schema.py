@@ -199,7 +199,15 @@ segment_files = Table(
     _column("body_bytes", BigInteger(), default="0"),
     _column("unreadable_at", TIMESTAMP, null=True),
     Index("segment_files_dead", "dead_at", postgresql_where=text("dead_at IS NOT NULL")),
+    Index("segment_files_doomed", "dead_at", postgresql_where=text("state IN (1, 2)")),
     Index("segment_files_waiting", "level", "file_id", postgresql_where=text("state = 0 AND dead_at IS NULL")),
+)
+janitor = Table(
+    "janitor",
+    metadata,
+    *_singleton(),
+    _column("generation", BigInteger()),
+    **_churning(0, 500, fillfactor=10),
 )
 extents = Table(
     "extents",

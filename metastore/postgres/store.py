@@ -18,6 +18,7 @@ from metastore.log.replay import ImageBuilder
 from metastore.log.snapshot import load_snapshot
 from metastore.postgres import cluster, commit, controller, extents, feed, producer_ids
 from metastore.postgres.compaction import PostgresCompaction
+from metastore.postgres.files import PostgresFiles
 from metastore.postgres.groups import PostgresGroups
 from metastore.postgres.jobs import PostgresJobs
 from metastore.postgres.leader_epochs import PostgresLeaderEpochs
@@ -25,6 +26,7 @@ from metastore.postgres.migrate import MIGRATIONS, sql_files
 from metastore.postgres.partitions import PostgresPartitions
 from metastore.postgres.pins import PostgresPins
 from metastore.postgres.pool import open_pool
+from metastore.postgres.retention import PostgresRetention
 from metastore.postgres.statement import Pool, Statement
 from metastore.postgres.zone_secret import PostgresZoneSecret
 from metastore.values import (
@@ -55,7 +57,9 @@ class PostgresMetastore(
     PostgresZoneSecret,
     PostgresJobs,
     PostgresPins,
+    PostgresRetention,
     PostgresCompaction,
+    PostgresFiles,
 ):
     """Implements metastore.api.Metastore; make it with `open`."""
 

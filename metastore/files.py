@@ -1,0 +1,109 @@
+"""The end of segment files: which may be deleted, which objects nobody names, and what an audit compares.
+
+Place: under the compactor's janitor, sweeper and audit; part of metastore.api.Metastore.
+Invariant: an object is deleted only after its row says so (`deleting`, or `condemned` under the same
+unique key that a commit inserts) and a row goes only after the store confirmed; neither state ever
+ends otherwise. So a deletion may be repeated, stopped half-way or done by a worker that lost its lease.
+Sizes in bytes, times in milliseconds on the database's clock.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from metastore.jobs import JobToken
+from metastore.values import Extent
+
+
+class FileState(enum.IntEnum):
+    """Numbers are stored: never reuse one."""
+
+    LIVE = 0
+    """Committed; dead once no extent names it."""
+    CONDEMNED = 1
+    """An object that no commit may ever name."""
+    DELETING = 2
+    """Dead, and given to the janitor."""
+
+
+class DeadFile(NamedTuple):
+    """`size` is 0 for a condemned one: nobody knows it."""
+
+    file_id: uuid.UUID
+    size: int
+    condemned: bool
+
+
+class JanitorState(NamedTuple):
+    """Which life of the metastore this is, and how often objects were deleted under it."""
+
+    incarnation_id: uuid.UUID
+    generation: int
+
+
+class PartitionName(NamedTuple):
+    topic_id: uuid.UUID
+    partition_index: int
+
+
+class AuditedFile(NamedTuple):
+    """What the metastore says of a file. `dead_ms` is None while extents name it."""
+
+    file_id: uuid.UUID
+    state: FileState
+    level: int
+    size: int
+    live_bytes: int
+    committed_ms: int
+    dead_ms: int | None
+    extents: list[Extent]
+
+
+class FileTotals(NamedTuple):
+    live: int
+    total: int
+    wall_ms: int
+
+
+class FileApi(Protocol):
+    """FencedError, for what takes a token: the job has another holder, or the metastore another life."""
+
+    async def take_dead_files(
+        self, token: JobToken, incarnation_id: uuid.UUID, *, delay_ms: int, limit: int
+    ) -> list[DeadFile]:
+        """Files to delete now: dead for `delay_ms` and not pinned, and what was taken before and not dropped."""
+
+    async def drop_files(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> int:
+        """Forget files whose objects are gone; how many. What is not deleting or condemned stays."""
+
+    async def unnamed_files(self, file_ids: Sequence[uuid.UUID]) -> list[uuid.UUID]:
+        """Those that no row names."""
+
+    async def condemn_files(
+        self, token: JobToken, incarnation_id: uuid.UUID, file_ids: Sequence[uuid.UUID], *, min_age_ms: int
+    ) -> list[uuid.UUID]:
+        """Condemn ids that no row names and that are old enough; those that are condemned now. Idempotent."""
+
+    async def janitor_state(self) -> JanitorState:
+        """As it is."""
+
+    async def begin_generation(self, token: JobToken, incarnation_id: uuid.UUID) -> int:
+        """Count on, before objects are deleted."""
+
+    async def resume_janitor(self, seen: int) -> int:
+        """Count on from beyond `seen`, after an audit; the new generation."""
+
+    async def begin_incarnation(self) -> uuid.UUID:
+        """Give the metastore a new life, after a restore: its id."""
+
+    async def audit_files(self, after: uuid.UUID, limit: int) -> list[AuditedFile]:
+        """The next files by id, with all their extents, also those of deleted partitions."""
+
+    async def partition_names(self, partition_keys: Sequence[int]) -> dict[int, PartitionName]:
+        """By key; deleted partitions are left out."""
+
+    async def file_totals(self) -> FileTotals:
+        """Counted by a scan."""

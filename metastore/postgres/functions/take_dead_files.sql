@@ -1,0 +1,59 @@
+-- Which files' objects may be deleted now: dead for p_delay and longer than any read pin is old, and
+-- whatever an earlier call took or the sweeper condemned and nobody dropped yet. From then on a dead file
+-- is `deleting`: it never comes back, so its object may be deleted late, twice, or by a worker that died.
+-- None is younger than settled_age(): its row could go at once.
+--
+-- Locks: the job's row, shared; the files' rows, ascending. Idempotent: what was taken is given again.
+-- Cost: O(result), plus the dead files that only a read pin keeps.
+CREATE OR REPLACE FUNCTION take_dead_files(
+    p_job_id bigint, p_epoch bigint, p_incarnation_id uuid, p_delay interval, p_limit int
+) RETURNS TABLE (file_id uuid, size bigint, condemned boolean)
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_settled timestamptz;
+    v_horizon timestamptz;
+    v_ids     uuid[];
+BEGIN
+    PERFORM assert_janitor(p_job_id, p_epoch, p_incarnation_id);
+    v_settled := wall_time() - settled_age();
+    v_horizon := least(wall_time() - p_delay, pin_horizon());
+    SELECT array_agg(id) INTO v_ids
+      FROM ((SELECT f.file_id AS id FROM segment_files f
+              WHERE f.state IN (1, 2) AND f.dead_at < v_settled AND f.committed_at < v_settled
+              ORDER BY f.dead_at LIMIT p_limit)
+            UNION
+            (SELECT f.file_id FROM segment_files f
+              WHERE f.state = 0 AND f.dead_at < v_horizon AND f.committed_at < v_settled
+                AND NOT EXISTS (SELECT FROM extents e WHERE e.file_id = f.file_id)
+              ORDER BY f.dead_at LIMIT p_limit)
+            LIMIT p_limit) AS found (id);
+    PERFORM FROM segment_files f WHERE f.file_id = ANY (v_ids) ORDER BY f.file_id FOR UPDATE;
+    UPDATE segment_files f SET state = 2
+     WHERE f.file_id = ANY (v_ids) AND f.state = 0 AND f.live_bytes = 0 AND f.dead_at IS NOT NULL;
+    RETURN QUERY SELECT f.file_id, f.size, f.state = 1 FROM segment_files f
+                  WHERE f.file_id = ANY (v_ids) AND f.state IN (1, 2) ORDER BY f.file_id;
+END $$;
+
+-- How long a row outlives its commit: an id is accepted up to 10 minutes before its birth and up to an
+-- hour after it, and its answer is kept that long (functions/claim_files.sql); five more for good measure.
+-- Locks: none. Idempotent: pure. Cost: none.
+CREATE OR REPLACE FUNCTION settled_age() RETURNS interval
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN interval '75 minutes';
+
+-- The fence of every deletion: the lease of its job, in this life of the metastore.
+-- Locks: the job's row, shared. Idempotent: reads only. Cost: two index probes.
+CREATE OR REPLACE FUNCTION assert_janitor(p_job_id bigint, p_epoch bigint, p_incarnation_id uuid) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM assert_job(p_job_id, p_epoch);
+    PERFORM FROM cluster WHERE incarnation_id = p_incarnation_id;
+    IF NOT FOUND THEN
+        PERFORM job_is_lost(p_job_id, p_epoch);
+    END IF;
+END $$;

@@ -1,0 +1,2 @@
+-- Locks, idempotence and cost: functions/janitor_state.sql.
+SELECT incarnation_id, generation FROM janitor_state()
