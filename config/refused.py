@@ -14,11 +14,16 @@ _NO_CONTROLLER_SESSION = (
 )
 _NO_INTER_BROKER = "agents do not talk to each other over Kafka listeners: they meet in the metastore and the bucket"
 
+_NO_AUTHORIZER = "ACLs are recorded and served, but nobody is held to them yet"
+
 _EXACT = {
     "advertised.listeners": "set advertised.host and advertised.port",
+    "allow.everyone.if.no.acl.found": _NO_AUTHORIZER,
+    "authorizer.class.name": _NO_AUTHORIZER,
     "broker.id": "renamed: set node.id",
     "broker.id.generation.enable": "leave node.id unset: an id is leased from the metastore",
     "control.plane.listener.name": "the controller sends nothing to agents, they ask: there is no such listener",
+    "delegation.token.master.key": "renamed: set delegation.token.secret.key",
     "inter.broker.listener.name": _NO_INTER_BROKER,
     "listener.security.protocol.map": "listeners speak PLAINTEXT: put TLS in front of them",
     "log.dir": _NO_DISK,
@@ -28,6 +33,7 @@ _EXACT = {
     "sasl.mechanism.controller.protocol": _NO_CONTROLLER_SESSION,
     "sasl.mechanism.inter.broker.protocol": _NO_INTER_BROKER,
     "security.inter.broker.protocol": _NO_INTER_BROKER,
+    "super.users": _NO_AUTHORIZER,
 }
 _PREFIXES = {
     "controller.quorum.": _NO_QUORUM,

@@ -3,8 +3,8 @@
 Place: two tasks beside everything else, three turns each per controller.lease.ms: one stands for the
 lease and renews it, the other works, so that slow work costs no lease. Standbys follow the log, so that
 whoever takes over knows all that the one before did: its state is in the log, none is its own.
-Active, it fences agents whose lease ran out, completes reassignments, makes snapshots and truncates the
-log. Clients never see it.
+Active, it fences agents whose lease ran out, completes reassignments, drops expired delegation tokens,
+makes snapshots and truncates the log. Clients never see it.
 Invariant: every action is fenced by the controller epoch in SQL, so one that was stopped and comes back
 after a take-over does nothing. It is active in its own eyes only until its lease, counted from before
 it asked, has run out. If the process dies, a standby takes over within the lease.
@@ -25,8 +25,10 @@ from agent.cluster.controller_metrics import ControllerMetrics
 from agent.cluster.follower import MetadataFollower
 from config.settings import Settings
 from metastore.api import ClusterApi, ControllerApi
+from metastore.log.delegation_tokens import expired_tokens
 from metastore.log.image import MetadataImage
 from metastore.log.reassignment import completions
+from metastore.log.records import MetadataRecord
 from metastore.log.snapshot import encode_snapshot, load_snapshot
 from metastore.values import ControllerLease, SnapshotState, StoredSnapshot
 from storage.clock import Clock
@@ -148,7 +150,7 @@ class Controller:
         image = await self._follower.catch_up()
         self._metrics.followed(image.offset - before)
         if lease is not None and is_active:
-            await self._complete_reassignments(lease.controller_epoch, image)
+            await self._append_due(lease.controller_epoch, image)
             self._keep_snapshots(lease.controller_epoch)
 
     async def _fence_silent(self, epoch: int) -> None:
@@ -158,15 +160,21 @@ class Controller:
         if fenced:
             logger.warning("fenced silent agents: node_ids=%s controller_epoch=%d", fenced, epoch)
 
-    async def _complete_reassignments(self, epoch: int, image: MetadataImage) -> None:
-        """A log that moved on meanwhile is judged again in the next turn."""
-        done = completions(image)
-        if not done:
+    async def _append_due(self, epoch: int, image: MetadataImage) -> None:
+        """What time and other agents brought about. A log that moved on is judged again in the next turn."""
+        expired = expired_tokens(image, self._clock.wall_ms())
+        due: list[MetadataRecord] = [*completions(image), *expired]
+        if not due:
             return
         with self._metrics.commit() as commit:
-            if await self._api.append_records(image.offset, done, controller_epoch=epoch):
-                commit.records = len(done)
-        logger.info("reassignments completed: partitions=%d of=%d", commit.records, len(done))
+            if await self._api.append_records(image.offset, due, controller_epoch=epoch):
+                commit.records = len(due)
+        logger.info(
+            "reassignments completed, tokens dropped: appended=%d of=%d tokens=%d",
+            commit.records,
+            len(due),
+            len(expired),
+        )
 
     def _keep_snapshots(self, epoch: int) -> None:
         """Beside the turns: a big one takes longer than the lease may go without being renewed."""

@@ -21,6 +21,8 @@ class Connection:
     peer: str
     listener_host: str
     client_software: str = ""
+    principal: str | None = None
+    """Whom the listener has authenticated, as type:name; None on PLAINTEXT, where nobody is asked."""
     produce_order: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by a Produce request that cannot be appended at once, until its batches are in the buffer."""
     produce_queue: int = 0

@@ -79,6 +79,10 @@ _MEMBERSHIP_CODES: list[tuple[type[BaseException], int]] = [
     (RetryableError, ErrorCode.broker_not_available),
 ]
 
+_ADMIN_CODES: list[tuple[type[BaseException], int]] = [
+    (RetryableError, ErrorCode.request_timed_out),  # what admin clients ask again for
+]
+
 _REASSIGNMENT_CODES: list[tuple[type[BaseException], int]] = [
     (NotFoundError, ErrorCode.unknown_topic_or_partition),
     (InvalidError, ErrorCode.invalid_replica_assignment),
@@ -118,6 +122,11 @@ def coordinator_error(error: BaseException) -> int:
 def membership_error(error: BaseException) -> int:
     """As `error_code`, for registrations and heartbeats of agents."""
     return int(_first_match(_MEMBERSHIP_CODES, error, error_code(error)))
+
+
+def admin_error(error: BaseException) -> int:
+    """As `error_code`, for changes of the metadata log."""
+    return int(_first_match(_ADMIN_CODES, error, error_code(error)))
 
 
 def feature_error(error: BaseException) -> int:

@@ -68,18 +68,8 @@ class World:
             self.dispatcher.register(api_key, handler)
 
     async def ask(self, api_key: int, version: int, /, **fields: Any) -> Any:
-        """Write a request with kio, have it answered, read the reply to its last byte."""
-        served = schema(api_key, version)
-        entity = _make(_module(api_key, version), served.request_type, fields)
-        body = io.BytesIO()
-        entity_writer(served.request_type)(body, entity)
-        request = a_request(api_key, version, body.getvalue(), received_at=SystemClock().monotonic())
-        response = await self.dispatcher.handle(request)
-        assert response.buffers is not None
-        answer = b"".join(response.buffers)[5 if served.flexible and api_key != ApiKey.API_VERSIONS else 4 :]
-        found, consumed = entity_reader(served.response_type)(memoryview(answer), 0)
-        assert consumed == len(answer)
-        return found
+        """See `ask`; received now."""
+        return await ask(self.dispatcher, api_key, version, received_at=SystemClock().monotonic(), **fields)
 
     async def lead(self, controller_id: int = CONTROLLER) -> None:
         """Somebody with this node id becomes the active controller."""
@@ -106,6 +96,46 @@ class World:
         head = await self.api.metadata_head()
         assert await self.api.create_topics(head, [NewTopic(name, uuid.uuid4(), partitions, {})])
         await self.view.catch_up()
+
+
+async def ask(
+    dispatcher: Dispatcher,
+    api_key: int,
+    version: int,
+    /,
+    *,
+    received_at: float,
+    principal: str | None = None,
+    **fields: Any,
+) -> Any:
+    """Write a request with kio, have it answered, read the reply to its last byte."""
+    served = schema(api_key, version)
+    answer = await exchange(dispatcher, api_key, version, received_at=received_at, principal=principal, **fields)
+    found, consumed = entity_reader(served.response_type)(memoryview(answer), 0)
+    assert consumed == len(answer)
+    return found
+
+
+async def exchange(
+    dispatcher: Dispatcher,
+    api_key: int,
+    version: int,
+    /,
+    *,
+    received_at: float,
+    principal: str | None = None,
+    **fields: Any,
+) -> bytes:
+    """The reply's body as it is sent."""
+    served = schema(api_key, version)
+    entity = _make(_module(api_key, version), served.request_type, fields)
+    body = io.BytesIO()
+    entity_writer(served.request_type)(body, entity)
+    request = a_request(api_key, version, body.getvalue(), received_at=received_at)
+    request.connection.principal = principal
+    response = await dispatcher.handle(request)
+    assert response.buffers is not None
+    return b"".join(response.buffers)[5 if served.flexible and api_key != ApiKey.API_VERSIONS else 4 :]
 
 
 def _module(api_key: int, version: int) -> Any:

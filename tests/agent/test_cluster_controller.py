@@ -15,10 +15,13 @@ from prometheus_client import CollectorRegistry
 from agent.cluster.controller import Controller, ControllerTimes
 from agent.cluster.controller_metrics import ControllerMetrics
 from agent.cluster.follower import MetadataFollower
+from metastore.log.delegation_tokens import TokenTimes, issue_token
 from metastore.log.image import Assignment, MetadataImage
 from metastore.log.reassignment import reassign
+from metastore.log.records import FeatureLevelRecord
 from metastore.log.replay import apply
 from metastore.log.snapshot import encode_snapshot, load_snapshot
+from metastore.values import METADATA_FORMAT
 from storage.clock import Clock
 from storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.fake_cluster_api import FakeClusterApi
@@ -281,3 +284,26 @@ async def test_no_two_take_themselves_for_active_whatever_stops_and_resumes(
     assert sum(candidate.controller.is_active for candidate in candidates) == 1, "one in the end"
     for candidate in candidates:
         await clock.run(candidate.controller.stop())
+
+
+@pytest.mark.parametrize("level", [1, 2])
+async def test_expired_tokens_are_dropped_where_the_log_has_a_record_for_it(
+    api: FakeClusterApi, fake_clock: ManualClock, level: int
+) -> None:
+    times = TokenTimes(max_lifetime_ms=60_000, expiry_ms=60_000)
+    now_ms = fake_clock.wall_ms()
+    api.append(
+        FeatureLevelRecord(name=METADATA_FORMAT, min_feature_level=1, max_feature_level=level),
+        issue_token("short", "User:ann", (), max_lifetime_ms=5_000, times=times, now_ms=now_ms),
+        issue_token("long", "User:ann", (), max_lifetime_ms=-1, times=times, now_ms=now_ms),
+    )
+    active, standby = Candidate(api, 1), Candidate(api, 2)
+    await fake_clock.advance(4)
+    assert active.follower.image.delegation_tokens.keys() == {"short", "long"}
+    head = len(api.log)
+    await fake_clock.advance(4)
+    assert standby.follower.image.delegation_tokens.keys() == ({"long"} if level == 2 else {"short", "long"})
+    await fake_clock.advance(4)
+    assert len(api.log) == head + (level == 2), "once"
+    for candidate in (active, standby):
+        await candidate.controller.stop()

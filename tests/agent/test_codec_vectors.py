@@ -27,8 +27,15 @@ def _name(vector: Vector) -> str:
 def test_the_vectors_are_all_there() -> None:
     assert len(vectors()) == 482
     assert len({(v.api_key, v.version) for v in vectors()}) == 141
-    between_agents = {ApiKey.FETCH_SNAPSHOT, ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT}
-    assert {v.api_key for v in SERVED} == set(APIS) - between_agents
+    never_captured = {
+        ApiKey.FETCH_SNAPSHOT,
+        ApiKey.BROKER_REGISTRATION,
+        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
+    }
+    assert {v.api_key for v in SERVED} == set(APIS) - never_captured
 
 
 def test_every_header_is_read() -> None:
@@ -48,8 +55,8 @@ def test_every_version_of_a_served_api_is_in_the_table() -> None:
 def test_typed_requests_decode_as_kio_does_and_survive_a_round_trip(vector: Vector) -> None:
     found = schema(vector.api_key, vector.version)
     entity = found.decode(vector.body)
-    assert entity == kio_read(found.request_type, bytes(vector.body))
-    assert kio_write(entity) == bytes(vector.body)
+    assert entity == kio_read(found.request_type, _without_surplus(vector))
+    assert kio_write(entity) == _without_surplus(vector)
 
 
 @pytest.mark.parametrize("vector", [v for v in SERVED if v.api_key == ApiKey.PRODUCE], ids=_name)
@@ -62,6 +69,12 @@ def test_produce_requests_decode_as_kio_does(vector: Vector) -> None:
 def test_fetch_requests_decode_as_kio_does(vector: Vector) -> None:
     theirs = kio_read(schema(ApiKey.FETCH, vector.version).request_type, bytes(vector.body))
     assert fetch_view(decode_fetch(vector.body, vector.version)) == kio_fetch_view(theirs)
+
+
+def _without_surplus(vector: Vector) -> bytes:
+    """The body; without the byte that librdkafka adds to AlterUserScramCredentials."""
+    adds_one = vector.api_key == ApiKey.ALTER_USER_SCRAM_CREDENTIALS and vector.label.startswith("rdk")
+    return bytes(vector.body[:-1] if adds_one else vector.body)
 
 
 def _decode(vector: Vector, body: bytes) -> object:
@@ -91,7 +104,7 @@ def test_a_tag_of_the_header_is_skipped() -> None:
 
 def test_every_truncation_is_refused() -> None:
     for vector in {(v.api_key, v.version): v for v in SERVED}.values():
-        body = bytes(vector.body)
+        body = _without_surplus(vector)
         for length in range(len(body)):
             with pytest.raises(InvalidError, match="malformed request"):
                 _decode(vector, body[:length])
@@ -100,8 +113,8 @@ def test_every_truncation_is_refused() -> None:
 def test_librdkafka_ends_a_request_with_one_byte_too_many() -> None:
     """AlterUserScramCredentials, which Kafka accepts: bytes left over are no error."""
     (vector,) = (v for v in vectors() if v.api_key == 51 and v.label.startswith("rdk"))
-    body = memoryview(vector.frame)[read_request_header(memoryview(vector.frame)).body_start + 1 :]
-    assert schema(51, vector.version).decode(body) == schema(51, vector.version).decode(body[:-1])
+    assert vector.body[-2:] == b"\0\0"
+    assert schema(51, vector.version).decode(vector.body) == schema(51, vector.version).decode(vector.body[:-1])
 
 
 def test_headers_match_kio() -> None:

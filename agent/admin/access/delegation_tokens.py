@@ -1,0 +1,230 @@
+"""CreateDelegationToken (key 38), RenewDelegationToken (39), ExpireDelegationToken (40), DescribeDelegationToken (41).
+
+Place: request fields to DelegationTokenRecords in the metadata log, and the image back to fields.
+Invariant: whom a listener has not authenticated gets no token, sees none and changes none: as in Kafka,
+DELEGATION_TOKEN_REQUEST_NOT_ALLOWED on PLAINTEXT, whatever is configured. All listeners are PLAINTEXT so
+far, so this is the answer of today; what comes after it waits for one that authenticates. Tokens for
+other owners, and sight of theirs, need a grant that nobody can have without an authorizer.
+If the process dies here, the client asks again; a token whose answer was lost expires unused.
+Source: KIP-48, KIP-373 (version 3); metastore/log/delegation_tokens.py for the rules.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.admin.log_change import PATIENCE_SECONDS, LogChange
+from agent.listener.request import Request, Response
+from agent.protocol.errors import admin_error
+from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from config.settings import Settings
+from metastore.log.delegation_tokens import (
+    TokenTimes,
+    ended,
+    find_token,
+    is_expired,
+    issue_token,
+    may_renew,
+    renewed,
+    token_hmac,
+)
+from metastore.log.image import MetadataImage
+from metastore.log.records import DelegationTokenRecord, MetadataRecord, RemoveDelegationTokenRecord
+from storage.errors import HeadraceError
+
+ANONYMOUS = "User:ANONYMOUS"
+USER = "User"
+NEVER = -1
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class DelegationTokens:
+    """The four handlers. `rng` draws token ids; times are this agent's wall clock, as tokens live for hours."""
+
+    change: LogChange
+    rng: random.Random
+    secret_key: str | None
+    """delegation.token.secret.key: None where tokens are switched off."""
+    times: TokenTimes
+
+    @classmethod
+    def of(cls, change: LogChange, rng: random.Random, settings: Settings) -> DelegationTokens:
+        """From the settings that begin with delegation.token."""
+        times = TokenTimes(settings.delegation_token_max_lifetime_ms, settings.delegation_token_expiry_time_ms)
+        return cls(change, rng, settings.delegation_token_secret_key, times)
+
+    async def create(self, request: Request) -> Response:
+        """The handler of key 38, versions 1-3."""
+        schema, entity = decode(request)
+        requester = request.connection.principal or ANONYMOUS
+        owner = requester
+        if getattr(entity, "owner_principal_name", None):
+            owner = f"{entity.owner_principal_type}:{entity.owner_principal_name}"
+        token = issue_token(
+            base64.urlsafe_b64encode(self.rng.randbytes(16)).decode().rstrip("="),
+            owner,
+            [f"{renewer.principal_type}:{renewer.principal_name}" for renewer in entity.renewers],
+            max_lifetime_ms=_milliseconds(entity.max_lifetime),
+            times=self.times,
+            now_ms=self.change.clock.wall_ms(),
+        )
+        code = self._refusal(request)
+        if code is ErrorCode.none and owner != requester:
+            code = ErrorCode.delegation_token_authorization_failed
+        if code is ErrorCode.none and any(renewer.principal_type != USER for renewer in entity.renewers):
+            code = ErrorCode.invalid_principal_type
+        if code is ErrorCode.none:
+            code, _ = await self.change.append(
+                lambda image: [] if token.token_id in image.delegation_tokens else [token],
+                request.received_at + PATIENCE_SECONDS,
+            )
+        return reply(request, self._created(schema, code, token, requester))
+
+    async def renew(self, request: Request) -> Response:
+        """The handler of key 39, versions 1-2."""
+        schema, entity = decode(request)
+        period_ms = _milliseconds(entity.renew_period)
+        return await self._alter(
+            request,
+            schema,
+            entity.hmac,
+            lambda token, now_ms: renewed(token, period_ms=period_ms, times=self.times, now_ms=now_ms),
+        )
+
+    async def expire(self, request: Request) -> Response:
+        """The handler of key 40, versions 1-2."""
+        schema, entity = decode(request)
+        period_ms = _milliseconds(entity.expiry_time_period)
+        return await self._alter(
+            request, schema, entity.hmac, lambda token, now_ms: ended(token, period_ms=period_ms, now_ms=now_ms)
+        )
+
+    async def describe(self, request: Request) -> Response:
+        """The handler of key 41, versions 1-3: the tokens that the requester may renew, of the asked owners."""
+        schema, entity = decode(request)
+        code, tokens = self._refusal(request), list[DelegationTokenRecord]()
+        if code is ErrorCode.none:
+            try:
+                image = await self.change.cluster.catch_up()
+            except HeadraceError as error:
+                code = ErrorCode(admin_error(error))
+            else:
+                owners = entity.owners and [f"{owner.principal_type}:{owner.principal_name}" for owner in entity.owners]
+                tokens = _visible(image, request.connection.principal or ANONYMOUS, owners)
+        described = tuple(self._described(schema, token) for token in tokens)
+        return reply(request, schema.response(error_code=code, tokens=described, throttle_time=NO_THROTTLE))
+
+    def _refusal(self, request: Request) -> ErrorCode:
+        """What keeps the requester from tokens altogether, in Kafka's order."""
+        if request.connection.principal is None:
+            return ErrorCode.delegation_token_request_not_allowed
+        return ErrorCode.none if self.secret_key is not None else ErrorCode.delegation_token_auth_disabled
+
+    async def _alter(
+        self,
+        request: Request,
+        schema: Schema,
+        shown: bytes,
+        change: Callable[[DelegationTokenRecord, int], MetadataRecord],
+    ) -> Response:
+        code, expires_at = self._refusal(request), NEVER
+        if code is ErrorCode.none:
+            judged: list[MetadataRecord | ErrorCode] = []
+            now_ms = self.change.clock.wall_ms()
+
+            def judge(image: MetadataImage) -> list[MetadataRecord]:
+                judged[:] = [self._judge(image, shown, request.connection.principal or ANONYMOUS, now_ms, change)]
+                return [record for record in judged if isinstance(record, MetadataRecord)]
+
+            code, _ = await self.change.append(judge, request.received_at + PATIENCE_SECONDS)
+            match judged:
+                case [ErrorCode() as refusal]:
+                    code = refusal
+                case [DelegationTokenRecord(expiration_timestamp=at)] if code is ErrorCode.none:
+                    expires_at = at
+                case _ if code is ErrorCode.none:
+                    expires_at = now_ms
+        return reply(
+            request,
+            schema.response(error_code=code, expiry_timestamp=_timestamp(expires_at), throttle_time=NO_THROTTLE),
+        )
+
+    def _judge(
+        self,
+        image: MetadataImage,
+        shown: bytes,
+        principal: str,
+        now_ms: int,
+        change: Callable[[DelegationTokenRecord, int], MetadataRecord],
+    ) -> MetadataRecord | ErrorCode:
+        """The record to append, or why there is none. What has expired can only be dropped."""
+        token = find_token(image.delegation_tokens, self.secret_key or "", shown)
+        if token is None:
+            return ErrorCode.delegation_token_not_found
+        if not may_renew(token, principal):
+            return ErrorCode.delegation_token_owner_mismatch
+        record = change(token, now_ms)
+        if is_expired(token, now_ms) and not isinstance(record, RemoveDelegationTokenRecord):
+            return ErrorCode.delegation_token_expired
+        return record
+
+    def _created(self, schema: Schema, code: ErrorCode, token: DelegationTokenRecord, requester: str) -> Any:
+        """With an error: whose token it would have been, and nothing of it."""
+        owner_type, _, owner_name = token.owner.partition(":")
+        requester_type, _, requester_name = requester.partition(":")
+        is_there = code is ErrorCode.none
+        return schema.response(
+            error_code=code,
+            principal_type=owner_type,
+            principal_name=owner_name,
+            token_requester_principal_type=requester_type,
+            token_requester_principal_name=requester_name,
+            issue_timestamp=_timestamp(token.issue_timestamp if is_there else NEVER),
+            expiry_timestamp=_timestamp(token.expiration_timestamp if is_there else NEVER),
+            max_timestamp=_timestamp(token.max_timestamp if is_there else NEVER),
+            token_id=token.token_id if is_there else "",
+            hmac=token_hmac(self.secret_key or "", token.token_id) if is_there else b"",
+            throttle_time=NO_THROTTLE,
+        )
+
+    def _described(self, schema: Schema, token: DelegationTokenRecord) -> Any:
+        owner_type, _, owner_name = token.owner.partition(":")
+        return schema.make(
+            "DescribedDelegationToken",
+            principal_type=owner_type,
+            principal_name=owner_name,
+            token_requester_principal_type=owner_type,
+            token_requester_principal_name=owner_name,
+            issue_timestamp=token.issue_timestamp,
+            expiry_timestamp=token.expiration_timestamp,
+            max_timestamp=token.max_timestamp,
+            token_id=token.token_id,
+            hmac=token_hmac(self.secret_key or "", token.token_id),
+            renewers=tuple(
+                schema.make("DescribedDelegationTokenRenewer", principal_type=kind, principal_name=name)
+                for kind, _, name in (renewer.partition(":") for renewer in token.renewers)
+            ),
+        )
+
+
+def _visible(image: MetadataImage, principal: str, owners: Iterable[str] | None) -> list[DelegationTokenRecord]:
+    """`owners` None: anybody's, empty: nobody's."""
+    mine = (token for token in image.delegation_tokens.values() if may_renew(token, principal))
+    wanted = [token for token in mine if owners is None or any(may_renew(token, owner) for owner in owners)]
+    return sorted(wanted, key=lambda token: token.token_id)
+
+
+def _milliseconds(period: datetime.timedelta) -> int:
+    return period // datetime.timedelta(milliseconds=1)
+
+
+def _timestamp(at_ms: int) -> datetime.datetime:
+    return _EPOCH + datetime.timedelta(milliseconds=at_ms)

@@ -1,0 +1,36 @@
+"""Which handler serves which request about access: part of agent/handlers.py's table.
+
+Place: on every agent, where Kafka's brokers forward what changes something to the controller.
+If the process dies here nothing is lost: no state.
+"""
+
+from __future__ import annotations
+
+import random
+
+from agent.admin.access.acls import CreateAcls, DeleteAcls, DescribeAcls
+from agent.admin.access.client_quotas import AlterClientQuotas, DescribeClientQuotas
+from agent.admin.access.delegation_tokens import DelegationTokens
+from agent.admin.access.scram_credentials import AlterUserScramCredentials, DescribeUserScramCredentials
+from agent.admin.log_change import LogChange
+from agent.listener.request import Handler
+from agent.protocol.api_keys import ApiKey
+from config.settings import Settings
+
+
+def access_handlers(change: LogChange, rng: random.Random, settings: Settings) -> dict[int, Handler]:
+    """By API key; `rng` draws token ids, which are no secret."""
+    tokens = DelegationTokens.of(change, rng, settings)
+    return {
+        ApiKey.DESCRIBE_ACLS: DescribeAcls(change.cluster),
+        ApiKey.CREATE_ACLS: CreateAcls(change),
+        ApiKey.DELETE_ACLS: DeleteAcls(change),
+        ApiKey.CREATE_DELEGATION_TOKEN: tokens.create,
+        ApiKey.RENEW_DELEGATION_TOKEN: tokens.renew,
+        ApiKey.EXPIRE_DELEGATION_TOKEN: tokens.expire,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN: tokens.describe,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: DescribeClientQuotas(change.cluster),
+        ApiKey.ALTER_CLIENT_QUOTAS: AlterClientQuotas(change),
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: DescribeUserScramCredentials(change.cluster),
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: AlterUserScramCredentials(change),
+    }

@@ -1,0 +1,182 @@
+"""DescribeUserScramCredentials (key 50) and AlterUserScramCredentials (51), version 0.
+
+Place: request fields to UserScramCredentialRecords in the metadata log, and the image back to fields.
+Invariant: a password never comes here, only what the client salted and hashed; neither is ever given
+back. Each user is answered for itself, and never the request as a whole: librdkafka aborts its process
+on a top-level error of key 50. A user with one refused change keeps all its credentials.
+If the process dies here, the client asks again.
+Source: KIP-554; Kafka's ScramControlManager.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.admin.log_change import PATIENCE_SECONDS, LogChange, Verdict
+from agent.cluster.view import ClusterView
+from agent.listener.request import Request, Response
+from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from metastore.log.image import MetadataImage
+from metastore.log.records import (
+    CredentialInfo,
+    MetadataRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
+from storage.errors import HeadraceError
+
+logger = logging.getLogger(__name__)
+
+MECHANISMS = (1, 2)
+"""SCRAM-SHA-256 and SCRAM-SHA-512."""
+ITERATIONS_MIN = 4_096
+ITERATIONS_MAX = 16_384
+
+
+class DescribeUserScramCredentials:
+    """The handler of key 50."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        known = (await self._newest_image()).scram_credentials
+        times = Counter(user.name for user in entity.users or ())
+        results = tuple(_described(schema, name, known, times[name]) for name in times or sorted(known))
+        response = schema.response(
+            throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, results=results
+        )
+        return reply(request, response)
+
+    async def _newest_image(self) -> MetadataImage:
+        """The one at hand while the metastore is away, as a broker of Kafka answers without its controller."""
+        try:
+            return await self._cluster.catch_up()
+        except HeadraceError as error:
+            logger.warning("credentials are described from an older image: error=%s", error)
+            return self._cluster.image
+
+
+class AlterUserScramCredentials:
+    """The handler of key 51."""
+
+    def __init__(self, change: LogChange) -> None:
+        self._change = change
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        refused: dict[str, Verdict] = {}
+
+        def judge(image: MetadataImage) -> list[MetadataRecord]:
+            refused.clear()
+            refused.update(_refusals(image, entity))
+            return _records(image, entity, refused)
+
+        verdict = await self._change.append(judge, request.received_at + PATIENCE_SECONDS)
+        users = dict.fromkeys(change.name for change in (*entity.deletions, *entity.upsertions))
+        answers = {user: refused.get(user, verdict) for user in users}
+        results = tuple(
+            schema.make("AlterUserScramCredentialsResult", user=user, error_code=code, error_message=message)
+            for user, (code, message) in answers.items()
+        )
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, results=results))
+
+
+def _described(schema: Schema, user: str, known: Mapping[str, tuple[CredentialInfo, ...]], times: int) -> Any:
+    code, message, infos = ErrorCode.none, None, known.get(user, ())
+    if times > 1:
+        code, message, infos = ErrorCode.duplicate_resource, f"user is named twice: {user}", ()
+    elif not infos:
+        code, message = ErrorCode.resource_not_found, f"user has no credentials: {user}"
+    return schema.make(
+        "DescribeUserScramCredentialsResult",
+        user=user,
+        error_code=code,
+        error_message=message,
+        credential_infos=tuple(
+            schema.make("CredentialInfo", mechanism=info.mechanism, iterations=info.iterations) for info in infos
+        ),
+    )
+
+
+def _refusals(image: MetadataImage, entity: Any) -> dict[str, Verdict]:
+    """User -> why none of its changes is made; the first reason that is found."""
+    times = Counter((change.name, change.mechanism) for change in (*entity.deletions, *entity.upsertions))
+    judged = [(change, _deletion_refusal(image, change)) for change in entity.deletions]
+    judged += [(change, _upsertion_refusal(change)) for change in entity.upsertions]
+    refused: dict[str, Verdict] = {}
+    for change, refusal in judged:
+        if times[change.name, change.mechanism] > 1:
+            refusal = Verdict(ErrorCode.duplicate_resource, "a credential cannot be altered twice in one request")
+        if refusal is not None:
+            refused.setdefault(change.name, refusal)
+    return refused
+
+
+def _user_refusal(change: Any) -> Verdict | None:
+    if not change.name:
+        return Verdict(ErrorCode.unacceptable_credential, "user name must not be empty")
+    if change.mechanism not in MECHANISMS:
+        return Verdict(ErrorCode.unsupported_sasl_mechanism, f"unknown SCRAM mechanism: {change.mechanism}")
+    return None
+
+
+def _deletion_refusal(image: MetadataImage, deletion: Any) -> Verdict | None:
+    if refusal := _user_refusal(deletion):
+        return refusal
+    if deletion.mechanism not in {info.mechanism for info in image.scram_credentials.get(deletion.name, ())}:
+        return Verdict(ErrorCode.resource_not_found, "there is no such credential")
+    return None
+
+
+def _upsertion_refusal(upsertion: Any) -> Verdict | None:
+    if refusal := _user_refusal(upsertion):
+        return refusal
+    reason = None
+    if upsertion.iterations < ITERATIONS_MIN:
+        reason = f"too few iterations, at least {ITERATIONS_MIN} are needed"
+    elif upsertion.iterations > ITERATIONS_MAX:
+        reason = f"too many iterations, at most {ITERATIONS_MAX} are allowed"
+    elif not upsertion.salt:
+        reason = "empty salt"
+    elif not upsertion.salted_password:
+        reason = "empty salted password"
+    return None if reason is None else Verdict(ErrorCode.unacceptable_credential, reason)
+
+
+def _records(image: MetadataImage, entity: Any, refused: Iterable[str]) -> list[MetadataRecord]:
+    """One for each user whose credentials will be others."""
+    old = image.scram_credentials
+    new = {
+        change.name: {info.mechanism: info for info in old.get(change.name, ())}
+        for change in (*entity.deletions, *entity.upsertions)
+        if change.name not in refused
+    }
+    for deletion in entity.deletions:
+        if deletion.name in new:
+            del new[deletion.name][deletion.mechanism]
+    for upsertion in entity.upsertions:
+        if upsertion.name in new:
+            new[upsertion.name][upsertion.mechanism] = CredentialInfo(
+                mechanism=upsertion.mechanism,
+                salt=upsertion.salt,
+                salted_password=upsertion.salted_password,
+                iterations=upsertion.iterations,
+            )
+    return [
+        _record(user, tuple(infos[mechanism] for mechanism in sorted(infos)))
+        for user, infos in new.items()
+        if infos != {info.mechanism: info for info in old.get(user, ())}
+    ]
+
+
+def _record(user: str, infos: tuple[CredentialInfo, ...]) -> MetadataRecord:
+    if not infos:
+        return RemoveUserScramCredentialRecord(user_name=user)
+    return UserScramCredentialRecord(user_name=user, credential_infos=infos)
