@@ -10,9 +10,13 @@ from collections.abc import Callable
 
 from agent.admin.access.handlers import access_handlers
 from agent.admin.broker_lifecycle import UnregisterBroker
+from agent.admin.configs.handlers import config_handlers
+from agent.admin.create_partitions import CreatePartitions
 from agent.admin.create_topics import CreateTopics
 from agent.admin.delete_topics import DeleteTopics
 from agent.admin.describe_cluster import DescribeCluster
+from agent.admin.describe_topic_partitions import DescribeTopicPartitions
+from agent.admin.elect_leaders import ElectLeaders
 from agent.admin.find_coordinator import FindCoordinator
 from agent.admin.init_producer_id import InitProducerId, ProducerIds
 from agent.admin.log_change import LogChange
@@ -23,6 +27,7 @@ from agent.cluster.view import ClusterView
 from agent.cluster.zone_traffic import ZoneTraffic
 from agent.controller_endpoint import controller_handlers
 from agent.dispatch import Dispatcher
+from agent.fetch.offset_for_leader_epoch import OffsetForLeaderEpoch
 from agent.fetch.service import FetchService
 from agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE_KEY
 from agent.groups.handlers import GroupHandlers
@@ -31,6 +36,7 @@ from agent.produce.pipeline import ProducePipeline
 from agent.protocol.api_keys import ApiKey
 from config.settings import Settings
 from metastore.api import Metastore
+from metastore.log.effective_configs import EffectiveConfigs
 from storage.clock import Clock
 
 
@@ -50,14 +56,20 @@ def register_handlers(
 ) -> None:
     """Fill the dispatcher's table."""
     defaults = TopicDefaults(settings.num_partitions, settings.default_replication_factor)
+    configs = EffectiveConfigs(settings)
     creation = TopicCreation(cluster, metastore, clock, rng, defaults)
     table: dict[int, Handler] = {
         ApiKey.PRODUCE: traffic.counted_produce(produce.handle),
         ApiKey.FETCH: fetch.handle_fetch,
         ApiKey.LIST_OFFSETS: fetch.handle_list_offsets,
         ApiKey.METADATA: Metadata(cluster, creation, auto_create_topics=settings.auto_create_topics_enable),
-        ApiKey.CREATE_TOPICS: CreateTopics(creation, {"max.message.bytes": str(settings.message_max_bytes)}),
+        ApiKey.CREATE_TOPICS: CreateTopics(creation, configs),
         ApiKey.DELETE_TOPICS: DeleteTopics(cluster, metastore, clock),
+        ApiKey.CREATE_PARTITIONS: CreatePartitions(cluster, metastore, clock),
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: DescribeTopicPartitions(cluster),
+        ApiKey.ELECT_LEADERS: ElectLeaders(cluster),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpoch(cluster, metastore),
+        **config_handlers(LogChange(cluster, metastore, clock), configs),
         ApiKey.DESCRIBE_CLUSTER: DescribeCluster(cluster),
         **access_handlers(LogChange(cluster, metastore, clock), rng, settings),
         **controller_handlers(metastore, cluster, settings, clock, is_active_controller),

@@ -12,23 +12,20 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.topic_configs import effective_configs
 from agent.admin.topic_creation import TopicCreation
 from agent.admin.topic_rules import AcceptedTopic, Judgement, Refusal, WantedTopic
 from agent.listener.request import Request, Response
 from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
-
-_SOURCE_TOPIC = 1
-_SOURCE_DEFAULT = 5
+from config.topic_configs import TOPIC_CONFIGS
+from metastore.log.effective_configs import ConfigSource, EffectiveConfigs
 
 
 class CreateTopics:
     """The handler."""
 
-    def __init__(self, creation: TopicCreation, config_defaults: dict[str, str]) -> None:
-        """`config_defaults`: topic config -> this cluster's default, where it is not Kafka's."""
+    def __init__(self, creation: TopicCreation, configs: EffectiveConfigs) -> None:
         self._creation = creation
-        self._config_defaults = config_defaults
+        self._effective = configs
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
@@ -75,14 +72,15 @@ class CreateTopics:
     def _configs(self, schema: Schema, given: dict[str, str]) -> tuple[Any, ...]:
         if schema.version < 5:
             return ()
-        return tuple(
-            schema.make(
-                "CreatableTopicConfigs",
-                name=config.name,
-                value=config.value,
-                read_only=False,
-                config_source=_SOURCE_DEFAULT if config.is_default else _SOURCE_TOPIC,
-                is_sensitive=False,
-            )
-            for config in effective_configs(given, self._config_defaults)
+        return tuple(self._config(schema, name, given.get(name)) for name in TOPIC_CONFIGS)
+
+    def _config(self, schema: Schema, name: str, given: str | None) -> Any:
+        layer = self._effective.topic_layers(self._creation.cluster.image, None, name)[0]
+        return schema.make(
+            "CreatableTopicConfigs",
+            name=name,
+            value=layer.value if given is None else given,
+            read_only=False,
+            config_source=layer.source if given is None else ConfigSource.TOPIC,
+            is_sensitive=False,
         )

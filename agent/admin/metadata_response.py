@@ -74,18 +74,19 @@ class MetadataRendering:
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=is_metadata_topic(topic.name),
-            partitions=tuple(self._partition(topic, index) for index in range(len(topic.leader_epochs))),
+            partitions=tuple(self.partition(topic, index) for index in range(len(topic.leader_epochs))),
             topic_authorized_operations=TOPIC_OPERATIONS if self.topic_operations else NOT_ASKED,
         )
 
-    def _partition(self, topic: TopicImage, index: int) -> Any:
+    def partition(self, topic: TopicImage, index: int, kind: str = "MetadataResponsePartition") -> Any:
+        """One partition. Its data has no replicas that could lag, so none are eligible beside those in sync."""
         key = topic.key(index)
         assert key is not None
         leader = self.cluster.leader(key, self.zone)
         replicas = self._replicas(topic, index, leader)
         offline = tuple(node_id for node_id in replicas if not self._is_live(node_id))
         return self.schema.make(
-            "MetadataResponsePartition",
+            kind,
             error_code=ErrorCode.leader_not_available if leader is None else ErrorCode.none,
             partition_index=index,
             leader_id=-1 if leader is None else leader.node_id,
@@ -93,6 +94,8 @@ class MetadataRendering:
             replica_nodes=replicas,
             isr_nodes=tuple(node_id for node_id in replicas if node_id not in offline),
             offline_replicas=offline,
+            eligible_leader_replicas=(),
+            last_known_elr=(),
         )
 
     def _replicas(self, topic: TopicImage, index: int, leader: AgentImage | None) -> tuple[int, ...]:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin import topic_configs
 from agent.admin.topic_names import why_illegal
+from config import topic_configs
 from metastore.log.image import MetadataImage
 from metastore.values import NewTopic
 

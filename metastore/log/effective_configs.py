@@ -1,9 +1,9 @@
-"""Which value of a topic config holds: the topic's own, the cluster's, an agent's file's, or Kafka's default.
+"""Which value of a config holds: the resource's own, the cluster's, the one in an agent's file, or Kafka's default.
 
-Place: between the metadata image and whoever acts on a topic config: produce, retention, compaction, and
+Place: between the metadata image and whoever acts on a config: produce, groups, retention, compaction, and
 the requests that show configs.
-Invariant: the first of these that says something rules: the topic's config, the cluster's (the broker
-config of the same meaning, set while brokers run), the process's settings, Kafka's default. What the cluster
+Invariant: the first of these that says something rules: the topic's own config, the cluster's (the broker
+config of the same meaning, set while brokers run), the process's settings, Kafka's default. What the image
 says is the same for every process. Pure; nothing is lost if the process dies.
 Source: KIP-226 (layers and their order).
 """
@@ -15,13 +15,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from config.config_definition import ConfigDefinition, Synonym
+from config.group_configs import GROUP_CONFIGS
 from config.settings import Settings
-from config.topic_configs import TOPIC_CONFIGS, Synonym
+from config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
 from metastore.log.image import MetadataImage
 from metastore.log.records import TOPIC_RESOURCE
 
 BROKER_RESOURCE = 4
 """ConfigResource.Type.BROKER; with an empty name it is all of them."""
+GROUP_RESOURCE = 32
+"""ConfigResource.Type.GROUP."""
 WHOLE_CLUSTER = ""
 
 
@@ -46,33 +50,47 @@ class ConfigLayer(NamedTuple):
 
 
 class EffectiveConfigs:
-    """The layers below a topic's own configs as one process sees them: make it once from its settings."""
+    """What one process's settings say, and above them what the metadata image says: make it once from the settings."""
 
     def __init__(self, settings: Settings) -> None:
-        self._below = {name: tuple(_fixed_layers(name, settings)) for name in TOPIC_CONFIGS}
+        self._below_topics = {name: _below(name, config, settings) for name, config in TOPIC_CONFIGS.items()}
+        self._below_groups = {name: _below(name, config, settings) for name, config in GROUP_CONFIGS.items()}
+        self._settings = {
+            field.encode_name: _setting_layers(field.encode_name, getattr(settings, field.name), field.default)
+            for field in msgspec.structs.fields(Settings)
+        }
 
-    def layers(self, image: MetadataImage, topic: str | None, name: str) -> list[ConfigLayer]:
-        """All that is said about config `name`, strongest first, never empty; topic None: of a topic without any."""
+    def topic_layers(self, image: MetadataImage, topic: str | None, name: str) -> list[ConfigLayer]:
+        """All that is said about a topic config, strongest first, never empty; topic None: of a topic without any."""
         own = {} if topic is None else image.configs.get((TOPIC_RESOURCE, topic), {})
         found = [ConfigLayer(name, own[name], ConfigSource.TOPIC)] if name in own else []
         cluster = image.configs.get((BROKER_RESOURCE, WHOLE_CLUSTER), {})
         said = [synonym.name for synonym in TOPIC_CONFIGS[name].synonyms[:1] if synonym.name in cluster]
         found += [ConfigLayer(synonym, cluster[synonym], ConfigSource.CLUSTER) for synonym in said]
-        return [*found, *self._below[name]]
+        return [*found, *self._below_topics[name]]
 
-    def value(self, image: MetadataImage, topic: str, name: str) -> str:
+    def topic_value(self, image: MetadataImage, topic: str, name: str) -> str:
         """What holds for the topic."""
-        return self.layers(image, topic, name)[0].value
+        return self.topic_layers(image, topic, name)[0].value
+
+    def broker_layers(self, image: MetadataImage, node_id: int, name: str) -> list[ConfigLayer]:
+        """All that is said about a setting or a cluster-wide default, strongest first, never empty."""
+        if name in BROKER_DEFAULTS:
+            return self.topic_layers(image, None, BROKER_DEFAULTS[name])
+        places = ((str(node_id), ConfigSource.BROKER), (WHOLE_CLUSTER, ConfigSource.CLUSTER))
+        found = [(image.configs.get((BROKER_RESOURCE, place), {}).get(name), source) for place, source in places]
+        said = [ConfigLayer(name, value, source) for value, source in found if value is not None]
+        return [*said, *self._settings[name]]
+
+    def group_layers(self, image: MetadataImage, group_id: str, name: str) -> list[ConfigLayer]:
+        """All that is said about a group config, strongest first, never empty."""
+        own = image.configs.get((GROUP_RESOURCE, group_id), {})
+        found = [ConfigLayer(name, own[name], ConfigSource.GROUP)] if name in own else []
+        return [*found, *self._below_groups[name]]
 
 
-def setting_text(value: Any) -> str:
-    """A setting's value as a properties file would have it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _fixed_layers(name: str, settings: Settings) -> list[ConfigLayer]:
+def _below(name: str, config: ConfigDefinition, settings: Settings) -> tuple[ConfigLayer, ...]:
     """What the process's settings say, where they differ from their defaults, and what holds otherwise."""
-    config = TOPIC_CONFIGS[name]
     declared = {field.encode_name: field for field in msgspec.structs.fields(Settings)}
     found: list[ConfigLayer] = []
     default = config.default
@@ -83,9 +101,19 @@ def _fixed_layers(name: str, settings: Settings) -> list[ConfigLayer]:
         value = getattr(settings, field.name)
         if value is not None and value != field.default:
             found.insert(0, ConfigLayer(synonym.name, _scaled(value, synonym), ConfigSource.FILE))
-    return [*found, ConfigLayer(name, default, ConfigSource.DEFAULT)]
+    return (*found, ConfigLayer(name, default, ConfigSource.DEFAULT))
 
 
 def _scaled(value: Any, synonym: Synonym) -> str:
-    """In the topic config's unit; -1 means "none" in every unit."""
-    return str(value * synonym.factor) if synonym.factor != 1 and value >= 0 else setting_text(value)
+    """In the config's own unit; -1 means "none" in every unit."""
+    return str(value * synonym.factor) if synonym.factor != 1 and value >= 0 else _text(value)
+
+
+def _setting_layers(name: str, value: Any, default: Any) -> tuple[ConfigLayer, ...]:
+    below = ConfigLayer(name, _text(default), ConfigSource.DEFAULT)
+    return (below,) if value == default else (ConfigLayer(name, _text(value), ConfigSource.FILE), below)
+
+
+def _text(value: Any) -> str:
+    """As a properties file would have it; empty when unset."""
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

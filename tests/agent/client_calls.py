@@ -8,9 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 from kafka.protocol.admin import (
+    AlterConfigsResponse,
+    CreatePartitionsResponse,
     CreateTopicsResponse,
     DeleteTopicsResponse,
     DescribeClusterResponse,
+    DescribeConfigsResponse,
+    DescribeTopicPartitionsResponse,
+    ElectLeadersResponse,
+    IncrementalAlterConfigsResponse,
+    ListConfigResourcesResponse,
 )
 from kafka.protocol.consumer import (
     HeartbeatResponse,
@@ -18,6 +25,7 @@ from kafka.protocol.consumer import (
     LeaveGroupResponse,
     OffsetCommitResponse,
     OffsetFetchResponse,
+    OffsetForLeaderEpochResponse,
     SyncGroupResponse,
 )
 from kafka.protocol.metadata import FindCoordinatorResponse, MetadataResponse
@@ -32,17 +40,25 @@ from tests.agent.client_vectors import vectors
 RESPONSES = {
     response.API_KEY: response
     for response in (
+        AlterConfigsResponse,
+        CreatePartitionsResponse,
         CreateTopicsResponse,
         DeleteTopicsResponse,
         DescribeClusterResponse,
+        DescribeConfigsResponse,
+        DescribeTopicPartitionsResponse,
+        ElectLeadersResponse,
         FindCoordinatorResponse,
         HeartbeatResponse,
+        IncrementalAlterConfigsResponse,
         InitProducerIdResponse,
         JoinGroupResponse,
         LeaveGroupResponse,
+        ListConfigResourcesResponse,
         MetadataResponse,
         OffsetCommitResponse,
         OffsetFetchResponse,
+        OffsetForLeaderEpochResponse,
         SyncGroupResponse,
     )
 }

@@ -21,14 +21,15 @@ from metastore.log.records import (
     ControlledShutdownRecord,
     FenceBrokerRecord,
     MetadataRecord,
-    PartitionRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
+    encode_plain_partition,
     encode_record,
 )
+from metastore.partitions import PartitionGrowth
 from metastore.values import (
     AgentRegistration,
     ControllerLease,
@@ -90,6 +91,10 @@ class FakeClusterApi:
         self._append_topic(NewTopic(name, topic_id, partitions, configs or {}))
         return topic_id
 
+    def add_partitions(self, topic_id: uuid.UUID, first_index: int, count: int) -> None:
+        """Partitions `first_index` to `count - 1`."""
+        self.log.extend(encode_plain_partition(index, topic_id.bytes, 0) for index in range(first_index, count))
+
     def add_agent(self, node_id: int, rack: str | None = None, host: str = "agent") -> None:
         """Another agent, registered and unfenced, that never goes silent."""
         registration = AgentRegistration(node_id, uuid.uuid4(), f"{host}-{node_id}", 9092, rack)
@@ -148,6 +153,15 @@ class FakeClusterApi:
             return False
         self.append(*(RemoveTopicRecord(topic_id=topic_id) for topic_id in topic_ids))
         self._end("delete_topics")
+        return True
+
+    async def create_partitions(self, expected_head: int, growths: Sequence[PartitionGrowth]) -> bool:
+        await self._begin("create_partitions")
+        if not self._compare(expected_head):
+            return False
+        for growth in growths:
+            self.add_partitions(growth.topic_id, growth.first_index, growth.partition_count)
+        self._end("create_partitions")
         return True
 
     async def register_agent(self, registration: AgentRegistration) -> RegisteredAgent:
@@ -303,20 +317,8 @@ class FakeClusterApi:
                 undeleted_partition_count=count,
             )
         )
-        nobody: tuple[int, ...] = ()
+        self.add_partitions(topic.topic_id, 0, count)
         self.append(
-            *(
-                PartitionRecord(
-                    partition_id=index,
-                    topic_id=topic.topic_id,
-                    replicas=nobody,
-                    isr=nobody,
-                    removing_replicas=nobody,
-                    adding_replicas=nobody,
-                    leader_epoch=0,
-                )
-                for index in range(count)
-            ),
             *(
                 ConfigRecord(resource_type=2, resource_name=topic.name, name=name, value=value)
                 for name, value in topic.configs.items()

@@ -25,6 +25,7 @@ from agent.listener.request import Connection, Request
 from agent.protocol import typed
 from config.settings import Settings
 from metastore.keys import split_partition_key
+from metastore.leader_epochs import EpochEnd, EpochQuery
 from metastore.log.image import AgentImage, MetadataImage, TopicImage
 from metastore.values import (
     BatchOutcome,
@@ -103,6 +104,9 @@ class FeedGate:
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
         return await self._ask("list_offsets", lambda: self.model.list_offsets(queries))
+
+    async def find_epoch_ends(self, queries: Sequence[EpochQuery]) -> list[EpochEnd]:
+        return await self._ask("find_epoch_ends", lambda: self.model.find_epoch_ends(queries))
 
     async def poll_feed(self, positions: Mapping[int, int]) -> FeedPage:
         return self.change_page(await self._ask("poll_feed", lambda: self.model.poll_feed(positions)))

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from kafka.protocol.admin import CreateTopicsRequest, DeleteTopicsRequest
 from kio.schema.errors import ErrorCode
 
-from agent.admin import topic_configs
 from agent.admin.create_topics import CreateTopics
 from agent.admin.delete_topics import DeleteTopics
 from agent.admin.topic_creation import TopicCreation
 from agent.admin.topic_rules import TopicDefaults
 from agent.cluster.cluster import Cluster
+from config import topic_configs
+from config.settings import Settings
+from metastore.log.effective_configs import EffectiveConfigs
 from metastore.log.records import RemoveTopicRecord
 from storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import call, captured_requests, read_reply, versions_of
@@ -38,7 +40,7 @@ class Admin:
         self.api = FakeClusterApi(clock)
         self.cluster: Cluster = an_agent(self.api)
         creation = TopicCreation(self.cluster, self.api, clock, random.Random(3), TopicDefaults(4, 1))
-        self.create_topics = CreateTopics(creation, {"max.message.bytes": "5000000"})
+        self.create_topics = CreateTopics(creation, EffectiveConfigs(Settings(message_max_bytes=5_000_000)))
         self.delete_topics = DeleteTopics(self.cluster, self.api, clock)
 
     async def create(self, *topics: Any, version: int = 7, validate_only: bool = False) -> Any:
@@ -73,7 +75,7 @@ def topic(name: str, partitions: int = -1, replicas: int = -1, **more: Any) -> A
 @pytest.mark.parametrize("version", versions_of(19))
 async def test_created_topics_are_in_the_image_when_the_answer_comes(admin: Admin, version: int) -> None:
     first, second = await admin.create(
-        topic("orders", 6, 3, configs=[Config(name="cleanup.policy", value=" compact,delete ")]),
+        topic("orders", 6, 3, configs=[Config(name="retention.ms", value=" 5 ")]),
         topic("plain"),
         version=version,
     )
@@ -81,13 +83,13 @@ async def test_created_topics_are_in_the_image_when_the_answer_comes(admin: Admi
     image = admin.cluster.image
     assert len(image.topics_by_name["orders"].leader_epochs) == 6
     assert len(image.topics_by_name["plain"].leader_epochs) == 4  # num.partitions
-    assert image.topic_configs("orders") == {"cleanup.policy": "compact,delete"}
+    assert image.topic_configs("orders") == {"retention.ms": "5"}
     if version >= 5:
         assert (first.num_partitions, first.replication_factor) == (6, 3)
         configs = {config.name: (config.value, config.config_source) for config in first.configs}
-        assert configs["cleanup.policy"] == ("compact,delete", 1)
-        assert configs["max.message.bytes"] == ("5000000", 5)
-        assert configs["retention.ms"] == ("604800000", 5)
+        assert configs["retention.ms"] == ("5", 1)
+        assert configs["max.message.bytes"] == ("5000000", 4)
+        assert configs["segment.ms"] == ("604800000", 5)
     if version >= 7:
         assert first.topic_id == image.topics_by_name["orders"].topic_id
 
@@ -124,6 +126,7 @@ REFUSED = {
     ),
     "unknown config": (topic("t", configs=[Config(name="retention.hours", value="1")]), ErrorCode.invalid_config),
     "null config": (topic("t", configs=[Config(name="retention.ms", value=None)]), ErrorCode.invalid_config),
+    "compaction": (topic("t", configs=[Config(name="cleanup.policy", value="compact")]), ErrorCode.invalid_config),
     "wrong config": (topic("t", configs=[Config(name="retention.ms", value="-2")]), ErrorCode.invalid_config),
 }
 

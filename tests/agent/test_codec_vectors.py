@@ -28,6 +28,7 @@ def test_the_vectors_are_all_there() -> None:
     assert len(vectors()) == 482
     assert len({(v.api_key, v.version) for v in vectors()}) == 141
     never_captured = {
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
         ApiKey.FETCH_SNAPSHOT,
         ApiKey.BROKER_REGISTRATION,
         ApiKey.BROKER_HEARTBEAT,

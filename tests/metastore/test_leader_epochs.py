@@ -11,7 +11,8 @@ from metastore.postgres.store import PostgresMetastore
 from metastore.values import ExtentQuery
 from tests.metastore.commit_scenes import Scene, batch, open_scene
 from tests.metastore.sessions import Session, delete, rows, session
-from tests.model.metastore_model import ModelMetastore, ModelPartition
+from tests.model.metastore_model import ModelMetastore
+from tests.model.partition_model import ModelPartition
 
 
 async def _write(scene: Scene, raw: Session, epochs: list[int], model: ModelPartition) -> None:

@@ -1,0 +1,1 @@
+"""Configs of topics, brokers, loggers and groups: shown, judged, changed."""

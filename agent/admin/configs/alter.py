@@ -1,0 +1,127 @@
+"""AlterConfigs (key 33, versions 0-2) and IncrementalAlterConfigs (44, versions 0-1).
+
+Place: request fields to ConfigRecords in the metadata log; loggers' levels stay in this process.
+Invariant: each resource is answered for itself; those that are accepted are appended together. What was
+answered as done is in this agent's image. If the process dies here, the client asks again.
+Source: KIP-133 (all configs of a resource at once), KIP-339 (one by one).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from kio.schema.errors import ErrorCode
+
+from agent.admin.configs import loggers
+from agent.admin.configs.rules import Operation, Resource, ResourceType, Wish, judge, replacing
+from agent.admin.log_change import PATIENCE_SECONDS, LogChange, Verdict
+from agent.listener.request import Request, Response
+from agent.protocol.errors import admin_error
+from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from metastore.log.image import MetadataImage
+from metastore.log.records import ConfigRecord
+from storage.errors import HeadraceError
+
+Asked = list[tuple[Resource, list[Wish]]]
+
+
+class _Altering:
+    """What both requests share: from resources and wishes to one verdict each."""
+
+    def __init__(self, change: LogChange) -> None:
+        self._change = change
+
+    async def alter(self, asked: Asked, deadline: float, *, validate_only: bool, replace: bool) -> list[Verdict]:
+        times = Counter(resource for resource, _ in asked)
+        verdicts = [Verdict()] * len(asked)
+
+        def records(image: MetadataImage) -> Sequence[ConfigRecord]:
+            found: list[ConfigRecord] = []
+            for number, (resource, wishes) in enumerate(asked):
+                if times[resource] > 1:
+                    verdicts[number] = Verdict(ErrorCode.invalid_request, "name each resource once")
+                elif resource.type == ResourceType.BROKER_LOGGER:
+                    verdicts[number] = self._judge_loggers(resource, wishes, replace=replace)
+                else:
+                    judged = judge(image, resource, replacing(image, resource, wishes) if replace else wishes)
+                    verdicts[number] = judged if isinstance(judged, Verdict) else Verdict()
+                    found += [] if isinstance(judged, Verdict) else judged
+            return found
+
+        whole = await self._carry_out(records, deadline, validate_only=validate_only)
+        for number, (resource, wishes) in enumerate(asked):
+            if verdicts[number].code is not ErrorCode.none:
+                continue
+            if resource.type != ResourceType.BROKER_LOGGER:
+                verdicts[number] = whole
+            elif not validate_only:
+                loggers.change(wishes)
+        return verdicts
+
+    async def _carry_out(
+        self, records: Callable[[MetadataImage], Sequence[ConfigRecord]], deadline: float, *, validate_only: bool
+    ) -> Verdict:
+        if not validate_only:
+            return await self._change.append(records, deadline)
+        try:
+            records(await self._change.cluster.catch_up())
+        except HeadraceError as error:
+            return Verdict(ErrorCode(admin_error(error)), str(error))
+        return Verdict()
+
+    def _judge_loggers(self, resource: Resource, wishes: list[Wish], *, replace: bool) -> Verdict:
+        if replace:
+            return Verdict(ErrorCode.invalid_request, "levels of loggers are changed one by one")
+        if resource.name != str(self._change.cluster.node_id):
+            message = f"loggers are changed at their own broker: this is {self._change.cluster.node_id}"
+            return Verdict(ErrorCode.invalid_request, message)
+        return loggers.why_refused(wishes)
+
+
+class AlterConfigs(_Altering):
+    """The handler of key 33: the resource has the configs that are named, and no others."""
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        asked = [
+            (
+                Resource(resource.resource_type, resource.resource_name),
+                [Wish(config.name, Operation.SET, config.value) for config in resource.configs],
+            )
+            for resource in entity.resources
+        ]
+        deadline = request.received_at + PATIENCE_SECONDS
+        verdicts = await self.alter(asked, deadline, validate_only=entity.validate_only, replace=True)
+        return _answer(request, schema, asked, verdicts)
+
+
+class IncrementalAlterConfigs(_Altering):
+    """The handler of key 44: what is not named stays."""
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        asked = [
+            (
+                Resource(resource.resource_type, resource.resource_name),
+                [Wish(config.name, config.config_operation, config.value) for config in resource.configs],
+            )
+            for resource in entity.resources
+        ]
+        deadline = request.received_at + PATIENCE_SECONDS
+        verdicts = await self.alter(asked, deadline, validate_only=entity.validate_only, replace=False)
+        return _answer(request, schema, asked, verdicts)
+
+
+def _answer(request: Request, schema: Schema, asked: Asked, verdicts: Sequence[Verdict]) -> Response:
+    responses = tuple(
+        schema.make(
+            "AlterConfigsResourceResponse",
+            error_code=verdict.code,
+            error_message=verdict.message,
+            resource_type=resource.type,
+            resource_name=resource.name,
+        )
+        for (resource, _), verdict in zip(asked, verdicts, strict=True)
+    )
+    return reply(request, schema.response(throttle_time=NO_THROTTLE, responses=responses))

@@ -1,0 +1,179 @@
+"""DescribeConfigs (key 32, versions 1-4): every config of a resource, where its value comes from, what it does here.
+
+Place: answered from the image and this process's settings, without a query but for a topic that the image lacks.
+Invariant: what is shown is what acts: both ask metastore/log/effective_configs.py. Nothing secret is shown.
+If the process dies here nothing is lost.
+Source: KIP-133, KIP-226 (synonyms), KIP-569 (documentation and types), KIP-412 (loggers), KIP-848 (groups).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from agent.admin.configs import loggers
+from agent.admin.configs.rules import Resource, ResourceType, why_no_such_resource
+from agent.admin.log_change import Verdict
+from agent.cluster.view import ClusterView
+from agent.listener.request import Request, Response
+from agent.protocol.errors import admin_error
+from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from config.broker_configs import PER_BROKER, broker_settings
+from config.config_definition import ConfigDefinition
+from config.group_configs import GROUP_CONFIGS
+from config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
+from metastore.log.effective_configs import ConfigLayer, ConfigSource, EffectiveConfigs
+from metastore.log.image import MetadataImage
+from storage.errors import HeadraceError
+
+_KINDS = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "password": 9}
+
+
+class ShownConfig(NamedTuple):
+    """One config as it is shown; `layers` strongest first."""
+
+    name: str
+    layers: Sequence[ConfigLayer]
+    kind: str
+    documentation: str
+    is_read_only: bool = False
+    is_sensitive: bool = False
+
+
+class DescribeConfigs:
+    """The handler."""
+
+    def __init__(self, cluster: ClusterView, configs: EffectiveConfigs) -> None:
+        self._cluster = cluster
+        self._configs = configs
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        results = [await self._result(schema, entity, asked) for asked in entity.resources]
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, results=tuple(results)))
+
+    async def _result(self, schema: Schema, entity: Any, asked: Any) -> Any:
+        resource = Resource(asked.resource_type, asked.resource_name)
+        found = await self._describe(resource)
+        verdict, shown = (found, []) if isinstance(found, Verdict) else (Verdict(), found)
+        return schema.make(
+            "DescribeConfigsResult",
+            error_code=verdict.code,
+            error_message=verdict.message,
+            resource_type=resource.type,
+            resource_name=resource.name,
+            configs=tuple(
+                rendered(
+                    schema,
+                    config,
+                    with_synonyms=entity.include_synonyms,
+                    with_documentation=getattr(entity, "include_documentation", False),
+                )
+                for config in shown
+                if not asked.configuration_keys or config.name in asked.configuration_keys
+            ),
+        )
+
+    async def _describe(self, resource: Resource) -> list[ShownConfig] | Verdict:
+        if resource.type == ResourceType.BROKER_LOGGER:
+            return self._not_here(resource) or list(_loggers())
+        image = self._cluster.image
+        refusal = why_no_such_resource(image, resource)
+        if refusal is not None:
+            try:
+                image = await self._cluster.catch_up()
+            except HeadraceError as error:
+                return Verdict(ErrorCode(admin_error(error)), str(error))
+            refusal = why_no_such_resource(image, resource)
+        match resource.type:
+            case _ if refusal is not None:
+                return refusal
+            case ResourceType.TOPIC:
+                return list(shown_topic(self._configs, image, resource.name))
+            case ResourceType.GROUP:
+                return list(self._group(image, resource.name))
+            case _ if not resource.name:
+                return list(self._whole_cluster(image))
+        return self._not_here(resource) or list(self._broker(image))
+
+    def _not_here(self, resource: Resource) -> Verdict | None:
+        """A broker's settings are known to itself alone."""
+        own = str(self._cluster.node_id)
+        if resource.name == own:
+            return None
+        return Verdict(ErrorCode.invalid_request, f"ask broker {resource.name or '(none)'} itself: this is {own}")
+
+    def _group(self, image: MetadataImage, group_id: str) -> Iterator[ShownConfig]:
+        for name, definition in GROUP_CONFIGS.items():
+            layers = self._configs.group_layers(image, group_id, name)
+            yield ShownConfig(name, layers, definition.kind, definition.meaning)
+
+    def _broker(self, image: MetadataImage) -> Iterator[ShownConfig]:
+        """This agent's settings, and the cluster-wide defaults of topic configs."""
+        for name in sorted({*broker_settings(), *BROKER_DEFAULTS}):
+            yield self._shown_broker_config(name, self._configs.broker_layers(image, self._cluster.node_id, name))
+
+    def _whole_cluster(self, image: MetadataImage) -> Iterator[ShownConfig]:
+        """What was set for all brokers while they ran, and nothing else, as in Kafka."""
+        for name, value in sorted(image.configs.get((ResourceType.BROKER, ""), {}).items()):
+            yield self._shown_broker_config(name, [ConfigLayer(name, value, ConfigSource.CLUSTER)])
+
+    def _shown_broker_config(self, name: str, layers: Sequence[ConfigLayer]) -> ShownConfig:
+        if name in BROKER_DEFAULTS:
+            topic_config = TOPIC_CONFIGS[BROKER_DEFAULTS[name]]
+            meaning = f"What {BROKER_DEFAULTS[name]} is where a topic says nothing. {documentation(topic_config)}"
+            return ShownConfig(name, layers, topic_config.kind, meaning)
+        setting = broker_settings()[name]
+        return ShownConfig(
+            name,
+            layers,
+            "password" if setting.is_sensitive else setting.kind,
+            setting.meaning,
+            is_read_only=name not in PER_BROKER,
+            is_sensitive=setting.is_sensitive,
+        )
+
+
+def documentation(definition: ConfigDefinition) -> str:
+    """What a config does here, or why it does nothing."""
+    return definition.meaning if definition.works else f"Accepted without effect: {definition.meaning}."
+
+
+def shown_topic(configs: EffectiveConfigs, image: MetadataImage, topic: str | None) -> Iterator[ShownConfig]:
+    """Every config of a topic; None: of one that has none of its own."""
+    for name, definition in TOPIC_CONFIGS.items():
+        layers = configs.topic_layers(image, topic, name)
+        yield ShownConfig(name, layers, definition.kind, documentation(definition))
+
+
+def rendered(schema: Schema, config: ShownConfig, *, with_synonyms: bool, with_documentation: bool) -> Any:
+    """In the fields of one version; secrets without their values."""
+    strongest = config.layers[0]
+    return schema.make(
+        "DescribeConfigsResourceResult",
+        name=config.name,
+        value=None if config.is_sensitive else strongest.value,
+        read_only=config.is_read_only,
+        config_source=strongest.source,
+        is_sensitive=config.is_sensitive,
+        synonyms=tuple(
+            schema.make(
+                "DescribeConfigsSynonym",
+                name=layer.name,
+                value=None if config.is_sensitive else layer.value,
+                source=layer.source,
+            )
+            for layer in config.layers
+        )
+        if with_synonyms
+        else (),
+        config_type=_KINDS[config.kind],
+        documentation=config.documentation if with_documentation else None,
+    )
+
+
+def _loggers() -> Iterator[ShownConfig]:
+    for name, level in loggers.levels().items():
+        yield ShownConfig(name, [ConfigLayer(name, level, ConfigSource.LOGGER)], "string", "Least severe line logged.")

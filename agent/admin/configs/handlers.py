@@ -1,0 +1,24 @@
+"""Which handler serves which request about configs.
+
+Place: one part of agent/handlers.py's table. If the process dies here nothing is lost.
+"""
+
+from __future__ import annotations
+
+from agent.admin.configs.alter import AlterConfigs, IncrementalAlterConfigs
+from agent.admin.configs.describe import DescribeConfigs
+from agent.admin.configs.list_resources import ListConfigResources
+from agent.admin.log_change import LogChange
+from agent.listener.request import Handler
+from agent.protocol.api_keys import ApiKey
+from metastore.log.effective_configs import EffectiveConfigs
+
+
+def config_handlers(change: LogChange, configs: EffectiveConfigs) -> dict[int, Handler]:
+    """By API key."""
+    return {
+        ApiKey.DESCRIBE_CONFIGS: DescribeConfigs(change.cluster, configs),
+        ApiKey.ALTER_CONFIGS: AlterConfigs(change),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: IncrementalAlterConfigs(change),
+        ApiKey.LIST_CONFIG_RESOURCES: ListConfigResources(change.cluster),
+    }

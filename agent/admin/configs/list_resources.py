@@ -1,0 +1,60 @@
+"""ListConfigResources (key 74, versions 0-1): what there is to describe.
+
+Place: answered from the image. If the process dies here nothing is lost.
+Invariant: version 0 asks for client metrics only, of which there are none.
+Source: KIP-714 (version 0), KIP-1142 (resource types).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kio.schema.errors import ErrorCode
+
+from agent.admin.configs.rules import Resource, ResourceType
+from agent.cluster.view import ClusterView
+from agent.listener.request import Request, Response
+from agent.protocol.errors import admin_error
+from agent.protocol.typed import NO_THROTTLE, decode, reply
+from metastore.log.image import MetadataImage
+from storage.errors import HeadraceError
+
+CLIENT_METRICS = 16
+
+
+class ListConfigResources:
+    """The handler."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        wanted = getattr(entity, "resource_types", (CLIENT_METRICS,)) or (*ResourceType, CLIENT_METRICS)
+        code = ErrorCode.none
+        found: list[Resource] = []
+        if any(kind not in (*ResourceType, CLIENT_METRICS) for kind in wanted):
+            code = ErrorCode.unsupported_version  # Kafka's answer to a type that it does not know
+        else:
+            try:
+                image = await self._cluster.catch_up()
+                found = [resource for resource in _resources(image) if resource.type in wanted]
+            except HeadraceError as error:
+                code = ErrorCode(admin_error(error))
+        resources = tuple(
+            schema.make("ConfigResource", resource_name=resource.name, resource_type=resource.type)
+            for resource in found
+        )
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=code, config_resources=resources))
+
+
+def _resources(image: MetadataImage) -> Iterator[Resource]:
+    """Topics and brokers all have configs; groups only those that were given some."""
+    for name in sorted(image.topics_by_name):
+        yield Resource(ResourceType.TOPIC, name)
+    for node_id in sorted(image.agents):
+        yield Resource(ResourceType.BROKER, str(node_id))
+        yield Resource(ResourceType.BROKER_LOGGER, str(node_id))
+    for resource_type, name in sorted(image.configs):
+        if resource_type == ResourceType.GROUP:
+            yield Resource(ResourceType.GROUP, name)

@@ -1,0 +1,186 @@
+"""What a request to change configs comes to: the records to append, or why not.
+
+Place: between AlterConfigs, IncrementalAlterConfigs and the metadata log; pure judgements on one image.
+Invariant: a resource is changed as a whole or not at all. A value that Headrace cannot act on is refused
+with a reason or has a documented one for doing nothing (config/topic_configs.py); none is dropped silently.
+If the process dies here nothing is lost.
+Source: KIP-133, KIP-339 (operations), KIP-226 (brokers), KIP-848 (groups); Kafka's ConfigurationControlManager.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from agent.admin.log_change import Verdict
+from config.broker_configs import PER_BROKER, broker_settings, dynamic_definition
+from config.config_definition import ConfigDefinition, list_items
+from config.group_configs import GROUP_CONFIGS
+from config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
+from metastore.log.image import MetadataImage
+from metastore.log.records import ConfigRecord
+
+
+class ResourceType(enum.IntEnum):
+    """Kafka's ConfigResource.Type, as far as Headrace has such resources."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    GROUP = 32
+
+
+class Operation(enum.IntEnum):
+    """What is to be done with one config."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Wish(NamedTuple):
+    """One change; `operation` is Kafka's number and may be none of Operation's."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+class Resource(NamedTuple):
+    """Whose configs: a topic's or group's name, a node id or empty for all brokers."""
+
+    type: int
+    name: str
+
+
+Changes = list[ConfigRecord] | Verdict
+
+
+class _RefusedError(Exception):
+    """Carries the verdict out of a judgement."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.verdict = Verdict(code, message)
+
+
+def judge(image: MetadataImage, resource: Resource, wishes: Sequence[Wish]) -> Changes:
+    """The records that carry the wishes out; none for what is so already."""
+    try:
+        _check_resource(image, resource)
+        _check_names(wishes)
+        own = image.configs.get(resource, {})
+        values = {wish.name: _new_value(resource, wish, own) for wish in wishes}
+    except _RefusedError as refused:
+        return refused.verdict
+    return [
+        ConfigRecord(resource_type=resource.type, resource_name=resource.name, name=name, value=value)
+        for name, value in values.items()
+        if value != own.get(name)
+    ]
+
+
+def replacing(image: MetadataImage, resource: Resource, wishes: Sequence[Wish]) -> list[Wish]:
+    """The same wishes, and the removal of everything else that the resource has: what AlterConfigs means."""
+    wanted = {wish.name for wish in wishes}
+    gone = [name for name in image.configs.get(resource, {}) if name not in wanted]
+    return [*wishes, *(Wish(name, Operation.DELETE, None) for name in gone)]
+
+
+def why_no_such_resource(image: MetadataImage, resource: Resource) -> Verdict | None:
+    """None for a resource that may have configs in the metadata log."""
+    try:
+        _check_resource(image, resource)
+    except _RefusedError as refused:
+        return refused.verdict
+    return None
+
+
+def _check_resource(image: MetadataImage, resource: Resource) -> None:
+    match resource.type:
+        case ResourceType.TOPIC:
+            if resource.name not in image.topics_by_name:
+                raise _RefusedError(
+                    ErrorCode.unknown_topic_or_partition, f"there is no such topic: {resource.name or '(no name)'}"
+                )
+        case ResourceType.BROKER:
+            if resource.name and not (resource.name.isascii() and resource.name.isdecimal()):
+                raise _RefusedError(ErrorCode.invalid_request, f"not a node id: {resource.name}")
+            if resource.name and int(resource.name) not in image.agents:
+                raise _RefusedError(ErrorCode.invalid_request, f"there is no such broker: {resource.name}")
+        case ResourceType.GROUP:
+            if not resource.name:
+                raise _RefusedError(ErrorCode.invalid_request, "the group name is empty")
+        case _:
+            raise _RefusedError(
+                ErrorCode.invalid_request, f"resources of this type have no configs here: {resource.type}"
+            )
+
+
+def _check_names(wishes: Sequence[Wish]) -> None:
+    twice = sorted(name for name, times in Counter(wish.name for wish in wishes).items() if times > 1)
+    if twice:
+        raise _RefusedError(ErrorCode.invalid_request, f"config named twice: {', '.join(twice)}")
+    if any(not wish.name for wish in wishes):
+        raise _RefusedError(ErrorCode.invalid_request, "a config has an empty name")
+
+
+def _new_value(resource: Resource, wish: Wish, own: Mapping[str, str]) -> str | None:
+    """None when the config is to be the default again."""
+    if wish.operation == Operation.DELETE:
+        return None
+    definition = _definition(resource, wish.name)
+    if wish.operation not in [*Operation]:
+        raise _RefusedError(ErrorCode.invalid_request, f"unknown operation: {wish.operation}")
+    if wish.value is None:
+        raise _RefusedError(ErrorCode.invalid_config, f"null value not supported: {wish.name}")
+    value = wish.value.strip()
+    if wish.operation != Operation.SET:
+        value = _combined(wish, definition, own.get(wish.name, definition.default))
+    if reason := definition.why_invalid(value):
+        raise _RefusedError(ErrorCode.invalid_config, f"invalid value for config {wish.name}: {value!r} is {reason}")
+    return value
+
+
+def _combined(wish: Wish, definition: ConfigDefinition, current: str) -> str:
+    """The list with items added or taken out."""
+    operation = Operation(wish.operation)
+    if definition.kind != "list":
+        message = f"cannot {operation.name.lower()}: config {wish.name} is no list"
+        raise _RefusedError(ErrorCode.invalid_config, message)
+    items, given = list_items(current), list_items(wish.value or "")
+    if operation is Operation.APPEND:
+        return ",".join([*items, *(item for item in given if item not in items)])
+    return ",".join(item for item in items if item not in given)
+
+
+def _definition(resource: Resource, name: str) -> ConfigDefinition:
+    match resource.type:
+        case ResourceType.TOPIC:
+            found = TOPIC_CONFIGS.get(name)
+        case ResourceType.GROUP:
+            found = GROUP_CONFIGS.get(name)
+        case _:
+            found = _broker_definition(resource.name, name)
+    if found is None:
+        raise _RefusedError(
+            ErrorCode.invalid_config, f"unknown {ResourceType(resource.type).name.lower()} config: {name}"
+        )
+    return found
+
+
+def _broker_definition(broker: str, name: str) -> ConfigDefinition | None:
+    if broker and name in BROKER_DEFAULTS:
+        message = (
+            f"{name} holds for the whole cluster, as any broker serves any partition: set it without a broker's id"
+        )
+        raise _RefusedError(ErrorCode.invalid_request, message)
+    if name in broker_settings() and name not in BROKER_DEFAULTS and name not in PER_BROKER:
+        message = f"{name} cannot change while brokers run: set it in their configuration and restart them"
+        raise _RefusedError(ErrorCode.invalid_request, message)
+    return dynamic_definition(name)

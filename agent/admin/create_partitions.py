@@ -1,0 +1,108 @@
+"""CreatePartitions (key 37, versions 0-3): topics get more partitions.
+
+Place: request fields to PartitionRecords in the metadata log.
+Invariant: compare and append: when the log moved meanwhile, everything is judged again on the newer image. Each
+topic is answered for itself. Assignments are checked and then only forgotten: any agent serves any partition.
+If the process dies here, the client asks again; who has grown meanwhile has the wanted count already.
+Source: KIP-195; Kafka's ReplicationControlManager.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.admin.log_change import Verdict
+from agent.admin.topic_rules import PARTITIONS_PER_REQUEST_MAX
+from agent.cluster.view import ClusterView
+from agent.listener.request import Request, Response
+from agent.protocol.errors import admin_error
+from agent.protocol.typed import NO_THROTTLE, decode, reply
+from metastore.log.image import MetadataImage
+from metastore.partitions import PartitionApi, PartitionGrowth
+from storage.clock import Clock
+from storage.errors import HeadraceError, OutcomeUnknownError
+
+
+class CreatePartitions:
+    """The handler."""
+
+    def __init__(self, cluster: ClusterView, api: PartitionApi, clock: Clock) -> None:
+        self._cluster = cluster
+        self._api = api
+        self._clock = clock
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        deadline = request.received_at + entity.timeout.total_seconds()
+        verdicts = await self._grow(entity.topics, deadline, validate_only=entity.validate_only)
+        results = tuple(
+            schema.make(
+                "CreatePartitionsTopicResult", name=topic.name, error_code=verdict.code, error_message=verdict.message
+            )
+            for topic, verdict in zip(entity.topics, verdicts, strict=True)
+        )
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, results=results))
+
+    async def _grow(self, topics: Sequence[Any], deadline: float, *, validate_only: bool) -> list[Verdict]:
+        in_doubt: list[PartitionGrowth] = []
+        try:
+            while True:
+                image = await self._cluster.catch_up()
+                judged = [self._judge(image, topics, topic, in_doubt) for topic in topics]
+                verdicts = [judgement if isinstance(judgement, Verdict) else Verdict() for judgement in judged]
+                growths = [judgement for judgement in judged if isinstance(judgement, PartitionGrowth)]
+                if sum(g.partition_count - g.first_index for g in growths) > PARTITIONS_PER_REQUEST_MAX:
+                    limit = Verdict(ErrorCode.policy_violation, "excessively large number of partitions per request")
+                    return [
+                        limit if isinstance(j, PartitionGrowth) else v for j, v in zip(judged, verdicts, strict=True)
+                    ]
+                if not growths or validate_only:
+                    return verdicts
+                try:
+                    if await self._api.create_partitions(image.offset, growths):
+                        await self._cluster.catch_up()
+                        return verdicts
+                except OutcomeUnknownError:
+                    in_doubt = growths
+                if self._clock.monotonic() >= deadline:
+                    late = Verdict(ErrorCode.request_timed_out, "the metadata log kept moving, or its answers got lost")
+                    return [
+                        late if isinstance(j, PartitionGrowth) else v for j, v in zip(judged, verdicts, strict=True)
+                    ]
+        except HeadraceError as error:
+            return [Verdict(ErrorCode(admin_error(error)), str(error))] * len(topics)
+
+    def _judge(
+        self, image: MetadataImage, topics: Sequence[Any], wanted: Any, in_doubt: Sequence[PartitionGrowth]
+    ) -> PartitionGrowth | Verdict:
+        """What is to be done, or the answer; an append whose answer was lost is recognised by its result."""
+        if Counter(topic.name for topic in topics)[wanted.name] > 1:
+            return Verdict(ErrorCode.invalid_request, f"duplicate topic name: {wanted.name}")
+        topic = image.topics_by_name.get(wanted.name)
+        if topic is None:
+            return Verdict(ErrorCode.unknown_topic_or_partition, "there is no such topic")
+        count = len(topic.leader_epochs)
+        if any(g.topic_id == topic.topic_id and g.partition_count == count for g in in_doubt):
+            return Verdict()
+        if wanted.count == count:
+            return Verdict(ErrorCode.invalid_partitions, f"the topic already has {count} partitions")
+        if wanted.count < count:
+            message = f"the topic has {count} partitions: {wanted.count} would not be more"
+            return Verdict(ErrorCode.invalid_partitions, message)
+        if wanted.assignments is not None and (refusal := _assignment_refusal(wanted, wanted.count - count)):
+            return refusal
+        return PartitionGrowth(topic.topic_id, count, wanted.count)
+
+
+def _assignment_refusal(wanted: Any, added: int) -> Verdict | None:
+    if len(wanted.assignments) != added:
+        message = f"{added} partitions are added, but {len(wanted.assignments)} assigned"
+        return Verdict(ErrorCode.invalid_replica_assignment, message)
+    if any(not a.broker_ids or len(set(a.broker_ids)) != len(a.broker_ids) for a in wanted.assignments):
+        message = "each partition needs at least one broker, and none twice"
+        return Verdict(ErrorCode.invalid_replica_assignment, message)
+    return None

@@ -1,0 +1,139 @@
+"""DescribeTopicPartitions (key 75, version 0): Metadata in pages, for topics with many partitions.
+
+Place: answered from the image; only a name that the image lacks makes the agent catch up first.
+Invariant: topics go by name, partitions by index, so a cursor means the same place in any image; what came
+or went meanwhile is seen or not. If the process dies here nothing is lost.
+Source: KIP-966. No partition has eligible leader replicas: Java fails on null, so the lists are empty.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.admin.describe_cluster import NOT_ASKED, TOPIC_OPERATIONS
+from agent.admin.metadata_response import MetadataRendering
+from agent.admin.topic_names import why_illegal
+from agent.cluster.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
+from agent.cluster.view import ClusterView
+from agent.cluster.zone import zone_of
+from agent.listener.request import Request, Response
+from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from metastore.log.image import MetadataImage, TopicImage
+from storage.errors import UnavailableError
+
+PARTITIONS_MAX = 2_000
+"""max.request.partition.size.limit: whatever the client asks for, a page holds no more."""
+
+Position = tuple[str, int]
+"""(topic name, partition index) of the first partition to show."""
+
+
+class DescribeTopicPartitions:
+    """The handler."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        cursor = None if entity.cursor is None else (entity.cursor.topic_name, entity.cursor.partition_index)
+        asked = {topic.name for topic in entity.topics}
+        if cursor is not None and cursor[1] < 0:
+            topics = tuple(_refused(schema, name, ErrorCode.invalid_request) for name in sorted(asked or {cursor[0]}))
+            return reply(request, schema.response(throttle_time=NO_THROTTLE, topics=topics, next_cursor=None))
+        image, is_reachable = await self._image(asked)
+        page = _Page(
+            self._rendering(request, schema, image), min(max(entity.response_partition_limit, 1), PARTITIONS_MAX)
+        )
+        for name in sorted(asked or image.topics_by_name):
+            if cursor is None or name >= cursor[0]:
+                first = cursor[1] if cursor is not None and name == cursor[0] else 0
+                page.add(name, _find(image, name), first, is_reachable=is_reachable)
+        return reply(request, page.response())
+
+    async def _image(self, asked: set[str]) -> tuple[MetadataImage, bool]:
+        """The image to answer from, and whether what it lacks does not exist for certain."""
+        image = self._cluster.image
+        if all(_find(image, name) for name in asked):
+            return image, True
+        try:
+            return await self._cluster.catch_up(), True
+        except UnavailableError:
+            return image, False
+
+    def _rendering(self, request: Request, schema: Schema, image: MetadataImage) -> MetadataRendering:
+        return MetadataRendering(
+            self._cluster, schema, image, zone_of(request.client_id), topic_operations=True, cluster_operations=False
+        )
+
+
+class _Page:
+    """Topics until there are enough partitions, then the place to go on from."""
+
+    def __init__(self, rendering: MetadataRendering, limit: int) -> None:
+        self._rendering = rendering
+        self._schema = rendering.schema
+        self._left = limit
+        self._topics: list[Any] = []
+        self._next: Position | None = None
+
+    def add(self, name: str, topic: TopicImage | None, first: int, *, is_reachable: bool) -> None:
+        """The topic's partitions from `first` on, as many as there is room for; nothing once the page is full."""
+        if self._next is not None:
+            return
+        if topic is None:
+            self._topics.append(_refused(self._schema, name, _why_missing(name, is_reachable=is_reachable)))
+        elif not self._left:
+            self._next = (name, first)
+        else:
+            self._add_partitions(topic, first)
+
+    def _add_partitions(self, topic: TopicImage, first: int) -> None:
+        indexes = range(first, len(topic.leader_epochs))
+        shown = indexes[: self._left]
+        self._left -= len(shown)
+        if len(shown) < len(indexes):
+            self._next = (topic.name, shown.stop)
+        kind = "DescribeTopicPartitionsResponsePartition"
+        self._topics.append(
+            self._schema.make(
+                "DescribeTopicPartitionsResponseTopic",
+                error_code=ErrorCode.none,
+                name=topic.name,
+                topic_id=topic.topic_id,
+                is_internal=is_metadata_topic(topic.name),
+                partitions=tuple(self._rendering.partition(topic, index, kind) for index in shown),
+                topic_authorized_operations=TOPIC_OPERATIONS,
+            )
+        )
+
+    def response(self) -> Any:
+        """The response entity."""
+        cursor = None
+        if self._next is not None:
+            cursor = self._schema.make("Cursor", topic_name=self._next[0], partition_index=self._next[1])
+        return self._schema.response(throttle_time=NO_THROTTLE, topics=tuple(self._topics), next_cursor=cursor)
+
+
+def _find(image: MetadataImage, name: str) -> TopicImage | None:
+    return METADATA_TOPIC_IMAGE if is_metadata_topic(name) else image.topics_by_name.get(name)
+
+
+def _why_missing(name: str, *, is_reachable: bool) -> ErrorCode:
+    if why_illegal(name):
+        return ErrorCode.invalid_topic_exception
+    return ErrorCode.unknown_topic_or_partition if is_reachable else ErrorCode.leader_not_available
+
+
+def _refused(schema: Schema, name: str, code: ErrorCode) -> Any:
+    return schema.make(
+        "DescribeTopicPartitionsResponseTopic",
+        error_code=code,
+        name=name,
+        topic_id=None,
+        is_internal=False,
+        partitions=(),
+        topic_authorized_operations=NOT_ASKED,
+    )

@@ -1,0 +1,73 @@
+"""ElectLeaders (key 43, versions 0-2): who leads follows from who lives, so nothing is ever left to elect.
+
+Place: answered from the image. If the process dies here nothing is lost.
+Invariant: a partition with a live agent has its leader: ELECTION_NOT_NEEDED. As in Kafka, an answer about
+all partitions leaves those out.
+Source: KIP-460.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from agent.admin.log_change import Verdict
+from agent.cluster.view import ClusterView
+from agent.listener.request import Request, Response
+from agent.protocol.errors import admin_error
+from agent.protocol.typed import NO_THROTTLE, decode, reply
+from metastore.log.image import MetadataImage
+from storage.errors import HeadraceError
+
+PREFERRED, UNCLEAN = 0, 1
+
+
+class ElectLeaders:
+    """The handler."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        code, results = ErrorCode.none, {}
+        try:
+            image = await self._cluster.catch_up()
+            if getattr(entity, "election_type", PREFERRED) not in (PREFERRED, UNCLEAN):
+                code = ErrorCode.invalid_request
+            elif entity.topic_partitions is not None:
+                results = {
+                    topic.topic: {index: self._verdict(image, topic.topic, index) for index in topic.partitions}
+                    for topic in entity.topic_partitions
+                }
+        except HeadraceError as error:
+            code = ErrorCode(admin_error(error))
+        response = schema.response(
+            throttle_time=NO_THROTTLE,
+            error_code=code,
+            replica_election_results=tuple(
+                schema.make(
+                    "ReplicaElectionResult",
+                    topic=name,
+                    partition_result=tuple(
+                        schema.make(
+                            "PartitionResult",
+                            partition_id=index,
+                            error_code=verdict.code,
+                            error_message=verdict.message,
+                        )
+                        for index, verdict in partitions.items()
+                    ),
+                )
+                for name, partitions in results.items()
+            ),
+        )
+        return reply(request, response)
+
+    def _verdict(self, image: MetadataImage, name: str, index: int) -> Verdict:
+        topic = image.topics_by_name.get(name)
+        key = None if topic is None else topic.key(index)
+        if key is None:
+            return Verdict(ErrorCode.unknown_topic_or_partition, "there is no such partition")
+        if self._cluster.leader(key) is None:
+            return Verdict(ErrorCode.preferred_leader_not_available, "no agent is live")
+        return Verdict(ErrorCode.election_not_needed, "the leader follows from the live agents")

@@ -1,0 +1,101 @@
+"""OffsetForLeaderEpoch (key 23, versions 2-4): where a leader epoch ends, for consumers that check their position.
+
+Place: between the listener and the metastore; beside ListOffsets.
+Invariant: every answer comes from the primary, because a consumer that is told too low an end rewinds. One
+partition's error is no other's. If the process dies here clients repeat their request.
+Source: KIP-320; Kafka's LeaderEpochFileCache for what is said of epochs without records.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.metadata_topic import is_metadata_topic
+from agent.cluster.view import ClusterView
+from agent.fetch.plan import Resolved, Target, resolve
+from agent.listener.request import Request, Response
+from agent.protocol.errors import READ_FAILED
+from agent.protocol.typed import NO_THROTTLE, decode, reply
+from metastore.leader_epochs import EpochEnd, EpochQuery, LeaderEpochApi
+from storage.errors import HeadraceError
+
+log = logging.getLogger(__name__)
+
+METADATA_EPOCH = 0
+"""All of the metadata topic is shown under this one."""
+
+
+class _Found(NamedTuple):
+    """What is said of one partition."""
+
+    error: int = ErrorCode.none
+    leader_epoch: int = -1
+    end_offset: int = -1
+
+
+class OffsetForLeaderEpoch:
+    """The handler."""
+
+    def __init__(self, cluster: ClusterView, metastore: LeaderEpochApi) -> None:
+        self._cluster = cluster
+        self._metastore = metastore
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        asked = [(topic.topic, p) for topic in entity.topics for p in topic.partitions]
+        targets = [Target(name, p.partition, p.current_leader_epoch) for name, p in asked]
+        found = iter(await self._find_all(targets, [p.leader_epoch for _, p in asked]))
+        topics = tuple(
+            schema.make(
+                "OffsetForLeaderTopicResult",
+                topic=topic.topic,
+                partitions=tuple(
+                    schema.make(
+                        "EpochEndOffset",
+                        error_code=ErrorCode((one := next(found)).error),
+                        partition=p.partition,
+                        leader_epoch=one.leader_epoch,
+                        end_offset=one.end_offset,
+                    )
+                    for p in topic.partitions
+                ),
+            )
+            for topic in entity.topics
+        )
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, topics=topics))
+
+    async def _find_all(self, targets: Sequence[Target], epochs: Sequence[int]) -> list[_Found]:
+        """One answer per target, in order; one call for all that the metastore has to be asked."""
+        resolved = await resolve(self._cluster, targets)
+        queries = [EpochQuery(r.key, epoch) for r, epoch in zip(resolved, epochs, strict=True) if not r.error]
+        try:
+            ends = iter(await self._metastore.find_epoch_ends(queries))
+            return [
+                await self._metadata_end(target, epoch) if is_metadata_topic(target.topic) else _answer(one, ends)
+                for target, one, epoch in zip(targets, resolved, epochs, strict=True)
+            ]
+        except HeadraceError as error:
+            log.warning("ends of leader epochs not found: partitions=%d error=%s", len(targets), error)
+            return [_Found(READ_FAILED)] * len(targets)
+
+    async def _metadata_end(self, target: Target, epoch: int) -> _Found:
+        if target.partition != 0:
+            return _Found(ErrorCode.unknown_topic_or_partition)
+        if epoch != METADATA_EPOCH:
+            return _Found()
+        return _Found(ErrorCode.none, METADATA_EPOCH, (await self._cluster.catch_up()).offset)
+
+
+def _answer(resolved: Resolved, ends: Iterator[EpochEnd]) -> _Found:
+    if resolved.error:
+        return _Found(resolved.error)
+    end = next(ends)
+    return (
+        _Found(ErrorCode.none, end.leader_epoch, end.end_offset)
+        if end.known
+        else _Found(ErrorCode.unknown_topic_or_partition)
+    )

@@ -1,0 +1,66 @@
+"""Broker configs as Kafka's tools show them: every setting, and which of them may change while agents run.
+
+Place: the config requests judge and show by it; docs/TOPIC_CONFIGS.md lists what may change.
+Invariant: a setting is declared once, in config/settings.py; what looks like a secret is never shown.
+Pure; nothing is lost if the process dies.
+Source: KIP-226 (dynamic broker configuration).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from config.config_definition import INT_MAX, ConfigDefinition
+from config.docs import descriptions
+from config.settings import Settings
+from config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
+
+PER_BROKER: dict[str, ConfigDefinition] = {
+    "max.connections": ConfigDefinition(
+        "10000", "int", "Kafka connections that one agent accepts.", low=1, high=INT_MAX
+    ),
+}
+"""Settings of one agent that may be changed while it runs, for it alone or for all."""
+
+_SENSITIVE = re.compile(r"password|secret|\.url$")
+
+
+class BrokerSetting(NamedTuple):
+    """A setting; `kind` is Kafka's type."""
+
+    kind: str
+    meaning: str
+    is_sensitive: bool
+
+
+@functools.cache
+def broker_settings() -> dict[str, BrokerSetting]:
+    """Every setting by name."""
+    meanings = descriptions()
+    return {
+        field.encode_name: BrokerSetting(
+            _kind(field.type), meanings[field.encode_name], _SENSITIVE.search(field.encode_name) is not None
+        )
+        for field in msgspec.structs.fields(Settings)
+    }
+
+
+def dynamic_definition(name: str) -> ConfigDefinition | None:
+    """What a broker config that may change while agents run must look like; None for all others."""
+    if name in BROKER_DEFAULTS:
+        return TOPIC_CONFIGS[BROKER_DEFAULTS[name]]
+    return PER_BROKER.get(name)
+
+
+def _kind(annotation: object) -> str:
+    """Of `Annotated[int | None, Meta(...)]` and its like."""
+    info = msgspec.inspect.type_info(annotation)
+    while isinstance(info, msgspec.inspect.Metadata):
+        info = info.type
+    types = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
+    names = {msgspec.inspect.BoolType: "boolean", msgspec.inspect.IntType: "int", msgspec.inspect.FloatType: "double"}
+    return next((names[type(one)] for one in types if type(one) in names), "string")

@@ -1,0 +1,72 @@
+"""What a config is: its type, bounds and default, what a value must look like, and what it does here.
+
+Place: config/topic_configs.py and config/group_configs.py are tables of these.
+Invariant: a value that passed `why_invalid` can be parsed by whoever acts on it. Pure; nothing is lost
+if the process dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+class Synonym(NamedTuple):
+    """A broker config that gives the config its value where nothing stronger does: `factor` times its own."""
+
+    name: str
+    factor: int = 1
+
+
+class ConfigDefinition(NamedTuple):
+    """One config. `kind` is Kafka's type; bounds are inclusive; `allowed` lists a string's or list's values."""
+
+    default: str
+    kind: str
+    meaning: str
+    """What it does here; why it does nothing, when not `works`."""
+    works: bool = True
+    synonyms: tuple[Synonym, ...] = ()
+    """Strongest first. The first may be changed while brokers run, the others stand in their files only."""
+    low: float = 0
+    high: float = 0
+    allowed: tuple[str, ...] = ()
+    refused: Mapping[str, str] = {}
+    """Values of Kafka's that are not offered, each with the reason."""
+
+    def why_invalid(self, value: str) -> str | None:
+        """None when `value` is one that the config can take."""
+        return self._why_malformed(value) or self._why_refused(value)
+
+    def _why_malformed(self, value: str) -> str | None:
+        match self.kind:
+            case "boolean":
+                return None if value.lower() in ("true", "false") else "not true or false"
+            case "list":
+                unknown = [item for item in list_items(value) if self.allowed and item not in self.allowed]
+                return f"not one of {', '.join(self.allowed)}: {unknown[0]}" if unknown else None
+            case "string":
+                return None if value in self.allowed else f"not one of {', '.join(self.allowed)}"
+            case _:
+                return self._why_not_a_number(value)
+
+    def _why_not_a_number(self, value: str) -> str | None:
+        try:
+            if not value.isascii() or "_" in value:  # Python would take 1_000 and other scripts' digits
+                raise ValueError
+            number = float(value) if self.kind == "double" else int(value)
+        except ValueError:
+            return f"not a number of type {self.kind}"
+        return None if self.low <= number <= self.high else f"not between {self.low} and {self.high}"
+
+    def _why_refused(self, value: str) -> str | None:
+        items = list_items(value) if self.kind == "list" else [value.lower()]
+        return next((f"not offered: {self.refused[item]}" for item in items if item in self.refused), None)
+
+
+def list_items(value: str) -> list[str]:
+    """The items of a config of type list."""
+    return [item.strip() for item in value.split(",") if item.strip()]
