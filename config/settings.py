@@ -263,6 +263,34 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         PositiveInt, Meta(description="A delegation token that is not renewed expires after this long.")
     ] = field(default=86_400_000, name="delegation.token.expiry.time.ms")
 
+    # -- background work
+    log_cleaner_threads: Annotated[
+        PositiveInt, Meta(description="Background jobs (compaction, retention, deletion) that one process works on.")
+    ] = field(default=1, name="log.cleaner.threads")
+    log_cleaner_io_max_bytes_per_second: Annotated[
+        PositiveInt, Meta(description="Bytes a second that one process's background jobs read and write, together.")
+    ] = field(default=100_000_000, name="log.cleaner.io.max.bytes.per.second")
+    log_cleaner_backoff_ms: Annotated[
+        PositiveInt, Meta(description="How often it is looked for files that are worth compacting.")
+    ] = field(default=15_000, name="log.cleaner.backoff.ms")
+    compaction_min_age_ms: Annotated[
+        int, Meta(ge=0, description="Younger segment files are left alone: tail readers have them in their caches.")
+    ] = field(default=30_000, name="compaction.min.age.ms")
+    compaction_max_age_ms: Annotated[
+        PositiveInt,
+        Meta(
+            description="Flushed files are merged at the latest after this; merged ones rewritten after six times it."
+        ),
+    ] = field(default=600_000, name="compaction.max.age.ms")
+    compaction_file_bytes: Annotated[
+        int,
+        Meta(
+            ge=1_048_576,
+            le=1_073_741_824,
+            description="About how large compaction makes files; a job holds up to three times as much in memory.",
+        ),
+    ] = field(default=67_108_864, name="compaction.file.bytes")
+
     # -- the process
     shutdown_grace_ms: Annotated[
         PositiveInt, Meta(description="After SIGTERM, requests in progress get this long to finish.")

@@ -42,7 +42,7 @@ class LivePartition(NamedTuple):
     topic_id: uuid.UUID
     partition_index: int
     compression_type: str
-    """The topic's own setting; "" when it has none."""
+    """The topic's own setting, else the cluster's; "" when there is neither."""
     extents: list[Extent]
 
 

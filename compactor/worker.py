@@ -1,0 +1,115 @@
+"""A process's share of the background work: which job kinds it carries out, with what, and how fast.
+
+Place: composed by cli: alone (`headrace compactor`) or beside an agent of the same process.
+Invariant: it has its own way to the bucket, throttled, and its own connections to the metastore, so that
+nothing here takes a place that producers or readers wait for. Stopping lets jobs end within the grace,
+then gives them back. If the process dies, leases run out and other workers go on.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from typing import Self
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from compactor import compact, planner
+from compactor.compact import Compactor
+from compactor.job_metrics import JobMetrics
+from compactor.merge import MergeLimits
+from compactor.metrics import CompactionMetrics
+from compactor.planner import Planner
+from compactor.policy import PolicyLimits
+from compactor.runner import Handler, JobRunner
+from config.settings import Settings
+from metastore.postgres.store import PostgresMetastore
+from storage.clock import Clock, SystemClock
+from storage.cluster_properties import require_formatted
+from storage.objects.open import StoreOptions, open_store
+from storage.objects.store import ObjectStore
+from storage.objects.throttled import ThrottledStore
+
+REQUESTS_PER_S = 500
+"""Far below what a bucket bears, so that background work never gets the producers throttled."""
+SPARE_CONNECTIONS = 2
+"""To the metastore, beside one per job: heartbeats must not wait for a swap."""
+
+
+class Worker:
+    """Make it with `open`, then `start` and, in the end, `stop`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: ObjectStore,
+        metastore: PostgresMetastore,
+        clock: Clock,
+        rng: random.Random,
+        registry: CollectorRegistry,
+    ) -> None:
+        self._settings, self._store, self.metastore = settings, store, metastore
+        self.name = f"{socket.gethostname()}-{os.getpid()}"
+        self._clock, self._rng, self._registry = clock, rng, registry
+        self._runner = JobRunner(
+            metastore,
+            self._handlers(),
+            clock,
+            rng,
+            JobMetrics(clock, registry),
+            worker=self.name,
+            slots=settings.log_cleaner_threads,
+        )
+
+    @classmethod
+    async def open(cls, settings: Settings, registry: CollectorRegistry) -> Self:
+        """Connect to metastore and bucket; errors as PostgresMetastore.open and open_store."""
+        clock, rng = SystemClock(), random.Random()
+        store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
+        own = msgspec.structs.replace(settings, metastore_pool_size=settings.log_cleaner_threads + SPARE_CONNECTIONS)
+        metastore = await PostgresMetastore.open(settings.metastore_url, own)
+        return cls(settings, store, metastore, clock, rng, registry)
+
+    async def require_formatted_storage(self) -> None:
+        """InvalidError, saying what to do, unless bucket and metastore were formatted as one cluster's."""
+        await require_formatted(self._store, self.metastore.cluster_id)
+
+    def start(self) -> None:
+        """Look for jobs from now on."""
+        self._runner.start()
+
+    async def stop(self) -> None:
+        """Let jobs end within shutdown.grace.ms, then give them back. Safe in any state."""
+        await self._runner.stop(self._settings.shutdown_grace_ms / 1000)
+        await self.metastore.close()
+        await self._store.close()
+
+    def _handlers(self) -> dict[str, Handler]:
+        """Job kinds and who carries them out."""
+        settings, metrics = self._settings, CompactionMetrics(self._registry)
+        throttled = ThrottledStore(
+            self._store,
+            bytes_per_s=settings.log_cleaner_io_max_bytes_per_second,
+            requests_per_s=REQUESTS_PER_S,
+            clock=self._clock,
+        )
+        compactor = Compactor(
+            throttled,
+            self.metastore,
+            self.metastore.commit_shards,
+            MergeLimits(file_bytes=settings.compaction_file_bytes),
+            self._clock,
+            self._rng,
+            metrics,
+        )
+        policy = PolicyLimits(
+            min_age_ms=settings.compaction_min_age_ms,
+            max_age_ms=settings.compaction_max_age_ms,
+            small_bytes=settings.compaction_file_bytes // 2,
+        )
+        return {
+            planner.KIND: Planner(self.metastore, policy, metrics).handle,
+            compact.KIND: compactor.handle,
+        }
