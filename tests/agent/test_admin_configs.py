@@ -3,122 +3,44 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from kafka.protocol.admin import (
-    AlterConfigsRequest,
-    DescribeConfigsRequest,
-    IncrementalAlterConfigsRequest,
-    ListConfigResourcesRequest,
-)
+from kafka.protocol.admin import ListConfigResourcesRequest
 from kio.schema.errors import ErrorCode
 
-from agent.admin.configs.alter import AlterConfigs, IncrementalAlterConfigs
-from agent.admin.configs.describe import DescribeConfigs
-from agent.admin.configs.list_resources import ListConfigResources
 from agent.admin.configs.rules import Operation, Resource, Wish, judge
-from agent.admin.log_change import LogChange
-from agent.cluster.cluster import Cluster
 from config.group_configs import GROUP_CONFIGS
 from config.settings import Settings
 from config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
-from metastore.log.effective_configs import EffectiveConfigs
 from metastore.log.image import MetadataImage
 from metastore.log.records import ConfigRecord
 from metastore.log.replay import apply
 from storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import call, captured_requests, read_reply, versions_of
+from tests.agent.configs_world import (
+    APPEND,
+    BROKER,
+    CLIENT_METRICS,
+    DELETE,
+    GROUP,
+    LOGGER,
+    NODE,
+    SET,
+    SUBTRACT,
+    TOPIC,
+    Change,
+    ConfigsWorld,
+)
 from tests.agent.fake_cluster_api import FakeClusterApi
-from tests.agent.test_cluster_membership import an_agent
 from tests.manual_clock import ManualClock
-
-TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
-NODE = "7"
-
-Config = tuple[str, str | None]
-Change = tuple[str, int, str | None]
-
-
-class Admin:
-    """One agent's config handlers on a fake metastore, with topic `orders`."""
-
-    def __init__(self, clock: ManualClock, settings: Settings | None = None) -> None:
-        self.api = FakeClusterApi(clock)
-        self.api.add_topic("orders", configs={"retention.ms": "1000"})
-        self.cluster: Cluster = an_agent(self.api)
-        change = LogChange(self.cluster, self.api, clock)
-        self.describe_configs = DescribeConfigs(self.cluster, EffectiveConfigs(settings or Settings()))
-        self.alter_configs, self.incremental = AlterConfigs(change), IncrementalAlterConfigs(change)
-        self.list_resources = ListConfigResources(self.cluster)
-
-    async def join(self) -> None:
-        """The agent gets node id 7."""
-        self.api.add_agent(int(NODE))
-        self.cluster.membership.node_id = int(NODE)
-        await self.cluster.catch_up()
-
-    async def describe(self, kind: int, name: str, *keys: str, version: int = 4, **flags: bool) -> Any:
-        resource = DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
-        )
-        message = DescribeConfigsRequest(
-            resources=[resource], **{"include_synonyms": True, "include_documentation": version >= 3} | flags
-        )
-        (result,) = (await call(self.describe_configs, message, version)).results
-        return result
-
-    async def values(self, kind: int, name: str, *keys: str) -> dict[str, tuple[str | None, int]]:
-        result = await self.describe(kind, name, *keys)
-        assert result.error_code == 0, result.error_message
-        return {config.name: (config.value, config.config_source) for config in result.configs}
-
-    async def change(
-        self, *resources: tuple[int, str, list[Change]], validate_only: bool = False, version: int = 1
-    ) -> Any:
-        kind = IncrementalAlterConfigsRequest.AlterConfigsResource
-        message = IncrementalAlterConfigsRequest(
-            resources=[
-                kind(
-                    resource_type=number,
-                    resource_name=name,
-                    configs=[
-                        kind.AlterableConfig(name=config, config_operation=operation, value=value)
-                        for config, operation, value in changes
-                    ],
-                )
-                for number, name, changes in resources
-            ],
-            validate_only=validate_only,
-        )
-        return (await call(self.incremental, message, version)).responses
-
-    async def replace(self, kind: int, name: str, *configs: Config, version: int = 2) -> Any:
-        resource = AlterConfigsRequest.AlterConfigsResource
-        message = AlterConfigsRequest(
-            resources=[
-                resource(
-                    resource_type=kind,
-                    resource_name=name,
-                    configs=[resource.AlterableConfig(name=config, value=value) for config, value in configs],
-                )
-            ],
-            validate_only=False,
-        )
-        (response,) = (await call(self.alter_configs, message, version)).responses
-        return response
-
-    def own(self, name: str = "orders") -> dict[str, str]:
-        return dict(self.cluster.image.topic_configs(name))
 
 
 @pytest.fixture
-async def admin(fake_clock: ManualClock) -> Admin:
-    admin = Admin(fake_clock)
+async def admin(fake_clock: ManualClock) -> ConfigsWorld:
+    admin = ConfigsWorld(fake_clock)
     await admin.join()
     return admin
 
@@ -127,7 +49,7 @@ async def admin(fake_clock: ManualClock) -> Admin:
 
 
 @pytest.mark.parametrize("version", versions_of(32))
-async def test_every_topic_config_is_shown_with_its_source(admin: Admin, version: int) -> None:
+async def test_every_topic_config_is_shown_with_its_source(admin: ConfigsWorld, version: int) -> None:
     result = await admin.describe(TOPIC, "orders", version=version)
     assert result.error_code == 0
     shown = {config.name: config for config in result.configs}
@@ -146,7 +68,7 @@ async def test_every_topic_config_is_shown_with_its_source(admin: Admin, version
 
 
 async def test_layers_stand_above_each_other_as_in_kafka(fake_clock: ManualClock) -> None:
-    admin = Admin(fake_clock, Settings(message_max_bytes=5_000_000))
+    admin = ConfigsWorld(fake_clock, Settings(message_max_bytes=5_000_000))
     await admin.join()
     assert await admin.values(TOPIC, "orders", "max.message.bytes") == {"max.message.bytes": ("5000000", 4)}
     (done,) = await admin.change((BROKER, "", [("message.max.bytes", SET, "6000000")]))
@@ -162,7 +84,7 @@ async def test_layers_stand_above_each_other_as_in_kafka(fake_clock: ManualClock
     ]
 
 
-async def test_keys_synonyms_and_documentation_come_only_when_asked_for(admin: Admin) -> None:
+async def test_keys_synonyms_and_documentation_come_only_when_asked_for(admin: ConfigsWorld) -> None:
     result = await admin.describe(
         TOPIC, "orders", "retention.ms", "no.such", include_synonyms=False, include_documentation=False
     )
@@ -171,7 +93,7 @@ async def test_keys_synonyms_and_documentation_come_only_when_asked_for(admin: A
 
 
 async def test_a_brokers_settings_are_shown_without_its_secrets(fake_clock: ManualClock) -> None:
-    admin = Admin(fake_clock, Settings(metastore_url="postgresql://user:password@host/db", linger_ms=25))
+    admin = ConfigsWorld(fake_clock, Settings(metastore_url="postgresql://user:password@host/db", linger_ms=25))
     await admin.join()
     result = await admin.describe(BROKER, NODE)
     assert result.error_code == 0
@@ -185,7 +107,7 @@ async def test_a_brokers_settings_are_shown_without_its_secrets(fake_clock: Manu
     assert not shown["log.retention.ms"].read_only
 
 
-async def test_a_broker_knows_only_its_own_settings(admin: Admin) -> None:
+async def test_a_broker_knows_only_its_own_settings(admin: ConfigsWorld) -> None:
     admin.api.add_agent(8)
     assert (await admin.describe(BROKER, "8")).error_code == ErrorCode.invalid_request
     assert (await admin.describe(BROKER, "9")).error_code == ErrorCode.invalid_request
@@ -195,7 +117,7 @@ async def test_a_broker_knows_only_its_own_settings(admin: Admin) -> None:
     assert await admin.values(BROKER, "") == {"log.retention.ms": ("5", 3)}
 
 
-async def test_unknown_resources_have_their_own_errors(admin: Admin) -> None:
+async def test_unknown_resources_have_their_own_errors(admin: ConfigsWorld) -> None:
     assert (await admin.describe(TOPIC, "nope")).error_code == ErrorCode.unknown_topic_or_partition
     assert (await admin.describe(GROUP, "")).error_code == ErrorCode.invalid_request
     assert (await admin.describe(CLIENT_METRICS, "m")).error_code == ErrorCode.invalid_request
@@ -203,7 +125,7 @@ async def test_unknown_resources_have_their_own_errors(admin: Admin) -> None:
     assert (await admin.describe(TOPIC, "nope")).error_code == ErrorCode.request_timed_out
 
 
-async def test_a_groups_configs(admin: Admin) -> None:
+async def test_a_groups_configs(admin: ConfigsWorld) -> None:
     assert (await admin.values(GROUP, "g")).keys() == GROUP_CONFIGS.keys()
     (done,) = await admin.change((GROUP, "g", [("consumer.session.timeout.ms", SET, "50000")]))
     assert done.error_code == 0
@@ -216,7 +138,7 @@ async def test_a_groups_configs(admin: Admin) -> None:
 
 
 @pytest.mark.parametrize("version", versions_of(44))
-async def test_one_by_one(admin: Admin, version: int) -> None:
+async def test_one_by_one(admin: ConfigsWorld, version: int) -> None:
     (done,) = await admin.change(
         (TOPIC, "orders", [("segment.ms", SET, " 7 "), ("retention.ms", DELETE, None)]), version=version
     )
@@ -225,14 +147,14 @@ async def test_one_by_one(admin: Admin, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions_of(33))
-async def test_all_at_once(admin: Admin, version: int) -> None:
+async def test_all_at_once(admin: ConfigsWorld, version: int) -> None:
     done = await admin.replace(TOPIC, "orders", ("segment.ms", "7"), version=version)
     assert done.error_code == 0
     assert admin.own() == {"segment.ms": "7"}, "what is not named is gone"
     assert (await admin.replace(TOPIC, "orders", ("segment.ms", None))).error_code == ErrorCode.invalid_config
 
 
-async def test_lists_grow_and_shrink(admin: Admin) -> None:
+async def test_lists_grow_and_shrink(admin: ConfigsWorld) -> None:
     name = "follower.replication.throttled.replicas"
     await admin.change((TOPIC, "orders", [(name, APPEND, "0:1, 1:1")]))
     await admin.change((TOPIC, "orders", [(name, APPEND, "1:1,2:1")]))
@@ -243,7 +165,7 @@ async def test_lists_grow_and_shrink(admin: Admin) -> None:
     assert admin.own()["cleanup.policy"] == "", "the default counts as what the list was"
 
 
-async def test_validation_alone_changes_nothing(admin: Admin) -> None:
+async def test_validation_alone_changes_nothing(admin: ConfigsWorld) -> None:
     before = list(admin.api.log)
     good, bad = await admin.change(
         (TOPIC, "orders", [("retention.ms", SET, "5")]),
@@ -281,7 +203,7 @@ REFUSED: dict[str, tuple[int, str, list[Change], ErrorCode]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_a_refused_resource_leaves_its_neighbour_alone(admin: Admin, case: str) -> None:
+async def test_a_refused_resource_leaves_its_neighbour_alone(admin: ConfigsWorld, case: str) -> None:
     kind, name, changes, code = REFUSED[case]
     admin.api.add_topic("neighbour")
     refused, neighbour = await admin.change((kind, name, changes), (TOPIC, "neighbour", [("segment.ms", SET, "9")]))
@@ -291,27 +213,27 @@ async def test_a_refused_resource_leaves_its_neighbour_alone(admin: Admin, case:
     assert (admin.own(), admin.own("neighbour")) == ({"retention.ms": "1000"}, {"segment.ms": "9"})
 
 
-async def test_refusals_say_why(admin: Admin) -> None:
+async def test_refusals_say_why(admin: ConfigsWorld) -> None:
     (refused,) = await admin.change((TOPIC, "orders", [("cleanup.policy", SET, "compact")]))
     assert "log compaction does not exist yet" in refused.error_message
     (refused,) = await admin.change((BROKER, "", [("num.partitions", SET, "3")]))
     assert "cannot change while brokers run" in refused.error_message
 
 
-async def test_a_resource_named_twice_is_refused_both_times(admin: Admin) -> None:
+async def test_a_resource_named_twice_is_refused_both_times(admin: ConfigsWorld) -> None:
     changes: list[Change] = [("segment.ms", SET, "9")]
     answers = await admin.change((TOPIC, "orders", changes), (TOPIC, "orders", changes))
     assert [answer.error_code for answer in answers] == [ErrorCode.invalid_request] * 2
 
 
-async def test_what_is_so_already_is_not_appended(admin: Admin) -> None:
+async def test_what_is_so_already_is_not_appended(admin: ConfigsWorld) -> None:
     before = len(admin.api.log)
     (done,) = await admin.change((TOPIC, "orders", [("retention.ms", SET, "1000"), ("segment.ms", DELETE, None)]))
     assert done.error_code == 0
     assert len(admin.api.log) == before
 
 
-async def test_a_moved_head_is_judged_anew(admin: Admin) -> None:
+async def test_a_moved_head_is_judged_anew(admin: ConfigsWorld) -> None:
     def race() -> None:
         admin.api.append(ConfigRecord(resource_type=TOPIC, resource_name="orders", name="cleanup.policy", value=""))
 
@@ -322,14 +244,14 @@ async def test_a_moved_head_is_judged_anew(admin: Admin) -> None:
     assert admin.own()["cleanup.policy"] == "delete", "appended to what the other one left"
 
 
-async def test_a_lost_answer_is_looked_up(admin: Admin) -> None:
+async def test_a_lost_answer_is_looked_up(admin: ConfigsWorld) -> None:
     admin.api.fail_after["append_records"] = [OutcomeUnknownError("lost")]
     (done,) = await admin.change((TOPIC, "orders", [("segment.ms", SET, "9")]))
     assert done.error_code == 0
     assert admin.api.calls["append_records"] == 1
 
 
-async def test_an_unreachable_metastore_times_out(admin: Admin) -> None:
+async def test_an_unreachable_metastore_times_out(admin: ConfigsWorld) -> None:
     admin.api.fail_before["append_records"] = [UnavailableError("down")]
     good, bad = await admin.change(
         (TOPIC, "orders", [("segment.ms", SET, "9")]), (TOPIC, "nope", [("segment.ms", SET, "9")])
@@ -338,7 +260,7 @@ async def test_an_unreachable_metastore_times_out(admin: Admin) -> None:
     assert bad.error_code == ErrorCode.unknown_topic_or_partition
 
 
-async def test_log_levels_are_this_agents_own(admin: Admin) -> None:
+async def test_log_levels_are_this_agents_own(admin: ConfigsWorld) -> None:
     logger = logging.getLogger("agent.test_admin_configs")
     (done,) = await admin.change((LOGGER, NODE, [(logger.name, SET, "debug")]))
     assert done.error_code == 0
@@ -365,7 +287,7 @@ async def test_log_levels_are_this_agents_own(admin: Admin) -> None:
     ],
 )
 async def test_resources_are_listed(
-    admin: Admin, version: int, kinds: list[int], expected: list[tuple[str, int]]
+    admin: ConfigsWorld, version: int, kinds: list[int], expected: list[tuple[str, int]]
 ) -> None:
     await admin.change((GROUP, "g", [("consumer.session.timeout.ms", SET, "50000")]))
     message = ListConfigResourcesRequest(resource_types=kinds)
@@ -376,7 +298,7 @@ async def test_resources_are_listed(
     assert (await call(admin.list_resources, message, 1)).error_code == ErrorCode.unsupported_version
 
 
-async def test_what_real_clients_sent_is_answered(admin: Admin) -> None:
+async def test_what_real_clients_sent_is_answered(admin: ConfigsWorld) -> None:
     for handler, api_key in ((admin.describe_configs, 32), (admin.alter_configs, 33), (admin.incremental, 44)):
         for label, request in captured_requests(api_key):
             answer = read_reply(request, await handler(request))
