@@ -276,12 +276,3 @@ class NewTopic(NamedTuple):
     topic_id: uuid.UUID
     partition_count: int
     configs: dict[str, str]
-
-
-class CommittedOffset(NamedTuple):
-    """A consumer group's position in one partition. `metadata` is the client's own text."""
-
-    partition_key: int
-    offset: int
-    leader_epoch: int
-    metadata: str

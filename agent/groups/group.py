@@ -1,7 +1,7 @@
 """A consumer group of the classic protocol: a pure state machine.
 
-Place: driven by coordinator.py, which owns clock, sockets and storage. Every method takes the time
-and returns what is to be done now (values.Effect), in order.
+Place: a CoordinatedGroup; coordinator.py and held_groups.py own clock, waiting requests and storage. Every
+method takes the time and returns what is to be done now (values.Effect), in order.
 Invariant: a generation has one leader; in a stable generation every member has one assignment, and
 it was stored before anybody was told; every token gets one answer, whatever happens to its member.
 Assignments and subscriptions are opaque bytes, so cooperative assignors need nothing special.
@@ -20,6 +20,7 @@ from kio.schema.errors import ErrorCode
 from agent.groups.rebalance import Rebalancing
 from agent.groups.roster import Member
 from agent.groups.saved import SavedGroup
+from agent.groups.subscriptions import subscribed_topics
 from agent.groups.values import (
     Departure,
     Effect,
@@ -32,9 +33,11 @@ from agent.groups.values import (
     SyncRequest,
     Token,
 )
+from metastore.groups import GroupKind
+from metastore.log.image import MetadataImage
 
 
-class Group(Rebalancing):
+class ClassicGroup(Rebalancing):
     """One group: its requests, its deadlines, and what became of its saves."""
 
     def join(self, now: float, request: JoinRequest, token: Token) -> list[Effect]:
@@ -71,10 +74,13 @@ class Group(Rebalancing):
         departures = [Departure(ref, self._leave(now, ref)) for ref in refs]
         return departures, self._drain()
 
-    def check_commit(self, now: float, ref: MemberRef) -> ErrorCode:
+    def check_commit(self, now: float, ref: MemberRef, version: int) -> ErrorCode:
         """Whether an offset commit that names this member and generation is to be stored."""
-        if ref.generation < 0 and self.state is GroupState.EMPTY:
-            return ErrorCode.none  # a consumer that assigns itself, or an admin
+        if self.state is GroupState.EMPTY:
+            if ref.generation < 0:
+                return ErrorCode.none  # a consumer that assigns itself, or an admin
+            if not self.generation:
+                return ErrorCode.illegal_generation  # of a group that is no more
         member = self._find(ref)
         if not isinstance(member, Member):
             return member
@@ -105,7 +111,7 @@ class Group(Rebalancing):
             if after != revision:
                 self._replies_after.append((after, reply))
             else:
-                self._reply(reply.token, reply.answer if code is ErrorCode.none else JoinAnswer(code, ""))
+                self._effects.append(reply if code is ErrorCode.none else reply._replace(answer=JoinAnswer(code, "")))
         if self._assignment_revision == revision:
             self._complete_sync(now, code)
         return self._drain()
@@ -122,7 +128,7 @@ class Group(Rebalancing):
         self.state = GroupState.DEAD
         return self._drain()
 
-    def restore(self, now: float, state: SavedGroup) -> None:
+    def restore(self, now: float, state: SavedGroup) -> list[Effect]:
         """Carry on where the last coordinator's last generation stood, with fresh sessions."""
         self.generation = state.generation
         self.protocol_type, self.protocol_name = state.protocol_type, state.protocol_name
@@ -141,6 +147,35 @@ class Group(Rebalancing):
             self.roster.add(member)
         self.roster.leader_id = state.leader_id
         self.state = GroupState.STABLE if state.members else GroupState.EMPTY
+        if state.owes_rebalance:
+            self._owes_rebalance = True
+            self._save()
+            self._prepare_rebalance(now)
+        if state.gathering:
+            self._save()  # those who gathered join again, or are gone: from now on it is empty
+        return self._drain()
+
+    @property
+    def kind(self) -> GroupKind:
+        return GroupKind.CLASSIC
+
+    @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    def check_fetch(self, ref: MemberRef) -> ErrorCode:
+        """Classic members may read whenever they like."""
+        return ErrorCode.none
+
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """Of all members, by the protocol that they agreed on; None while there is none, or it is not Kafka's."""
+        if self.protocol_name is None:
+            return None
+        return subscribed_topics(self.protocol_type, [member.metadata(self.protocol_name) for member in self.roster])
+
+    def metadata_changed(self, now: float, image: MetadataImage) -> list[Effect]:
+        """Members watch their topics themselves."""
+        return []
 
     def next_deadline(self) -> float | None:
         """When `tick` has something to do; None: never, unless something happens."""

@@ -1,6 +1,7 @@
-"""The group requests of an agent, composed around one coordinator.
+"""The group requests of an agent, composed around the groups that it holds.
 
-Place: made by agent/process.py. If the process dies here nothing is lost: no state of its own.
+Place: made by agent/process.py. A new kind of group adds its Restore here, and its requests a handler.
+If the process dies here nothing is lost: no state of its own.
 """
 
 from __future__ import annotations
@@ -9,14 +10,20 @@ import random
 
 from agent.cluster.view import ClusterView
 from agent.dispatch import Dispatcher
+from agent.groups.coordinated import CoordinatedGroup
 from agent.groups.coordinator import GroupCoordinator
+from agent.groups.group import ClassicGroup
+from agent.groups.held_groups import HeldGroups
 from agent.groups.membership_requests import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
 from agent.groups.offset_commit import OffsetCommit
 from agent.groups.offset_fetch import OffsetFetch
+from agent.groups.offsets import GroupOffsets
+from agent.groups.saved import decode
+from agent.groups.values import Effect
 from agent.listener.request import Handler
 from agent.protocol.api_keys import ApiKey
 from config.settings import Settings
-from metastore.api import GroupApi
+from metastore.groups import GroupApi, GroupKind, GroupRecord
 from storage.clock import Clock
 
 
@@ -26,22 +33,27 @@ class GroupHandlers:
     def __init__(
         self, api: GroupApi, cluster: ClusterView, settings: Settings, clock: Clock, rng: random.Random
     ) -> None:
-        self._coordinator = GroupCoordinator(
-            api, cluster, clock, rng, initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms
-        )
+        def restore_classic(
+            group_id: str, now: float, record: GroupRecord | None
+        ) -> tuple[CoordinatedGroup, list[Effect]]:
+            delay = settings.group_initial_rebalance_delay_ms / 1000
+            group = ClassicGroup(group_id, rng, initial_rebalance_delay=delay)
+            return group, [] if record is None else group.restore(now, decode(record.data))
+
+        self.groups = HeldGroups(api, cluster, clock, {None: restore_classic, GroupKind.CLASSIC: restore_classic})
+        coordinator = GroupCoordinator(self.groups, clock, restore_classic)
+        offsets = GroupOffsets(api, self.groups, clock)
         self.handlers: dict[int, Handler] = {
-            ApiKey.OFFSET_COMMIT: OffsetCommit(
-                self._coordinator, cluster, metadata_bytes_max=settings.offset_metadata_max_bytes
-            ),
-            ApiKey.OFFSET_FETCH: OffsetFetch(self._coordinator, cluster),
+            ApiKey.OFFSET_COMMIT: OffsetCommit(offsets, cluster, metadata_bytes_max=settings.offset_metadata_max_bytes),
+            ApiKey.OFFSET_FETCH: OffsetFetch(offsets, cluster),
             ApiKey.JOIN_GROUP: JoinGroup(
-                self._coordinator,
+                coordinator,
                 session_timeout_ms_min=settings.group_min_session_timeout_ms,
                 session_timeout_ms_max=settings.group_max_session_timeout_ms,
             ),
-            ApiKey.HEARTBEAT: Heartbeat(self._coordinator),
-            ApiKey.LEAVE_GROUP: LeaveGroup(self._coordinator),
-            ApiKey.SYNC_GROUP: SyncGroup(self._coordinator),
+            ApiKey.HEARTBEAT: Heartbeat(coordinator),
+            ApiKey.LEAVE_GROUP: LeaveGroup(coordinator),
+            ApiKey.SYNC_GROUP: SyncGroup(coordinator),
         }
 
     def register(self, dispatcher: Dispatcher) -> None:
@@ -50,5 +62,5 @@ class GroupHandlers:
             dispatcher.register(api_key, handler)
 
     async def close(self) -> None:
-        """Let all groups go; see GroupCoordinator.close."""
-        await self._coordinator.close()
+        """Let all groups go; see HeldGroups.close."""
+        await self.groups.close()

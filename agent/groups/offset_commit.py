@@ -1,6 +1,6 @@
 """OffsetCommit (key 8, versions 2-10): by name, from version 10 by topic id.
 
-Place: request fields to positions by partition key, then the coordinator.
+Place: request fields to positions by partition key, then offsets.py.
 Invariant: a partition that is refused for itself does not keep its neighbours' positions from being
 stored; those are stored all together or not at all. Versions 2-4 name a retention time: it is ignored,
 as Kafka's newer brokers do (KIP-211). If the process dies here, the client asks the next coordinator.
@@ -15,13 +15,13 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from agent.cluster.view import ClusterView
-from agent.groups.coordinator import GroupCoordinator
 from agent.groups.membership_requests import storable
+from agent.groups.offsets import GroupOffsets
 from agent.groups.topics import ResolvedTopics, name_or_id, resolve
 from agent.groups.values import MemberRef
 from agent.listener.request import Request, Response
 from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
-from metastore.values import CommittedOffset
+from metastore.groups import CommittedOffset
 
 _FIRST_BY_ID = 10
 
@@ -55,8 +55,8 @@ class _Commit:
 class OffsetCommit:
     """The handler."""
 
-    def __init__(self, coordinator: GroupCoordinator, cluster: ClusterView, *, metadata_bytes_max: int) -> None:
-        self._coordinator = coordinator
+    def __init__(self, offsets: GroupOffsets, cluster: ClusterView, *, metadata_bytes_max: int) -> None:
+        self._offsets = offsets
         self._cluster = cluster
         self._metadata_bytes_max = metadata_bytes_max
 
@@ -73,7 +73,7 @@ class OffsetCommit:
             member = MemberRef(
                 entity.member_id, getattr(entity, "group_instance_id", None), entity.generation_id_or_member_epoch
             )
-            stored = await self._coordinator.commit_offsets(entity.group_id, member, commit.offsets)
+            stored = await self._offsets.commit(entity.group_id, member, commit.offsets, version=request.api_version)
         commit.settle(stored, ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition)
         return reply(request, _response(schema, entity, commit.codes))
 

@@ -1,6 +1,6 @@
 """OffsetFetch (key 9, versions 1-10): by name, from version 10 by topic id; several groups from 8 on.
 
-Place: request fields to partition keys and back, around the coordinator.
+Place: request fields to partition keys and back, around offsets.py.
 Invariant: keys carry the topic's number, so a deleted topic's positions are never shown for its
 successor of the same name. Without transactions every stored position is stable: require_stable
 changes nothing. If the process dies here, the client asks the next coordinator.
@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from agent.cluster.view import ClusterView
-from agent.groups.coordinator import GroupCoordinator
 from agent.groups.membership_requests import storable
-from agent.groups.topics import name_or_id, resolve
+from agent.groups.offsets import GroupOffsets
+from agent.groups.topics import name_or_id, resolve, topic_by_number
+from agent.groups.values import MemberRef
 from agent.listener.request import Request, Response
 from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from metastore.groups import CommittedOffset
 from metastore.keys import split_partition_key
-from metastore.values import CommittedOffset
 from storage.errors import UnavailableError
 
 _FIRST_BY_ID = 10
@@ -49,8 +50,8 @@ class _Topic:
 class OffsetFetch:
     """The handler."""
 
-    def __init__(self, coordinator: GroupCoordinator, cluster: ClusterView) -> None:
-        self._coordinator = coordinator
+    def __init__(self, offsets: GroupOffsets, cluster: ClusterView) -> None:
+        self._offsets = offsets
         self._cluster = cluster
 
     async def __call__(self, request: Request) -> Response:
@@ -58,7 +59,7 @@ class OffsetFetch:
         if request.api_version >= _FIRST_OF_SEVERAL_GROUPS:
             groups = tuple([await self._group(schema, group) for group in entity.groups])
             return reply(request, schema.response(throttle_time=NO_THROTTLE, groups=groups))
-        code, topics = await self._fetch(entity.group_id, entity.topics, by_id=False)
+        code, topics = await self._fetch(entity.group_id, entity.topics, None, by_id=False)
         if code is not ErrorCode.none and request.api_version < _FIRST_WITH_GROUP_ERROR:
             topics = [
                 _Topic(t.name, None, [_Position(i, None, code) for i in t.partition_indexes]) for t in entity.topics
@@ -71,7 +72,8 @@ class OffsetFetch:
         return reply(request, response)
 
     async def _group(self, schema: Schema, group: Any) -> Any:
-        code, topics = await self._fetch(group.group_id, group.topics, by_id=schema.version >= _FIRST_BY_ID)
+        by_id = schema.version >= _FIRST_BY_ID
+        code, topics = await self._fetch(group.group_id, group.topics, _member(group), by_id=by_id)
         return schema.make(
             "OffsetFetchResponseGroup",
             group_id=group.group_id,
@@ -79,14 +81,18 @@ class OffsetFetch:
             error_code=code,
         )
 
-    async def _fetch(self, group_id: str, asked: Any, *, by_id: bool) -> tuple[ErrorCode, list[_Topic]]:
+    async def _fetch(
+        self, group_id: str, asked: Any, member: MemberRef | None, *, by_id: bool
+    ) -> tuple[ErrorCode, list[_Topic]]:
         if not storable(group_id):
             return ErrorCode.invalid_group_id, []
         if asked is None:
-            return await self._fetch_all(group_id)
-        return await self._fetch_some(group_id, asked, by_id=by_id)
+            return await self._fetch_all(group_id, member)
+        return await self._fetch_some(group_id, asked, member, by_id=by_id)
 
-    async def _fetch_some(self, group_id: str, asked: Any, *, by_id: bool) -> tuple[ErrorCode, list[_Topic]]:
+    async def _fetch_some(
+        self, group_id: str, asked: Any, member: MemberRef | None, *, by_id: bool
+    ) -> tuple[ErrorCode, list[_Topic]]:
         topics = await resolve(self._cluster, asked, by_id=by_id)
         if not by_id and topics.missing is ErrorCode.unknown_topic_or_partition:
             missing = ErrorCode.none  # by name, Kafka says of an unknown topic that nothing was committed
@@ -97,8 +103,8 @@ class OffsetFetch:
             found = topics.found.get(name_or_id(topic, by_id=by_id))
             keys = [(index, found.key(index) if found else None) for index in topic.partition_indexes]
             wanted.append((topic, keys, ErrorCode.none if found else missing))
-        stored = await self._coordinator.fetch_offsets(
-            group_id, sorted({key for _, keys, _ in wanted for _, key in keys if key is not None})
+        stored = await self._offsets.fetch(
+            group_id, sorted({key for _, keys, _ in wanted for _, key in keys if key is not None}), member
         )
         if isinstance(stored, ErrorCode):
             return stored, []
@@ -112,8 +118,8 @@ class OffsetFetch:
             for topic, keys, code in wanted
         ]
 
-    async def _fetch_all(self, group_id: str) -> tuple[ErrorCode, list[_Topic]]:
-        stored = await self._coordinator.fetch_offsets(group_id, None)
+    async def _fetch_all(self, group_id: str, member: MemberRef | None) -> tuple[ErrorCode, list[_Topic]]:
+        stored = await self._offsets.fetch(group_id, None, member)
         if isinstance(stored, ErrorCode):
             return stored, []
         by_topic: defaultdict[int, list[_Position]] = defaultdict(list)
@@ -121,13 +127,19 @@ class OffsetFetch:
             topic_number, index = split_partition_key(offset.partition_key)
             by_topic[topic_number].append(_Position(index, offset))
         image = self._cluster.image
-        if any(number not in image.topics_by_number for number in by_topic):
+        if any(topic_by_number(image, number) is None for number in by_topic):
             try:
                 image = await self._cluster.catch_up()
             except UnavailableError:
                 return ErrorCode.coordinator_load_in_progress, []
-        known = [(image.topics_by_number.get(number), positions) for number, positions in by_topic.items()]
+        known = [(topic_by_number(image, number), positions) for number, positions in by_topic.items()]
         return ErrorCode.none, [_Topic(topic.name, topic.topic_id, each) for topic, each in known if topic is not None]
+
+
+def _member(group: Any) -> MemberRef | None:
+    """Who asks, where the group's protocol wants that checked (version 9 on); an admin says nothing."""
+    member_id, member_epoch = getattr(group, "member_id", None), getattr(group, "member_epoch", -1)
+    return MemberRef(member_id or "", None, member_epoch) if member_id or member_epoch >= 0 else None
 
 
 def _rendered(schema: Schema, topics: list[_Topic], topic_class: str, partition_class: str) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 from kio.schema.errors import ErrorCode
 
 from agent.groups.roster import Member, Roster
@@ -49,6 +50,8 @@ class Rebalancing:
         self._replies_after: list[tuple[int, Reply]] = []
         """Answers that wait for another save."""
         self._effects: list[Effect] = []
+        self._owes_rebalance = False
+        """It was a consumer group before, and its members have not all joined it yet."""
 
     def _add(self, now: float, request: JoinRequest, member_id: str, token: Token) -> None:
         if not len(self.roster):
@@ -124,7 +127,10 @@ class Rebalancing:
             self._newcomer = False
             timeout = self._initial_delay
         self._join_until = now + timeout
+        was_empty = self.state is GroupState.EMPTY
         self.state = GroupState.PREPARING_REBALANCE
+        if was_empty:
+            self._save()  # its offsets are in use from now on
         self._maybe_complete_join(now)
 
     def _maybe_complete_join(self, now: float) -> None:
@@ -144,6 +150,7 @@ class Rebalancing:
     def _complete_join(self, now: float) -> None:
         """Whoever is here makes the next generation."""
         self._initial_left = None
+        self._owes_rebalance = False
         for member in self.roster:
             if member.join_token is None and member.instance_id is None:
                 self.roster.remove(member)
@@ -191,15 +198,23 @@ class Rebalancing:
     def _save(self) -> int:
         """Ask for the group to be stored as it is now; the save's revision."""
         self._revision += 1
-        state = SavedGroup(
+        state = self.snapshot()
+        if self.state is GroupState.PREPARING_REBALANCE:
+            state = msgspec.structs.replace(state, leader_id=None, members=[], gathering=True)
+        self._effects.append(Save(self._revision, state))
+        return self._revision
+
+    def snapshot(self) -> SavedGroup:
+        """The group as it is now, with everybody who is in it or about to be."""
+        members = [member.saved() for member in self.roster]
+        return SavedGroup(
             self.generation,
             self.protocol_type,
             self.protocol_name,
             self.roster.leader_id,
-            [member.saved() for member in self.roster],
+            members,
+            owes_rebalance=self._owes_rebalance,
         )
-        self._effects.append(Save(self._revision, state))
-        return self._revision
 
     def _generation_of(
         self,

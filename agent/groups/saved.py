@@ -1,4 +1,4 @@
-"""A group as it is stored: the last completed generation, so that the next coordinator carries on.
+"""A classic group as it is stored: the last completed generation, so that the next coordinator carries on.
 
 Place: written by each completed rebalance, read when an agent becomes the group's coordinator.
 Invariant: it holds complete generations only, every member with its assignment. Fields are added
@@ -8,11 +8,21 @@ If the process dies before it is written, the generation before it stands, and m
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
+from agent.groups.subscriptions import subscribed_topics
+from metastore.groups import GroupKind, GroupRecord
 from storage.errors import CorruptError, InvalidError
 
 FORMAT = 1
+
+
+class SavedState(Protocol):
+    """What a Save carries: a group of either kind, as its kind encodes it."""
+
+    def record(self) -> GroupRecord: ...
 
 
 class SavedMember(msgspec.Struct, frozen=True):
@@ -29,14 +39,28 @@ class SavedMember(msgspec.Struct, frozen=True):
 
 
 class SavedGroup(msgspec.Struct, frozen=True):
-    """`members` in the order they joined; none for an empty group."""
+    """`members` in the order they joined; none for an empty group, and for one whose first members gather."""
 
     generation: int
     protocol_type: str | None
     protocol_name: str | None
     leader_id: str | None
     members: list[SavedMember]
+    gathering: bool = False
+    owes_rebalance: bool = False
+    """The members were a consumer group's: they have to join again before this generation means anything."""
     format: int = FORMAT
+
+    def record(self) -> GroupRecord:
+        """As the metastore keeps it, and what it may tell without opening it."""
+        state = "Stable" if self.members else "PreparingRebalance" if self.gathering else "Empty"
+        return GroupRecord(GroupKind.CLASSIC, state, self.protocol_type or "", self.subscribed(), encode(self))
+
+    def subscribed(self) -> tuple[str, ...] | None:
+        """Topics of all members; None when one's subscription is not Kafka's."""
+        metadata = [dict(member.protocols).get(self.protocol_name or "") for member in self.members]
+        topics = subscribed_topics(self.protocol_type, metadata)
+        return None if topics is None else tuple(sorted(topics))
 
 
 def encode(state: SavedGroup) -> bytes:
@@ -44,10 +68,8 @@ def encode(state: SavedGroup) -> bytes:
     return msgspec.msgpack.encode(state)
 
 
-def decode(data: bytes) -> SavedGroup | None:
-    """None for a group that was never saved (b""). CorruptError, or InvalidError for a newer format."""
-    if not data:
-        return None
+def decode(data: bytes) -> SavedGroup:
+    """CorruptError, or InvalidError for a newer format."""
     try:
         state = msgspec.msgpack.decode(data, type=SavedGroup)
     except msgspec.DecodeError as error:

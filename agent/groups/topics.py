@@ -15,6 +15,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from agent.cluster.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
 from agent.cluster.view import ClusterView
 from metastore.log.image import MetadataImage, TopicImage
 from storage.errors import UnavailableError
@@ -52,7 +53,13 @@ async def resolve(cluster: ClusterView, asked: Iterable[Any], *, by_id: bool) ->
     return ResolvedTopics(found, missing)
 
 
+def topic_by_number(image: MetadataImage, number: int) -> TopicImage | None:
+    """The topic whose partitions a stored key names; the metadata log's is in no image."""
+    return METADATA_TOPIC_IMAGE if number == METADATA_TOPIC_IMAGE.topic_number else image.topics_by_number.get(number)
+
+
 def _lookup(image: MetadataImage, wanted: set[NameOrId]) -> dict[NameOrId, TopicImage]:
     by_id, by_name = image.topics_by_id, image.topics_by_name
     found = {each: by_id.get(each) if isinstance(each, uuid.UUID) else by_name.get(each) for each in wanted}
+    found |= {each: METADATA_TOPIC_IMAGE for each in wanted if is_metadata_topic(each)}
     return {each: topic for each, topic in found.items() if topic is not None}

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.saved import SavedGroup
+from agent.groups.saved import SavedState
+from metastore.groups import GroupRecord
 
 NO_GENERATION = -1
 Token = Hashable
@@ -107,17 +108,28 @@ class Reply(NamedTuple):
     """The request behind `token` gets this answer now."""
 
     token: Token
-    answer: JoinAnswer | SyncAnswer
+    answer: object
+    """A JoinAnswer, a SyncAnswer, or what consumer/ answers a heartbeat with."""
 
 
 class Save(NamedTuple):
-    """Store `state`, in the order of `revision`, then call `Group.saved`: answers may wait for it."""
+    """Store `state`, in the order of `revision`, then call `saved` of the group: answers may wait for it."""
 
     revision: int
-    state: SavedGroup
+    state: SavedState
 
 
-Effect = Reply | Save
+class Abandon(NamedTuple):
+    """What was done could not be stored: let the group go, so that it is restored from what was."""
+
+
+class Become(NamedTuple):
+    """The group goes on as a group of another kind, restored from `record`."""
+
+    record: GroupRecord
+
+
+Effect = Reply | Save | Abandon | Become
 
 
 class Departure(NamedTuple):

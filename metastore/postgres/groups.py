@@ -8,61 +8,103 @@ If the process dies here, the next coordinator claims the group and reads what w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from metastore.groups import CommittedOffset, GroupClaim, GroupKind, GroupListing, GroupRecord
 from metastore.postgres.statement import Pool, Statement
-from metastore.values import CommittedOffset
 from storage.errors import FencedError
 
 _CLAIM_GROUP = Statement("claim_group", writes=True)
+_RELEASE_GROUPS = Statement("release_groups", writes=True)
 _SAVE_GROUP = Statement("save_group", writes=True)
+_DELETE_GROUP = Statement("delete_group", writes=True)
+_LIST_GROUPS = Statement("list_groups", writes=False)
 _COMMIT_OFFSETS = Statement("commit_group_offsets", writes=True)
 _FETCH_OFFSETS = Statement("fetch_group_offsets", writes=False)
+_DELETE_OFFSETS = Statement("delete_group_offsets", writes=True)
 
 
-async def claim_group(pool: Pool, group_id: str, node_id: int, broker_epoch: int) -> tuple[int, bytes]:
-    """(coordinator epoch, saved state); FencedError unless the agent is registered so and unfenced."""
-    rows = await _CLAIM_GROUP.rows(pool, group_id=group_id, node_id=node_id, broker_epoch=broker_epoch)
-    if not rows:
-        raise FencedError(f"agent may not coordinate: group={group_id} node_id={node_id} broker_epoch={broker_epoch}")
-    coordinator_epoch, state = rows[0]
-    return coordinator_epoch, state
+class PostgresGroups:
+    """The group operations of PostgresMetastore."""
+
+    pool: Pool
+
+    async def claim_group(self, group_id: str, node_id: int, broker_epoch: int) -> GroupClaim | None:
+        refusal, epoch, *saved = await _CLAIM_GROUP.row(
+            self.pool, group_id=group_id, node_id=node_id, broker_epoch=broker_epoch
+        )
+        if refusal == "agent":
+            raise FencedError(
+                f"agent may not coordinate: group={group_id} node_id={node_id} broker_epoch={broker_epoch}"
+            )
+        if refusal == "held":
+            return None
+        kind, state, protocol_type, subscribed, data = saved
+        if not data:
+            return GroupClaim(epoch, None)
+        topics = None if subscribed is None else tuple(subscribed)
+        return GroupClaim(epoch, GroupRecord(GroupKind(kind), state, protocol_type, topics, data))
+
+    async def release_groups(self, claims: Mapping[str, int]) -> None:
+        await _RELEASE_GROUPS.row(self.pool, group_ids=list(claims), coordinator_epochs=list(claims.values()))
+
+    async def save_group(self, group_id: str, coordinator_epoch: int, record: GroupRecord) -> None:
+        rows = await _SAVE_GROUP.rows(
+            self.pool,
+            group_id=group_id,
+            coordinator_epoch=coordinator_epoch,
+            kind=record.kind.value,
+            state=record.state,
+            protocol_type=record.protocol_type,
+            subscribed=None if record.subscribed is None else list(record.subscribed),
+            saved=record.data,
+        )
+        if not rows:
+            raise _claimed_since(group_id, coordinator_epoch)
+
+    async def delete_group(self, group_id: str, coordinator_epoch: int) -> bool:
+        (existed,) = await _DELETE_GROUP.row(self.pool, group_id=group_id, coordinator_epoch=coordinator_epoch)
+        if existed is None:
+            raise _claimed_since(group_id, coordinator_epoch)
+        return bool(existed)
+
+    async def list_groups(self, group_ids: Sequence[str] | None = None) -> list[GroupListing]:
+        wanted = None if group_ids is None else list(group_ids)
+        rows = await _LIST_GROUPS.rows(self.pool, group_ids=wanted)
+        return [GroupListing(group_id, GroupKind(kind), *more) for group_id, kind, *more in rows]
+
+    async def commit_offsets(
+        self, group_id: str, coordinator_epoch: int, offsets: Sequence[CommittedOffset]
+    ) -> list[bool]:
+        """The last position counts where a partition is named twice."""
+        latest = {offset.partition_key: offset for offset in offsets}
+        ordered = [latest[key] for key in sorted(latest)]
+        (known,) = await _COMMIT_OFFSETS.row(
+            self.pool,
+            group_id=group_id,
+            coordinator_epoch=coordinator_epoch,
+            keys=[offset.partition_key for offset in ordered],
+            offsets=[offset.offset for offset in ordered],
+            leader_epochs=[offset.leader_epoch for offset in ordered],
+            metadata=[offset.metadata for offset in ordered],
+        )
+        if known is None:
+            raise _claimed_since(group_id, coordinator_epoch)
+        stored = set(known)
+        return [offset.partition_key in stored for offset in offsets]
+
+    async def fetch_offsets(self, group_id: str, partition_keys: Sequence[int] | None) -> list[CommittedOffset]:
+        keys = None if partition_keys is None else list(partition_keys)
+        rows = await _FETCH_OFFSETS.rows(self.pool, group_id=group_id, keys=keys)
+        return [CommittedOffset(*row) for row in rows]
+
+    async def delete_offsets(self, group_id: str, coordinator_epoch: int, partition_keys: Sequence[int]) -> None:
+        (done,) = await _DELETE_OFFSETS.row(
+            self.pool, group_id=group_id, coordinator_epoch=coordinator_epoch, keys=list(partition_keys)
+        )
+        if not done:
+            raise _claimed_since(group_id, coordinator_epoch)
 
 
-async def save_group(pool: Pool, group_id: str, coordinator_epoch: int, state: bytes) -> None:
-    """FencedError when the group was claimed since."""
-    rows = await _SAVE_GROUP.rows(pool, group_id=group_id, coordinator_epoch=coordinator_epoch, state=state)
-    if not rows:
-        raise _claimed_since(group_id, coordinator_epoch)
-
-
-async def commit_offsets(
-    pool: Pool, group_id: str, coordinator_epoch: int | None, offsets: Sequence[CommittedOffset]
-) -> list[bool]:
-    """Which of the positions were stored. The last one counts where a partition is named twice."""
-    latest = {offset.partition_key: offset for offset in offsets}
-    ordered = [latest[key] for key in sorted(latest)]
-    (known,) = await _COMMIT_OFFSETS.row(
-        pool,
-        group_id=group_id,
-        coordinator_epoch=coordinator_epoch,
-        keys=[offset.partition_key for offset in ordered],
-        offsets=[offset.offset for offset in ordered],
-        leader_epochs=[offset.leader_epoch for offset in ordered],
-        metadata=[offset.metadata for offset in ordered],
-    )
-    if known is None:
-        raise _claimed_since(group_id, coordinator_epoch)
-    stored = set(known)
-    return [offset.partition_key in stored for offset in offsets]
-
-
-async def fetch_offsets(pool: Pool, group_id: str, partition_keys: Sequence[int] | None) -> list[CommittedOffset]:
-    """Stored positions of partitions that are there, by partition key."""
-    keys = None if partition_keys is None else list(partition_keys)
-    rows = await _FETCH_OFFSETS.rows(pool, group_id=group_id, keys=keys)
-    return [CommittedOffset(*row) for row in rows]
-
-
-def _claimed_since(group_id: str, coordinator_epoch: int | None) -> FencedError:
+def _claimed_since(group_id: str, coordinator_epoch: int) -> FencedError:
     return FencedError(f"group has another coordinator: group={group_id} coordinator_epoch={coordinator_epoch}")

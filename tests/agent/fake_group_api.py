@@ -2,51 +2,109 @@
 
 Fault model: `fail_before[operation]` are raised before the operation does anything, one per call;
 `fail_after[operation]` after it was done, so its answer is lost. `gates[operation]` holds a call back
-until the test opens it: another call may overtake it. Epochs fence as in metastore/api.py.
+until the test opens it: another call may overtake it. Epochs fence, and `is_live` says which agents'
+claims bar others, as in metastore/groups.py.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from metastore.values import CommittedOffset
+from agent.groups.saved import SavedGroup, decode
+from metastore.groups import CommittedOffset, GroupClaim, GroupKind, GroupListing, GroupRecord
 from storage.errors import FencedError, HeadraceError
+
+NOBODY = (-1, -1)
+
+
+@dataclass
+class FakeGroup:
+    """A row; `holder` is (node id, broker epoch)."""
+
+    epoch: int
+    holder: tuple[int, int] = NOBODY
+    record: GroupRecord | None = None
 
 
 @dataclass
 class FakeGroupApi:
     """One metastore's groups; share it between the agents of a test."""
 
-    groups: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    is_live: Callable[[int, int], bool]
+    groups: dict[str, FakeGroup] = field(default_factory=dict)
     offsets: dict[str, dict[int, CommittedOffset]] = field(default_factory=lambda: defaultdict(dict))
     deleted_keys: set[int] = field(default_factory=set)
+    epochs: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     calls: Counter[str] = field(default_factory=Counter)
     fail_before: defaultdict[str, list[HeadraceError]] = field(default_factory=lambda: defaultdict(list))
     fail_after: defaultdict[str, list[HeadraceError]] = field(default_factory=lambda: defaultdict(list))
     gates: dict[str, list[asyncio.Event]] = field(default_factory=lambda: defaultdict(list))
 
-    async def claim_group(self, group_id: str, node_id: int, broker_epoch: int) -> tuple[int, bytes]:
-        await self._begin("claim_group")
-        epoch, state = self.groups.get(group_id, (0, b""))
-        self.groups[group_id] = (epoch + 1, state)
-        self._end("claim_group")
-        return epoch + 1, state
+    def take_over(self, group_id: str) -> None:
+        """Somebody else's claim, as after this agent was fenced."""
+        self.groups[group_id].epoch = next(self.epochs)
 
-    async def save_group(self, group_id: str, coordinator_epoch: int, state: bytes) -> None:
+    def saved(self, group_id: str) -> SavedGroup:
+        """What a classic group's coordinator saved last."""
+        record = self.groups[group_id].record
+        assert record is not None
+        return decode(record.data)
+
+    async def claim_group(self, group_id: str, node_id: int, broker_epoch: int) -> GroupClaim | None:
+        await self._begin("claim_group")
+        if not self.is_live(node_id, broker_epoch):
+            raise FencedError(f"agent may not coordinate: group={group_id} node_id={node_id}")
+        group = self.groups.setdefault(group_id, FakeGroup(0))
+        if group.holder != (node_id, broker_epoch) and self.is_live(*group.holder):
+            return None
+        group.epoch, group.holder = next(self.epochs), (node_id, broker_epoch)
+        self._end("claim_group")
+        return GroupClaim(group.epoch, group.record)
+
+    async def release_groups(self, claims: Mapping[str, int]) -> None:
+        await self._begin("release_groups")
+        for group_id, epoch in claims.items():
+            group = self.groups.get(group_id)
+            if group is not None and group.epoch == epoch:
+                group.holder = NOBODY
+                if not self.offsets[group_id] and (group.record is None or group.record.state == "Empty"):
+                    del self.groups[group_id]
+        self._end("release_groups")
+
+    async def save_group(self, group_id: str, coordinator_epoch: int, record: GroupRecord) -> None:
         await self._begin("save_group")
-        self._check(group_id, coordinator_epoch)
-        self.groups[group_id] = (coordinator_epoch, state)
+        self._held(group_id, coordinator_epoch).record = record
         self._end("save_group")
 
+    async def delete_group(self, group_id: str, coordinator_epoch: int) -> bool:
+        await self._begin("delete_group")
+        group = self._held(group_id, coordinator_epoch)
+        del self.groups[group_id]
+        existed = group.record is not None or bool(self.offsets.pop(group_id, None))
+        self._end("delete_group")
+        return existed
+
+    async def list_groups(self, group_ids: Sequence[str] | None = None) -> list[GroupListing]:
+        await self._begin("list_groups")
+        found = []
+        for group_id, group in sorted(self.groups.items()):
+            wanted = group_ids is None or group_id in group_ids
+            if wanted and group.record is not None:
+                record = group.record
+                found.append(GroupListing(group_id, record.kind, record.state, record.protocol_type))
+            elif wanted and self.offsets[group_id]:
+                found.append(GroupListing(group_id, GroupKind.CLASSIC, "Empty", ""))
+        return found
+
     async def commit_offsets(
-        self, group_id: str, coordinator_epoch: int | None, offsets: Sequence[CommittedOffset]
+        self, group_id: str, coordinator_epoch: int, offsets: Sequence[CommittedOffset]
     ) -> list[bool]:
         await self._begin("commit_offsets")
-        if coordinator_epoch is not None:
-            self._check(group_id, coordinator_epoch)
+        self._held(group_id, coordinator_epoch)
         for offset in offsets:
             if offset.partition_key not in self.deleted_keys:
                 self.offsets[group_id][offset.partition_key] = offset
@@ -58,6 +116,13 @@ class FakeGroupApi:
         stored = self.offsets[group_id]
         keys = sorted(stored) if partition_keys is None else [key for key in partition_keys if key in stored]
         return [stored[key] for key in keys]
+
+    async def delete_offsets(self, group_id: str, coordinator_epoch: int, partition_keys: Sequence[int]) -> None:
+        await self._begin("delete_offsets")
+        self._held(group_id, coordinator_epoch)
+        for key in partition_keys:
+            self.offsets[group_id].pop(key, None)
+        self._end("delete_offsets")
 
     async def _begin(self, operation: str) -> None:
         self.calls[operation] += 1
@@ -71,6 +136,8 @@ class FakeGroupApi:
         if self.fail_after[operation]:
             raise self.fail_after[operation].pop(0)
 
-    def _check(self, group_id: str, coordinator_epoch: int) -> None:
-        if self.groups[group_id][0] != coordinator_epoch:
+    def _held(self, group_id: str, coordinator_epoch: int) -> FakeGroup:
+        group = self.groups.get(group_id)
+        if group is None or group.epoch != coordinator_epoch:
             raise FencedError(f"group has another coordinator: group={group_id} epoch={coordinator_epoch}")
+        return group

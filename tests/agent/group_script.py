@@ -1,4 +1,4 @@
-"""Drives a Group by hand: named members, answers by token, saves on demand."""
+"""Drives a ClassicGroup by hand: named members, answers by token, saves on demand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.group import Group
+from agent.groups.group import ClassicGroup
 from agent.groups.saved import SavedGroup, decode, encode
 from agent.groups.values import (
     Departure,
@@ -32,12 +32,12 @@ class Script:
 
     def __init__(self, *, initial_delay: float = 0.0, restored: SavedGroup | None = None) -> None:
         self.now = 0.0
-        self.group = Group("g", random.Random(1), initial_rebalance_delay=initial_delay)
-        if restored is not None:
-            self.group.restore(self.now, restored)
-        self.answers: dict[int, JoinAnswer | SyncAnswer] = {}
+        self.group = ClassicGroup("g", random.Random(1), initial_rebalance_delay=initial_delay)
+        self.answers: dict[int, object] = {}
         self.saves: list[Save] = []
         self._tokens = itertools.count()
+        if restored is not None:
+            self.perform(self.group.restore(self.now, restored))
 
     def join(
         self,
@@ -86,7 +86,7 @@ class Script:
         return self.group.heartbeat(self.now, MemberRef(member_id, instance_id, generation))
 
     def commit(self, member_id: str = "", generation: int = -1) -> ErrorCode:
-        return self.group.check_commit(self.now, MemberRef(member_id, None, generation))
+        return self.group.check_commit(self.now, MemberRef(member_id, None, generation), 8)
 
     def leave(self, *refs: MemberRef) -> list[Departure]:
         departures, effects = self.group.leave(self.now, refs)
@@ -101,9 +101,8 @@ class Script:
         """The oldest save ends; what it stored, as the next coordinator reads it."""
         save = self.saves.pop(0)
         self.perform(self.group.saved(self.now, save.revision, code))
-        state = decode(encode(save.state))
-        assert state is not None
-        return state
+        assert isinstance(save.state, SavedGroup)
+        return decode(encode(save.state))
 
     def close(self) -> None:
         self.perform(self.group.close(ErrorCode.not_coordinator))
@@ -111,7 +110,11 @@ class Script:
     def perform(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Save):
-                self.saves.append(effect)
+                assert isinstance(effect.state, SavedGroup)
+                if effect.state.gathering:  # nobody waits for it
+                    self.perform(self.group.saved(self.now, effect.revision, ErrorCode.none))
+                else:
+                    self.saves.append(effect)
             else:
                 assert isinstance(effect, Reply)
                 assert isinstance(effect.token, int)

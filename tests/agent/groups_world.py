@@ -17,7 +17,7 @@ from kafka.protocol.consumer import (
 from agent.cluster.cluster import Cluster
 from agent.groups.handlers import GroupHandlers
 from config.settings import Settings
-from metastore.api import GroupApi
+from metastore.groups import GroupApi
 from storage.clock import Clock
 from tests.agent.client_calls import call
 from tests.agent.fake_cluster_api import FakeClusterApi
@@ -135,7 +135,7 @@ class GroupsWorld:
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.cluster_api = FakeClusterApi(clock)
-        self.groups = FakeGroupApi()
+        self.groups = FakeGroupApi(self._is_live)
         self.agents = [
             Coordinating(an_agent(self.cluster_api, node_id, seed=node_id), self.groups, clock, node_id)
             for node_id in (1, 2)
@@ -154,6 +154,10 @@ class GroupsWorld:
         for agent in self.agents:
             await agent.requests.close()
             await self.clock.run(agent.cluster.stop())
+
+    def _is_live(self, node_id: int, broker_epoch: int) -> bool:
+        agent = self.cluster_api.agents.get(node_id)
+        return agent is not None and agent.epoch == broker_epoch and not agent.fenced
 
     @property
     def home(self) -> Coordinating:

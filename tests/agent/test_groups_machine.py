@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from kio.schema.errors import ErrorCode
 
-from agent.groups.group import Group
+from agent.groups.group import ClassicGroup
 from agent.groups.saved import SavedGroup
 from agent.groups.values import (
     Effect,
@@ -75,11 +75,11 @@ class GroupMachine(RuleBasedStateMachine):
         self.names = itertools.count()
         self.group = self.new_coordinator()
 
-    def new_coordinator(self) -> Group:
+    def new_coordinator(self) -> ClassicGroup:
         self.leaders: dict[int, str] = {}
-        group = Group("g", self.rng, initial_rebalance_delay=3.0)
+        group = ClassicGroup("g", self.rng, initial_rebalance_delay=3.0)
         if self.world.durable is not None:
-            group.restore(self.world.now, self.world.durable)
+            self.world.saves += [e for e in group.restore(self.world.now, self.world.durable) if isinstance(e, Save)]
         return group
 
     # -- what clients do
@@ -162,6 +162,7 @@ class GroupMachine(RuleBasedStateMachine):
     def save_ends(self, code: ErrorCode) -> None:
         save = self.world.saves.pop(0)
         if code is ErrorCode.none:
+            assert isinstance(save.state, SavedGroup)
             self.world.durable = save.state
         self.perform(self.group.saved(self.world.now, save.revision, code))
 
@@ -218,6 +219,7 @@ class GroupMachine(RuleBasedStateMachine):
             if isinstance(effect.answer, JoinAnswer):
                 self.on_joined(client, effect.answer)
             else:
+                assert isinstance(effect.answer, SyncAnswer)
                 self.on_synced(client, effect.answer)
 
     def check_leader(self, answer: JoinAnswer) -> None:

@@ -8,12 +8,12 @@ import uuid
 
 import pytest
 
+from metastore.groups import CommittedOffset
 from metastore.keys import commit_shard, split_partition_key
 from metastore.log.records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord, decode_record
 from metastore.postgres.store import PostgresMetastore
 from metastore.values import (
     BatchOutcome,
-    CommittedOffset,
     ExtentQuery,
     FeedKind,
     FileCommit,
@@ -124,8 +124,11 @@ async def test_one_record_deletes_a_topic_with_everything_that_names_it(
     image = await create(metastore, doomed, kept)
     keys = [image.topics_by_name["doomed"].key(i) or 0 for i in range(20)]
     other = image.topics_by_name["kept"].key(1) or 0
-    await metastore.claim_group("readers", *agent)
-    await metastore.commit_offsets("readers", 1, [CommittedOffset(key, 5, -1, "") for key in (*keys, other)])
+    claim = await metastore.claim_group("readers", *agent)
+    assert claim is not None
+    await metastore.commit_offsets(
+        "readers", claim.coordinator_epoch, [CommittedOffset(key, 5, -1, "") for key in (*keys, other)]
+    )
     heads = (await metastore.poll_feed({})).heads
 
     image = await delete(metastore, doomed.topic_id)
@@ -161,7 +164,10 @@ async def test_a_topic_that_is_created_again_inherits_nothing(metastore: Postgre
     batch = StagedBatch(old_key, 0, 100, 5, 1000, 1000, 0, 0)
     (first,) = await metastore.commit_files(*agent, [await _file(metastore, batch)])
     assert first.batches[0].base_offset == 0
-    await metastore.commit_offsets("readers", None, [CommittedOffset(old_key, 5, 0, "")])
+    claim = await metastore.claim_group("readers", *agent)
+    assert claim is not None
+    position = [CommittedOffset(old_key, 5, 0, "")]
+    assert await metastore.commit_offsets("readers", claim.coordinator_epoch, position) == [True]
 
     await delete(metastore, old.topic_id)
     key = (await create(metastore, NewTopic("events", uuid.uuid4(), 1, {}))).topics_by_name["events"].key(0) or 0
@@ -172,7 +178,7 @@ async def test_a_topic_that_is_created_again_inherits_nothing(metastore: Postgre
     assert not gone.known
     assert not (await metastore.list_offsets([OffsetQuery(old_key, -1)]))[0].known
     assert await metastore.fetch_offsets("readers", None) == []
-    assert await metastore.commit_offsets("readers", None, [CommittedOffset(old_key, 5, 0, "")]) == [False]
+    assert await metastore.commit_offsets("readers", claim.coordinator_epoch, position) == [False]
     # the same batch of the same producer is new here, and unknown there
     fresh = await _file(metastore, batch._replace(partition_key=key))
     stale = FileCommit(new_file_id(born_ms(fresh.file_id), random.Random(1)), 100, [batch])
@@ -208,10 +214,14 @@ async def test_a_deletion_waits_for_an_offset_commit_that_is_under_way(
     topic = new_topic("events", 1)
     image = await create(metastore, topic)
     key = image.topics_by_name["events"].key(0) or 0
+    claim = await metastore.claim_group("readers", *await join(metastore))
+    assert claim is not None
+    image = await metastore.load_image()
     async with session(metastore_url) as slow, session(metastore_url) as observer:
         async with slow.transaction():
             await slow.execute(
-                "SELECT commit_group_offsets('readers', NULL, ARRAY[%s::bigint], '{5}', '{-1}', '{\"\"}')", (key,)
+                "SELECT commit_group_offsets('readers', %s, ARRAY[%s::bigint], '{5}', '{-1}', '{\"\"}')",
+                (claim.coordinator_epoch, key),
             )
             deletion = asyncio.create_task(metastore.delete_topics(image.offset, [topic.topic_id]))
             await waiting(observer, 1)

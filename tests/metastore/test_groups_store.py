@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from metastore.groups import CommittedOffset, GroupKind, GroupListing, GroupRecord
 from metastore.postgres.store import PostgresMetastore
-from metastore.values import CommittedOffset
+from metastore.values import RegisteredAgent
 from storage.errors import FencedError, InvalidError
 from tests.metastore.sessions import create, join, new_agent, new_topic, rows, session, waiting
 
@@ -21,29 +22,83 @@ def _at(key: int, offset: int, metadata: str = "") -> CommittedOffset:
     return CommittedOffset(key, offset, 3, metadata)
 
 
+def _record(data: bytes, state: str = "Stable", subscribed: tuple[str, ...] | None = ()) -> GroupRecord:
+    return GroupRecord(GroupKind.CLASSIC, state, "consumer", subscribed, data)
+
+
+async def _claim(store: PostgresMetastore, group_id: str, agent: RegisteredAgent) -> int:
+    claim = await store.claim_group(group_id, *agent)
+    assert claim is not None
+    return claim.coordinator_epoch
+
+
 async def test_a_claim_hands_over_what_was_saved_last_under_a_higher_epoch(metastore: PostgresMetastore) -> None:
-    first, second = await join(metastore), await join(metastore)
-    assert await metastore.claim_group("g", *first) == (1, b"")
-    await metastore.save_group("g", 1, b"generation 1")
-    await metastore.save_group("g", 1, b"generation 2")
-    assert await metastore.claim_group("g", *second) == (2, b"generation 2")
-    assert await metastore.claim_group("other", *second) == (1, b"")
+    agent = await join(metastore)
+    first = await metastore.claim_group("g", *agent)
+    assert first is not None
+    assert first.record is None
+    saved = _record(b"generation 2", subscribed=("events", "logs"))
+    await metastore.save_group("g", first.coordinator_epoch, _record(b"generation 1"))
+    await metastore.save_group("g", first.coordinator_epoch, saved)
+    second = await metastore.claim_group("g", *agent)
+    assert second is not None
+    assert second.record == saved
+    assert second.coordinator_epoch > first.coordinator_epoch
 
 
-async def test_an_old_coordinator_can_neither_save_nor_commit(metastore: PostgresMetastore) -> None:
+async def test_nobody_claims_what_a_live_agent_holds(metastore: PostgresMetastore) -> None:
+    """The holder answers from memory: a successor waits until it let go, left, or was fenced."""
+    holder, heir = await join(metastore), await join(metastore)
+    epoch = await _claim(metastore, "g", holder)
+    assert await metastore.claim_group("g", *heir) is None
+    await metastore.save_group("g", epoch, _record(b"still its own"))
+
+    await metastore.release_groups({"g": epoch, "unknown": 7})
+    released = await metastore.claim_group("g", *heir)
+    assert released is not None
+    assert released.record == _record(b"still its own")
+    await metastore.release_groups({"g": epoch})  # late, and nobody's any more
+    assert await metastore.claim_group("g", *holder) is None
+
+    await metastore.unregister_agent(*heir)
+    assert await metastore.claim_group("g", *holder) is not None
+
+
+async def test_a_fenced_holder_bars_nobody(metastore: PostgresMetastore) -> None:
+    holder, heir = await join(metastore), await join(metastore)
+    await _claim(metastore, "g", holder)
+    await metastore.heartbeat(*holder, metadata_offset=0, want_fence=True, session_timeout_ms=18_000)
+    assert await metastore.claim_group("g", *heir) is not None
+
+
+async def test_an_old_coordinator_can_write_nothing(metastore: PostgresMetastore) -> None:
     keys = await _keys(metastore)
-    first, second = await join(metastore), await join(metastore)
-    await metastore.claim_group("g", *first)
-    await metastore.commit_offsets("g", 1, [_at(keys[0], 5)])
-    await metastore.claim_group("g", *second)
-    with pytest.raises(FencedError, match="group=g coordinator_epoch=1"):
-        await metastore.save_group("g", 1, b"late")
-    with pytest.raises(FencedError, match="group=g coordinator_epoch=1"):
-        await metastore.commit_offsets("g", 1, [_at(keys[0], 6)])
-    with pytest.raises(FencedError):
-        await metastore.save_group("never claimed", 1, b"")
+    agent = await join(metastore)
+    old = await _claim(metastore, "g", agent)
+    await metastore.commit_offsets("g", old, [_at(keys[0], 5)])
+    new = await _claim(metastore, "g", agent)
+    for late in (
+        metastore.save_group("g", old, _record(b"late")),
+        metastore.commit_offsets("g", old, [_at(keys[0], 6)]),
+        metastore.delete_offsets("g", old, keys),
+        metastore.delete_group("g", old),
+        metastore.save_group("never claimed", old, _record(b"")),
+    ):
+        with pytest.raises(FencedError, match=f"coordinator_epoch={old}"):
+            await late
+    await metastore.release_groups({"g": old})
     assert await metastore.fetch_offsets("g", None) == [_at(keys[0], 5)]
-    assert await metastore.claim_group("g", *second) == (3, b"")
+    assert await _claim(metastore, "g", agent) > new
+
+
+async def test_a_group_made_anew_is_safe_from_the_coordinator_of_the_one_before(metastore: PostgresMetastore) -> None:
+    agent = await join(metastore)
+    old = await _claim(metastore, "g", agent)
+    await metastore.release_groups({"g": old})  # nothing is in it: forgotten
+    assert await metastore.list_groups() == []
+    assert await _claim(metastore, "g", agent) != old
+    with pytest.raises(FencedError):
+        await metastore.save_group("g", old, _record(b"late"))
 
 
 async def test_only_a_registered_unfenced_agent_may_coordinate(metastore: PostgresMetastore) -> None:
@@ -52,18 +107,17 @@ async def test_only_a_registered_unfenced_agent_may_coordinate(metastore: Postgr
     for agent in (fenced, live._replace(broker_epoch=live.broker_epoch - 1), live._replace(node_id=99)):
         with pytest.raises(FencedError, match=f"node_id={agent.node_id}"):
             await metastore.claim_group("g", *agent)
-    assert await metastore.claim_group("g", *live) == (1, b"")
+    assert await metastore.claim_group("g", *live) is not None
 
 
 async def test_a_commit_that_waits_behind_a_claim_is_fenced(metastore: PostgresMetastore, metastore_url: str) -> None:
     keys = await _keys(metastore)
-    agent = await join(metastore)
-    await metastore.claim_group("g", *agent)
+    epoch = await _claim(metastore, "g", await join(metastore))
     async with session(metastore_url) as claimer, session(metastore_url) as observer:
         async with claimer.transaction():
-            await claimer.execute("UPDATE consumer_groups SET coordinator_epoch = 2 WHERE group_id = 'g'")
-            commit = asyncio.create_task(metastore.commit_offsets("g", 1, [_at(keys[0], 5)]))
-            save = asyncio.create_task(metastore.save_group("g", 1, b"late"))
+            await claimer.execute("UPDATE consumer_groups SET coordinator_epoch = coordinator_epoch + 1")
+            commit = asyncio.create_task(metastore.commit_offsets("g", epoch, [_at(keys[0], 5)]))
+            save = asyncio.create_task(metastore.save_group("g", epoch, _record(b"late")))
             await waiting(observer, 2)
         for outcome in await asyncio.gather(commit, save, return_exceptions=True):
             assert isinstance(outcome, FencedError)
@@ -72,15 +126,68 @@ async def test_a_commit_that_waits_behind_a_claim_is_fenced(metastore: PostgresM
 
 async def test_of_many_claims_at_once_each_gets_an_epoch_of_its_own(metastore: PostgresMetastore) -> None:
     agent = await join(metastore)
-    claims = await asyncio.gather(*(metastore.claim_group("g", *agent) for _ in range(8)))
-    assert sorted(epoch for epoch, _ in claims) == list(range(1, 9))
+    epochs = await asyncio.gather(*(_claim(metastore, "g", agent) for _ in range(8)))
+    assert len(set(epochs)) == 8
+
+
+async def test_of_many_agents_that_claim_at_once_one_gets_the_group(metastore: PostgresMetastore) -> None:
+    agents = [await join(metastore) for _ in range(4)]
+    claims = await asyncio.gather(*(metastore.claim_group("g", *agent) for agent in agents))
+    assert sum(claim is not None for claim in claims) == 1
+
+
+async def test_groups_are_listed_once_they_are_more_than_claimed(metastore: PostgresMetastore) -> None:
+    keys = await _keys(metastore)
+    agent = await join(metastore)
+    epochs = {group_id: await _claim(metastore, group_id, agent) for group_id in ("a", "b", "c")}
+    await metastore.save_group("a", epochs["a"], _record(b"x"))
+    await metastore.commit_offsets("b", epochs["b"], [_at(keys[0], 5)])
+    a, b = (
+        GroupListing("a", GroupKind.CLASSIC, "Stable", "consumer"),
+        GroupListing("b", GroupKind.CLASSIC, "Empty", ""),
+    )
+    assert await metastore.list_groups() == [a, b]
+    assert await metastore.list_groups(["b", "c", "d"]) == [b]
+    assert await metastore.list_groups([]) == []
+
+
+async def test_a_deleted_group_leaves_nothing(metastore: PostgresMetastore) -> None:
+    keys = await _keys(metastore)
+    agent = await join(metastore)
+    for saved, offsets, existed in (
+        (True, False, True),
+        (False, True, True),
+        (True, True, True),
+        (False, False, False),
+    ):
+        epoch = await _claim(metastore, "g", agent)
+        if saved:
+            await metastore.save_group("g", epoch, _record(b"x", "Empty"))
+        if offsets:
+            await metastore.commit_offsets("g", epoch, [_at(key, 5) for key in keys])
+        assert await metastore.delete_group("g", epoch) is existed
+        assert await metastore.list_groups() == []
+        assert await metastore.fetch_offsets("g", None) == []
+        with pytest.raises(FencedError):
+            await metastore.delete_group("g", epoch)
+
+
+async def test_positions_are_deleted_one_by_one(metastore: PostgresMetastore) -> None:
+    keys = await _keys(metastore)
+    epoch = await _claim(metastore, "g", await join(metastore))
+    await metastore.commit_offsets("g", epoch, [_at(key, 5) for key in keys[:2]])
+    await metastore.delete_offsets("g", epoch, [keys[0], keys[2]])
+    await metastore.delete_offsets("g", epoch, [keys[0]])
+    assert await metastore.fetch_offsets("g", None) == [_at(keys[1], 5)]
 
 
 async def test_positions_are_stored_replaced_and_fetched(metastore: PostgresMetastore) -> None:
     keys = await _keys(metastore)
-    assert await metastore.commit_offsets("g", None, [_at(keys[1], 7, "note"), _at(keys[0], 5)]) == [True, True]
-    assert await metastore.commit_offsets("g", None, [_at(keys[0], 6, "\N{SNOWMAN}")]) == [True]
-    await metastore.commit_offsets("h", None, [_at(keys[2], 1)])
+    agent = await join(metastore)
+    g, h = await _claim(metastore, "g", agent), await _claim(metastore, "h", agent)
+    assert await metastore.commit_offsets("g", g, [_at(keys[1], 7, "note"), _at(keys[0], 5)]) == [True, True]
+    assert await metastore.commit_offsets("g", g, [_at(keys[0], 6, "\N{SNOWMAN}")]) == [True]
+    await metastore.commit_offsets("h", h, [_at(keys[2], 1)])
 
     assert await metastore.fetch_offsets("g", None) == [_at(keys[0], 6, "\N{SNOWMAN}"), _at(keys[1], 7, "note")]
     assert await metastore.fetch_offsets("g", [keys[2], keys[1]]) == [_at(keys[1], 7, "note")]
@@ -92,25 +199,28 @@ async def test_unknown_partitions_are_refused_one_by_one_and_the_rest_is_stored(
     metastore: PostgresMetastore,
 ) -> None:
     keys = await _keys(metastore)
+    epoch = await _claim(metastore, "g", await join(metastore))
     unknown = keys[-1] + 1
-    answers = await metastore.commit_offsets("g", None, [_at(unknown, 1), _at(keys[0], 5), _at(unknown + 1, 1)])
+    answers = await metastore.commit_offsets("g", epoch, [_at(unknown, 1), _at(keys[0], 5), _at(unknown + 1, 1)])
     assert answers == [False, True, False]
     assert await metastore.fetch_offsets("g", None) == [_at(keys[0], 5)]
-    assert await metastore.commit_offsets("g", None, []) == []
+    assert await metastore.commit_offsets("g", epoch, []) == []
 
 
 async def test_of_two_positions_of_one_partition_in_a_call_the_last_counts(metastore: PostgresMetastore) -> None:
     keys = await _keys(metastore)
-    assert await metastore.commit_offsets("g", None, [_at(keys[0], 5), _at(keys[0], 4)]) == [True, True]
+    epoch = await _claim(metastore, "g", await join(metastore))
+    assert await metastore.commit_offsets("g", epoch, [_at(keys[0], 5), _at(keys[0], 4)]) == [True, True]
     assert await metastore.fetch_offsets("g", None) == [_at(keys[0], 4)]
 
 
 async def test_a_call_with_one_impossible_position_stores_none(metastore: PostgresMetastore) -> None:
     keys = await _keys(metastore)
+    epoch = await _claim(metastore, "g", await join(metastore))
     with pytest.raises(InvalidError):
-        await metastore.commit_offsets("g", None, [_at(keys[0], 5), _at(keys[1], 2**63)])
+        await metastore.commit_offsets("g", epoch, [_at(keys[0], 5), _at(keys[1], 2**63)])
     with pytest.raises(InvalidError):
-        await metastore.commit_offsets("g", None, [_at(keys[0], 5), _at(keys[1], 5, "a\x00b")])
+        await metastore.commit_offsets("g", epoch, [_at(keys[0], 5), _at(keys[1], 5, "a\x00b")])
     assert await metastore.fetch_offsets("g", None) == []
 
 
@@ -118,8 +228,9 @@ async def test_commits_of_overlapping_partitions_in_any_order_do_not_deadlock(
     metastore: PostgresMetastore, metastore_url: str
 ) -> None:
     keys = await _keys(metastore, 40)
+    epoch = await _claim(metastore, "g", await join(metastore))
     calls = [
-        metastore.commit_offsets("g", None, [_at(key, number) for key in (keys if number % 2 else keys[::-1])])
+        metastore.commit_offsets("g", epoch, [_at(key, number) for key in (keys if number % 2 else keys[::-1])])
         for number in range(20)
     ]
     assert all(all(answers) for answers in await asyncio.gather(*calls))

@@ -1,0 +1,79 @@
+"""What a group of either kind is to whoever coordinates it: a pure state machine behind one interface.
+
+Place: held_groups.py holds groups by this interface and gives them claim, lease, saves and timers;
+group.py is the classic kind, consumer/ the kind of KIP-848.
+Invariant: every method takes the time (seconds of the clock's monotonic()) and returns what is to be
+done now (values.Effect), in order; none waits. If the process dies, the group is restored from its
+last Save by the next coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from kio.schema.errors import ErrorCode
+
+from agent.groups.values import Departure, Effect, JoinRequest, MemberRef, SyncRequest, Token
+from metastore.groups import GroupKind, GroupRecord
+from metastore.log.image import MetadataImage
+
+
+class CoordinatedGroup(Protocol):
+    """One group. Both kinds answer the classic protocol; a consumer group serves classic members, or refuses them."""
+
+    group_id: str
+
+    @property
+    def kind(self) -> GroupKind: ...
+
+    @property
+    def state_name(self) -> str:
+        """Kafka's name of the state, as its tools show it."""
+
+    @property
+    def protocol_type(self) -> str | None:
+        """None for a group that never had members."""
+
+    def join(self, now: float, request: JoinRequest, token: Token) -> list[Effect]:
+        """JoinGroup. The answer to `token` may come much later."""
+
+    def sync(self, now: float, request: SyncRequest, token: Token) -> list[Effect]:
+        """SyncGroup."""
+
+    def heartbeat(self, now: float, ref: MemberRef) -> ErrorCode:
+        """Heartbeat of the classic protocol."""
+
+    def leave(self, now: float, refs: Iterable[MemberRef]) -> tuple[list[Departure], list[Effect]]:
+        """LeaveGroup: members leave, or an admin removes them."""
+
+    def check_commit(self, now: float, ref: MemberRef, version: int) -> ErrorCode:
+        """Whether an OffsetCommit of that version, by that member and generation (or member epoch), is to be stored."""
+
+    def check_fetch(self, ref: MemberRef) -> ErrorCode:
+        """Whether an OffsetFetch that names that member and member epoch is to be answered; most name none."""
+
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """Names of the topics that the members consume; None when it cannot be known."""
+
+    def metadata_changed(self, now: float, image: MetadataImage) -> list[Effect]:
+        """Topics came, went or grew, or anything else did."""
+
+    def tick(self, now: float) -> list[Effect]:
+        """Act on every deadline that has passed."""
+
+    def next_deadline(self) -> float | None:
+        """When `tick` has something to do; None: never, unless something happens."""
+
+    def is_idle(self) -> bool:
+        """Nobody is in it or about to be."""
+
+    def saved(self, now: float, revision: int, code: ErrorCode) -> list[Effect]:
+        """A Save was stored, or failed with `code`: answer who waited for it."""
+
+    def close(self, code: ErrorCode) -> list[Effect]:
+        """This agent coordinates the group no more, or another kind takes its place: whoever waits is told `code`."""
+
+
+Restore = Callable[[str, float, GroupRecord | None], tuple[CoordinatedGroup, list[Effect]]]
+"""(group id, now, what was saved last or None) -> the group as it goes on, and what is to be done at once."""

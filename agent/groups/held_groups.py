@@ -1,0 +1,312 @@
+"""The groups that this agent holds: claimed, restored, kept in time, stored, let go. Of either kind.
+
+Place: under coordinator.py (classic members), consumer/ (KIP-848) and offsets.py; above the metastore's GroupApi.
+Invariant: a group is kept only while this agent is its coordinator by routing, under the lease and
+registration it was claimed with. Nobody else can claim it before this agent let go or lost its lease,
+by a count that began before the heartbeat was sent: so two agents never both answer from memory.
+Whatever is stored carries the claim's epoch, so that a successor's claim fences what is still on its
+way. Saves of one group are stored in order.
+If the process dies, the next coordinator claims the group once the lease ran out, and restores what was
+stored last; requests that waited here end with their connections, and clients send them to the successor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import heapq
+import itertools
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.view import ClusterView
+from agent.groups.coordinated import CoordinatedGroup, Restore
+from agent.groups.values import Abandon, Become, Effect, Save
+from agent.protocol.errors import coordinator_error
+from metastore.groups import GroupApi, GroupClaim, GroupKind
+from storage.clock import Clock
+from storage.errors import FencedError, HeadraceError, OutcomeUnknownError
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.05
+"""How finely deadlines are kept."""
+IDLE_SECONDS = 60.0
+"""A group without members that nobody asked about is let go after this."""
+CLAIM_RETRY_SECONDS = 0.2
+CLAIM_WAIT_SECONDS = 2.0
+"""How long a request waits for the group's last holder to let go, before the client is sent to ask again."""
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A group that this agent has claimed."""
+
+    group: CoordinatedGroup
+    epoch: int
+    broker_epoch: int
+    used_at: float
+    wake_at: float | None = None
+    saves: asyncio.Lock = field(default_factory=asyncio.Lock)
+    commits: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class HeldGroups:
+    """All groups of this agent. Every answer carries a code; nothing raises for what clients can do."""
+
+    def __init__(
+        self, api: GroupApi, cluster: ClusterView, clock: Clock, restore: Mapping[GroupKind | None, Restore]
+    ) -> None:
+        """`restore` by the kind that was saved; None for a group of which nothing was."""
+        self._api = api
+        self._cluster = cluster
+        self._clock = clock
+        self._restore = restore
+        self._held: dict[str, Held] = {}
+        self._loading: dict[str, asyncio.Task[Held | ErrorCode]] = {}
+        self._to_release: dict[str, tuple[int, int]] = {}
+        """Group id -> (coordinator epoch, broker epoch) of claims to be given back."""
+        self._deadlines: list[tuple[float, int, Held]] = []
+        self._order = itertools.count()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.Task[None] | None = None
+        self._image = cluster.image
+
+    def __iter__(self) -> Iterator[Held]:
+        return iter(list(self._held.values()))
+
+    def get(self, group_id: str) -> Held | None:
+        """The group if it is in memory, whoever coordinates it by now."""
+        return self._held.get(group_id)
+
+    async def find(self, group_id: str) -> Held | ErrorCode:
+        """The group, claimed and restored if it was not here yet; a code when it is not this agent's."""
+        code = self.refusal(group_id)
+        held = self._held.get(group_id)
+        if held is not None and (code is not ErrorCode.none or held.broker_epoch != self._cluster.broker_epoch):
+            self.drop(held)
+            held = None
+        if code is not ErrorCode.none:
+            return code
+        if held is None:
+            return await self._loaded(group_id)
+        held.used_at = self._clock.monotonic()
+        return held
+
+    def refusal(self, group_id: str) -> ErrorCode:
+        """NONE where this agent coordinates the group, by routing and by its own lease."""
+        coordinator = self._cluster.coordinator(group_id)
+        if coordinator is None:
+            return ErrorCode.coordinator_not_available
+        return ErrorCode.none if coordinator.node_id == self._cluster.node_id else ErrorCode.not_coordinator
+
+    def perform(self, held: Held, effects: Iterable[Effect]) -> None:
+        """Do what the group asks for. Tokens are futures of whoever waits."""
+        for effect in effects:
+            if isinstance(effect, Save):
+                self._spawn(self._save(held, held.group, effect))
+            elif isinstance(effect, Abandon):
+                self.drop(held)
+            elif isinstance(effect, Become):
+                restore = self._restore[effect.record.kind]
+                self.replace(held, *restore(held.group.group_id, self._clock.monotonic(), effect.record))
+            else:
+                assert isinstance(effect.token, asyncio.Future)
+                if not effect.token.done():  # the client may be gone
+                    effect.token.set_result(effect.answer)
+        if self.is_current(held):
+            self._schedule(held)
+
+    def replace(self, held: Held, group: CoordinatedGroup, effects: Iterable[Effect]) -> None:
+        """The group goes on as another one, of another kind; `effects` are the new one's."""
+        self.perform(held, held.group.close(ErrorCode.rebalance_in_progress))
+        held.group = group
+        self.perform(held, effects)
+
+    def drop(self, held: Held) -> None:
+        """Let the group go; whoever waits is told to look for the coordinator."""
+        if self.is_current(held):
+            group_id = held.group.group_id
+            del self._held[group_id]
+            logger.info("group let go: group=%s coordinator_epoch=%d", group_id, held.epoch)
+            self.perform(held, held.group.close(ErrorCode.not_coordinator))
+            self._give_back(group_id, held.epoch, held.broker_epoch)
+
+    def is_current(self, held: Held) -> bool:
+        """Whether it was not dropped."""
+        return self._held.get(held.group.group_id) is held
+
+    async def close(self) -> None:
+        """Drop all groups. What could not be given back ends with this agent's registration."""
+        for held in self:
+            self.drop(held)
+        tasks = [*self._tasks, *self._loading.values(), *([self._timer] if self._timer else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- claims
+
+    async def _loaded(self, group_id: str) -> Held | ErrorCode:
+        """Wait for the one load of the group that is under way, but not for ever."""
+        load = self._loading.get(group_id)
+        if load is None:
+            load = self._loading[group_id] = asyncio.create_task(self._load(group_id))
+        patience = asyncio.ensure_future(self._clock.sleep(CLAIM_WAIT_SECONDS))
+        try:
+            await asyncio.wait((load, patience), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            patience.cancel()
+        return load.result() if load.done() else ErrorCode.coordinator_not_available
+
+    async def _load(self, group_id: str) -> Held | ErrorCode:
+        broker_epoch = self._cluster.broker_epoch
+        try:
+            claim = await self._claim(group_id, broker_epoch)
+            if isinstance(claim, ErrorCode):
+                return claim
+            code = self.refusal(group_id)
+            if code is not ErrorCode.none or broker_epoch != self._cluster.broker_epoch:
+                self._give_back(group_id, claim.coordinator_epoch, broker_epoch)
+                return code if code is not ErrorCode.none else ErrorCode.not_coordinator
+            return self._take(group_id, claim, broker_epoch)
+        except HeadraceError as error:
+            logger.warning("group not loaded: group=%s error=%s", group_id, error)
+            return ErrorCode(coordinator_error(error))
+        finally:
+            del self._loading[group_id]
+
+    async def _claim(self, group_id: str, broker_epoch: int) -> GroupClaim | ErrorCode:
+        """Until it is known who holds the group: a claim whose answer was lost may stand, and bar all others."""
+        until = self._clock.monotonic() + CLAIM_WAIT_SECONDS
+        unknown = False
+        while unknown or self._clock.monotonic() < until:
+            try:
+                claim = await self._api.claim_group(group_id, self._cluster.node_id, broker_epoch)
+                if claim is not None:
+                    return claim
+                unknown = False
+            except OutcomeUnknownError:
+                unknown = True
+            except FencedError:
+                raise
+            except HeadraceError:
+                if not unknown:
+                    raise
+            await self._clock.sleep(CLAIM_RETRY_SECONDS)
+        return ErrorCode.coordinator_not_available
+
+    def _take(self, group_id: str, claim: GroupClaim, broker_epoch: int) -> Held:
+        now = self._clock.monotonic()
+        record = claim.record
+        group, effects = self._restore[None if record is None else record.kind](group_id, now, record)
+        held = self._held[group_id] = Held(group, claim.coordinator_epoch, broker_epoch, now)
+        logger.info(
+            "group loaded: group=%s coordinator_epoch=%d state=%s", group_id, claim.coordinator_epoch, group.state_name
+        )
+        self.perform(held, effects)
+        return held
+
+    def _give_back(self, group_id: str, epoch: int, broker_epoch: int) -> None:
+        if not self._to_release:
+            self._spawn(self._release())
+        self._to_release[group_id] = (epoch, broker_epoch)
+
+    async def _release(self) -> None:
+        """Until the metastore has heard of it. A claim of an older registration is nobody's already."""
+        while self._to_release:
+            claims = {
+                group_id: epoch
+                for group_id, (epoch, broker_epoch) in self._to_release.items()
+                if broker_epoch == self._cluster.broker_epoch
+            }
+            given = dict(self._to_release)
+            try:
+                await self._api.release_groups(claims)
+            except HeadraceError as error:
+                logger.warning("groups not given back: groups=%d error=%s", len(claims), error)
+                await self._clock.sleep(CLAIM_RETRY_SECONDS)
+                continue
+            for group_id, claim in given.items():
+                if self._to_release[group_id] == claim:
+                    del self._to_release[group_id]
+
+    # -- saves
+
+    async def _save(self, held: Held, group: CoordinatedGroup, save: Save) -> None:
+        async with held.saves:
+            if not self.is_current(held) or held.group is not group:
+                return
+            code = ErrorCode.none
+            try:
+                await self._api.save_group(group.group_id, held.epoch, save.state.record())
+            except FencedError:
+                self.drop(held)
+            except HeadraceError as error:
+                logger.warning("group not saved: group=%s error=%s", group.group_id, error)
+                code = ErrorCode.coordinator_not_available
+        if held.group is group:
+            self.perform(held, group.saved(self._clock.monotonic(), save.revision, code))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- time
+
+    def _schedule(self, held: Held) -> None:
+        """Wake up for the group's next deadline. Heartbeats only postpone it: they need no call."""
+        deadline = held.used_at + IDLE_SECONDS if held.group.is_idle() else held.group.next_deadline()
+        if deadline is not None and (held.wake_at is None or deadline < held.wake_at):
+            held.wake_at = deadline
+            heapq.heappush(self._deadlines, (deadline, next(self._order), held))
+        if self._timer is None:
+            self._timer = asyncio.create_task(self._keep_time())
+
+    async def _keep_time(self) -> None:
+        while True:
+            await self._clock.sleep(TICK_SECONDS)
+            self._let_go_of_others_groups()
+            now = self._clock.monotonic()
+            self._follow_metadata(now)
+            while self._deadlines and self._deadlines[0][0] <= now:
+                deadline, _, held = heapq.heappop(self._deadlines)
+                if self.is_current(held) and deadline == held.wake_at:
+                    held.wake_at = None
+                    self._tick(held, now)
+
+    def _tick(self, held: Held, now: float) -> None:
+        busy = held.saves.locked() or held.commits.locked()
+        if held.group.is_idle() and not busy and now - held.used_at >= IDLE_SECONDS:
+            self.drop(held)
+        else:
+            self._guarded(held, functools.partial(held.group.tick, now))
+
+    def _follow_metadata(self, now: float) -> None:
+        image = self._cluster.image
+        if image is not self._image:
+            self._image = image
+            for held in self:
+                self._guarded(held, functools.partial(held.group.metadata_changed, now, image))
+
+    def _guarded(self, held: Held, step: Callable[[], list[Effect]]) -> None:
+        try:
+            self.perform(held, step())
+        except Exception:
+            logger.exception("group dropped: group=%s", held.group.group_id)
+            self.drop(held)  # its members find a coordinator that restores it; the other groups go on
+
+    def _let_go_of_others_groups(self) -> None:
+        """When agents came or went, or the own lease ran out: any one group shows that for all."""
+        image = self._cluster.image
+        sample = next(iter(self._held), None)
+        if sample is None or (image is self._image and self.refusal(sample) is ErrorCode.none):
+            return
+        for group_id, held in list(self._held.items()):
+            if self.refusal(group_id) is not ErrorCode.none or held.broker_epoch != self._cluster.broker_epoch:
+                self.drop(held)

@@ -1,0 +1,76 @@
+"""Positions of a group's members: stored under the coordinator's epoch, read from the metastore.
+
+Place: between the handlers of OffsetCommit and OffsetFetch and the metastore's GroupApi.
+Invariant: a position is stored only for a member that the group knows, by the group's holder; commits
+of one group are stored in order, and a fetch shows every commit that came here before it.
+If the process dies here, the client asks the next coordinator.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from kio.schema.errors import ErrorCode
+
+from agent.groups.held_groups import HeldGroups
+from agent.groups.values import MemberRef
+from agent.protocol.errors import coordinator_error
+from metastore.groups import CommittedOffset, GroupApi
+from storage.clock import Clock
+from storage.errors import FencedError, HeadraceError
+
+logger = logging.getLogger(__name__)
+
+
+class GroupOffsets:
+    """All groups' positions. Every answer carries a code."""
+
+    def __init__(self, api: GroupApi, groups: HeldGroups, clock: Clock) -> None:
+        self._api = api
+        self._groups = groups
+        self._clock = clock
+
+    async def commit(
+        self, group_id: str, member: MemberRef, offsets: Sequence[CommittedOffset], *, version: int
+    ) -> list[bool] | ErrorCode:
+        """Per position whether it was stored (False: its partition is gone); a code when none was."""
+        held = await self._groups.find(group_id)
+        if isinstance(held, ErrorCode):
+            return held
+        async with held.commits:
+            code = held.group.check_commit(self._clock.monotonic(), member, version)
+            if code is not ErrorCode.none or not offsets:
+                return code if code is not ErrorCode.none else []
+            try:
+                return await self._api.commit_offsets(group_id, held.epoch, offsets)
+            except FencedError:
+                self._groups.drop(held)
+                return ErrorCode.not_coordinator
+            except HeadraceError as error:
+                logger.warning("offset commit failed: group=%s error=%s", group_id, error)
+                return ErrorCode(coordinator_error(error))
+
+    async def fetch(
+        self, group_id: str, partition_keys: Sequence[int] | None, member: MemberRef | None = None
+    ) -> list[CommittedOffset] | ErrorCode:
+        """Stored positions, all when `partition_keys` is None. `member`: who asks, where it says so (version 9 on)."""
+        code = self._groups.refusal(group_id)
+        if code is not ErrorCode.none:
+            return code
+        held = self._groups.get(group_id)
+        if member is not None:
+            found = await self._groups.find(group_id)
+            if isinstance(found, ErrorCode):
+                return found
+            held = found
+            if (code := held.group.check_fetch(member)) is not ErrorCode.none:
+                return code
+        try:
+            if held is None:
+                return await self._api.fetch_offsets(group_id, partition_keys)
+            async with held.commits:
+                return await self._api.fetch_offsets(group_id, partition_keys)
+        except HeadraceError as error:
+            logger.warning("offset fetch failed: group=%s error=%s", group_id, error)
+            return ErrorCode.coordinator_load_in_progress  # the one that consumers of any age ask again for

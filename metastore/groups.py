@@ -1,0 +1,97 @@
+"""Consumer groups at the metastore's boundary: who coordinates one, what it saved, where its members are.
+
+Place: under agent/groups; metastore/postgres/groups.py implements it; part of metastore.api.Metastore.
+Invariant: a group has at most one holder, and nobody claims it while the holder is a live agent that has
+not let go; every write names the claim's epoch, which no other claim ever gets. So neither an answer from
+the holder's memory nor a write of it can meet a successor's.
+If the process dies here, the group is free once the holder's lease ran out (functions/claim_group.sql).
+Errors as in metastore/api.py.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+
+class GroupKind(enum.Enum):
+    """Kafka's group types, as its tools write them."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+
+
+class GroupRecord(NamedTuple):
+    """A group as it is stored."""
+
+    kind: GroupKind
+    state: str
+    """Kafka's name of it. "Empty" starts the retention of the group's offsets; any other state stops it."""
+    protocol_type: str
+    subscribed: tuple[str, ...] | None
+    """Names of the topics that the members consume; their offsets stay. None: not known, all stay."""
+    data: bytes
+    """The coordinator's own; agent/groups/saved.py."""
+
+
+class GroupClaim(NamedTuple):
+    """What a new coordinator gets; `record` None: nothing was ever saved."""
+
+    coordinator_epoch: int
+    record: GroupRecord | None
+
+
+class GroupListing(NamedTuple):
+    """A group that has been saved or has offsets, as of its last save."""
+
+    group_id: str
+    kind: GroupKind
+    state: str
+    protocol_type: str
+
+
+class CommittedOffset(NamedTuple):
+    """A consumer group's position in one partition. `metadata` is the client's own text."""
+
+    partition_key: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+class GroupApi(Protocol):
+    """Consumer groups' durable part. All that takes a `coordinator_epoch`: FencedError when it is not the group's."""
+
+    async def claim_group(self, group_id: str, node_id: int, broker_epoch: int) -> GroupClaim | None:
+        """Become the group's coordinator, under an epoch higher than any before.
+
+        None while another live agent holds it. FencedError unless the agent is registered under this
+        epoch and unfenced. To claim again does no harm.
+        """
+
+    async def release_groups(self, claims: Mapping[str, int]) -> None:
+        """Let go of groups (id -> coordinator epoch), so that other agents may claim them.
+
+        One with nothing in it is forgotten. A stale epoch is ignored.
+        """
+
+    async def save_group(self, group_id: str, coordinator_epoch: int, record: GroupRecord) -> None:
+        """Replace what was saved."""
+
+    async def delete_group(self, group_id: str, coordinator_epoch: int) -> bool:
+        """Remove the group and its offsets; False when there was nothing of it."""
+
+    async def list_groups(self, group_ids: Sequence[str] | None = None) -> list[GroupListing]:
+        """The groups that there are, of those asked for or of all; O(groups)."""
+
+    async def commit_offsets(
+        self, group_id: str, coordinator_epoch: int, offsets: Sequence[CommittedOffset]
+    ) -> list[bool]:
+        """Store positions, all in one transaction; False for a partition that is gone."""
+
+    async def fetch_offsets(self, group_id: str, partition_keys: Sequence[int] | None) -> list[CommittedOffset]:
+        """Stored positions of the asked partitions (all when None); those without one are left out."""
+
+    async def delete_offsets(self, group_id: str, coordinator_epoch: int, partition_keys: Sequence[int]) -> None:
+        """Forget positions. Those that are not there are no error."""

@@ -1,0 +1,25 @@
+-- Let go of groups, so that other agents may claim them; forget those with nothing in them.
+-- Locks: the groups' rows, ascending. Idempotent: yes; where the epoch is stale nothing happens.
+-- Cost: one row per group.
+CREATE OR REPLACE FUNCTION release_groups(p_group_ids text[], p_coordinator_epochs bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_released  text[];
+BEGIN
+    v_released := array(
+        SELECT g.group_id
+          FROM unnest(p_group_ids, p_coordinator_epochs) AS r (group_id, coordinator_epoch)
+          JOIN consumer_groups g USING (group_id, coordinator_epoch)
+         ORDER BY g.group_id FOR UPDATE OF g);
+    UPDATE consumer_groups SET node_id = -1, broker_epoch = -1 WHERE group_id = ANY (v_released);
+    PERFORM forget_empty_groups(v_released);
+END $$;
+
+-- Of these groups, whose rows the caller has locked, remove those without members, offsets and live holder.
+CREATE OR REPLACE FUNCTION forget_empty_groups(p_group_ids text[]) RETURNS void
+LANGUAGE sql VOLATILE AS $$
+    DELETE FROM consumer_groups g
+     WHERE g.group_id = ANY (p_group_ids) AND g.state = 'Empty'
+       AND NOT is_live_agent(g.node_id, g.broker_epoch)
+       AND NOT EXISTS (SELECT FROM group_offsets o WHERE o.group_id = g.group_id)
+$$;
