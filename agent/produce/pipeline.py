@@ -34,6 +34,7 @@ from agent.produce.validate import RuleBook
 from agent.protocol.produce_codec import ProduceRequest, decode_produce
 from config.settings import Settings
 from metastore.api import CommitApi
+from metastore.log.effective_configs import EffectiveConfigs
 from storage.clock import Clock
 from storage.errors import HeadraceError
 from storage.objects.store import ObjectStore
@@ -85,7 +86,7 @@ class ProducePipeline:
         self._buffer = ActiveBuffer(linger_s=settings.linger_ms / 1000, flush_bytes=settings.segment_bytes)
         self._order = FlushOrder()
         self._receiver = Receiver(
-            view, clock, RuleBook(message_max_bytes=settings.message_max_bytes), on_refused=self._metrics.count_refused
+            view, clock, RuleBook(EffectiveConfigs(settings)), on_refused=self._metrics.count_refused
         )
         self._uploader = Uploader(
             store,

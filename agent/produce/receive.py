@@ -21,7 +21,7 @@ from agent.cluster.view import ClusterView
 from agent.listener.request import Request
 from agent.produce.pending import PendingRequest, Refusal
 from agent.produce.staged_file import Arrival
-from agent.produce.validate import NO_TRANSACTIONS, Accepted, RuleBook, judge, missing_key
+from agent.produce.validate import NO_TRANSACTIONS, Accepted, RuleBook, TopicRules, judge, judge_records
 from agent.protocol.produce_codec import FIRST_BY_ID, ProducePartitionReply, ProduceRequest
 from metastore.keys import partition_key
 from metastore.log.image import MetadataImage, TopicImage
@@ -78,21 +78,22 @@ class Receiver:
         """
         image = self._view.image
         topics = _find_all(image, produce)
-        if not _has_all(topics, produce) or self._needing_keys(image, topics):
+        if not _has_all(topics, produce) or self._to_open(image, topics):
             return None
         return self._judge(request, produce, image, topics)
 
     async def receive_later(self, request: Request, produce: ProduceRequest) -> Received:
-        """As `receive`: catches up with the log for what the image lacks, and opens records that need keys."""
+        """As `receive`: catches up with the log for what the image lacks, and opens records where rules need it."""
         image, missing = await self._look_up(produce, by_id=request.api_version >= FIRST_BY_ID)
         topics = _find_all(image, produce)
         received = self._judge(request, produce, image, topics, missing)
-        needing_keys = self._needing_keys(image, topics)
-        if not needing_keys:
+        to_open = self._to_open(image, topics)
+        if not to_open:
             return received
-        arrivals = []
+        arrivals, now_ms = [], self._clock.wall_ms()
         for arrival in received.arrivals:
-            refusal = await missing_key(arrival.data) if arrival.topic_id in needing_keys else None
+            rules = to_open.get(arrival.topic_id)
+            refusal = None if rules is None else await judge_records(arrival.data, rules, now_ms)
             if refusal is None:
                 arrivals.append(arrival)
             else:
@@ -138,9 +139,10 @@ class Receiver:
         refusal.write_to(reply)
         pending.judged()
 
-    def _needing_keys(self, image: MetadataImage, topics: Topics) -> list[uuid.UUID]:
-        """The ids of those topics whose records have to be opened."""
-        return [topic.topic_id for topic in topics if topic and self._rules.rules(image, topic).needs_keys]
+    def _to_open(self, image: MetadataImage, topics: Topics) -> dict[uuid.UUID, TopicRules]:
+        """The rules of those topics whose records have to be opened, by topic id."""
+        found = ((topic.topic_id, self._rules.rules(image, topic)) for topic in topics if topic)
+        return {topic_id: rules for topic_id, rules in found if rules.opens_records}
 
     async def _look_up(self, produce: ProduceRequest, *, by_id: bool) -> tuple[MetadataImage, Refusal]:
         """The image to judge against, and what answers the batches whose partition it lacks."""

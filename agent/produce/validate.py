@@ -3,7 +3,7 @@
 Place: between receive and buffer. What storage/records/check.py refuses is refused here with it.
 Invariant: a batch that passes goes on byte for byte as it came, but for the time of append that
 LogAppendTime topics stamp on a private copy (merge.py may join small ones later). Only topics that are
-compacted have records opened, off the loop, to refuse those without a key.
+compacted, or that refuse old records, have records opened, off the loop.
 If the process dies here nothing was stored.
 Source: Kafka's ProduceRequest.validateRecords and LogValidator; KIP-32, KIP-98, KIP-110.
 """
@@ -11,7 +11,6 @@ Source: Kafka's ProduceRequest.validateRecords and LogValidator; KIP-32, KIP-98,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +18,8 @@ from kio.schema.errors import ErrorCode
 
 from agent.produce.pending import Refusal
 from agent.protocol.errors import error_code
+from config.config_definition import LONG_MAX
+from metastore.log.effective_configs import EffectiveConfigs
 from metastore.log.image import MetadataImage, TopicImage
 from storage.errors import CorruptError, HeadraceError
 from storage.records.check import check_batch, split_batches
@@ -30,6 +31,8 @@ from storage.records.patch import stamp_log_append_time
 
 FIRST_WITH_ZSTD = 7
 """The Produce version from which a client may send zstd (KIP-110)."""
+NO_TIMESTAMP = -1
+"""Of a record whose producer states no time."""
 RECORDS_MAX = 1 << 28
 """Of one batch. The metastore takes no more, and would refuse the whole file for it."""
 NO_TRANSACTIONS = Refusal(int(ErrorCode.invalid_txn_state), "transactions are not supported")
@@ -38,18 +41,22 @@ NO_TRANSACTIONS = Refusal(int(ErrorCode.invalid_txn_state), "transactions are no
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """What a topic's configs say about new batches."""
+    """What a topic's configs say about new batches; times in ms."""
 
     max_bytes: int
-    stamps_append_time: bool
-    needs_keys: bool
+    stamps_append_time: bool = False
+    needs_keys: bool = False
+    behind_max_ms: int = LONG_MAX
+    ahead_max_ms: int = LONG_MAX
+    opens_records: bool = False
+    """Whether headers are not enough: they say the latest time of a batch, but neither the earliest nor keys."""
 
 
 class RuleBook:
     """Each topic's rules, read once per metadata image."""
 
-    def __init__(self, *, message_max_bytes: int) -> None:
-        self._message_max_bytes = message_max_bytes
+    def __init__(self, configs: EffectiveConfigs) -> None:
+        self._configs = configs
         self._image: MetadataImage | None = None
         self._rules: dict[str, TopicRules] = {}
 
@@ -59,14 +66,23 @@ class RuleBook:
             self._image, self._rules = image, {}
         found = self._rules.get(topic.name)
         if found is None:
-            found = self._rules[topic.name] = self._read(image.topic_configs(topic.name))
+            found = self._rules[topic.name] = self._read(image, topic.name)
         return found
 
-    def _read(self, configs: Mapping[str, str]) -> TopicRules:
+    def _read(self, image: MetadataImage, topic: str) -> TopicRules:
+        def value(name: str) -> str:
+            return self._configs.topic_value(image, topic, name)
+
+        stamps_append_time = value("message.timestamp.type") == "LogAppendTime"
+        needs_keys = "compact" in value("cleanup.policy")
+        behind_max_ms = int(value("message.timestamp.before.max.ms"))
         return TopicRules(
-            max_bytes=int(configs.get("max.message.bytes", self._message_max_bytes)),
-            stamps_append_time=configs.get("message.timestamp.type") == "LogAppendTime",
-            needs_keys="compact" in configs.get("cleanup.policy", "delete"),
+            max_bytes=int(value("max.message.bytes")),
+            stamps_append_time=stamps_append_time,
+            needs_keys=needs_keys,
+            behind_max_ms=behind_max_ms,
+            ahead_max_ms=int(value("message.timestamp.after.max.ms")),
+            opens_records=needs_keys or (behind_max_ms < LONG_MAX and not stamps_append_time),
         )
 
 
@@ -89,6 +105,8 @@ def judge(records: memoryview | None, rules: TopicRules, api_version: int, now_m
         copy = bytearray(data)
         stamp_log_append_time(copy, now_ms)
         return Accepted(memoryview(copy).toreadonly(), read_header(copy))
+    if header.max_timestamp - now_ms > rules.ahead_max_ms:
+        return _out_of_range(header.max_timestamp, rules, now_ms)
     return Accepted(data, header)
 
 
@@ -111,19 +129,30 @@ def _sound_batch(records: memoryview | None, rules: TopicRules, api_version: int
     return Accepted(records, header)
 
 
-async def missing_key(data: memoryview) -> Refusal | None:
-    """Why the batch is refused, unless each of its records has a key.
+async def judge_records(data: memoryview, rules: TopicRules, now_ms: int) -> Refusal | None:
+    """Why a batch that `judge` let pass is refused for one of its records, if it is.
 
     Opens it on another thread, for it may unpack to a lot.
     """
     try:
-        await asyncio.to_thread(_check_keys, data)
+        return await asyncio.to_thread(_judge_records, data, rules, now_ms)
     except HeadraceError as error:
         return Refusal(error_code(error), str(error))
+
+
+def _judge_records(data: memoryview, rules: TopicRules, now_ms: int) -> Refusal | None:
+    for index, record in enumerate(decode_records(data)):
+        if rules.needs_keys and record.key is None:
+            raise InvalidRecordError(f"compacted topics take no record without a key: record={index}")
+        if rules.stamps_append_time or record.timestamp == NO_TIMESTAMP:
+            continue
+        if not -rules.behind_max_ms <= record.timestamp - now_ms <= rules.ahead_max_ms:
+            return _out_of_range(record.timestamp, rules, now_ms)
     return None
 
 
-def _check_keys(data: memoryview) -> None:
-    for index, record in enumerate(decode_records(data)):
-        if record.key is None:
-            raise InvalidRecordError(f"compacted topics take no record without a key: record={index}")
+def _out_of_range(timestamp: int, rules: TopicRules, now_ms: int) -> Refusal:
+    """Kafka's answer to a record from too far away in time."""
+    low, high = max(now_ms - rules.behind_max_ms, 0), now_ms + rules.ahead_max_ms
+    message = f"timestamp is out of range: timestamp={timestamp} low={low} high={high}"
+    return Refusal(int(ErrorCode.invalid_timestamp), message)
