@@ -145,6 +145,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         PositiveInt, Meta(description="Producer state unused for this long is forgotten.")
     ] = field(default=86_400_000, name="producer.id.expiration.ms")
 
+    file_delete_delay_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="A segment file's object is deleted this long after its last byte died, but never within 75"
+            " minutes of its commit. No less than the age of a backup that the metastore may be restored from.",
+        ),
+    ] = field(default=3_600_000, name="file.delete.delay.ms")
+
     # -- topics
     auto_create_topics_enable: Annotated[bool, Meta(description="Create a topic when a producer names it.")] = field(
         default=True, name="auto.create.topics.enable"

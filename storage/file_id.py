@@ -11,6 +11,9 @@ from __future__ import annotations
 import random
 import uuid
 
+SEGMENTS = "segments/"
+"""Every segment file's key begins so, and no other object's."""
+
 
 def new_file_id(born_ms: int, rng: random.Random) -> uuid.UUID:
     """A UUIDv7 (RFC 9562) for a file born at `born_ms`, milliseconds since the epoch on the database's clock."""
@@ -30,13 +33,12 @@ def object_key(file_id: uuid.UUID) -> str:
 
     Two hex digits of the random part come first: S3 spreads its request rate over key prefixes.
     """
-    return f"segments/{file_id.hex[-2:]}/{file_id}"
+    return f"{SEGMENTS}{file_id.hex[-2:]}/{file_id}"
 
 
 def file_id_of(key: str) -> uuid.UUID:
     """The id in an object key of `object_key`'s form; ValueError for any other key."""
-    prefix, digits, name = key.split("/")
-    file_id = uuid.UUID(name)
-    if prefix != "segments" or object_key(file_id) != f"segments/{digits}/{name}":
+    file_id = uuid.UUID(key.rpartition("/")[2])
+    if object_key(file_id) != key:
         raise ValueError(f"not a segment file key: {key}")
     return file_id

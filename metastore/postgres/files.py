@@ -89,8 +89,12 @@ class PostgresFiles:
 
     async def audit_files(self, after: uuid.UUID, limit: int) -> list[AuditedFile]:
         return [
-            AuditedFile(file_id, FileState(state), *rest, extents=unpack_extents(extents))
-            for file_id, state, *rest, extents in await _AUDIT_FILES.rows(self.pool, after=after, limit=limit)
+            AuditedFile(
+                file_id, FileState(state), level, size, live_bytes, committed_ms, dead_ms, unpack_extents(packed)
+            )
+            for file_id, state, level, size, live_bytes, committed_ms, dead_ms, packed in await _AUDIT_FILES.rows(
+                self.pool, after=after, limit=limit
+            )
         ]
 
     async def partition_names(self, partition_keys: Sequence[int]) -> dict[int, PartitionName]:

@@ -1,0 +1,66 @@
+"""Job kind `delete`: dead files go, in bulk, once nobody can be reading them.
+
+Place: run by the job loop every minute; what takes files' bytes away (retention, DeleteRecords, topic
+deletion, compaction) only marks them dead.
+Invariant: row first (`deleting`, which nothing undoes), then the object, and the row goes only when the
+store confirmed. Grace: file.delete.delay.ms after a file died, and as long as a read pin from before its
+death lives. If the process dies at any step, the next run is given the same files again.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from compactor.janitor_metrics import JanitorMetrics
+from compactor.lease import Lease
+from compactor.permit import permit
+from metastore.files import FileApi
+from metastore.jobs import Job
+from storage.errors import UnavailableError
+from storage.file_id import object_key
+from storage.objects.store import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+KIND = "delete"
+PERIOD_MS = 60_000
+FILES_PER_CALL = 1_000
+"""S3 deletes so many with one request."""
+
+
+class Janitor:
+    """A compactor.runner.Handler."""
+
+    def __init__(self, api: FileApi, store: ObjectStore, metrics: JanitorMetrics, *, delay_ms: int) -> None:
+        """`delay_ms`: file.delete.delay.ms."""
+        self._api = api
+        self._store = store
+        self._metrics = metrics
+        self._delay_ms = delay_ms
+
+    async def __call__(self, job: Job, lease: Lease) -> None:
+        """Delete what there is to delete. UnavailableError when the store did not confirm all of it."""
+        incarnation_id = await permit(self._api, self._store, lease.token)
+        self._metrics.refused.set(incarnation_id is None)
+        if incarnation_id is None:
+            return
+        deleted = 0
+        while True:
+            files = await self._api.take_dead_files(
+                lease.token, incarnation_id, delay_ms=self._delay_ms, limit=FILES_PER_CALL
+            )
+            if not files:
+                break
+            confirmed = set(await self._store.delete_many([object_key(file.file_id) for file in files]))
+            gone = [file for file in files if object_key(file.file_id) in confirmed]
+            if gone:
+                await self._api.drop_files(lease.token, [file.file_id for file in gone])
+            self._metrics.dead_deleted.inc(sum(not file.condemned for file in gone))
+            self._metrics.bytes_deleted.inc(sum(file.size for file in gone))
+            deleted += len(gone)
+            lease.progress = f"{deleted} files deleted"
+            if len(gone) < len(files):
+                self._metrics.unconfirmed.inc(len(files) - len(gone))
+                raise UnavailableError(f"deletions not confirmed: files={len(files) - len(gone)} of={len(files)}")
+        if deleted:
+            logger.info("dead files deleted: files=%d", deleted)

@@ -1,0 +1,93 @@
+"""Job kind `sweep`: objects that no row names go, whoever left them behind.
+
+Place: run by the job loop every hour. Orphans come from agents and compactors that died, or gave up,
+between a PUT and its commit, and from PUTs that arrived after their file was deleted.
+Invariant: an object goes only once its id is condemned, which is decided by the same unique key that a
+commit inserts; age only spares a look at files whose commit is still to come. Keys that are not
+segment files' are left alone. A stale list does no harm: the primary says what is named.
+If the process dies, the next worker goes on behind the last page that was finished; what was condemned and
+not deleted is deleted by the janitor.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import AsyncIterator
+
+from compactor.janitor_metrics import JanitorMetrics
+from compactor.lease import Lease
+from compactor.permit import permit
+from metastore.files import FileApi
+from metastore.jobs import Job
+from storage.errors import UnavailableError
+from storage.file_id import SEGMENTS, file_id_of, object_key
+from storage.objects.store import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+KIND = "sweep"
+PERIOD_MS = 3_600_000
+PAGE_KEYS = 1_000
+MIN_AGE_MS = 7_200_000
+"""A commit under an older id is refused anyway, so none of these can still be on its way."""
+
+Page = tuple[str, list[uuid.UUID]]
+"""(the last key, the segment files among the page's objects)."""
+
+
+class Sweeper:
+    """A compactor.runner.Handler."""
+
+    def __init__(self, api: FileApi, store: ObjectStore, metrics: JanitorMetrics, *, delay_ms: int) -> None:
+        """`delay_ms`: file.delete.delay.ms; an orphan is never deleted younger."""
+        self._api = api
+        self._store = store
+        self._metrics = metrics
+        self._min_age_ms = max(MIN_AGE_MS, delay_ms)
+
+    async def __call__(self, job: Job, lease: Lease) -> None:
+        """Go through the bucket, from behind the key in the job's progress. UnavailableError as the janitor."""
+        incarnation_id = await permit(self._api, self._store, lease.token)
+        self._metrics.refused.set(incarnation_id is None)
+        if incarnation_id is None:
+            return
+        swept = 0
+        async for last_key, file_ids in pages(self._store, start_after=job.progress):
+            self._metrics.listed.inc(len(file_ids))
+            swept += await self._sweep(lease, incarnation_id, file_ids)
+            await lease.save_progress(last_key)
+        if swept:
+            logger.warning("orphans deleted: objects=%d", swept)
+
+    async def _sweep(self, lease: Lease, incarnation_id: uuid.UUID, file_ids: list[uuid.UUID]) -> int:
+        """Condemn and delete those that nobody names; how many."""
+        unnamed = await self._api.unnamed_files(file_ids) if file_ids else []
+        if not unnamed:
+            return 0
+        condemned = await self._api.condemn_files(lease.token, incarnation_id, unnamed, min_age_ms=self._min_age_ms)
+        if not condemned:
+            return 0
+        confirmed = await self._store.delete_many([object_key(file_id) for file_id in condemned])
+        self._metrics.orphans_deleted.inc(len(confirmed))
+        if len(confirmed) < len(condemned):
+            self._metrics.unconfirmed.inc(len(condemned) - len(confirmed))
+            raise UnavailableError(f"deletions not confirmed: {len(condemned) - len(confirmed)} of {len(condemned)}")
+        return len(confirmed)
+
+
+async def pages(store: ObjectStore, *, start_after: str = "") -> AsyncIterator[Page]:
+    """The bucket's segment files in key order, up to PAGE_KEYS at a time."""
+    file_ids: list[uuid.UUID] = []
+    last_key = ""
+    async for found in store.list_objects(SEGMENTS, start_after=start_after):
+        last_key = found.key
+        try:
+            file_ids.append(file_id_of(found.key))
+        except ValueError:
+            logger.warning("object is no segment file, left alone: key=%s", found.key)
+        if len(file_ids) == PAGE_KEYS:
+            yield last_key, file_ids
+            file_ids = []
+    if file_ids:
+        yield last_key, file_ids

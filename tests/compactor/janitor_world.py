@@ -1,0 +1,182 @@
+"""Files that live, die and are deleted: the real metastore, a bucket in memory, a clock that the test moves.
+
+Fault model: `Tripwire` wraps the metastore and the bucket and kills the worker before or after its n-th
+call; `DoubtfulStore` loses answers of deletions, confirms only some, and lists what it held before.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from compactor.janitor import Janitor
+from compactor.janitor_metrics import JanitorMetrics
+from compactor.lease import Lease
+from compactor.sweeper import Sweeper
+from metastore.jobs import Job, NewJob
+from metastore.postgres.store import PostgresMetastore
+from metastore.retention import TO_HIGH_WATERMARK, LogStartTarget
+from metastore.values import FileAnswer, FileCommit
+from storage.errors import OutcomeUnknownError
+from storage.file_id import new_file_id, object_key
+from storage.objects.memory import MemoryStore
+from storage.objects.store import ObjectInfo
+from tests.manual_clock import ManualClock
+from tests.metastore.commit_scenes import Scene, batch, open_scene
+from tests.metastore.sessions import move_time, session
+
+HOUR = 3600
+DELAY_MS = 4 * HOUR * 1000
+LEASE_MS = 30_000
+
+
+class Killed(BaseException):
+    """The worker's process ends here: nobody handles this."""
+
+
+class DoubtfulStore(MemoryStore):
+    """`lose_answers` of the next deletions; `refuse` deletes some keys never; `stale` replaces the next list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lose_answers = 0
+        self.refuse: set[str] = set()
+        self.stale: list[ObjectInfo] | None = None
+
+    async def delete_many(self, keys: Sequence[str]) -> list[str]:
+        confirmed = await super().delete_many([key for key in keys if key not in self.refuse])
+        if self.lose_answers:
+            self.lose_answers -= 1
+            raise OutcomeUnknownError("answer lost")
+        return confirmed
+
+    async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        if self.stale is not None:
+            stale, self.stale = self.stale, None
+            for info in stale:
+                yield info
+            return
+        async for info in super().list_objects(prefix, start_after=start_after):
+            yield info
+
+    async def keys(self) -> set[str]:
+        """Of the segment files."""
+        return {info.key async for info in MemoryStore.list_objects(self, "segments/")}
+
+
+class Tripwire:
+    """Passes calls on; kills at the `at`-th one, before it or after it happened. Shared by several targets."""
+
+    def __init__(self, at: int, *, after: bool) -> None:
+        self.left = at
+        self.after = after
+
+    def over(self, target: Any) -> Any:
+        """`target`, with its async calls counted."""
+        return _Wired(self, target)
+
+
+class _Wired:
+    def __init__(self, wire: Tripwire, target: Any) -> None:
+        self._wire = wire
+        self._target = target
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._target, name)
+        if name == "list_objects" or not callable(found):
+            return found
+
+        async def call(*args: Any, **more: Any) -> Any:
+            self._wire.left -= 1
+            if self._wire.left == 0 and not self._wire.after:
+                raise Killed
+            result = await found(*args, **more)
+            if self._wire.left == 0:
+                raise Killed
+            return result
+
+        return call
+
+
+class JanitorWorld:
+    """One topic of four partitions; a file is put whole and committed with a batch per partition."""
+
+    def __init__(self, metastore: PostgresMetastore, url: str, scene: Scene, rng: random.Random) -> None:
+        self.metastore, self.url, self.scene, self.rng = metastore, url, scene, rng
+        self.store = DoubtfulStore()
+        self.clock = ManualClock()
+        self.registry = CollectorRegistry()
+        self.metrics = JanitorMetrics(self.registry)
+        self.ahead_seconds = 0.0
+        self._numbers = iter(range(1, 1 << 30))
+
+    @classmethod
+    async def open(cls, metastore: PostgresMetastore, url: str, seed: int = 1) -> JanitorWorld:
+        return cls(metastore, url, await open_scene(metastore, 4), random.Random(seed))
+
+    async def advance(self, seconds: float) -> None:
+        """Move the metastore's clock."""
+        self.ahead_seconds += seconds
+        async with session(self.url) as raw:
+            await move_time(raw, self.ahead_seconds)
+
+    def new_file(self, *, age_seconds: float = 0, partitions: Sequence[int] = (0, 1, 2, 3)) -> FileCommit:
+        """Not put yet, not committed yet."""
+        born = time.time_ns() // 1_000_000 + round((self.ahead_seconds - age_seconds) * 1000)
+        batches = [batch(self.scene.keys[p])._replace(position=i * 100) for i, p in enumerate(partitions)]
+        return FileCommit(new_file_id(born, self.rng), 450, batches)
+
+    async def put(self, file: FileCommit) -> uuid.UUID:
+        await self.store.put(object_key(file.file_id), b"x" * file.size)
+        return file.file_id
+
+    async def commit(self, file: FileCommit) -> FileAnswer:
+        (answer,) = await self.scene.commit(file)
+        return answer
+
+    async def add_file(self, **more: Any) -> uuid.UUID:
+        """Put and committed."""
+        file = self.new_file(**more)
+        await self.put(file)
+        await self.commit(file)
+        return file.file_id
+
+    async def kill_all(self) -> None:
+        """Every file that there is dies now."""
+        targets = [LogStartTarget(key, TO_HIGH_WATERMARK) for key in self.scene.keys]
+        await self.metastore.move_log_starts(targets, max_extents=10_000)
+
+    async def files(self) -> dict[uuid.UUID, int]:
+        """State by id, of every row."""
+        return {f.file_id: int(f.state) for f in await self.metastore.audit_files(uuid.UUID(int=0), 10_000)}
+
+    async def claim(self, kind: str) -> tuple[Job, Lease]:
+        """A lease of a job of that kind, which is there then."""
+        await self.metastore.enqueue_jobs([NewJob(kind, "")])
+        job = await self.metastore.claim_job("test", [kind], LEASE_MS)
+        assert job is not None
+        return job, Lease(self.metastore, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
+
+    async def run(self, kind: str, wire: Tripwire | None = None) -> None:
+        """One run of the job; raises what it raises. A killed one leaves its lease to run out."""
+        job, lease = await self.claim(kind)
+        api: Any = self.metastore if wire is None else wire.over(self.metastore)
+        store: Any = self.store if wire is None else wire.over(self.store)
+        make: Any = {"delete": Janitor, "sweep": Sweeper}[kind]
+        try:
+            await make(api, store, self.metrics, delay_ms=DELAY_MS)(job, lease)
+        except Killed:
+            await self.advance(LEASE_MS / 1000 + 1)
+            raise
+        except Exception:
+            await self.metastore.release_job(job.token)
+            raise
+        await self.metastore.finish_job(job.token)
+
+    def counted(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"headrace_{name}", labels) or 0.0

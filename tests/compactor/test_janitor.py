@@ -1,0 +1,426 @@
+"""Dead files go after their grace, orphans once they are condemned, and nothing else ever goes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import uuid
+
+import pytest
+
+import compactor.sweeper
+from compactor.permit import Mark, read_mark, write_mark
+from metastore.postgres.store import PostgresMetastore
+from metastore.values import FileStatus
+from storage.errors import FencedError, OutcomeUnknownError, UnavailableError
+from storage.file_id import object_key
+from tests.compactor.janitor_world import DELAY_MS, HOUR, JanitorWorld, Killed, Tripwire
+from tests.metastore.commit_scenes import shard_gate
+from tests.metastore.sessions import rows, session, waiting
+
+DELAY_SECONDS = DELAY_MS / 1000
+SETTLED_SECONDS = 75 * 60
+
+
+@pytest.fixture
+async def world(metastore: PostgresMetastore, metastore_url: str) -> JanitorWorld:
+    return await JanitorWorld.open(metastore, metastore_url)
+
+
+# -- dead files
+
+
+async def test_a_dead_file_is_deleted_after_its_grace_and_a_live_one_never(world: JanitorWorld) -> None:
+    dead = await world.add_file()
+    await world.kill_all()
+    live = await world.add_file()
+    await world.advance(DELAY_SECONDS - 5)
+    await world.run("delete")
+    assert set(await world.files()) == {dead, live}
+    await world.advance(10)
+    await world.run("delete")
+    assert await world.files() == {live: 0}
+    assert await world.store.keys() == {object_key(live)}
+    assert world.counted("janitor_objects_deleted_total", reason="dead") == 1
+    assert world.counted("janitor_deleted_bytes_total") == 450
+
+
+async def test_a_file_is_kept_while_its_commits_answer_may_be_asked_for(world: JanitorWorld) -> None:
+    """Even with no grace at all: the same commit again must get the same answer for an hour."""
+    file = world.new_file()
+    await world.put(file)
+    first = await world.commit(file)
+    await world.kill_all()
+    await world.advance(HOUR)
+    assert await world.commit(file) == first
+    job, lease = await world.claim("delete")
+    incarnation = world.metastore.incarnation_id
+    taken = await world.metastore.take_dead_files(lease.token, incarnation, delay_ms=0, limit=10)
+    assert taken == []
+    await world.advance(SETTLED_SECONDS - HOUR + 1)
+    taken = await world.metastore.take_dead_files(lease.token, incarnation, delay_ms=0, limit=10)
+    assert [found.file_id for found in taken] == [file.file_id]
+    assert await world.metastore.drop_files(job.token, [file.file_id]) == 1
+    assert await world.commit(file) == first, "its answer is kept longer than promised, and appends nothing"
+    assert await world.files() == {}
+
+
+async def test_a_read_pin_keeps_what_died_after_it_was_taken(world: JanitorWorld) -> None:
+    before = await world.add_file()
+    await world.kill_all()
+    await world.advance(DELAY_SECONDS)
+    pin = uuid.uuid4()
+    await world.metastore.pin_reads(pin, "export", 100 * HOUR * 1000)
+    after = await world.add_file()
+    await world.kill_all()
+    await world.advance(2 * DELAY_SECONDS)
+    await world.run("delete")
+    assert set(await world.files()) == {after}
+    assert object_key(before) not in await world.store.keys()
+    await world.metastore.unpin_reads(pin)
+    await world.run("delete")
+    assert await world.store.keys() == set()
+
+
+async def test_more_files_than_one_call_takes(world: JanitorWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compactor.janitor.FILES_PER_CALL", 3)
+    for _ in range(8):
+        await world.add_file()
+    await world.kill_all()
+    await world.advance(DELAY_SECONDS + 1)
+    await world.run("delete")
+    assert (await world.files(), await world.store.keys()) == ({}, set())
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_worker_killed_at_any_step_leaves_the_rest_to_the_next(world: JanitorWorld, *, after: bool) -> None:
+    for step in range(1, 20):
+        dead = [await world.add_file() for _ in range(2)]
+        await world.kill_all()
+        await world.advance(DELAY_SECONDS + 1)
+        live = await world.add_file()
+        try:
+            await world.run("delete", Tripwire(step, after=after))
+            was_killed = False
+        except Killed:
+            was_killed = True
+        for file_id, state in (await world.files()).items():
+            if state == 0:
+                assert object_key(file_id) in await world.store.keys(), f"a live file's object is gone: step={step}"
+        await world.run("delete")
+        assert live in await world.files()
+        assert not set(dead) & set(await world.files())
+        assert not {object_key(file_id) for file_id in dead} & await world.store.keys()
+        if not was_killed:
+            assert step > 6, "every step was tried"
+            return
+    raise AssertionError("the run never ended")
+
+
+async def test_a_lost_answer_of_a_deletion_is_asked_again(world: JanitorWorld) -> None:
+    dead = await world.add_file()
+    await world.kill_all()
+    await world.advance(DELAY_SECONDS + 1)
+    world.store.lose_answers = 1
+    with pytest.raises(OutcomeUnknownError):
+        await world.run("delete")
+    assert await world.files() == {dead: 2}
+    await world.run("delete")
+    assert await world.files() == {}
+
+
+async def test_what_the_store_does_not_confirm_keeps_its_row(world: JanitorWorld) -> None:
+    stays, goes = await world.add_file(), await world.add_file()
+    await world.kill_all()
+    await world.advance(DELAY_SECONDS + 1)
+    world.store.refuse = {object_key(stays)}
+    with pytest.raises(UnavailableError):
+        await world.run("delete")
+    assert await world.files() == {stays: 2}
+    assert object_key(goes) not in await world.store.keys()
+    assert world.counted("janitor_unconfirmed_total") == 1
+    world.store.refuse = set()
+    await world.run("delete")
+    assert (await world.files(), await world.store.keys()) == ({}, set())
+
+
+async def test_a_worker_that_lost_its_lease_changes_nothing(world: JanitorWorld) -> None:
+    dead = await world.add_file()
+    await world.kill_all()
+    await world.advance(DELAY_SECONDS + 1)
+    _, old = await world.claim("delete")
+    await world.advance(60)
+    _, new = await world.claim("delete")
+    incarnation = world.metastore.incarnation_id
+    with pytest.raises(FencedError):
+        await world.metastore.take_dead_files(old.token, incarnation, delay_ms=0, limit=10)
+    with pytest.raises(FencedError):
+        await world.metastore.condemn_files(old.token, incarnation, [uuid.UUID(int=5)], min_age_ms=0)
+    await world.metastore.take_dead_files(new.token, incarnation, delay_ms=0, limit=10)
+    with pytest.raises(FencedError):
+        await world.metastore.drop_files(old.token, [dead])
+    assert await world.files() == {dead: 2}
+
+
+async def test_a_file_whose_bytes_were_miscounted_is_not_deleted(world: JanitorWorld, metastore_url: str) -> None:
+    live = await world.add_file()
+    async with session(metastore_url) as raw:
+        await raw.execute("UPDATE segment_files SET live_bytes = 0, dead_at = wall_time()")
+    await world.advance(DELAY_SECONDS + 1)
+    await world.run("delete")
+    assert await world.files() == {live: 0}
+    assert await world.store.keys() == {object_key(live)}
+
+
+# -- orphans
+
+
+async def test_only_old_objects_that_nobody_names_are_swept(world: JanitorWorld) -> None:
+    orphan = await world.put(world.new_file(age_seconds=5 * HOUR))
+    young = await world.put(world.new_file())
+    named = await world.add_file()
+    await world.store.put("segments/foreign", b"not ours")
+    await world.store.put("cluster.properties", b"not a segment")
+    await world.run("sweep")
+    keys = await world.store.keys()
+    assert keys == {object_key(young), object_key(named), "segments/foreign"}
+    assert await world.files() == {orphan: 1, named: 0}
+    assert world.counted("janitor_objects_deleted_total", reason="orphan") == 1
+
+
+async def test_a_condemned_id_can_never_be_committed(world: JanitorWorld) -> None:
+    """Whatever the clocks say: here the sweeper takes an id that is young enough for a commit."""
+    file = world.new_file()
+    await world.put(file)
+    _, lease = await world.claim("sweep")
+    incarnation = world.metastore.incarnation_id
+    await world.advance(10)
+    assert await world.metastore.condemn_files(lease.token, incarnation, [file.file_id], min_age_ms=0) == [file.file_id]
+    assert (await world.commit(file)).status is FileStatus.CONDEMNED
+    assert await world.scene.read(0) == []
+
+
+async def test_a_commit_that_was_first_keeps_its_object(world: JanitorWorld) -> None:
+    file = world.new_file()
+    await world.put(file)
+    await world.commit(file)
+    _, lease = await world.claim("sweep")
+    await world.advance(10)
+    incarnation = world.metastore.incarnation_id
+    assert await world.metastore.condemn_files(lease.token, incarnation, [file.file_id], min_age_ms=0) == []
+
+
+async def test_a_sweeper_that_meets_a_commit_under_way_waits_for_its_end(
+    world: JanitorWorld, metastore_url: str
+) -> None:
+    file = world.new_file(partitions=[0])
+    await world.advance(10)
+    _, lease = await world.claim("sweep")
+    incarnation = world.metastore.incarnation_id
+    async with session(metastore_url) as raw, raw.transaction():
+        await rows(
+            raw,
+            "INSERT INTO segment_files (file_id, state, size, live_bytes, committed_at)"
+            " VALUES (%s, 0, 1, 1, clock_timestamp()) RETURNING 1",
+            file.file_id,
+        )
+        condemning = asyncio.ensure_future(
+            world.metastore.condemn_files(lease.token, incarnation, [file.file_id], min_age_ms=0)
+        )
+        async with session(metastore_url) as other:
+            await waiting(other, 1)
+    assert await condemning == []
+
+
+async def test_a_commit_that_waits_for_its_shard_while_its_id_is_condemned_is_refused(
+    world: JanitorWorld, metastore_url: str
+) -> None:
+    file = world.new_file(partitions=[0])
+    await world.put(file)
+    _, lease = await world.claim("sweep")
+    await world.advance(10)
+    async with shard_gate(metastore_url, world.scene.shard(0)) as gate:
+        committing = asyncio.ensure_future(world.commit(file))
+        await waiting(gate, 1)
+        incarnation = world.metastore.incarnation_id
+        condemned = await world.metastore.condemn_files(lease.token, incarnation, [file.file_id], min_age_ms=0)
+    assert condemned == [file.file_id]
+    assert (await committing).status is FileStatus.CONDEMNED
+
+
+async def test_a_put_that_arrives_after_its_object_was_swept_goes_too(world: JanitorWorld) -> None:
+    file = world.new_file(age_seconds=5 * HOUR)
+    await world.put(file)
+    await world.run("sweep")
+    await world.put(file)
+    await world.advance(SETTLED_SECONDS + 1)
+    await world.run("delete")
+    assert (await world.files(), await world.store.keys()) == ({}, set())
+
+
+async def test_a_stale_list_harms_nobody(world: JanitorWorld) -> None:
+    old = await world.put(world.new_file(age_seconds=5 * HOUR))
+    world.store.stale = [info async for info in world.store.list_objects("segments/")]
+    stale = world.store.stale
+    world.store.stale = None
+    live = await world.add_file()
+    await world.run("sweep")
+    world.store.stale = stale
+    await world.run("sweep")
+    assert await world.store.keys() == {object_key(live)}
+    assert await world.files() == {old: 1, live: 0}
+
+
+async def test_a_sweep_goes_on_behind_the_last_finished_page(
+    world: JanitorWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compactor.sweeper, "PAGE_KEYS", 2)
+    for _ in range(7):
+        await world.put(world.new_file(age_seconds=5 * HOUR))
+    keys = sorted(await world.store.keys())
+    world.store.refuse = {keys[4]}
+    with pytest.raises(UnavailableError):
+        await world.run("sweep")
+    job, lease = await world.claim("sweep")
+    assert job.progress == keys[3]
+    await world.metastore.release_job(lease.token)
+    world.store.refuse = set()
+    await world.run("sweep")
+    assert await world.store.keys() == {keys[4]}, "condemned before; the janitor deletes it"
+    await world.advance(SETTLED_SECONDS + 1)
+    await world.run("delete")
+    assert (await world.files(), await world.store.keys()) == ({}, set())
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_sweeper_killed_at_any_step_leaks_nothing_for_good(world: JanitorWorld, *, after: bool) -> None:
+    for step in range(1, 20):
+        orphans = [await world.put(world.new_file(age_seconds=5 * HOUR)) for _ in range(2)]
+        live = await world.add_file()
+        try:
+            await world.run("sweep", Tripwire(step, after=after))
+            was_killed = False
+        except Killed:
+            was_killed = True
+        await world.run("sweep")
+        await world.advance(SETTLED_SECONDS + 1)
+        await world.run("delete")
+        assert not set(orphans) & set(await world.files())
+        assert not {object_key(file_id) for file_id in orphans} & await world.store.keys()
+        assert object_key(live) in await world.store.keys()
+        if not was_killed:
+            assert step > 5, "every step was tried"
+            return
+    raise AssertionError("the run never ended")
+
+
+# -- restores
+
+
+async def _orphan_and_dead(world: JanitorWorld) -> set[str]:
+    await world.add_file()
+    await world.kill_all()
+    await world.put(world.new_file(age_seconds=5 * HOUR))
+    await world.advance(DELAY_SECONDS + 1)
+    return await world.store.keys()
+
+
+async def test_nothing_is_deleted_after_a_restore_until_an_audit(world: JanitorWorld, metastore_url: str) -> None:
+    await world.run("delete")
+    await world.run("sweep")
+    keys = await _orphan_and_dead(world)
+    async with session(metastore_url) as raw:
+        await raw.execute("UPDATE janitor SET generation = generation - 1")  # as an older backup has it
+    await world.run("delete")
+    await world.run("sweep")
+    assert await world.store.keys() == keys
+    assert world.counted("janitor_refused") == 1
+    mark = await read_mark(world.store)
+    assert mark is not None
+    await world.metastore.resume_janitor(mark.generation)
+    await world.run("delete")
+    await world.run("sweep")
+    assert await world.store.keys() == set()
+    assert world.counted("janitor_refused") == 0
+
+
+async def test_a_new_life_of_the_metastore_stops_it_too(world: JanitorWorld) -> None:
+    await world.run("delete")
+    keys = await _orphan_and_dead(world)
+    incarnation = await world.metastore.begin_incarnation()
+    await world.run("delete")
+    await world.run("sweep")
+    assert await world.store.keys() == keys
+    generation = await world.metastore.resume_janitor(0)
+    await write_mark(world.store, Mark(incarnation, generation))
+    await world.run("delete")
+    await world.run("sweep")
+    assert await world.store.keys() == set()
+
+
+async def test_a_worker_of_the_life_before_changes_nothing(world: JanitorWorld) -> None:
+    before = world.metastore.incarnation_id
+    _, lease = await world.claim("delete")
+    await world.metastore.begin_incarnation()
+    with pytest.raises(FencedError):
+        await world.metastore.take_dead_files(lease.token, before, delay_ms=0, limit=1)
+    with pytest.raises(FencedError):
+        await world.metastore.begin_generation(lease.token, before)
+
+
+async def test_a_bucket_without_its_mark_stops_it(world: JanitorWorld) -> None:
+    await world.run("delete")
+    keys = await _orphan_and_dead(world)
+    await world.store.delete_many(["janitor.properties"])
+    await world.run("delete")
+    assert await world.store.keys() == keys
+
+
+# -- everything at once
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_whatever_happens_no_live_object_goes_and_nothing_leaks(
+    metastore: PostgresMetastore, metastore_url: str, seed: int
+) -> None:
+    """Random puts, commits (late and repeated ones too), deaths, runs, kills, lost answers and stale lists."""
+    rng = random.Random(seed)
+    world = await JanitorWorld.open(metastore, metastore_url, seed)
+    waiting_files = []
+    stale = []
+    for _ in range(60):
+        match rng.choice(["put", "put", "commit", "commit", "kill", "time", "delete", "sweep", "list", "late_put"]):
+            case "put":
+                file = world.new_file(partitions=rng.sample(range(4), rng.randrange(1, 5)))
+                await world.put(file)
+                waiting_files.append(file)
+            case "commit" if waiting_files:
+                file = rng.choice(waiting_files)
+                await world.commit(file)
+            case "late_put" if waiting_files:
+                file = rng.choice(waiting_files)
+                if file.file_id not in await world.files():  # whose commit was never sent
+                    await world.put(file)
+            case "kill":
+                await world.kill_all()
+            case "time":
+                await world.advance(rng.choice([60, HOUR, 2 * HOUR, 5 * HOUR]))
+            case "list":
+                stale = [info async for info in world.store.list_objects("segments/")]
+            case "delete" | "sweep" as kind:
+                world.store.stale = stale if kind == "sweep" and rng.random() < 0.3 else None
+                world.store.lose_answers = int(rng.random() < 0.2)
+                wire = Tripwire(rng.randrange(1, 12), after=rng.random() < 0.5) if rng.random() < 0.5 else None
+                with contextlib.suppress(Killed, OutcomeUnknownError):
+                    await world.run(kind, wire)
+                world.store.lose_answers, world.store.stale = 0, None
+        live = {f.file_id for f in await metastore.audit_files(uuid.UUID(int=0), 1000) if f.extents}
+        assert {object_key(file_id) for file_id in live} <= await world.store.keys(), "a readable object is gone"
+    await world.kill_all()
+    await world.advance(24 * HOUR)
+    for kind in ("sweep", "delete"):
+        await world.run(kind)
+    await world.advance(24 * HOUR)
+    await world.run("delete")
+    assert (await world.files(), await world.store.keys()) == ({}, set())
