@@ -1,6 +1,6 @@
 """A controller in a process of its own (process.roles=controller): no data, no clients.
 
-Place: cli/agent.py runs it in place of an Agent.
+Place: cli/serving.py runs it in place of an Agent.
 Invariant: it is in nobody's Metadata and registers nothing; its node id is configured, as there is no
 registration to lease one by. If the process dies, a standby takes over within controller.lease.ms.
 Source: KIP-631, process.roles.

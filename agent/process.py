@@ -1,6 +1,6 @@
 """One agent, composed: opened, started, drained, closed.
 
-Place: cli/agent.py runs it; benchmarks and simulations may run it inside their own process.
+Place: cli/serving.py runs it; benchmarks and simulations may run it inside their own process.
 Invariant: clients are served only between joining the cluster and leaving it. Stopping drains: what
 was received is flushed, committed and answered, unless the grace runs out.
 If the process dies here nothing acknowledged is lost; what was in doubt the clients' retries settle.

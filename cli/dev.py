@@ -20,6 +20,7 @@ import msgspec
 from cli.children import AgentProcess
 from cli.options import PREFIX, add_settings, settings_from
 from cli.storage import format_bucket
+from config.listeners import COMPACTOR, roles
 from config.settings import Settings
 from metastore.postgres.embedded import EmbeddedPostgres
 from metastore.postgres.migrate import migrate
@@ -91,6 +92,7 @@ async def _supervise(
 
 def _agent(settings: Settings, index: int, url: str, bucket: str, passed_on: dict[str, str]) -> AgentProcess:
     own = {
+        "process.roles": ",".join(sorted(roles(settings) | {COMPACTOR})),
         "metastore.url": url,
         "bucket": bucket,
         "node.id": str(index + 1),

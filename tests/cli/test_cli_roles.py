@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -38,10 +39,13 @@ def flags(metastore_url: str, tmp_path: Path) -> list[str]:
 
 
 @contextmanager
-def _running(flags: list[str], *more: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+def _running(
+    flags: list[str], *more: str, command: str = "agent"
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
     """A process, and the addresses of its ready line."""
-    command = [sys.executable, "-m", "cli.main", "agent", *flags, *more]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cli.main", command, *flags, *more], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -107,6 +111,20 @@ def test_both_roles_in_one_process_listen_apart(flags: list[str]) -> None:
         assert _unregister(addresses["kafka"]) is ErrorCode.none
 
 
+@pytest.mark.requirement("C15")
+def test_a_compactor_stands_alone_or_in_an_agent(flags: list[str]) -> None:
+    with _running(flags, command="compactor") as (alone, addresses):
+        assert _status(addresses)["roles"] == ["compactor"]
+        beside = ["--process-roles", "broker,controller,compactor", "--kafka-port", "0"]
+        with _running(flags, *beside) as (agent, both):
+            with urllib.request.urlopen(f"http://{both['http']}/metrics", timeout=5) as response:
+                assert "headrace_compaction_waiting_files" in response.read().decode()
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(30) == 0
+        alone.send_signal(signal.SIGTERM)
+        assert alone.wait(30) == 0
+
+
 @pytest.mark.requirement("C16")
 def test_a_node_id_in_use_keeps_a_second_process_out_until_its_time_is_up(
     flags: list[str], capfd: pytest.CaptureFixture[str]
@@ -132,7 +150,6 @@ def test_a_node_id_in_use_keeps_a_second_process_out_until_its_time_is_up(
     ("more", "reason"),
     [
         (["--process-roles", "controller"], "node.id is not set"),
-        (["--process-roles", "broker,compactor"], "compactor is not part of this version"),
         (["--listeners", "SSL://127.0.0.1:0"], "only PLAINTEXT is offered"),
     ],
 )

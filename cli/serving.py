@@ -1,0 +1,71 @@
+"""A long-running process: composed by its roles, started, and stopped by a signal.
+
+Place: under `headrace agent` and `headrace compactor`; owns the process's signals.
+Invariant: SIGTERM drains (no acknowledged record is lost either way); a second signal ends at once.
+What serves clients and what works in the background stop side by side. If the process dies here, clients and jobs move
+to other processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+
+from prometheus_client import REGISTRY
+
+from agent.controller_process import ControllerProcess
+from agent.process import Agent
+from cli.collector_tuning import tune_collector
+from cli.compactor_process import CompactorProcess
+from compactor.worker import Worker
+from config.listeners import BROKER, COMPACTOR, CONTROLLER, listeners, roles
+from config.load import ConfigError
+from config.settings import Settings
+
+
+def serve(settings: Settings) -> int:
+    """Serve until a signal; 0 after a clean drain."""
+    for name, value in (("metastore.url", settings.metastore_url), ("bucket", settings.bucket)):
+        if not value:
+            raise ConfigError(f"{name} is not set (--{name.replace('.', '-')}); `headrace dev` needs neither")
+    listeners(settings)  # refuses what does not fit together before anything is opened
+    logging.basicConfig(
+        level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    return asyncio.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> int:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, stopping)
+    front = await _open_front(settings)
+    worker = None
+    try:
+        await front.require_formatted_storage()
+        await front.start()
+        if COMPACTOR in roles(settings) and not isinstance(front, CompactorProcess):
+            worker = await Worker.open(settings, REGISTRY)
+            worker.start()
+        tune_collector()
+        print(front.ready_line(), flush=True)
+        await stopping.wait()
+    finally:
+        await asyncio.gather(front.stop(), *([worker.stop()] if worker else []))
+    return 0
+
+
+async def _open_front(settings: Settings) -> Agent | ControllerProcess | CompactorProcess:
+    """What the process is to others: an agent if it has that role, else a controller, else background work alone."""
+    if BROKER in roles(settings):
+        return await Agent.open(settings)
+    return await (ControllerProcess if CONTROLLER in roles(settings) else CompactorProcess).open(settings)
+
+
+def _on_signal(stopping: asyncio.Event) -> None:
+    if stopping.is_set():
+        raise KeyboardInterrupt
+    stopping.set()
