@@ -14,7 +14,7 @@ import logging
 from compactor.janitor_metrics import JanitorMetrics
 from compactor.lease import Lease
 from compactor.permit import permit
-from metastore.files import FileApi
+from metastore.files import DELETE_DEAD_FILES, FileApi
 from metastore.jobs import Job
 from storage.errors import UnavailableError
 from storage.file_id import object_key
@@ -22,8 +22,7 @@ from storage.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
-KIND = "delete"
-PERIOD_MS = 60_000
+KIND = DELETE_DEAD_FILES.kind
 FILES_PER_CALL = 1_000
 """S3 deletes so many with one request."""
 

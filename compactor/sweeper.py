@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 from compactor.janitor_metrics import JanitorMetrics
 from compactor.lease import Lease
 from compactor.permit import permit
-from metastore.files import FileApi
+from metastore.files import SWEEP_ORPHANS, FileApi
 from metastore.jobs import Job
 from storage.errors import UnavailableError
 from storage.file_id import SEGMENTS, file_id_of, object_key
@@ -26,8 +26,7 @@ from storage.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
-KIND = "sweep"
-PERIOD_MS = 3_600_000
+KIND = SWEEP_ORPHANS.kind
 PAGE_KEYS = 1_000
 MIN_AGE_MS = 7_200_000
 """A commit under an older id is refused anyway, so none of these can still be on its way."""

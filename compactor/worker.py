@@ -16,14 +16,17 @@ from typing import Self
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from compactor import compact, planner
+from compactor import compact, janitor, planner, sweeper
 from compactor.compact import Compactor
+from compactor.janitor import Janitor
+from compactor.janitor_metrics import JanitorMetrics
 from compactor.job_metrics import JobMetrics
 from compactor.merge import MergeLimits
 from compactor.metrics import CompactionMetrics
 from compactor.planner import Planner
 from compactor.policy import PolicyLimits
 from compactor.runner import Handler, JobRunner
+from compactor.sweeper import Sweeper
 from config.settings import Settings
 from metastore.postgres.store import PostgresMetastore
 from storage.clock import Clock, SystemClock
@@ -109,7 +112,10 @@ class Worker:
             max_age_ms=settings.compaction_max_age_ms,
             small_bytes=settings.compaction_file_bytes // 2,
         )
+        deletions = JanitorMetrics(self._registry)
         return {
             planner.KIND: Planner(self.metastore, policy, metrics).handle,
             compact.KIND: compactor.handle,
+            janitor.KIND: Janitor(self.metastore, self._store, deletions, delay_ms=settings.file_delete_delay_ms),
+            sweeper.KIND: Sweeper(self.metastore, self._store, deletions, delay_ms=settings.file_delete_delay_ms),
         }

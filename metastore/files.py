@@ -14,8 +14,13 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from metastore.jobs import JobToken
+from metastore.jobs import JobSchedule, JobToken
 from metastore.values import Extent
+
+
+DELETE_DEAD_FILES = JobSchedule("delete", period_ms=60_000)
+"""Also how soon a restore of the metastore is noticed (compactor/permit.py)."""
+SWEEP_ORPHANS = JobSchedule("sweep", period_ms=3_600_000)
 
 
 class FileState(enum.IntEnum):

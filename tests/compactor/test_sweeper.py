@@ -1,0 +1,163 @@
+"""Orphans go once they are condemned: no commit can name them any more, and none that was first loses its object."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import compactor.sweeper
+from metastore.postgres.store import PostgresMetastore
+from metastore.values import FileStatus
+from storage.errors import UnavailableError
+from storage.file_id import object_key
+from tests.compactor.janitor_world import DELAY_MS, HOUR, JanitorWorld, Killed, Tripwire
+from tests.metastore.commit_scenes import shard_gate
+from tests.metastore.sessions import rows, session, waiting
+
+DELAY_SECONDS = DELAY_MS / 1000
+SETTLED_SECONDS = 75 * 60
+
+
+@pytest.fixture
+async def world(metastore: PostgresMetastore, metastore_url: str) -> JanitorWorld:
+    return await JanitorWorld.open(metastore, metastore_url)
+
+
+async def test_only_old_objects_that_nobody_names_are_swept(world: JanitorWorld) -> None:
+    orphan = await world.put(world.new_file(age_seconds=5 * HOUR))
+    young = await world.put(world.new_file())
+    named = await world.add_file()
+    await world.store.put("segments/foreign", b"not ours")
+    await world.store.put("cluster.properties", b"not a segment")
+    await world.run("sweep")
+    keys = await world.store.keys()
+    assert keys == {object_key(young), object_key(named), "segments/foreign"}
+    assert await world.files() == {orphan: 1, named: 0}
+    assert world.counted("janitor_objects_deleted_total", reason="orphan") == 1
+
+
+async def test_a_condemned_id_can_never_be_committed(world: JanitorWorld) -> None:
+    """Whatever the clocks say: here the sweeper takes an id that is young enough for a commit."""
+    file = world.new_file()
+    await world.put(file)
+    _, lease = await world.claim("sweep")
+    incarnation = world.metastore.incarnation_id
+    await world.advance(10)
+    assert await world.metastore.condemn_files(lease.token, incarnation, [file.file_id], min_age_ms=0) == [file.file_id]
+    assert (await world.commit(file)).status is FileStatus.CONDEMNED
+    assert await world.scene.read(0) == []
+
+
+async def test_a_commit_that_was_first_keeps_its_object(world: JanitorWorld) -> None:
+    file = world.new_file()
+    await world.put(file)
+    await world.commit(file)
+    _, lease = await world.claim("sweep")
+    await world.advance(10)
+    incarnation = world.metastore.incarnation_id
+    assert await world.metastore.condemn_files(lease.token, incarnation, [file.file_id], min_age_ms=0) == []
+
+
+async def test_a_sweeper_that_meets_a_commit_under_way_waits_for_its_end(
+    world: JanitorWorld, metastore_url: str
+) -> None:
+    file = world.new_file(partitions=[0])
+    await world.advance(10)
+    _, lease = await world.claim("sweep")
+    incarnation = world.metastore.incarnation_id
+    async with session(metastore_url) as raw, raw.transaction():
+        await rows(
+            raw,
+            "INSERT INTO segment_files (file_id, state, size, live_bytes, committed_at)"
+            " VALUES (%s, 0, 1, 1, clock_timestamp()) RETURNING 1",
+            file.file_id,
+        )
+        condemning = asyncio.ensure_future(
+            world.metastore.condemn_files(lease.token, incarnation, [file.file_id], min_age_ms=0)
+        )
+        async with session(metastore_url) as other:
+            await waiting(other, 1)
+    assert await condemning == []
+
+
+async def test_a_commit_that_waits_for_its_shard_while_its_id_is_condemned_is_refused(
+    world: JanitorWorld, metastore_url: str
+) -> None:
+    file = world.new_file(partitions=[0])
+    await world.put(file)
+    _, lease = await world.claim("sweep")
+    await world.advance(10)
+    async with shard_gate(metastore_url, world.scene.shard(0)) as gate:
+        committing = asyncio.ensure_future(world.commit(file))
+        await waiting(gate, 1)
+        incarnation = world.metastore.incarnation_id
+        condemned = await world.metastore.condemn_files(lease.token, incarnation, [file.file_id], min_age_ms=0)
+    assert condemned == [file.file_id]
+    assert (await committing).status is FileStatus.CONDEMNED
+
+
+async def test_a_put_that_arrives_after_its_object_was_swept_goes_too(world: JanitorWorld) -> None:
+    file = world.new_file(age_seconds=5 * HOUR)
+    await world.put(file)
+    await world.run("sweep")
+    await world.put(file)
+    await world.advance(SETTLED_SECONDS + 1)
+    await world.run("delete")
+    assert (await world.files(), await world.store.keys()) == ({}, set())
+
+
+async def test_a_stale_list_harms_nobody(world: JanitorWorld) -> None:
+    old = await world.put(world.new_file(age_seconds=5 * HOUR))
+    world.store.stale = [info async for info in world.store.list_objects("segments/")]
+    stale = world.store.stale
+    world.store.stale = None
+    live = await world.add_file()
+    await world.run("sweep")
+    world.store.stale = stale
+    await world.run("sweep")
+    assert await world.store.keys() == {object_key(live)}
+    assert await world.files() == {old: 1, live: 0}
+
+
+async def test_a_sweep_goes_on_behind_the_last_finished_page(
+    world: JanitorWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compactor.sweeper, "PAGE_KEYS", 2)
+    for _ in range(7):
+        await world.put(world.new_file(age_seconds=5 * HOUR))
+    keys = sorted(await world.store.keys())
+    world.store.refuse = {keys[4]}
+    with pytest.raises(UnavailableError):
+        await world.run("sweep")
+    job, lease = await world.claim("sweep")
+    assert job.progress == keys[3]
+    await world.metastore.release_job(lease.token)
+    world.store.refuse = set()
+    await world.run("sweep")
+    assert await world.store.keys() == {keys[4]}, "condemned before; the janitor deletes it"
+    await world.advance(SETTLED_SECONDS + 1)
+    await world.run("delete")
+    assert (await world.files(), await world.store.keys()) == ({}, set())
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_sweeper_killed_at_any_step_leaks_nothing_for_good(world: JanitorWorld, *, after: bool) -> None:
+    for step in range(1, 20):
+        orphans = [await world.put(world.new_file(age_seconds=5 * HOUR)) for _ in range(2)]
+        live = await world.add_file()
+        try:
+            await world.run("sweep", Tripwire(step, after=after))
+            was_killed = False
+        except Killed:
+            was_killed = True
+        await world.run("sweep")
+        await world.advance(SETTLED_SECONDS + 1)
+        await world.run("delete")
+        assert not set(orphans) & set(await world.files())
+        assert not {object_key(file_id) for file_id in orphans} & await world.store.keys()
+        assert object_key(live) in await world.store.keys()
+        if not was_killed:
+            assert step > 5, "every step was tried"
+            return
+    raise AssertionError("the run never ended")
