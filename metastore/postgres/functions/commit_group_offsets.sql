@@ -20,8 +20,7 @@ BEGIN
     END IF;
     v_known := array(SELECT partition_key FROM partitions WHERE partition_key = ANY (p_keys)
                       ORDER BY partition_key FOR KEY SHARE);
-    -- the metadata log's own partition (topic number -1, index 0) has no row and is always there
-    v_known := v_known || array(SELECT key FROM unnest(p_keys) AS key WHERE key = -1::bigint << 24);
+    v_known := v_known || array(SELECT key FROM unnest(p_keys) AS key WHERE key = metadata_log_key());
 
     INSERT INTO group_offsets AS g
            (group_id, partition_key, committed_offset, leader_epoch, metadata, committed_at, expiry_slot)
@@ -51,4 +50,10 @@ END $$;
 CREATE OR REPLACE FUNCTION expiry_slot(p_at timestamptz) RETURNS int
 LANGUAGE sql STABLE AS $$
     SELECT floor(extract(epoch FROM p_at) / 600)::int
+$$;
+
+-- The key of `__cluster_metadata`, partition 0 (topic number -1), which has no row in partitions and is always there.
+CREATE OR REPLACE FUNCTION metadata_log_key() RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT -1::bigint << 24
 $$;

@@ -1,0 +1,93 @@
+"""`__cluster_metadata` followed by consumer groups: they subscribe, commit, and go on where they were."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import aiokafka
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from load.dev_server import DevServer
+from metastore.log.image import MetadataImage
+from metastore.log.replay import apply
+
+TOPIC = "__cluster_metadata"
+TIMEOUT_SECONDS = 60
+pytestmark = pytest.mark.xdist_group("compat")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    settings = {"group.initial.rebalance.delay.ms": 100}
+    with DevServer(tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
+        yield running
+
+
+def _read(server: DevServer, group: str, *, until: str) -> list[confluent_kafka.Message]:
+    """Subscribe, read until the image has the topic `until`, commit all that was read."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": server.bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([TOPIC])
+    messages: list[confluent_kafka.Message] = []
+    try:
+        while not any(until.encode() in message.value() for message in messages):
+            message = consumer.poll(TIMEOUT_SECONDS)
+            assert message is not None, f"nothing for {TIMEOUT_SECONDS} s after {len(messages)} records"
+            assert message.error() is None, message.error()
+            messages.append(message)
+        (stored,) = consumer.commit(messages[-1], asynchronous=False)
+        assert (stored.error, stored.offset) == (None, messages[-1].offset() + 1)
+    finally:
+        consumer.close()
+    return messages
+
+
+@pytest.mark.requirement("C1")
+@pytest.mark.timeout(240)
+def test_a_group_follows_the_log_and_goes_on_where_it_was(server: DevServer) -> None:
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    admin.create_topics([NewTopic("first", 2)])["first"].result(TIMEOUT_SECONDS)
+    before = _read(server, "auditors", until="first")
+    assert [message.offset() for message in before] == list(range(len(before)))
+
+    admin.create_topics([NewTopic("second", 1)])["second"].result(TIMEOUT_SECONDS)
+    after = _read(server, "auditors", until="second")
+    assert after[0].offset() == len(before), "neither again nor left out"
+    image = apply(MetadataImage(), [bytes(message.value()) for message in (*before, *after)])
+    assert {"first", "second"} >= set(image.topics_by_name) >= {"first"}
+
+    asked = confluent_kafka.ConsumerGroupTopicPartitions("auditors")
+    listed = admin.list_consumer_group_offsets([asked])["auditors"].result(TIMEOUT_SECONDS)
+    assert [(p.topic, p.partition, p.offset) for p in listed.topic_partitions] == [(TOPIC, 0, len(before) + len(after))]
+
+
+@pytest.mark.timeout(120)
+def test_aiokafka_commits_there_too(server: DevServer) -> None:
+    async def read(count: int) -> list[int]:
+        offsets: list[int] = []
+        async with aiokafka.AIOKafkaConsumer(
+            TOPIC,
+            bootstrap_servers=server.bootstrap,
+            group_id="aio-auditors",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        ) as consumer:
+            while len(offsets) < count:
+                record = await asyncio.wait_for(consumer.getone(), TIMEOUT_SECONDS)
+                offsets.append(record.offset)
+            await consumer.commit({aiokafka.TopicPartition(TOPIC, 0): offsets[-1] + 1})
+        return offsets
+
+    async def read_twice() -> list[int]:
+        return [*await read(2), *await read(2)]
+
+    assert asyncio.run(read_twice()) == [0, 1, 2, 3]
