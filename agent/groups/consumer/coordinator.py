@@ -1,0 +1,132 @@
+"""Serves members of the consumer protocol: finds the group, brings the picture of the topics up to date, asks.
+
+Place: between heartbeat_request.py and the groups of held_groups.py.
+Invariant: a group is judged by other topics than before only on an image that was brought to the log's
+head first: a coordinator that lags behind its predecessor must not take new partitions away, nor take a
+topic id that it has not heard of for one that nobody owns. An empty group changes its kind for whoever
+joins; one with classic members only as the migration policy says.
+If the process dies here, the request ends with its connection; see held_groups.py.
+Source: KIP-848.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.view import ClusterView
+from agent.groups.consumer.conversion import from_classic
+from agent.groups.consumer.group import ConsumerGroup
+from agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
+from agent.groups.consumer.topics import TopicPatterns
+from agent.groups.consumer.values import JOIN_EPOCH, HeartbeatAnswer, HeartbeatRequest
+from agent.groups.group import ClassicGroup
+from agent.groups.held_groups import Held, HeldGroups
+from agent.groups.values import Effect
+from metastore.groups import GroupRecord
+from metastore.log.image import MetadataImage
+from storage.clock import Clock
+from storage.errors import HeadraceError
+
+logger = logging.getLogger(__name__)
+
+OwnedTopics = Sequence[tuple[uuid.UUID, Sequence[int]]]
+"""(topic id, partition indexes), as a member names what it owns."""
+
+
+class ConsumerGroups:
+    """Makes and serves consumer groups. Every answer carries a code; nothing raises for what clients can do."""
+
+    def __init__(self, cluster: ClusterView, clock: Clock, rules: ConsumerGroupRules, rng: random.Random) -> None:
+        self.rules = rules
+        self._cluster = cluster
+        self._clock = clock
+        self._rng = rng
+        self._patterns = TopicPatterns(cluster)
+
+    def restore(self, group_id: str, now: float, record: GroupRecord | None) -> tuple[ConsumerGroup, list[Effect]]:
+        """A coordinated.Restore."""
+        group = ConsumerGroup(group_id, self.rules, self._patterns.topics, lambda: self.times(group_id), self._rng)
+        if record is not None:
+            group.restore(now, record)
+        return group, []
+
+    def times(self, group_id: str) -> GroupTimes:
+        """As configured now."""
+        return self.rules.times(self._cluster.image, group_id)
+
+    async def heartbeat(
+        self, groups: HeldGroups, group_id: str, request: HeartbeatRequest, owned: OwnedTopics | None
+    ) -> HeartbeatAnswer:
+        """`owned` takes the place of `request.owned`. Answered once what it says is stored."""
+        held = await groups.find(group_id)
+        if isinstance(held, ErrorCode):
+            return HeartbeatAnswer(held, request.member_id)
+        try:
+            image = await self._image_for(held, request, owned or ())
+        except HeadraceError as error:
+            logger.warning("heartbeat not judged: group=%s error=%s", group_id, error)
+            return HeartbeatAnswer(ErrorCode.coordinator_load_in_progress, request.member_id)
+        patterns = held.group.roster.patterns if isinstance(held.group, ConsumerGroup) else []
+        await self._patterns.prepare([*patterns, request.topic_pattern or ""])
+        held = await groups.find(group_id)  # once more: it may have moved meanwhile
+        if isinstance(held, ErrorCode):
+            return HeartbeatAnswer(held, request.member_id)
+        if owned is not None:
+            request = replace(request, owned=_keys(owned, image))
+        return await self._ask(groups, held, request)
+
+    async def _image_for(self, held: Held, request: HeartbeatRequest, owned: OwnedTopics) -> MetadataImage:
+        image = self._cluster.image
+        judged = isinstance(held.group, ConsumerGroup) and held.group.judges_by(image.topics_by_name)
+        named = all(name in image.topics_by_name for name in request.topic_names or ())
+        if judged and named and all(topic_id in image.topics_by_id for topic_id, _ in owned):
+            return image
+        return await self._cluster.catch_up()
+
+    async def _ask(self, groups: HeldGroups, held: Held, request: HeartbeatRequest) -> HeartbeatAnswer:
+        if isinstance(held.group, ClassicGroup):
+            refusal = self._convert(groups, held, held.group, request)
+            if refusal is not None:
+                return refusal
+        assert isinstance(held.group, ConsumerGroup)
+        answer: asyncio.Future[HeartbeatAnswer] = asyncio.get_running_loop().create_future()
+        groups.perform(held, held.group.consumer_heartbeat(self._clock.monotonic(), request, answer))
+        return await answer
+
+    def _convert(
+        self, groups: HeldGroups, held: Held, classic: ClassicGroup, request: HeartbeatRequest
+    ) -> HeartbeatAnswer | None:
+        """Make it a consumer group for a member that joins; the answer if it stays as it is."""
+        group_id = classic.group_id
+        if request.member_epoch < JOIN_EPOCH:
+            message = f"Group {group_id} not found."
+            return HeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
+        if request.member_epoch > JOIN_EPOCH:
+            return HeartbeatAnswer(ErrorCode.unknown_member_id, request.member_id)  # it joins again, and converts it
+        now = self._clock.monotonic()
+        group, _ = self.restore(group_id, now, None)
+        state = classic.snapshot()
+        members = from_classic(state, self._patterns.topics(()))
+        if state.members and (
+            members is None or not self.rules.migration.upgrades or len(members) > self.rules.size_max
+        ):
+            message = f"Cannot upgrade classic group {group_id} to consumer group."
+            return HeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
+        group.begin(now, state.generation, members or [])
+        groups.replace(held, group, [])
+        logger.info("group converted: group=%s kind=consumer members=%d", group_id, len(state.members))
+        return None
+
+
+def _keys(owned: OwnedTopics, image: MetadataImage) -> frozenset[int]:
+    """Keys of what is there; a topic that is gone cannot be owned."""
+    topics = ((image.topics_by_id.get(topic_id), indexes) for topic_id, indexes in owned)
+    each = (topic.key(index) for topic, indexes in topics if topic is not None for index in indexes)
+    return frozenset(key for key in each if key is not None)

@@ -1,0 +1,90 @@
+"""One member of a consumer group, as it is stored.
+
+Place: changed by reconcile.py and group.py, kept by roster.py, written by saved.py.
+Invariant: immutable; `assigned` and `to_revoke` are disjoint, and together they are what the member may
+be consuming. `to_revoke` is empty unless it is UNREVOKED.
+If the process dies here nothing is lost: a member is told of a change only once it is stored.
+Source: KIP-848 (member epochs).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from agent.groups.consumer.assignors.assignor import NOTHING, Partitions
+from agent.groups.consumer.values import LEAVE_FOR_A_WHILE_EPOCH, HeartbeatRequest, MemberState
+from agent.groups.values import MemberProtocol
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicSide:
+    """Of a member that speaks the classic protocol (JoinGroup, SyncGroup): what that knows and KIP-848 does not."""
+
+    session_timeout: float
+    protocols: tuple[MemberProtocol, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """`epoch` is the last target that the member was brought to; it shows it in every request."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout: float = 0.0
+    topic_names: frozenset[str] = frozenset()
+    topic_pattern: str = ""
+    assignor: str | None = None
+    epoch: int = 0
+    previous_epoch: int = 0
+    """Shown by a member that missed the answer which brought it to `epoch`."""
+    state: MemberState = MemberState.STABLE
+    assigned: Partitions = NOTHING
+    to_revoke: Partitions = NOTHING
+    classic: ClassicSide | None = None
+
+    @property
+    def is_away(self) -> bool:
+        """A static member that left and may come back within its session."""
+        return self.epoch == LEAVE_FOR_A_WHILE_EPOCH
+
+    @property
+    def holds(self) -> Partitions:
+        """What it may be consuming."""
+        return self.assigned | self.to_revoke
+
+    def at_epoch(self, epoch: int) -> Member:
+        """Brought to another epoch."""
+        return self if epoch == self.epoch else replace(self, epoch=epoch, previous_epoch=self.epoch)
+
+    def updated_by(self, request: HeartbeatRequest) -> Member:
+        """With what the request changes; an equal member if that is nothing."""
+        return replace(
+            self,
+            instance_id=_new(request.instance_id, self.instance_id),
+            rack_id=_new(request.rack_id, self.rack_id),
+            client_id=request.client_id,
+            client_host=request.client_host,
+            rebalance_timeout=_new(request.rebalance_timeout, self.rebalance_timeout),
+            topic_names=_new(request.topic_names, self.topic_names),
+            topic_pattern=_new(request.topic_pattern, self.topic_pattern),
+            assignor=_new(request.assignor, self.assignor),
+            classic=None,
+        )
+
+    def subscribes_as(self, other: Member) -> bool:
+        """Whether the other one would be given the same by any assignor that both can ask for."""
+        return (self.topic_names, self.topic_pattern, self.assignor) == (
+            other.topic_names,
+            other.topic_pattern,
+            other.assignor,
+        )
+
+
+def _new(sent: T | None, known: T) -> T:
+    return known if sent is None else sent

@@ -1,0 +1,59 @@
+"""The next step of one member towards its part of the target: a pure function.
+
+Place: called by group.py on every heartbeat of a member that is not there yet.
+Invariant: a partition is added only when nobody else holds it, and a partition that the member is to
+give up stays with it until it shows that it no longer owns it. So no partition ever has two holders.
+If the process dies here nothing is lost: the step is stored before the member hears of it.
+Source: KIP-848 (reconciliation), Kafka's CurrentAssignmentBuilder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from agent.groups.consumer.assignors.assignor import NOTHING, Partitions
+from agent.groups.consumer.member import Member
+from agent.groups.consumer.values import MemberState
+
+
+def reconcile(
+    member: Member,
+    *,
+    target: Partitions,
+    target_epoch: int,
+    owned: Partitions | None,
+    held_by_others: Callable[[int], bool],
+) -> Member:
+    """The member after one step; itself when there is none to take.
+
+    `owned`: what it says it owns, None when it did not say.
+    """
+    if member.state is MemberState.STABLE and member.epoch == target_epoch:
+        return member
+    if member.state is MemberState.UNREVOKED:
+        if owned is None or owned & member.to_revoke:
+            return member
+        member = member.at_epoch(member.epoch + 1)  # that revocation is done; maybe the target has moved on
+    return _step(member, target, target_epoch, owned, held_by_others)
+
+
+def _step(
+    member: Member,
+    target: Partitions,
+    target_epoch: int,
+    owned: Partitions | None,
+    held_by_others: Callable[[int], bool],
+) -> Member:
+    to_revoke = member.assigned - target
+    if to_revoke and (owned is None or owned & to_revoke):
+        # it keeps its epoch until it has given them up
+        return replace(member, state=MemberState.UNREVOKED, assigned=member.assigned & target, to_revoke=to_revoke)
+    missing = target - member.assigned
+    unreleased = frozenset(key for key in missing if held_by_others(key))
+    return replace(
+        member.at_epoch(target_epoch),
+        state=MemberState.UNRELEASED if unreleased else MemberState.STABLE,
+        assigned=target - unreleased,
+        to_revoke=NOTHING,
+    )

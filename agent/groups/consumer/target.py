@@ -1,0 +1,103 @@
+"""The target assignment: who shall have what, as of one group epoch.
+
+Place: under membership.py, which says when members change; members go to it step by step (reconcile.py).
+Invariant: epochs never go back. The group epoch rises when members, subscriptions or subscribed topics
+change; the target is of the group epoch `epoch`, and is made anew only while that is behind. It gives
+every partition of a subscribed topic to one member that subscribes to it.
+If the process dies here, the last stored target stands.
+Source: KIP-848 (group epoch, assignment epoch).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from agent.groups.consumer.assignors.assignor import NOTHING, Partitions, Subscriber
+from agent.groups.consumer.member import Member
+from agent.groups.consumer.rules import ASSIGNORS
+from agent.groups.consumer.topics import Topics
+from metastore.log.image import TopicImage
+
+_NO_TOPICS: frozenset[int] = frozenset()
+
+
+class Target:
+    """Both epochs, and each member's part."""
+
+    def __init__(self, assignors: tuple[str, ...]) -> None:
+        """`assignors`: names of those that members may ask for; the first is the default."""
+        self.group_epoch = 0
+        self.epoch = 0
+        self.topics_digest = b""
+        """Of the subscribed topics and their partition counts that the group was judged by last."""
+        self.subscribed: frozenset[str] = frozenset()
+        """Their names."""
+        self._assignors = assignors
+        self._parts: dict[str, Partitions] = {}
+        self._seen: Mapping[str, TopicImage] | None = None
+
+    def of(self, member_id: str) -> Partitions:
+        """What the member shall have."""
+        return self._parts.get(member_id, NOTHING)
+
+    def give(self, member_id: str, partitions: Partitions) -> None:
+        """Set a member's part from outside: when it is restored or converted."""
+        self._parts[member_id] = partitions
+
+    def rename(self, member_id: str, successor_id: str) -> None:
+        """A static member came back under another member id, to its old part."""
+        self._parts[successor_id] = self._parts.pop(member_id, NOTHING)
+
+    def forget(self, member_id: str) -> None:
+        """A member went: its part is free, and the target has to be made anew."""
+        self._parts.pop(member_id, None)
+        self.group_epoch += 1
+        self._seen = None
+
+    def is_judged_by(self, by_name: Mapping[str, TopicImage]) -> bool:
+        """Whether these are the topics that the group was judged by last."""
+        return self._seen is by_name
+
+    def refresh(self, members: Collection[Member], topics: Topics, *, changed: bool) -> bool:
+        """Raise the group epoch when a subscription changed or a subscribed topic did; whether it did."""
+        if not changed and self.is_judged_by(topics.by_name):
+            return False
+        subscribed = _NO_TOPICS.union(*_subscriptions(members, topics).values())
+        digest = _digest(topics.counts(subscribed))
+        changed = changed or digest != self.topics_digest
+        self._seen, self.topics_digest = topics.by_name, digest
+        self.subscribed = frozenset(topics.by_number[number].name for number in subscribed)
+        self.group_epoch += changed
+        return changed
+
+    def renew(self, members: Collection[Member], topics: Topics) -> bool:
+        """Make the target of the group epoch unless it is made; whether it was to be made."""
+        if self.epoch == self.group_epoch:
+            return False
+        subscriptions = _subscriptions(members, topics)
+        subscribers = [
+            Subscriber(m.member_id, m.instance_id, subscriptions[m.topic_names, m.topic_pattern], self.of(m.member_id))
+            for m in members
+        ]
+        counts = topics.counts(_NO_TOPICS.union(*subscriptions.values()))
+        self._parts = ASSIGNORS[self.assignor(members)](subscribers, counts)
+        self.epoch = self.group_epoch
+        return True
+
+    def assignor(self, members: Collection[Member]) -> str:
+        """The one that most members ask for; of equals, the first in the settings' order."""
+        votes = Counter(member.assignor for member in members)
+        return max(self._assignors, key=lambda name: votes[name])
+
+
+def _subscriptions(members: Collection[Member], topics: Topics) -> dict[tuple[frozenset[str], str], frozenset[int]]:
+    """Each different subscription's topics, found once."""
+    different = {(member.topic_names, member.topic_pattern) for member in members}
+    return {(names, pattern): topics.of(names, pattern) for names, pattern in different}
+
+
+def _digest(counts: Mapping[int, int]) -> bytes:
+    text = ",".join(f"{number}:{counts[number]}" for number in sorted(counts))
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

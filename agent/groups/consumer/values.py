@@ -1,0 +1,63 @@
+"""What goes into a consumer group's state machine and what comes out: plain values, no clock, no sockets.
+
+Place: between heartbeat_request.py, which knows fields and topic names, and group.py, which knows the rules.
+Partitions are sets of partition keys; times are seconds of the clock's monotonic().
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from agent.groups.consumer.assignors.assignor import Partitions
+
+JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+LEAVE_FOR_A_WHILE_EPOCH = -2
+"""A static member goes and means to come back: its partitions wait for it."""
+
+
+class MemberState(enum.Enum):
+    """Where a member stands between what it has and what it is to have."""
+
+    STABLE = "stable"
+    UNREVOKED = "unrevoked"
+    """It was told to give partitions up and has not said yet that it did."""
+    UNRELEASED = "unreleased"
+    """Partitions that it is to get are still with somebody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatRequest:
+    """ConsumerGroupHeartbeat; None: not sent, so nothing changed."""
+
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout: float | None = None
+    topic_names: frozenset[str] | None = None
+    topic_pattern: str | None = None
+    assignor: str | None = None
+    owned: Partitions | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Sent when joining and after an error: the member wants to know where it stands."""
+        subscribes = self.topic_names is not None or self.topic_pattern is not None
+        return self.rebalance_timeout is not None and subscribes and self.owned is not None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """`assigned` None: as it was told last."""
+
+    code: ErrorCode
+    member_id: str
+    member_epoch: int = 0
+    assigned: Partitions | None = None
+    message: str | None = None
