@@ -36,6 +36,7 @@ from agent.produce.pipeline import Callbacks, ProducePipeline
 from agent.produce.staged_file import FileTrace
 from config.listeners import CONTROLLER, listeners, roles
 from config.settings import Settings
+from metastore.log.effective_configs import EffectiveConfigs
 from metastore.log.image import MetadataImage
 from metastore.postgres.store import PostgresMetastore
 from storage.clock import Clock, SystemClock
@@ -65,12 +66,15 @@ class Agent:
         self._on_settled = on_settled
         self._store, self._metastore, self._clock, self._rng = store, metastore, clock, rng
         self._registry = registry
+        self._configs = EffectiveConfigs(settings)
         self._loop = asyncio.get_running_loop()
         self._serving = asyncio.Event()
         self._early = 0
         """Requests that came before the agent served and did not start yet. Those behind them may not overtake."""
         self._dispatcher = Dispatcher(self._image)
-        self._listener = KafkaListener(self._handle, Limits.from_settings(settings), clock, registry)
+        self._listener = KafkaListener(
+            self._handle, Limits.from_settings(settings), clock, registry, self._max_connections
+        )
         self._http = HttpServer(make_app(self, registry), settings.http_host, settings.http_port)
         self.kafka_port = 0
         self.cluster: Cluster | None = None
@@ -284,6 +288,10 @@ class Agent:
 
     def _image(self) -> MetadataImage:
         return MetadataImage() if self.cluster is None else self.cluster.image
+
+    def _max_connections(self) -> int:
+        node_id = -1 if self.cluster is None else self.cluster.node_id
+        return int(self._configs.broker_layers(self._image(), node_id, "max.connections")[0].value)
 
     def _advertised_host(self) -> str:
         return self.settings.advertised_host or listeners(self.settings).client.host

@@ -9,6 +9,7 @@ If the process dies here nothing is lost.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,9 +51,18 @@ class Limits:
 class ConnectionHost:
     """The listener's handler, limits, clock, metrics and memory, and who is there."""
 
-    def __init__(self, handle: Handler, limits: Limits, clock: Clock, metrics: ListenerMetrics) -> None:
+    def __init__(
+        self,
+        handle: Handler,
+        limits: Limits,
+        clock: Clock,
+        metrics: ListenerMetrics,
+        max_connections: Callable[[], int] | None = None,
+    ) -> None:
+        """`max_connections` is asked for each new connection; None: what the limits say."""
         self.handle = handle
         self.limits = limits
+        self._max_connections = max_connections or (lambda: limits.max_connections)
         self.clock = clock
         self.metrics = metrics
         self.budget = MemoryBudget(limits.buffer_memory_bytes)
@@ -76,7 +86,7 @@ class ConnectionHost:
         """Why a new connection is not wanted; empty when it is."""
         if self.draining:
             return "drain"
-        return "too_many" if len(self.connections) >= self.limits.max_connections else ""
+        return "too_many" if len(self.connections) >= self._max_connections() else ""
 
     def forget(self, task: asyncio.Task[None] | None) -> None:
         """A handler's task comes to its end."""

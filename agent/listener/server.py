@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
@@ -29,8 +30,16 @@ _SWEEP_SECONDS = 5.0
 class KafkaListener:
     """One listening socket. `handle` gets every request; see agent/listener/request.py for its contract."""
 
-    def __init__(self, handle: Handler, limits: Limits, clock: Clock, registry: CollectorRegistry = REGISTRY) -> None:
-        self._host = ConnectionHost(handle, limits, clock, ListenerMetrics(registry))
+    def __init__(
+        self,
+        handle: Handler,
+        limits: Limits,
+        clock: Clock,
+        registry: CollectorRegistry = REGISTRY,
+        max_connections: Callable[[], int] | None = None,
+    ) -> None:
+        """`max_connections`: where it may change, as in ConnectionHost."""
+        self._host = ConnectionHost(handle, limits, clock, ListenerMetrics(registry), max_connections)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 

@@ -159,6 +159,11 @@ def _kcat_consume(bootstrap: str, topic: str, count: int) -> list[str]:
     return _kcat(["-C", "-b", bootstrap, "-t", topic, "-o", "beginning", "-c", str(count), "-q"]).split()
 
 
+KAFKAJS_MISSING = (
+    None if shutil.which("node") and KAFKAJS.exists() else "needs Node.js and tests/tools/install_clients.sh"
+)
+"""Why kafkajs cannot run here."""
+
 CLIENTS = [
     Client("confluent", _confluent_produce, _confluent_consume),
     Client("aiokafka", _aiokafka_produce, _aiokafka_consume),
@@ -167,7 +172,7 @@ CLIENTS = [
         "kafkajs",
         _kafkajs_produce,
         _kafkajs_consume,
-        None if shutil.which("node") and KAFKAJS.exists() else "needs Node.js and tests/tools/install_clients.sh",
+        KAFKAJS_MISSING,
     ),
     Client(
         "kcat",

@@ -1,0 +1,173 @@
+"""The admin clients of confluent-kafka, kafka-python, aiokafka and kafkajs on an ordinary day's work."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import aiokafka.admin
+import confluent_kafka
+import kafka
+import kafka.errors
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+from kafka.admin import KafkaAdminClient
+
+from load.dev_server import DevServer
+from tests.compat.clients import KAFKAJS, KAFKAJS_MISSING, TIMEOUT_SECONDS
+
+pytestmark = pytest.mark.xdist_group("compat")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    with DevServer(tmp_path_factory.mktemp("dev"), agents=2, settings={"linger.ms": 25}) as running:
+        yield running
+
+
+def done(futures: dict[Any, Any]) -> dict[Any, Any]:
+    """The results of what an AdminClient started; raises what failed."""
+    return {key: future.result(TIMEOUT_SECONDS) for key, future in futures.items()}
+
+
+def test_confluent_kafka(server: DevServer) -> None:
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    done(admin.create_topics([NewTopic("confluent", 2, config={"retention.ms": "100000"})]))
+    done(admin.create_partitions([NewPartitions("confluent", 5)]))
+    assert len(admin.list_topics("confluent", TIMEOUT_SECONDS).topics["confluent"].partitions) == 5
+
+    topic = ConfigResource(ResourceType.TOPIC, "confluent")
+    changes = {"segment.ms": "9", "cleanup.policy": "delete"}
+    for name, value in changes.items():
+        operation = AlterConfigOpType.APPEND if name == "cleanup.policy" else AlterConfigOpType.SET
+        topic.add_incremental_config(ConfigEntry(name, value, incremental_operation=operation))
+    done(admin.incremental_alter_configs([topic]))
+    shown = next(iter(done(admin.describe_configs([ConfigResource(ResourceType.TOPIC, "confluent")])).values()))
+    own = {name for name, entry in shown.items() if entry.source == 1}
+    assert own == {"retention.ms", "segment.ms", "cleanup.policy"}
+    assert (shown["segment.ms"].value, shown["cleanup.policy"].value) == ("9", "delete")
+
+    (node_id,) = {agent.node_id for agent in server.agents[:1]}
+    broker = ConfigResource(ResourceType.BROKER, str(node_id))
+    settings = next(iter(done(admin.describe_configs([broker])).values()))
+    assert settings["linger.ms"].value == "25"
+    assert settings["metastore.url"].is_sensitive
+    assert settings["metastore.url"].value is None
+
+    refused = ConfigResource(ResourceType.TOPIC, "confluent")
+    refused.add_incremental_config(
+        ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    )
+    with pytest.raises(confluent_kafka.KafkaException, match="log compaction does not exist yet"):
+        done(admin.incremental_alter_configs([refused]))
+    done(admin.delete_topics(["confluent"]))
+
+
+def test_kafka_python(server: DevServer) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=server.bootstrap.split(","))
+    try:
+        admin.create_topics([kafka.admin.NewTopic("kafka-python", 1, 1)])
+        admin.create_partitions({"kafka-python": kafka.admin.NewPartitions(3)})
+        (described,) = admin.describe_topics(["kafka-python"])
+        assert len(described["partitions"]) == 3
+        resource = kafka.admin.ConfigResource("TOPIC", "kafka-python", {"max.message.bytes": "2000"})
+        admin.alter_configs([resource])
+        assert "2000" in str(admin.describe_configs([kafka.admin.ConfigResource("TOPIC", "kafka-python")]))
+        admin.delete_topics(["kafka-python"])
+    finally:
+        admin.close()
+
+
+def test_aiokafka(server: DevServer) -> None:
+    async def run() -> None:
+        admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=server.bootstrap)
+        await admin.start()
+        try:
+            await admin.create_topics([aiokafka.admin.NewTopic("aiokafka", 1, 1)])
+            await admin.create_partitions({"aiokafka": aiokafka.admin.NewPartitions(4)})
+            kind = aiokafka.admin.config_resource.ConfigResourceType.TOPIC
+            await admin.alter_configs(
+                [aiokafka.admin.config_resource.ConfigResource(kind, "aiokafka", {"segment.ms": "8"})]
+            )
+            (answer,) = await admin.describe_configs([aiokafka.admin.config_resource.ConfigResource(kind, "aiokafka")])
+            (resource,) = answer.resources
+            assert resource[0] == 0
+            assert {entry[0]: entry[1] for entry in resource[4]}["segment.ms"] == "8"
+            (topic,) = await admin.describe_topics(["aiokafka"])
+            assert len(topic["partitions"]) == 4
+            await admin.delete_topics(["aiokafka"])
+        finally:
+            await admin.close()
+
+    asyncio.run(run())
+
+
+def test_kafkajs(server: DevServer) -> None:
+    if KAFKAJS_MISSING is not None:
+        pytest.skip(KAFKAJS_MISSING)
+    finished = subprocess.run(
+        ["node", str(Path(__file__).with_name("kafkajs_admin.cjs")), server.bootstrap],
+        env=os.environ | {"KAFKAJS": str(KAFKAJS)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert finished.returncode == 0, finished.stderr
+    answer = json.loads(finished.stdout)
+    assert answer == {"partitions": 3, "own": [["segment.ms", "7"]]}, "AlterConfigs replaces what was there"
+
+
+def test_a_consumer_of_a_topic_that_grows_gets_the_new_partitions_records(server: DevServer) -> None:
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    done(admin.create_topics([NewTopic("growing", 1)]))
+    producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap})
+    done(admin.create_partitions([NewPartitions("growing", 3)]))
+    for partition in range(3):
+        producer.produce("growing", value=b"%d" % partition, partition=partition)
+    assert producer.flush(TIMEOUT_SECONDS) == 0
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": server.bootstrap, "group.id": "growing", "auto.offset.reset": "earliest"}
+    )
+    consumer.assign([confluent_kafka.TopicPartition("growing", n, 0) for n in range(3)])
+    messages = consumer.consume(3, timeout=TIMEOUT_SECONDS)
+    consumer.close()
+    assert sorted((m.partition(), m.value()) for m in messages) == [(n, b"%d" % n) for n in range(3)]
+
+
+def test_max_connections_of_one_broker_may_change_while_it_runs(server: DevServer) -> None:
+    admin = AdminClient({"bootstrap.servers": server.agents[1].kafka})
+    broker = ConfigResource(ResourceType.BROKER, str(server.agents[0].node_id))
+    broker.add_incremental_config(ConfigEntry("max.connections", "1", incremental_operation=AlterConfigOpType.SET))
+    done(admin.incremental_alter_configs([broker]))
+    host, _, port = server.agents[0].kafka.rpartition(":")
+
+    def is_full() -> bool:
+        with socket.create_connection((host, int(port)), 5), socket.create_connection((host, int(port)), 5) as second:
+            second.settimeout(0.3)
+            try:
+                return second.recv(1) == b""
+            except TimeoutError:
+                return False
+
+    deadline = time.monotonic() + 20
+    while not is_full():
+        assert time.monotonic() < deadline, "the second connection is still taken"
+    broker = ConfigResource(ResourceType.BROKER, str(server.agents[0].node_id))
+    broker.add_incremental_config(ConfigEntry("max.connections", None, incremental_operation=AlterConfigOpType.DELETE))
+    done(admin.incremental_alter_configs([broker]))
+    while is_full():
+        assert time.monotonic() < deadline, "the limit stayed"
