@@ -1,0 +1,111 @@
+"""ConsumerGroupDescribe (69, versions 0-1): members of consumer groups, with what they have and are to have.
+
+Place: request fields to the groups of held_groups.py and back.
+Invariant: each group is answered for itself, by its coordinator only. A group of another kind, or none at
+all, is GROUP_ID_NOT_FOUND, which makes clients ask DescribeGroups.
+If the process dies here nothing is lost.
+Source: Kafka's message schemas, KIP-848, KIP-1099 (member type).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.admin.describe_cluster import GROUP_OPERATIONS, NOT_ASKED
+from agent.cluster.view import ClusterView
+from agent.groups.consumer.assignors.assignor import Partitions
+from agent.groups.consumer.group import ConsumerGroup
+from agent.groups.consumer.member import Member
+from agent.groups.consumer.saved import by_topic
+from agent.groups.held_groups import HeldGroups
+from agent.groups.membership_requests import is_legal_group_id
+from agent.listener.request import Request, Response
+from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
+
+
+class ConsumerGroupDescribe:
+    """The handler."""
+
+    def __init__(self, groups: HeldGroups, cluster: ClusterView) -> None:
+        self._groups = groups
+        self._cluster = cluster
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        operations = GROUP_OPERATIONS if entity.include_authorized_operations else NOT_ASKED
+        groups = tuple([await self._describe(schema, group_id, operations) for group_id in entity.group_ids])
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, groups=groups))
+
+    async def _describe(self, schema: Schema, group_id: str, operations: int) -> Any:
+        if not is_legal_group_id(group_id):
+            return _refused(schema, group_id, ErrorCode.invalid_group_id)
+        held = await self._groups.find(group_id)
+        if isinstance(held, ErrorCode):
+            return _refused(schema, group_id, held)
+        group = held.group
+        if not isinstance(group, ConsumerGroup):
+            message = f"Group {group_id} is not a consumer group."
+            return _refused(schema, group_id, ErrorCode.group_id_not_found, message)
+        return schema.make(
+            "DescribedGroup",
+            error_code=ErrorCode.none,
+            error_message=None,
+            group_id=group_id,
+            group_state=group.state_name,
+            group_epoch=group.target.group_epoch,
+            assignment_epoch=group.target.epoch,
+            assignor_name=group.target.assignor(group.roster),
+            members=tuple(self._member(schema, member, group.target.of(member.member_id)) for member in group.roster),
+            authorized_operations=operations,
+        )
+
+    def _member(self, schema: Schema, member: Member, target: Partitions) -> Any:
+        return schema.make(
+            "Member",
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            member_epoch=member.epoch,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=tuple(sorted(member.topic_names)),
+            subscribed_topic_regex=member.topic_pattern or None,
+            assignment=self._assignment(schema, member.assigned),
+            target_assignment=self._assignment(schema, target),
+            member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
+        )
+
+    def _assignment(self, schema: Schema, partitions: Partitions) -> Any:
+        topics = self._cluster.image.topics_by_number
+        return schema.make(
+            "Assignment",
+            topic_partitions=tuple(
+                schema.make(
+                    "TopicPartitions",
+                    topic_id=topics[number].topic_id,
+                    topic_name=topics[number].name,
+                    partitions=tuple(indexes),
+                )
+                for number, indexes in by_topic(partitions).items()
+                if number in topics
+            ),
+        )
+
+
+def _refused(schema: Schema, group_id: str, code: ErrorCode, message: str | None = None) -> Any:
+    return schema.make(
+        "DescribedGroup",
+        error_code=code,
+        error_message=message,
+        group_id=group_id,
+        group_state="",
+        group_epoch=0,
+        assignment_epoch=0,
+        assignor_name="",
+        members=(),
+        authorized_operations=NOT_ASKED,
+    )
