@@ -59,7 +59,7 @@ class Outbox:
 
     def give_up(self) -> None:
         """Store nothing any more: another holder, or another group, goes on from what is stored."""
-        self._saving = True
+        self._revision = self._stored
 
     def emit(self, effect: Effect) -> None:
         """Something else that is to be done, in order."""
