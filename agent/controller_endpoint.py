@@ -54,7 +54,7 @@ class ControllerEndpoint:
             node_id=lambda: view.node_id,
             clock=clock,
             rng=rng,
-            metrics=ControllerMetrics(clock, registry),
+            metrics=ControllerMetrics(registry),
         )
         self.port = 0
         self._settings = settings

@@ -15,6 +15,7 @@ from typing import Any, Self
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from agent.cluster.follower import MetadataFollower
+from agent.cluster.metadata_metrics import MetadataMetrics
 from agent.cluster.routing import Routes
 from agent.controller_endpoint import ControllerEndpoint
 from agent.http.app import make_app
@@ -64,7 +65,7 @@ class ControllerProcess:
     ) -> None:
         if settings.node_id is None:
             raise ConfigError("node.id is not set: a process that is only a controller leases none")
-        self._settings, self._store, self._metastore = settings, store, metastore
+        self._settings, self._store, self._metastore, self._registry = settings, store, metastore, registry
         self._loop = asyncio.get_running_loop()
         self._follower = MetadataFollower(metastore)
         self._view = ControllerView(settings.node_id, metastore.cluster_id, metastore.commit_shards, self._follower)
@@ -88,6 +89,7 @@ class ControllerProcess:
         """Follow the log and stand for the lease."""
         self._http.start()
         await self._follower.catch_up()
+        MetadataMetrics(self._follower, self._registry)
         await self._endpoint.start(listeners(self._settings).controller)
 
     async def stop(self) -> None:

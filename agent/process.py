@@ -19,6 +19,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from agent.cluster.cluster import Cluster
 from agent.cluster.follower import MetadataFollower
 from agent.cluster.membership import BrokerState, Identity, Membership
+from agent.cluster.metadata_metrics import MetadataMetrics
 from agent.cluster.zone_traffic import ZoneTraffic
 from agent.controller_endpoint import ControllerEndpoint
 from agent.dispatch import Dispatcher
@@ -105,6 +106,7 @@ class Agent:
         self.kafka_port = await self._listener.start(where.client.host, where.client.port)
         self.cluster = self._compose_cluster()
         await self.cluster.follower.catch_up()
+        MetadataMetrics(self.cluster.follower, self._registry)
         self._compose_paths(self.cluster, await self._metastore.zone_secret())
         await self._fetch.start()
         await self._produce.start()

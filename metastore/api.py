@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from metastore.agent_leases import AgentLeaseApi
 from metastore.compaction import CompactionApi
 from metastore.files import FileApi
 from metastore.groups import GroupApi
@@ -184,6 +185,7 @@ class Metastore(
     ZoneSecretApi,
     CompactionApi,
     FileApi,
+    AgentLeaseApi,
     Protocol,
 ):
     """The whole boundary."""

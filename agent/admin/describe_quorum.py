@@ -1,9 +1,9 @@
 """DescribeQuorum (key 55, versions 0-2): who leads the metadata log.
 
-Place: answered from the metastore's controller lease and this agent's image.
+Place: answered from the metastore's controller lease, the agents' leases and this agent's image.
 Invariant: the leader is the active controller and the only voter that can be named: Postgres takes the
-place of the other ones. Agents are observers; how far each has read is known of this one only (-1 for
-the others). If the process dies here nothing is lost.
+place of the other ones. Agents are observers, the fenced too, as far as their last heartbeats said.
+If the process dies here nothing is lost.
 Source: KIP-595, KIP-836 (times), KIP-853 (nodes).
 """
 
@@ -18,10 +18,12 @@ from agent.cluster.view import ClusterView
 from agent.listener.request import Request, Response
 from agent.protocol.errors import error_code
 from agent.protocol.typed import Schema, decode, reply
+from metastore.agent_leases import AgentLease
 from metastore.api import Metastore
 from metastore.values import ControllerLease
 from storage.errors import HeadraceError
 
+NEVER = -1
 _NOBODY = ControllerLease(-1, 0, False)
 
 
@@ -36,6 +38,7 @@ class DescribeQuorum:
         schema, entity = decode(request)
         try:
             lease = await self._api.describe_controller() or _NOBODY
+            agents = await self._api.agent_leases()
             await self._cluster.catch_up()
         except HeadraceError as error:
             code = ErrorCode(error_code(error))
@@ -45,7 +48,8 @@ class DescribeQuorum:
                 "TopicData",
                 topic_name=topic.topic_name,
                 partitions=tuple(
-                    self._partition(schema, topic.topic_name, p.partition_index, lease) for p in topic.partitions
+                    self._partition(schema, topic.topic_name, p.partition_index, lease, agents)
+                    for p in topic.partitions
                 ),
             )
             for topic in entity.topics
@@ -55,15 +59,16 @@ class DescribeQuorum:
             request, schema.response(error_code=ErrorCode.none, error_message=None, topics=topics, nodes=nodes)
         )
 
-    def _partition(self, schema: Schema, topic: str, index: int, lease: ControllerLease) -> Any:
+    def _partition(
+        self, schema: Schema, topic: str, index: int, lease: ControllerLease, agents: list[AgentLease]
+    ) -> Any:
         image = self._cluster.image
         known = topic == METADATA_TOPIC and index == 0
         observers = tuple(
-            self._replica(schema, agent.node_id, image.offset if agent.node_id == self._cluster.node_id else -1)
-            for agent in image.live_agents()
-            if agent.node_id != lease.controller_id
+            _replica(schema, agent, image.offset) for agent in agents if agent.node_id != lease.controller_id
         )
-        voters = () if lease is _NOBODY else (self._replica(schema, lease.controller_id, image.offset),)
+        leader = AgentLease(lease.controller_id, image.offset, NEVER)
+        voters = () if lease is _NOBODY else (_replica(schema, leader, image.offset),)
         code, message = ErrorCode.none, None
         if not known:
             code, message = ErrorCode.unknown_topic_or_partition, f"only {METADATA_TOPIC}-0 has a quorum"
@@ -79,9 +84,6 @@ class DescribeQuorum:
             observers=observers if known else (),
         )
 
-    def _replica(self, schema: Schema, node_id: int, end_offset: int) -> Any:
-        return schema.make("ReplicaState", replica_id=node_id, replica_directory_id=None, log_end_offset=end_offset)
-
     def _nodes(self, schema: Schema, lease: ControllerLease) -> tuple[Any, ...]:
         """From version 2: where the controller listens, if it is an agent too."""
         agent = self._cluster.image.agents.get(lease.controller_id)
@@ -89,3 +91,16 @@ class DescribeQuorum:
             return ()
         listener = schema.make("Listener", name="PLAINTEXT", host=agent.host, port=agent.port)
         return (schema.make("Node", node_id=agent.node_id, listeners=(listener,)),)
+
+
+def _replica(schema: Schema, agent: AgentLease, high_watermark: int) -> Any:
+    """When it fetched last is when it was heard last; when it was caught up before that is not known."""
+    caught_up = agent.metadata_offset >= high_watermark
+    return schema.make(
+        "ReplicaState",
+        replica_id=agent.node_id,
+        replica_directory_id=None,
+        log_end_offset=agent.metadata_offset,
+        last_fetch_timestamp=agent.last_contact_ms,
+        last_caught_up_timestamp=agent.last_contact_ms if caught_up else NEVER,
+    )

@@ -148,15 +148,13 @@ class Controller:
             await self._fence_silent(lease.controller_epoch)
         before = self._follower.image.offset
         image = await self._follower.catch_up()
-        self._metrics.followed(image.offset - before)
+        self._metrics.lag.set(max(image.offset - before, 0))
         if lease is not None and is_active:
             await self._append_due(lease.controller_epoch, image)
             self._keep_snapshots(lease.controller_epoch)
 
     async def _fence_silent(self, epoch: int) -> None:
-        with self._metrics.commit() as commit:
-            fenced = await self._api.fence_silent_agents(epoch, session_timeout_ms=self._times.session_timeout_ms)
-            commit.records = len(fenced)
+        fenced = await self._api.fence_silent_agents(epoch, session_timeout_ms=self._times.session_timeout_ms)
         if fenced:
             logger.warning("fenced silent agents: node_ids=%s controller_epoch=%d", fenced, epoch)
 
@@ -166,15 +164,8 @@ class Controller:
         due: list[MetadataRecord] = [*completions(image), *expired]
         if not due:
             return
-        with self._metrics.commit() as commit:
-            if await self._api.append_records(image.offset, due, controller_epoch=epoch):
-                commit.records = len(due)
-        logger.info(
-            "reassignments completed, tokens dropped: appended=%d of=%d tokens=%d",
-            commit.records,
-            len(due),
-            len(expired),
-        )
+        appended = await self._api.append_records(image.offset, due, controller_epoch=epoch)
+        logger.info("appended what was due: records=%d tokens=%d appended=%s", len(due), len(expired), appended)
 
     def _keep_snapshots(self, epoch: int) -> None:
         """Beside the turns: a big one takes longer than the lease may go without being renewed."""
@@ -207,6 +198,7 @@ class Controller:
             self._next_snapshot_check = 0.0
         elif was and not now:
             logger.info("standing by: controller=%s", lease)
+            self._metrics.snapshot_lag.set(0)
         self._lease = lease
         self._metrics.active.set(now)
 

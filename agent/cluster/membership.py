@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Gauge
 
+from agent.cluster.controller_watch import ControllerWatch
 from agent.cluster.follower import MetadataFollower
 from metastore.api import ClusterApi
 from metastore.log.image import MetadataImage
@@ -97,6 +98,7 @@ class Membership:
         self._may_go = asyncio.Event()
         self._leaving: set[tuple[int, int]] = set()
         follower.on_image.append(self._on_image)
+        self._controller = ControllerWatch(clock, session_timeout_ms / 1000, registry)
         self._lag = Gauge(
             "headrace_metadata_lag_records",
             "Records of the metadata log that this agent had not applied at its last heartbeat",
@@ -236,6 +238,7 @@ class Membership:
             session_timeout_ms=self._session_timeout_ms,
         )
         self._lag.set(answer.metadata_head - offset)
+        self._controller.told(answer.controller_id)
         self._lease_until = 0.0 if answer.is_fenced else sent_at + self._session_timeout_ms / 1000
         if not answer.is_fenced and self.state is BrokerState.RECOVERY:
             self._become(BrokerState.RUNNING)

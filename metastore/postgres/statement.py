@@ -17,6 +17,7 @@ from functools import cached_property
 from importlib import resources
 from typing import Any
 
+from prometheus_client import Histogram
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
@@ -27,6 +28,12 @@ Pool = AsyncConnectionPool[Connection]
 
 SILENCE_S = 2.0
 """How much longer than the server's own limit a statement may go without an answer."""
+SECONDS = Histogram(
+    "headrace_metastore_call_seconds",
+    "Duration of this process's calls to the metastore, failed ones and the wait for a connection included",
+    ["operation"],
+    buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 15),
+)
 
 
 class Statement:
@@ -38,10 +45,11 @@ class Statement:
     def __init__(self, name: str, *, writes: bool) -> None:
         self.name = name
         self.writes = writes
+        self._seconds = SECONDS.labels(name)
 
     async def rows(self, pool: Pool, **parameters: Any) -> list[tuple[Any, ...]]:
         """All result rows. Raises what storage/errors.py says, never a psycopg error."""
-        with translated(self.name, writes=self.writes):
+        with self._seconds.time(), translated(self.name, writes=self.writes):
             async with pool.connection() as connection:
                 # what open_pool gives a wait for a connection is what the server gives a statement
                 loop, limit = asyncio.get_running_loop(), pool.timeout + SILENCE_S

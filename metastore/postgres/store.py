@@ -17,6 +17,7 @@ from metastore.log.records import MetadataRecord
 from metastore.log.replay import ImageBuilder
 from metastore.log.snapshot import load_snapshot
 from metastore.postgres import cluster, commit, controller, extents, feed, producer_ids
+from metastore.postgres.agent_leases import PostgresAgentLeases
 from metastore.postgres.compaction import PostgresCompaction
 from metastore.postgres.files import PostgresFiles
 from metastore.postgres.groups import PostgresGroups
@@ -60,6 +61,7 @@ class PostgresMetastore(
     PostgresRetention,
     PostgresCompaction,
     PostgresFiles,
+    PostgresAgentLeases,
 ):
     """Implements metastore.api.Metastore; make it with `open`."""
 

@@ -19,7 +19,7 @@ from metastore.postgres.store import PostgresMetastore
 from metastore.values import METADATA_FORMAT, StoredSnapshot
 from storage.records.codec import decode_records
 from tests.agent.client_calls import versions_of
-from tests.agent.membership_world import CONTROLLER, World
+from tests.agent.membership_world import CONTROLLER, SESSION_MS, World
 
 
 def _registration(world: World, node_id: int, incarnation: uuid.UUID, **more: Any) -> dict[str, Any]:
@@ -128,10 +128,14 @@ async def test_fenced_agents_are_described_on_request(world: World, version: int
         assert [(b.broker_id, b.is_fenced) for b in whole.brokers] == [(3, False), (4, True)]
 
 
+@pytest.mark.requirement("C14")
 @pytest.mark.parametrize("version", versions_of(ApiKey.DESCRIBE_QUORUM))
 async def test_the_quorum_is_the_active_controller(world: World, version: int) -> None:
-    await world.agent(3)
+    epoch = await world.agent(3)
     await world.agent(CONTROLLER)
+    await world.agent(4, unfence=False)
+    head = await world.api.metadata_head()
+    await world.api.heartbeat(3, epoch, metadata_offset=head, want_fence=False, session_timeout_ms=SESSION_MS)
     topics = [
         ("TopicData", {"topic_name": "__cluster_metadata", "partitions": [("PartitionData", {"partition_index": 0})]})
     ]
@@ -140,10 +144,13 @@ async def test_the_quorum_is_the_active_controller(world: World, version: int) -
     await world.lead()
     answer = await world.ask(ApiKey.DESCRIBE_QUORUM, version, topics=topics)
     (partition,) = answer.topics[0].partitions
-    head = await world.api.metadata_head()
     assert (partition.leader_id, partition.high_watermark) == (CONTROLLER, head)
     assert [(r.replica_id, r.log_end_offset) for r in partition.current_voters] == [(CONTROLLER, head)]
-    assert [(r.replica_id, r.log_end_offset) for r in partition.observers] == [(3, -1)]
+    assert [(r.replica_id, r.log_end_offset) for r in partition.observers] == [(3, head), (4, 0)]
+    if version >= 1:
+        following, silent = partition.observers
+        assert following.last_caught_up_timestamp == following.last_fetch_timestamp > 0
+        assert (silent.last_caught_up_timestamp, silent.last_fetch_timestamp > 0) == (-1, True)
     if version >= 2:
         assert [node.node_id for node in answer.nodes] == [CONTROLLER]
     other = [("TopicData", {"topic_name": "t", "partitions": [("PartitionData", {"partition_index": 0})]})]

@@ -1,0 +1,37 @@
+"""What a process that follows the metadata log shows of it: how far it is, and how fast the log grows (C14).
+
+Place: agents and controllers, once they have caught up for the first time: what was there before is no news.
+Invariant: counts records by the images that replace each other; a log that was restored to an earlier
+state counts for nothing. If the process dies here nothing is lost.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from agent.cluster.follower import MetadataFollower
+from metastore.log.image import MetadataImage
+
+
+class MetadataMetrics:
+    """One set per process, beside its follower."""
+
+    def __init__(self, follower: MetadataFollower, registry: CollectorRegistry) -> None:
+        self._applied = follower.image.offset
+        self._offset = Gauge(
+            "headrace_metadata_offset",
+            "The next offset of the metadata log that this process has not applied",
+            registry=registry,
+        )
+        self._committed = Counter(
+            "headrace_metadata_committed_records",
+            "Records committed to the metadata log, by anybody, as this process followed them",
+            registry=registry,
+        )
+        self._offset.set(self._applied)
+        follower.on_image.append(self._followed)
+
+    def _followed(self, image: MetadataImage) -> None:
+        self._committed.inc(max(image.offset - self._applied, 0))
+        self._offset.set(image.offset)
+        self._applied = image.offset
