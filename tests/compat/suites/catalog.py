@@ -25,11 +25,12 @@ class Suite(NamedTuple):
     requirements: tuple[str, ...]
     """For pip; empty for a suite that npm installs."""
     command: tuple[str, ...]
-    """{python} and {junit} are filled in; run in the directory of the copy."""
+    """{python}, {junit} and {work} are filled in; run in the directory of the copy."""
     environment: dict[str, str]
-    """{bootstrap} is filled in."""
+    """{bootstrap}, {junit} and {work} are filled in."""
     settings: dict[str, object]
     """For `headrace dev`, above those of every suite (runner.SETTINGS)."""
+    agents: int = 1
     seconds_max: int = 2400
 
 
@@ -106,7 +107,8 @@ SUITES: tuple[Suite, ...] = (
             "npx", "jest", "--ci", "--forceExit", "--no-watchman", "--maxWorkers=1",
             "src/consumer", "src/producer", "src/admin",
         ),
-        environment={"KAFKA_VERSION": "2.4", "NODE_ENV": "test", "JEST_JUNIT_OUTPUT_FILE": "{junit}"},
+        environment={"KAFKA_VERSION": "2.4", "NODE_ENV": "test", "JEST_JUNIT_OUTPUT_DIR": "{work}", "JEST_JUNIT_OUTPUT_NAME": "kafkajs.xml"},
         settings={"kafka.port": 9092, "num.partitions": 1},
+        agents=3,
     ),
 )  # fmt: skip

@@ -75,7 +75,12 @@ def run(suite: Suite, run_in: Path, work: Path, only: str | None) -> list[Outcom
     junit.unlink(missing_ok=True)
     python = work / f"{suite.repository.rsplit('/', 1)[1]}.venv" / "bin" / "python"
     with _cluster(suite) as bootstrap, (work / f"{suite.name}.log").open("w") as log:
-        fill = {"python": str(python.absolute()), "junit": str(junit), "bootstrap": bootstrap}
+        fill = {
+            "python": str(python.absolute()),
+            "junit": str(junit),
+            "work": str(junit.parent),
+            "bootstrap": bootstrap,
+        }
         command = [part.format(**fill) for part in suite.command]
         if only is not None:
             command += ["-k" if suite.requirements else "-t", only]
@@ -109,7 +114,7 @@ def _outcome(case: ElementTree.Element) -> Outcome:
 def _cluster(suite: Suite) -> Iterator[str]:
     with (
         tempfile.TemporaryDirectory(prefix="headrace-compat-") as directory,
-        DevServer(Path(directory), settings={**SETTINGS, **suite.settings}) as server,
+        DevServer(Path(directory), agents=suite.agents, settings={**SETTINGS, **suite.settings}) as server,
     ):
         yield server.bootstrap
 
