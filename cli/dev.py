@@ -47,7 +47,9 @@ def add(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--data-dir", type=Path, default=Path(".headrace"), help="where all state lies (.headrace)")
-    parser.add_argument("--agents", type=int, default=1, help="how many agents; ports count up from the given ones (1)")
+    parser.add_argument(
+        "--agents", type=int, default=1, help="how many agents; ports and node ids count up from the given ones (1)"
+    )
     add_settings(parser, ("kafka.port", "http.port", "linger.ms", "log.level"))
     parser.set_defaults(run=run)
 
@@ -95,7 +97,7 @@ def _agent(settings: Settings, index: int, url: str, bucket: str, passed_on: dic
         "process.roles": ",".join(sorted(roles(settings) | {COMPACTOR})),
         "metastore.url": url,
         "bucket": bucket,
-        "node.id": str(index + 1),
+        "node.id": str((1 if settings.node_id is None else settings.node_id) + index),
         "kafka.port": str(settings.kafka_port + index if settings.kafka_port else 0),
         "http.port": str(settings.http_port + index if settings.http_port else 0),
     }

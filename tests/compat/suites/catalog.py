@@ -107,7 +107,10 @@ SUITES: tuple[Suite, ...] = (
             "npx", "jest", "--ci", "--forceExit", "--no-watchman", "--maxWorkers=1",
             "src/consumer", "src/producer", "src/admin",
         ),
-        environment={"KAFKA_VERSION": "2.4", "NODE_ENV": "test", "JEST_JUNIT_OUTPUT_DIR": "{work}", "JEST_JUNIT_OUTPUT_NAME": "kafkajs.xml"},
+        environment={
+            "KAFKA_VERSION": "2.4", "NODE_ENV": "test",
+            "JEST_JUNIT_OUTPUT_DIR": "{work}", "JEST_JUNIT_OUTPUT_NAME": "kafkajs.xml",
+        },
         settings={"kafka.port": 9092, "num.partitions": 1},
         agents=3,
     ),

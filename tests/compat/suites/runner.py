@@ -23,6 +23,7 @@ from tests.compat.suites.catalog import Suite
 
 SETTINGS: dict[str, object] = {
     "linger.ms": 25,
+    "node.id": 0,
     "group.initial.rebalance.delay.ms": 0,
     "num.partitions": 4,
 }
