@@ -16,14 +16,15 @@ import copy
 import itertools
 import random
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from metastore.keys import commit_shard
 from metastore.postgres.store import PostgresMetastore
-from metastore.values import ExtentQuery, FileCommit, RegisteredAgent, StagedBatch
+from metastore.retention import LogStartAnswer, LogStartTarget
+from metastore.values import ExtentQuery, FileCommit, LogStartMove, RegisteredAgent, StagedBatch
 from storage.errors import HeadraceError
 from tests.metastore.commit_scenes import COMMIT_LOCK_CLASS, batch, file_of
 from tests.metastore.sessions import Session, create, delete, join, new_topic, rows, session
@@ -43,11 +44,15 @@ class Unexplained(AssertionError):
 
 @dataclass
 class Operation:
-    """`real` runs it on Postgres, `modelled` on a model; both return what its caller learns."""
+    """`real` runs it on Postgres, `modelled` on a model; both return what its caller learns.
+
+    `announced`: what it does to the model later; others may come in between.
+    """
 
     name: str
     real: Callable[[], Coroutine[Any, Any, Any]]
     modelled: Callable[[ModelMetastore], Coroutine[Any, Any, Any]]
+    announced: Callable[[ModelMetastore], None] | None = None
 
 
 @dataclass
@@ -89,9 +94,9 @@ class History:
             raise Unexplained(f"seed={self.seed} {errors}")
         page = await self.store.poll_feed(self.positions)
         reads = await self.store.find_extents(self._everything())
-        for order in itertools.permutations(range(len(operations))):
+        for order in _orders(operations):
             model = copy.deepcopy(self.model)
-            told = {index: await operations[index].modelled(model) for index in order}
+            told = await _told(model, operations, order)
             if (
                 all(told[index] == seen[index] for index in order)
                 and await model.find_extents(self._everything()) == reads
@@ -105,9 +110,11 @@ class History:
     # -- what may happen
 
     def _draw(self) -> list[Operation]:
-        operations = [self._commit() for _ in range(self.rng.choice([1, 2, 2, 3]))]
-        kinds = [self._commit, self._condemn, self._move_log_start, self._commit_again]
+        operations = [self._commit() for _ in range(self.rng.choice([1, 1, 2, 2, 3]))]
+        kinds = [self._commit, self._condemn, *[self._move_log_starts] * 2, self._commit_again]
         operations.append(self.rng.choice([*kinds, *[self._delete_topic] * 2])())
+        if len(operations) < 4 and self.rng.random() < 0.5:
+            operations.append(self._move_log_starts())
         return operations
 
     def _commit(self) -> Operation:
@@ -157,40 +164,26 @@ class History:
 
         return Operation("delete topic", lambda: _deleted(self.store, topic_id), modelled)
 
-    def _move_log_start(self) -> Operation:
-        """As retention does it: shard lock, then the partition's row, its dead extents, and the feed row."""
-        key = self.rng.choice(self._live_keys())
-        partition = self.model.partitions[key]
-        offset = self.rng.randint(partition.log_start_offset, partition.high_watermark)
+    def _move_log_starts(self) -> Operation:
+        """Retention or DeleteRecords, of several partitions, a few extents at a time."""
+        targets = []
+        for key in self.rng.sample(self._live_keys(), self.rng.choice([1, 2, 3])):
+            partition = self.model.partitions[key]
+            offsets = [-1, self.rng.randint(partition.log_start_offset, partition.high_watermark)]
+            targets.append(LogStartTarget(key, self.rng.choice(offsets)))
+        most = self.rng.choice([2, 1000])
+        moves: list[LogStartMove] = []
 
-        async def real() -> bool:
-            async with session(self.url) as retention, retention.transaction():
-                await rows(
-                    retention, "SELECT lock_shards(ARRAY[%s::smallint])", commit_shard(key, self.store.commit_shards)
-                )
-                moved = await rows(
-                    retention,
-                    "UPDATE partitions SET log_start_offset = %s WHERE partition_key = %s RETURNING shard",
-                    *(offset, key),
-                )
-                if moved:
-                    await retention.execute(
-                        "DELETE FROM extents WHERE partition_key = %s AND last_offset < %s", (key, offset)
-                    )
-                    await rows(
-                        retention,
-                        "SELECT append_feed(%s::smallint, 1::smallint, int8send(%s) || int8send(%s))",
-                        *(moved[0][0], key, offset),
-                    )
-                return bool(moved)
+        async def modelled(model: ModelMetastore) -> list[LogStartAnswer]:
+            answers, moves[:] = model.decide_log_starts(targets, max_extents=most)
+            return answers
 
-        async def modelled(model: ModelMetastore) -> bool:
-            if key not in model.partitions:
-                return False
-            model.move_log_start(key, offset)
-            return True
-
-        return Operation("move log start", real, modelled)
+        return Operation(
+            f"move log starts {targets} most={most}",
+            lambda: self.store.move_log_starts(targets, max_extents=most),
+            modelled,
+            lambda model: model.announce_log_starts(moves),
+        )
 
     def _file(self) -> FileCommit:
         return file_of([self._batch() for _ in range(self.rng.choice([1, 2, 4]))])
@@ -219,6 +212,24 @@ class History:
 
     def _everything(self) -> list[ExtentQuery]:
         return [ExtentQuery(key, 0, 1 << 40) for key in self.keys]
+
+
+def _orders(operations: list[Operation]) -> Iterator[tuple[int, ...]]:
+    """Every order of the operations' steps; an operation that announces stands twice."""
+    steps = [i for i, op in enumerate(operations) for _ in range(1 if op.announced is None else 2)]
+    return iter(set(itertools.permutations(steps)))
+
+
+async def _told(model: ModelMetastore, operations: list[Operation], order: tuple[int, ...]) -> dict[int, Any]:
+    """What each caller learns if their steps happen in this order."""
+    told: dict[int, Any] = {}
+    for index in order:
+        announce = operations[index].announced
+        if index not in told:
+            told[index] = await operations[index].modelled(model)
+        elif announce is not None:
+            announce(model)
+    return told
 
 
 async def _deleted(store: PostgresMetastore, topic_id: uuid.UUID) -> None:

@@ -85,6 +85,10 @@ BUGS: dict[str, tuple[str, list[tuple[str, str]]]] = {
             TOLERANT,
         ],
     ),
+    "a deletion that takes partitions' rows after their shards' locks": (
+        "delete_topics",
+        [("PERFORM FROM partitions WHERE topic_id = ANY (p_topic_ids) ORDER BY partition_key FOR UPDATE;", "")],
+    ),
     "a deletion that takes no shard's lock": ("delete_topics", [("PERFORM lock_shards(v_shards);", "")]),
 }
 """What is wrong -> (function, [(right text, wrong text)])."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from metastore.keys import commit_shard, partition_key, split_partition_key
 from metastore.leader_epochs import EpochEnd, EpochQuery
+from metastore.retention import LogStartTarget
 from metastore.values import (
     BatchAnswer,
     BatchOutcome,
@@ -35,7 +35,9 @@ from metastore.values import (
 from storage.clock import Clock, SystemClock
 from storage.errors import InvalidError
 from storage.file_id import born_ms
-from tests.model.producer_model import ProducerState, find_duplicate, judge, remember
+from tests.model.partition_model import ModelPartition
+from tests.model.producer_model import find_duplicate, judge, remember
+from tests.model.retention_model import ModelRetention
 
 ANSWERS_KEPT_MS = 3_600_000
 """A file born longer ago is refused, unless its answer is still there."""
@@ -47,19 +49,8 @@ EXTENTS_PER_QUERY = 500
 """find_extents never answers with more for one query."""
 
 
-@dataclass
-class ModelPartition:
-    """Everything of one partition."""
-
-    leader_epoch: int = 0
-    log_start_offset: int = 0
-    high_watermark: int = 0
-    extents: list[Extent] = field(default_factory=list)
-    producers: dict[int, ProducerState] = field(default_factory=dict)
-
-
-class ModelMetastore:
-    """CommitApi and ReadApi. Nothing is ever concurrent here."""
+class ModelMetastore(ModelRetention):
+    """CommitApi, ReadApi and RetentionApi. Nothing is ever concurrent here."""
 
     def __init__(self, clock: Clock | None = None, *, shards: int = 4) -> None:
         self.clock = clock or SystemClock()
@@ -102,10 +93,7 @@ class ModelMetastore:
 
     def move_log_start(self, key: int, offset: int) -> None:
         """What DeleteRecords and retention do: forget whole extents below `offset` and tell readers."""
-        partition = self.partitions[key]
-        partition.log_start_offset = offset
-        partition.extents = [extent for extent in partition.extents if extent.last_offset >= offset]
-        self._append_feed(self._shard(key), FeedKind.LOG_START, log_starts=[LogStartMove(key, offset)])
+        self.move_log_starts_now([LogStartTarget(key, offset)], max_extents=1 << 40)
 
     def set_leader_epoch(self, key: int, leader_epoch: int) -> None:
         """What partition growth does."""
@@ -256,8 +244,8 @@ class ModelMetastore:
             return PartitionExtents(query.partition_key, False, -1, -1, [])
         found: list[Extent] = []
         taken_bytes = 0
-        for extent in partition.extents:
-            if extent.last_offset < max(query.offset, partition.log_start_offset):
+        for extent in partition.visible_extents:
+            if extent.last_offset < query.offset:
                 continue
             if found and (taken_bytes >= query.max_bytes or len(found) == EXTENTS_PER_QUERY):
                 break
@@ -273,7 +261,7 @@ class ModelMetastore:
         partition = self.partitions.get(query.partition_key)
         if partition is None:
             return OffsetAnswer(False, -1, -1, None)
-        extents = partition.extents
+        extents = partition.visible_extents
         if query.timestamp == OffsetKind.LATEST:
             return OffsetAnswer(True, partition.high_watermark, partition.leader_epoch, None)
         if query.timestamp == OffsetKind.EARLIEST:

@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from config.settings import Settings
 from metastore.postgres.store import PostgresMetastore
+from metastore.retention import LogStartTarget, OldestQuery
 from metastore.values import (
     Extent,
     ExtentQuery,
@@ -32,8 +33,10 @@ from metastore.values import (
     StagedBatch,
 )
 from storage.file_id import new_file_id
+from tests.metastore.byte_sums import unaccounted
 from tests.metastore.sessions import create, delete, join, new_topic
 from tests.model.metastore_model import ModelMetastore
+from tests.model.partition_model import ModelPartition
 from tests.properties.commit_intents import FORGOTTEN, YOUNG, Intent, Sent, births, calls, intents
 
 T = TypeVar("T")
@@ -112,20 +115,21 @@ class CommitMachine(RuleBasedStateMachine):
         self.model.set_leader_epoch(key, self.model.partitions[key].leader_epoch + 1)
         self.sql("UPDATE partitions SET leader_epoch = leader_epoch + 1 WHERE partition_key = %(key)s", key=key)
 
-    @rule(which=st.integers(0, 5), portion=st.floats(0, 1))
-    def move_log_start(self, which: int, portion: float) -> None:
-        key = self.live_key(which)
-        partition = self.model.partitions[key]
-        offset = partition.log_start_offset + int(portion * (partition.high_watermark - partition.log_start_offset))
-        self.model.move_log_start(key, offset)
-        self.sql(
-            "WITH moved AS (UPDATE partitions SET log_start_offset = %(offset)s"
-            " WHERE partition_key = %(key)s RETURNING shard),"
-            " gone AS (DELETE FROM extents WHERE partition_key = %(key)s AND last_offset < %(offset)s)"
-            " SELECT append_feed(shard, 1::smallint, int8send(%(key)s) || int8send(%(offset)s)) FROM moved",
-            key=key,
-            offset=offset,
-        )
+    @rule(
+        wanted=st.lists(st.tuples(st.integers(0, 5), st.floats(-0.2, 1.2) | st.none()), min_size=1, max_size=3),
+        most=st.integers(1, 3) | st.just(1000),
+    )
+    def move_log_starts(self, wanted: list[tuple[int, float | None]], most: int) -> None:
+        """Somewhere between the log start and the high watermark, or a little beyond; None goes for all."""
+        targets = {}
+        for which, portion in wanted:
+            key = self.keys[which % len(self.keys)]
+            partition = self.model.partitions.get(key, ModelPartition())
+            start, end = partition.log_start_offset, partition.high_watermark
+            targets[key] = -1 if portion is None else max(start + round(portion * (end - start)), 0)
+        asked = [LogStartTarget(*target) for target in targets.items()]
+        expected = self.run(self.model.move_log_starts(asked, max_extents=most))
+        assert self.run(self.store.move_log_starts(asked, max_extents=most)) == expected
 
     @rule()
     def fence_agent(self) -> None:
@@ -271,6 +275,22 @@ class CommitMachine(RuleBasedStateMachine):
         expected = self.run(self.model.list_offsets(queries))
         assert self.run(self.store.list_offsets(queries)) == expected
 
+    @rule(asked=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=4))
+    def oldest_extents(self, asked: list[tuple[int, int]]) -> None:
+        queries = [OldestQuery(self.keys[which % len(self.keys)], most) for which, most in asked]
+        _, expected = self.run(self.model.oldest_extents(queries))
+        _, found = self.run(self.store.oldest_extents(queries))
+        for answer in (*expected, *found):  # the two commit at different times
+            answer.extents[:] = [extent._replace(newest_ms=min(extent.newest_ms, 10**12)) for extent in answer.extents]
+        assert found == expected
+
+    @rule()
+    def describe(self) -> None:
+        expected = self.run(self.model.partition_sizes(self.keys))
+        assert self.run(self.store.partition_sizes(self.keys)) == expected
+        producers = self.run(self.model.describe_producers(self.keys))
+        assert self.run(self.store.describe_producers(self.keys)) == producers
+
     @invariant()
     def the_feed_tells_everything(self) -> None:
         """Row for row what the model says, and folded into a view, what the primary would answer."""
@@ -302,24 +322,16 @@ class CommitMachine(RuleBasedStateMachine):
                     self.view[key] = []
 
     def teardown(self) -> None:
-        """Live bytes of a file are the bytes of its extents, unless retention (not part of this) took some."""
-        live = {key for key, partition in self.model.partitions.items() if partition.log_start_offset == 0}
-        if not self.files or len(live) < len(self.keys):
-            return
-        held: dict[uuid.UUID, int] = defaultdict(int)
-        for extents in self.view.values():
-            for extent in extents:
-                held[extent.file_id] += extent.length
-        stored = self.run(self.live_bytes())
-        assert stored == {file_id: held[file_id] for file_id in stored}
+        """Bytes add up, also once what deleted topics left is gone."""
 
-    async def live_bytes(self) -> dict[uuid.UUID, int]:
-        async with self.store.pool.connection() as connection:
-            cursor = await connection.execute(
-                "SELECT file_id, live_bytes FROM segment_files WHERE file_id = ANY (%s)",
-                ([file.file_id for file in self.files],),
-            )
-            return dict(await cursor.fetchall())
+        async def sums() -> list[tuple[Any, ...]]:
+            while await self.store.purge_deleted_partitions(20):
+                pass
+            async with self.store.pool.connection() as connection:
+                return await unaccounted(connection)
+
+        found = self.run(sums())
+        assert found == [], found
 
 
 @contextmanager

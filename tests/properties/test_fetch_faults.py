@@ -24,7 +24,7 @@ from storage.errors import OutcomeUnknownError, UnavailableError
 from storage.file_id import new_file_id, object_key
 from storage.objects.store import ByteRange
 from tests.agent.fetch_world import NEVER_SEEN, World, expected, split_sent
-from tests.model.metastore_model import ModelPartition
+from tests.model.partition_model import ModelPartition
 from tests.storage.batches import plain_batch
 
 PARTITIONS = 4

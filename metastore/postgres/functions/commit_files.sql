@@ -100,7 +100,7 @@ BEGIN
                              p_batch_file, p_batch_part, p_batch_prod, p_batch_records, p_batch_time, p_batch_epoch,
                              p_batch_sequence, p_batch_leader_epoch, p_batch_count, p_batch_run,
                              p_prod_id, v_prod_regular) AS j;
-        UPDATE segment_files f SET live_bytes = run.bytes
+        UPDATE segment_files f SET live_bytes = run.bytes, dead_at = CASE WHEN run.bytes = 0 THEN wall_time() END
           FROM (SELECT file, sum(bytes) AS bytes
                   FROM (SELECT file, 0 AS bytes FROM generate_subscripts(p_file_id, 1) AS file
                         UNION ALL
@@ -142,8 +142,10 @@ BEGIN
            SET high_watermark = r.last + 1,
                max_timestamp = greatest(h.max_timestamp, r.time),
                open_extents = h.open_extents + r.extents,
-               open_max_timestamp = greatest(h.open_max_timestamp, r.time)
-          FROM (SELECT part, max(last) AS last, max(time) AS time, count(*) AS extents FROM run GROUP BY part) AS r
+               open_max_timestamp = greatest(h.open_max_timestamp, r.time),
+               appended_bytes = h.appended_bytes + r.bytes
+          FROM (SELECT part, max(last) AS last, max(time) AS time, count(*) AS extents, sum(length) AS bytes
+                  FROM run GROUP BY part) AS r
          WHERE h.ctid = v_part_row[part]
         RETURNING h.partition_key, h.open_extents
     )

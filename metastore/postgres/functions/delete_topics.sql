@@ -1,6 +1,7 @@
 -- Append RemoveTopicRecords and take the topics out of the projection, unless the log has moved on:
 -- then false, and nothing happened. From then on no commit, look-up or fetch knows their partitions.
--- Locks: metadata_head, the topics' commit shards, their partitions' rows, their group offsets.
+-- Locks: metadata_head, the topics' partitions' rows (a log start that moves holds them before its shard),
+-- their commit shards, their group offsets.
 -- Idempotent: a repeated call finds the head moved and does nothing.
 -- Cost: three rows deleted and one queued per partition; extents and producer state are left to
 -- purge_deleted_partitions.
@@ -22,7 +23,8 @@ BEGIN
     END IF;
     DELETE FROM configs WHERE resource_type = 2 AND resource_name = ANY (v_names);
 
-    -- partitions only change under the head's lock, so what is read before the shards' locks stands
+    -- partitions come and go under the head's lock only, so what is read before the shards' locks stands
+    PERFORM FROM partitions WHERE topic_id = ANY (p_topic_ids) ORDER BY partition_key FOR UPDATE;
     SELECT array_agg(partition_key), array_agg(DISTINCT shard) INTO v_keys, v_shards
       FROM partitions WHERE topic_id = ANY (p_topic_ids);
     PERFORM lock_shards(v_shards);

@@ -33,10 +33,7 @@ BEGIN
     )
     SELECT array_agg(file_id), array_agg(bytes), coalesce(sum(extents), 0) INTO v_files, v_bytes, v_extents
       FROM (SELECT file_id, sum(length) AS bytes, count(*) AS extents FROM removed GROUP BY file_id) AS f;
-    PERFORM FROM segment_files WHERE file_id = ANY (v_files) ORDER BY file_id FOR UPDATE;
-    UPDATE segment_files f SET live_bytes = f.live_bytes - u.bytes
-      FROM unnest(v_files, v_bytes) AS u (file_id, bytes)
-     WHERE f.file_id = u.file_id;
+    PERFORM drop_live_bytes(v_files, v_bytes);
 
     DELETE FROM producer_state
      WHERE partition_key = v_key

@@ -1,0 +1,110 @@
+-- Move log starts forward and remove up to p_limit extents below them: retention and DeleteRecords.
+-- p_offsets[i]: the wanted log start of partition p_keys[i]; -1 is its high watermark. One beyond the high
+-- watermark, or below the log start, changes nothing. Each partition stands once.
+-- Output: one row per partition, in order; NULLs for one that is gone. What has_more says is left below a
+-- log start is invisible to every reader; any later call goes on with it.
+-- p_job: acts only while this lease holds (assert_job); NULL acts for a client.
+--
+-- Locks: the job's row, shared; the partitions' rows, ascending; the files' rows, ascending; last, and only
+-- to number the feed rows, the commit shards. A commit waits for that and for nothing else.
+-- Idempotent: yes, log starts only move forward. Cost: a few index probes per partition, O(removed).
+CREATE OR REPLACE FUNCTION move_log_starts(
+    p_job bigint, p_epoch bigint, p_keys bigint[], p_offsets bigint[], p_limit int
+) RETURNS TABLE (log_start_offset bigint, high_watermark bigint, extents int, bytes bigint, has_more boolean)
+LANGUAGE plpgsql VOLATILE
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_keys       bigint[];  -- those that are there
+    v_heads      bigint[];  -- their high watermarks
+    v_starts     bigint[];  -- their log starts from now on
+    v_moved      boolean[];
+    v_gone_keys  bigint[];  -- partitions that lost extents, how many and how much
+    v_gone       int[];
+    v_gone_bytes bigint[];
+    v_files      uuid[];
+    v_file_bytes bigint[];
+BEGIN
+    IF p_job IS NOT NULL THEN
+        PERFORM assert_job(p_job, p_epoch);
+    END IF;
+    PERFORM FROM partitions WHERE partition_key = ANY (p_keys) ORDER BY partition_key FOR NO KEY UPDATE;
+
+    -- a high watermark that was read without its shard's lock has at most moved on since
+    SELECT array_agg(key ORDER BY number), array_agg(h.high_watermark ORDER BY number),
+           array_agg(start ORDER BY number), array_agg(start > p.log_start_offset ORDER BY number)
+      INTO v_keys, v_heads, v_starts, v_moved
+      FROM unnest(p_keys, p_offsets) WITH ORDINALITY AS t (key, wanted, number)
+      JOIN partitions p ON p.partition_key = key
+      JOIN partition_heads h ON h.partition_key = key
+     CROSS JOIN LATERAL (SELECT CASE WHEN wanted = -1 THEN h.high_watermark
+                                     WHEN wanted > h.high_watermark THEN p.log_start_offset
+                                     ELSE greatest(wanted, p.log_start_offset) END AS start) AS s;
+
+    WITH expired AS (
+        SELECT e.partition_key, e.last_offset
+          FROM unnest(v_keys, v_starts) AS t (key, start)
+         CROSS JOIN LATERAL (SELECT partition_key, last_offset FROM extents
+                              WHERE partition_key = key AND last_offset < start
+                              ORDER BY last_offset LIMIT p_limit) AS e
+         LIMIT p_limit
+    ), removed AS (
+        DELETE FROM extents e USING expired x
+         WHERE e.partition_key = x.partition_key AND e.last_offset = x.last_offset
+        RETURNING e.partition_key, e.file_id, e.length
+    ), by_partition AS (
+        SELECT partition_key, count(*) AS extents, sum(length) AS bytes FROM removed GROUP BY partition_key
+    ), by_file AS (
+        SELECT file_id, sum(length) AS bytes FROM removed GROUP BY file_id
+    )
+    SELECT p.keys, p.extents, p.bytes, f.files, f.bytes
+      INTO v_gone_keys, v_gone, v_gone_bytes, v_files, v_file_bytes
+      FROM (SELECT array_agg(partition_key) AS keys, array_agg(extents) AS extents, array_agg(bytes) AS bytes
+              FROM by_partition) AS p,
+           (SELECT array_agg(file_id) AS files, array_agg(bytes) AS bytes FROM by_file) AS f;
+    PERFORM drop_live_bytes(v_files, v_file_bytes);
+
+    UPDATE partitions p
+       SET log_start_offset = start, removed_bytes = p.removed_bytes + coalesce(g.bytes, 0)
+      FROM unnest(v_keys, v_starts, v_moved) AS t (key, start, moved)
+      LEFT JOIN unnest(v_gone_keys, v_gone_bytes) AS g (key, bytes) ON g.key = t.key
+     WHERE p.partition_key = t.key AND (moved OR g.bytes > 0);
+    DELETE FROM time_blocks b
+     USING unnest(v_keys, v_starts) AS t (key, start)
+     CROSS JOIN LATERAL (SELECT level, last_offset FROM time_blocks
+                          WHERE partition_key = key AND level BETWEEN 0 AND 3 AND last_offset < start
+                          ORDER BY level, last_offset LIMIT p_limit) AS x
+     WHERE b.partition_key = key AND b.level = x.level AND b.last_offset = x.last_offset;
+
+    PERFORM announce_log_starts(v_keys, v_starts, v_moved);
+    RETURN QUERY
+        SELECT t.start, t.head, coalesce(g.extents, 0), coalesce(g.bytes, 0)::bigint,
+               EXISTS (SELECT FROM extents WHERE partition_key = t.key AND last_offset < t.start)
+          FROM unnest(p_keys) WITH ORDINALITY AS q (key, number)
+          LEFT JOIN unnest(v_keys, v_heads, v_starts) AS t (key, head, start) ON t.key = q.key
+          LEFT JOIN unnest(v_gone_keys, v_gone, v_gone_bytes) AS g (key, extents, bytes) ON g.key = q.key
+         ORDER BY number;
+END $$;
+
+-- Tell readers of those log starts that moved.
+-- Locks: their commit shards, ascending; the caller holds the partitions' rows, so that a partition's moves
+-- are announced in order. Idempotent: no. Cost: one feed row per shard.
+CREATE OR REPLACE FUNCTION announce_log_starts(p_keys bigint[], p_starts bigint[], p_moved boolean[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_shards smallint := (SELECT commit_shards FROM cluster);
+BEGIN
+    PERFORM lock_shards(array_agg(commit_shard(key, v_shards)))
+       FROM unnest(p_keys, p_moved) AS t (key, moved) WHERE moved;
+    PERFORM append_feed(shard, 1::smallint, payload)
+       FROM (SELECT commit_shard(key, v_shards) AS shard,
+                    string_agg(int8send(key) || int8send(start), ''::bytea ORDER BY key) AS payload
+               FROM unnest(p_keys, p_starts, p_moved) AS t (key, start, moved)
+              WHERE moved GROUP BY 1) AS m;
+END $$;

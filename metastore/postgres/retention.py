@@ -1,0 +1,92 @@
+"""Log starts, sizes and producers in Postgres.
+
+Place: under retention, DeleteRecords, DescribeLogDirs and DescribeProducers; implements
+metastore.retention.RetentionApi.
+Invariant: a call that moves log starts is one transaction, so that a partition's size, its files' live
+bytes and what readers are told never disagree. If the process dies in mid-call, all of it happened or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from metastore.jobs import JobToken
+from metastore.postgres.packing import pack_int4, pack_int8
+from metastore.postgres.statement import Pool, Statement
+from metastore.retention import (
+    LogStartAnswer,
+    LogStartTarget,
+    OldestExtents,
+    OldestQuery,
+    OldExtent,
+    ProducerStatus,
+)
+from storage.errors import InvalidError
+
+_MOVE_LOG_STARTS = Statement("move_log_starts", writes=True)
+_OLDEST_EXTENTS = Statement("oldest_extents", writes=False)
+_PARTITION_SIZES = Statement("partition_sizes", writes=False)
+_DESCRIBE_PRODUCERS = Statement("describe_producers", writes=False)
+
+
+class PostgresRetention:
+    """Implements metastore.retention.RetentionApi."""
+
+    pool: Pool
+
+    async def move_log_starts(
+        self, targets: Sequence[LogStartTarget], *, max_extents: int, by: JobToken | None = None
+    ) -> list[LogStartAnswer]:
+        if not targets:
+            return []
+        if len({target.partition_key for target in targets}) != len(targets):
+            raise InvalidError(f"log starts refused: a partition stands twice: targets={targets}")
+        keys, offsets = np.array(targets, dtype=np.int64).T
+        rows = await _MOVE_LOG_STARTS.rows(
+            self.pool,
+            job_id=None if by is None else by.job_id,
+            epoch=None if by is None else by.epoch,
+            keys=pack_int8(keys),
+            offsets=pack_int8(offsets),
+            limit=max_extents,
+        )
+        return [
+            LogStartAnswer(target.partition_key, False, -1, -1, 0, 0, False)
+            if log_start is None
+            else LogStartAnswer(target.partition_key, True, log_start, *rest)
+            for target, (log_start, *rest) in zip(targets, rows, strict=True)
+        ]
+
+    async def oldest_extents(self, queries: Sequence[OldestQuery]) -> tuple[int, list[OldestExtents]]:
+        if not queries:
+            raise InvalidError("no partitions asked for")
+        keys, limits = np.array(queries, dtype=np.int64).T
+        rows = await _OLDEST_EXTENTS.rows(self.pool, keys=pack_int8(keys), limits=pack_int4(limits))
+        return rows[0][0], [_oldest(query.partition_key, *row[1:]) for query, row in zip(queries, rows, strict=True)]
+
+    async def partition_sizes(self, partition_keys: Sequence[int]) -> list[int]:
+        rows = await _PARTITION_SIZES.rows(self.pool, keys=pack_int8(np.array(partition_keys, dtype=np.int64)))
+        return [size for (size,) in rows]
+
+    async def describe_producers(self, partition_keys: Sequence[int]) -> list[list[ProducerStatus]]:
+        rows = await _DESCRIBE_PRODUCERS.rows(self.pool, keys=pack_int8(np.array(partition_keys, dtype=np.int64)))
+        found: dict[int, list[ProducerStatus]] = {key: [] for key in partition_keys}
+        for key, *status in rows:
+            found[key].append(ProducerStatus(*status))
+        return [found[key] for key in partition_keys]
+
+
+def _oldest(
+    key: int,
+    log_start: int | None,
+    high_watermark: int,
+    size: int,
+    has_leftovers: bool,
+    *columns: list[int] | None,
+) -> OldestExtents:
+    if log_start is None:
+        return OldestExtents(key, False, -1, -1, -1, False, [])
+    extents = [OldExtent(*fields) for fields in zip(*(column or [] for column in columns), strict=True)]
+    return OldestExtents(key, True, log_start, high_watermark, size, has_leftovers, extents)
