@@ -23,7 +23,9 @@ from agent.groups.saved import SavedGroup
 from agent.groups.subscriptions import subscribed_topics
 from agent.groups.values import (
     Departure,
+    DescribedMember,
     Effect,
+    GroupDescription,
     GroupState,
     JoinAnswer,
     JoinRequest,
@@ -166,6 +168,23 @@ class ClassicGroup(Rebalancing):
     def check_fetch(self, ref: MemberRef) -> ErrorCode:
         """Classic members may read whenever they like."""
         return ErrorCode.none
+
+    def describe(self) -> GroupDescription:
+        """For admin tools."""
+        stable = self.state is GroupState.STABLE
+        members = tuple(
+            DescribedMember(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.metadata(self.protocol_name) if stable else b"",
+                member.assignment if stable else b"",
+            )
+            for member in self.roster
+        )
+        protocol_name = (self.protocol_name or "") if stable else ""
+        return GroupDescription(self.state_name, self.protocol_type or "", protocol_name, members)
 
     def subscribed_topics(self) -> frozenset[str] | None:
         """Of all members, by the protocol that they agreed on; None while there is none, or it is not Kafka's."""

@@ -10,6 +10,12 @@ import random
 
 from agent.cluster.view import ClusterView
 from agent.dispatch import Dispatcher
+from agent.groups.admin_requests import DeleteGroups, DescribeGroups, ListGroups, OffsetDelete
+from agent.groups.administration import GroupAdministration
+from agent.groups.consumer.coordinator import ConsumerGroups
+from agent.groups.consumer.describe_request import ConsumerGroupDescribe
+from agent.groups.consumer.heartbeat_request import ConsumerGroupHeartbeat
+from agent.groups.consumer.rules import ConsumerGroupRules
 from agent.groups.coordinated import CoordinatedGroup
 from agent.groups.coordinator import GroupCoordinator
 from agent.groups.group import ClassicGroup
@@ -28,7 +34,7 @@ from storage.clock import Clock
 
 
 class GroupHandlers:
-    """JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit and OffsetFetch."""
+    """Every request about consumer groups."""
 
     def __init__(
         self, api: GroupApi, cluster: ClusterView, settings: Settings, clock: Clock, rng: random.Random
@@ -40,8 +46,15 @@ class GroupHandlers:
             group = ClassicGroup(group_id, rng, initial_rebalance_delay=delay)
             return group, [] if record is None else group.restore(now, decode(record.data))
 
-        self.groups = HeldGroups(api, cluster, clock, {None: restore_classic, GroupKind.CLASSIC: restore_classic})
+        consumer_groups = ConsumerGroups(cluster, clock, ConsumerGroupRules(settings), rng)
+        restore = {
+            None: restore_classic,
+            GroupKind.CLASSIC: restore_classic,
+            GroupKind.CONSUMER: consumer_groups.restore,
+        }
+        self.groups = HeldGroups(api, cluster, clock, restore)
         coordinator = GroupCoordinator(self.groups, clock, restore_classic)
+        administration = GroupAdministration(api, self.groups)
         offsets = GroupOffsets(api, self.groups, clock)
         self.handlers: dict[int, Handler] = {
             ApiKey.OFFSET_COMMIT: OffsetCommit(offsets, cluster, metadata_bytes_max=settings.offset_metadata_max_bytes),
@@ -54,6 +67,12 @@ class GroupHandlers:
             ApiKey.HEARTBEAT: Heartbeat(coordinator),
             ApiKey.LEAVE_GROUP: LeaveGroup(coordinator),
             ApiKey.SYNC_GROUP: SyncGroup(coordinator),
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: ConsumerGroupHeartbeat(self.groups, consumer_groups, cluster, rng),
+            ApiKey.CONSUMER_GROUP_DESCRIBE: ConsumerGroupDescribe(self.groups, cluster),
+            ApiKey.DESCRIBE_GROUPS: DescribeGroups(administration),
+            ApiKey.LIST_GROUPS: ListGroups(administration),
+            ApiKey.DELETE_GROUPS: DeleteGroups(administration),
+            ApiKey.OFFSET_DELETE: OffsetDelete(administration, cluster),
         }
 
     def register(self, dispatcher: Dispatcher) -> None:

@@ -132,6 +132,26 @@ class Become(NamedTuple):
 Effect = Reply | Save | Abandon | Become
 
 
+class DescribedMember(NamedTuple):
+    """What admin tools get to know of a member; `metadata` and `assignment` in a stable group only."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+class GroupDescription(NamedTuple):
+    """A classic group, with Kafka's names; `protocol_name` in a stable group only."""
+
+    state: str
+    protocol_type: str
+    protocol_name: str
+    members: tuple[DescribedMember, ...]
+
+
 class Departure(NamedTuple):
     """One member's answer to a LeaveGroup."""
 

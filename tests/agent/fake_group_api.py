@@ -84,7 +84,8 @@ class FakeGroupApi:
         await self._begin("delete_group")
         group = self._held(group_id, coordinator_epoch)
         del self.groups[group_id]
-        existed = group.record is not None or bool(self.offsets.pop(group_id, None))
+        offsets = self.offsets.pop(group_id, {})
+        existed = group.record is not None or bool(offsets)
         self._end("delete_group")
         return existed
 

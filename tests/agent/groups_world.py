@@ -44,8 +44,10 @@ class Coordinating:
             session_timeout_ms=more.pop("session_timeout_ms", 10_000),
             rebalance_timeout_ms=60_000,
             group_instance_id=more.pop("instance_id", None),
-            protocol_type="consumer",
-            protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"topics")],
+            protocol_type=more.pop("protocol_type", "consumer"),
+            protocols=[
+                JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=more.pop("metadata", b"topics"))
+            ],
             **more,
         )
         return await call(self.handlers[11], message, version)
@@ -161,13 +163,14 @@ class GroupsWorld:
 
     @property
     def home(self) -> Coordinating:
-        return next(a for a in self.agents if self._coordinates(a))
+        return self.coordinator("g")
 
     @property
     def other(self) -> Coordinating:
-        return next(a for a in self.agents if not self._coordinates(a))
+        return next(a for a in self.agents if a is not self.home)
 
-    def _coordinates(self, agent: Coordinating) -> bool:
-        found = self.agents[0].cluster.coordinator("g")
+    def coordinator(self, group: str) -> Coordinating:
+        """The agent that coordinates the group, as the first agent sees it."""
+        found = self.agents[0].cluster.coordinator(group)
         assert found is not None
-        return found.node_id == agent.cluster.node_id
+        return next(a for a in self.agents if a.cluster.node_id == found.node_id)

@@ -1,0 +1,169 @@
+"""DescribeGroups (key 15, versions 0-6), ListGroups (16, 0-5), DeleteGroups (42, 0-2) and OffsetDelete (47, 0).
+
+Place: request fields to administration.py and back.
+Invariant: versions differ in fields only, but for a group that is not there: before version 6 of
+DescribeGroups it is "Dead". If the process dies here nothing is lost.
+Source: Kafka's message schemas, KIP-222, KIP-496, KIP-518 (states), KIP-848 (types), KIP-1043 (not found).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.admin.describe_cluster import NOT_ASKED
+from agent.cluster.view import ClusterView
+from agent.groups.administration import GroupAdministration
+from agent.groups.membership_requests import is_legal_group_id, storable
+from agent.groups.topics import resolve
+from agent.groups.values import GroupDescription
+from agent.listener.request import Request, Response
+from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from metastore.groups import GroupListing
+
+_FIRST_DESCRIBE_WITH_NOT_FOUND = 6
+# Bit n is the AclOperation n: read, delete, describe, describe and alter configs.
+GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
+_DEAD = GroupDescription("Dead", "", "", ())
+
+
+class DescribeGroups:
+    """The handler."""
+
+    def __init__(self, administration: GroupAdministration) -> None:
+        self._administration = administration
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        operations = GROUP_OPERATIONS if getattr(entity, "include_authorized_operations", False) else NOT_ASKED
+        groups = tuple([await self._describe(schema, group_id, operations) for group_id in entity.groups])
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, groups=groups))
+
+    async def _describe(self, schema: Schema, group_id: str, operations: int) -> Any:
+        found: GroupDescription | ErrorCode = ErrorCode.invalid_group_id
+        if is_legal_group_id(group_id):
+            found = await self._administration.describe(group_id)
+        code, message = ErrorCode.none, None
+        if found is ErrorCode.group_id_not_found:
+            found = _DEAD
+            if schema.version >= _FIRST_DESCRIBE_WITH_NOT_FOUND:
+                code, message = ErrorCode.group_id_not_found, f"no classic group: {group_id}"
+        elif isinstance(found, ErrorCode):
+            code, found = found, GroupDescription("", "", "", ())
+        return schema.make(
+            "DescribedGroup",
+            error_code=code,
+            error_message=message,
+            group_id=group_id,
+            group_state=found.state,
+            protocol_type=found.protocol_type,
+            protocol_data=found.protocol_name,
+            members=tuple(
+                schema.make(
+                    "DescribedGroupMember",
+                    member_id=member.member_id,
+                    group_instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    member_metadata=member.metadata,
+                    member_assignment=member.assignment,
+                )
+                for member in found.members
+            ),
+            authorized_operations=operations if code is ErrorCode.none else NOT_ASKED,
+        )
+
+
+class ListGroups:
+    """The handler. Clients ask every agent; filters are compared without regard to case, as Kafka does."""
+
+    def __init__(self, administration: GroupAdministration) -> None:
+        self._administration = administration
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        states = {state.strip().lower() for state in getattr(entity, "states_filter", ())}
+        types = {kind.strip().lower() for kind in getattr(entity, "types_filter", ())}
+        found = await self._administration.list()
+        code = found if isinstance(found, ErrorCode) else ErrorCode.none
+        listed: list[GroupListing] = [] if isinstance(found, ErrorCode) else found
+        groups = tuple(
+            schema.make(
+                "ListedGroup",
+                group_id=each.group_id,
+                protocol_type=each.protocol_type,
+                group_state=each.state,
+                group_type=each.kind.value,
+            )
+            for each in listed
+            if (not states or each.state.lower() in states) and (not types or each.kind.value in types)
+        )
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=code, groups=groups))
+
+
+class DeleteGroups:
+    """The handler."""
+
+    def __init__(self, administration: GroupAdministration) -> None:
+        self._administration = administration
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        results = tuple(
+            [
+                schema.make("DeletableGroupResult", group_id=group_id, error_code=await self._delete(group_id))
+                for group_id in entity.groups_names
+            ]
+        )
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, results=results))
+
+    async def _delete(self, group_id: str) -> ErrorCode:
+        if not storable(group_id):
+            return ErrorCode.invalid_group_id
+        return await self._administration.delete(group_id)
+
+
+class OffsetDelete:
+    """The handler."""
+
+    def __init__(self, administration: GroupAdministration, cluster: ClusterView) -> None:
+        self._administration = administration
+        self._cluster = cluster
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        topics = await resolve(self._cluster, entity.topics, by_id=False)
+        keys: dict[str, list[int]] = {}
+        for topic in entity.topics:
+            if (found := topics.found.get(topic.name)) is not None:
+                known = (found.key(each.partition_index) for each in topic.partitions)
+                keys.setdefault(topic.name, []).extend(key for key in known if key is not None)
+        codes: dict[str, ErrorCode] | ErrorCode = ErrorCode.invalid_group_id
+        if storable(entity.group_id):
+            codes = await self._administration.delete_offsets(entity.group_id, keys)
+        if isinstance(codes, ErrorCode):
+            return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=codes, topics=()))
+
+        def code(topic: Any, index: int) -> ErrorCode:
+            found = topics.found.get(topic.name)
+            if found is None:
+                return topics.missing
+            return ErrorCode.unknown_topic_or_partition if found.key(index) is None else codes[topic.name]
+
+        answered = tuple(
+            schema.make(
+                "OffsetDeleteResponseTopic",
+                name=topic.name,
+                partitions=tuple(
+                    schema.make(
+                        "OffsetDeleteResponsePartition",
+                        partition_index=each.partition_index,
+                        error_code=code(topic, each.partition_index),
+                    )
+                    for each in topic.partitions
+                ),
+            )
+            for topic in entity.topics
+        )
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, topics=answered))

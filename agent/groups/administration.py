@@ -1,0 +1,119 @@
+"""What admin tools ask of groups: list, describe, delete, delete offsets.
+
+Place: between the handlers of admin_requests.py and the groups of held_groups.py and the metastore.
+Invariant: a group is listed by the agent that coordinates it by routing, loaded or not: asked all, the
+agents list each group once. Only an empty group is deleted, and no offset of a topic in use.
+If the process dies here, the client asks the next coordinator; deleting is one statement.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from kio.schema.errors import ErrorCode
+
+from agent.groups.group import ClassicGroup
+from agent.groups.held_groups import Held, HeldGroups
+from agent.groups.subscriptions import CONSUMER
+from agent.groups.values import GroupDescription
+from agent.protocol.errors import coordinator_error
+from metastore.groups import GroupApi, GroupListing
+from storage.errors import FencedError, HeadraceError
+
+logger = logging.getLogger(__name__)
+
+EMPTY = "Empty"
+
+
+class GroupAdministration:
+    """Every answer carries a code; nothing raises for what clients can do."""
+
+    def __init__(self, api: GroupApi, groups: HeldGroups) -> None:
+        self._api = api
+        self._groups = groups
+
+    async def list(self) -> list[GroupListing] | ErrorCode:
+        """This agent's groups, as they are in memory, else as they were saved."""
+        try:
+            listed = {each.group_id: each for each in await self._api.list_groups()}
+        except HeadraceError as error:
+            return _failed("*", error)
+        for held in self._groups:
+            group = held.group
+            if group.group_id in listed or group.state_name != EMPTY:
+                listed[group.group_id] = GroupListing(
+                    group.group_id, group.kind, group.state_name, group.protocol_type or ""
+                )
+        refusals = {group_id: self._groups.refusal(group_id) for group_id in listed}
+        if ErrorCode.coordinator_not_available in refusals.values():
+            return ErrorCode.coordinator_not_available
+        return [each for group_id, each in sorted(listed.items()) if refusals[group_id] is ErrorCode.none]
+
+    async def describe(self, group_id: str) -> GroupDescription | ErrorCode:
+        """A classic group's members; GROUP_ID_NOT_FOUND for a group that is not there or of another kind."""
+        held = await self._existing(group_id)
+        if isinstance(held, ErrorCode):
+            return held
+        if not isinstance(held.group, ClassicGroup):
+            return ErrorCode.group_id_not_found
+        return held.group.describe()
+
+    async def delete(self, group_id: str) -> ErrorCode:
+        """With its offsets. NON_EMPTY_GROUP while it has members, GROUP_ID_NOT_FOUND when there is nothing of it."""
+        held = await self._groups.find(group_id)
+        if isinstance(held, ErrorCode):
+            return held
+        async with held.saves, held.commits:
+            if not self._groups.is_current(held):
+                return ErrorCode.not_coordinator
+            if held.group.state_name != EMPTY:
+                return ErrorCode.non_empty_group
+            try:
+                existed = await self._api.delete_group(group_id, held.epoch)
+            except HeadraceError as error:
+                return _failed(group_id, error)
+            finally:
+                self._groups.drop(held)  # whoever joined meanwhile joins a new group
+        return ErrorCode.none if existed else ErrorCode.group_id_not_found
+
+    async def delete_offsets(
+        self, group_id: str, keys_by_topic: Mapping[str, Sequence[int]]
+    ) -> dict[str, ErrorCode] | ErrorCode:
+        """Each topic's code: GROUP_SUBSCRIBED_TO_TOPIC while members consume it, and its offsets stay."""
+        held = await self._existing(group_id)
+        if isinstance(held, ErrorCode):
+            return held
+        group = held.group
+        active = group.state_name != EMPTY
+        if active and group.protocol_type != CONSUMER:
+            return ErrorCode.non_empty_group
+        subscribed = group.subscribed_topics() if active else frozenset()
+        in_use = {topic for topic in keys_by_topic if subscribed is None or topic in subscribed}
+        keys = [key for topic, each in keys_by_topic.items() if topic not in in_use for key in each]
+        async with held.commits:
+            try:
+                await self._api.delete_offsets(group_id, held.epoch, sorted(keys))
+            except FencedError as error:
+                self._groups.drop(held)
+                return _failed(group_id, error)
+            except HeadraceError as error:
+                return _failed(group_id, error)
+        return {
+            topic: ErrorCode.group_subscribed_to_topic if topic in in_use else ErrorCode.none for topic in keys_by_topic
+        }
+
+    async def _existing(self, group_id: str) -> Held | ErrorCode:
+        held = await self._groups.find(group_id)
+        if isinstance(held, ErrorCode) or held.group.state_name != EMPTY:
+            return held
+        try:
+            found = await self._api.list_groups([group_id])
+        except HeadraceError as error:
+            return _failed(group_id, error)
+        return held if found else ErrorCode.group_id_not_found
+
+
+def _failed(group_id: str, error: HeadraceError) -> ErrorCode:
+    logger.warning("group request failed: group=%s error=%s", group_id, error)
+    return ErrorCode(coordinator_error(error))
