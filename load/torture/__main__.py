@@ -34,7 +34,7 @@ def main() -> int:
         rate=args.rate,
         delivery_ms=args.delivery_ms,
         clients=[name for name in args.clients.split(",") if name],
-        directory=args.directory,
+        directory=args.directory and args.directory.resolve(),
     )
     print(f"seed {plan.seed}, {plan.seconds:g} s of faults", flush=True)
     outcome = asyncio.run(torture(plan))

@@ -19,6 +19,9 @@ from load.torture.proxy import FaultProxy
 from load.torture.servers import CREDENTIALS, free_port
 
 START_SECONDS = 60
+"""Of one attempt."""
+PATIENCE_SECONDS = 180
+"""With an agent that does not start: its metastore and its bucket may be struck again and again meanwhile."""
 COUNTED = (
     "headrace_produce_duplicates_total",
     "headrace_produce_timed_out_total",
@@ -46,8 +49,9 @@ class ProxiedAgent:
         return f"127.0.0.1:{self.proxy.port}"
 
     async def start(self) -> None:
-        """Return once it is ready for clients; RuntimeError when several attempts fail."""
-        for _ in range(10):
+        """Return once it is ready for clients; RuntimeError when no attempt succeeds in a good while."""
+        until = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+        while asyncio.get_running_loop().time() < until:
             if await self._try_to_start():
                 return
             await asyncio.sleep(0.5)

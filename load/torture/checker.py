@@ -2,7 +2,8 @@
 
 Pure. A record is named by (producer, partition, number); its producer sends the numbers of a partition
 in order, each once. Acknowledged records are definite. A record that its client gave up on may be
-stored or not, once at most; its place is open, as its producer went on under another id or epoch.
+stored or not, once at most; its place is open, as its producer went on under another id or epoch. A
+record may be acknowledged without an offset: then it must be there, in its producer's order.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from load.torture.pacing import NOWHERE
 
 
 class Name(NamedTuple):
@@ -60,7 +63,7 @@ class Verdict:
 
 
 def check(acknowledged: Mapping[Name, int], read: Sequence[Read]) -> Verdict:
-    """`acknowledged`: the offset that each was acknowledged at. `read` holds each partition in order."""
+    """`acknowledged`: the offset that each was acknowledged at, or NOWHERE. `read` holds each partition in order."""
     verdict = Verdict(read=len(read))
     found: dict[Name, int] = {}
     next_offset: Counter[int] = Counter()
@@ -82,7 +85,7 @@ def check(acknowledged: Mapping[Name, int], read: Sequence[Read]) -> Verdict:
         if name.number < last_number.get(stream, -1):
             verdict.disordered.append(f"out of order: value={value} after={last_number[stream]} offset={offset}")
         last_number[stream] = max(name.number, last_number.get(stream, -1))
-        if acknowledged[name] != offset:
+        if acknowledged[name] not in (offset, NOWHERE):
             verdict.misplaced.append(f"at another offset: value={value} told={acknowledged[name]} offset={offset}")
     verdict.lost = [
         f"lost: value={name.value()} offset={offset}" for name, offset in acknowledged.items() if name not in found

@@ -21,7 +21,8 @@ const kafka = new Kafka({
   logCreator,
   connectionTimeout: 2000,
   requestTimeout: 2000,
-  retry: { initialRetryTime: 50, maxRetryTime: 500, retries: Math.max(5, Math.round(deliveryMs / 500)) },
+  // at worst an attempt takes a request time-out and a pause
+  retry: { initialRetryTime: 50, maxRetryTime: 500, retries: Math.max(5, Math.round(deliveryMs / 2500)) },
 });
 
 // After a connection that was cut in mid-frame kafkajs reads the next one's bytes as the frame's rest, and
@@ -35,24 +36,36 @@ const tell = (line) => process.stdout.write(line.replaceAll("\n", " ") + "\n");
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 async function main() {
-  const producer = kafka.producer({ idempotent: true, maxInFlightRequests: 5, metadataMaxAge: 1000 });
-  await connect(producer);
   const perPartition = Math.max(1, Math.round((rate * BURST_MS) / 1000 / partitions));
-  const all = Array.from({ length: partitions }, (_, partition) => write(producer, partition, perPartition));
+  const all = Array.from({ length: partitions }, (_, partition) => write(partition, perPartition));
   const sent = (await Promise.all(all)).reduce((sum, count) => sum + count, 0);
   tell(`end ${sent} ${retries}`);
-  await producer.disconnect();
 }
 
-// One partition per send: kafkajs remembers what is acknowledged by broker, so when a partition's leader
-// moves before a retry it sends acknowledged records once more, under new sequence numbers.
-async function write(producer, partition, perPartition) {
+// A producer for each partition, and a new one after a send that was given up. kafkajs remembers what is
+// acknowledged by broker: a send to several partitions whose leaders move is written again under new sequence
+// numbers. And it gives the sequence numbers of a batch that it gave up to the next one: if the former was
+// stored the latter is taken for its duplicate, and lost.
+async function write(partition, perPartition) {
+  let producer = newProducer();
   let number = 0;
   for (; !stopped; number += perPartition) {
-    await send(producer, partition, number, perPartition);
+    if (!(await send(producer, partition, number, perPartition))) {
+      producer.disconnect().catch(console.error);
+      producer = newProducer();
+    }
     await sleep(BURST_MS);
   }
+  await producer.disconnect();
   return number;
+}
+
+// kafkajs goes on with a connection on which a request timed out, for ever if it is half open: hang up. Its
+// retries connect again; the producer's id and sequence numbers stay.
+function newProducer() {
+  const producer = kafka.producer({ idempotent: true, maxInFlightRequests: 5, metadataMaxAge: 1000 });
+  producer.on(producer.events.REQUEST_TIMEOUT, () => producer.disconnect().catch(console.error));
+  return producer;
 }
 
 // kafkajs gives up on its first connection sooner than on any other
@@ -67,14 +80,18 @@ async function connect(producer) {
   }
 }
 
+// Whether it was acknowledged.
 async function send(producer, partition, first, count) {
+  await connect(producer);
   const numbers = Array.from({ length: count }, (_, n) => first + n);
   const messages = numbers.map((n) => ({ partition, value: `kafkajs/${partition}/${n}` }));
   try {
     const [answer] = await producer.send({ topic, messages, acks: -1 });
     for (const n of numbers) tell(`ack ${partition} ${n} ${Number(answer.baseOffset) + n - first}`);
+    return true;
   } catch (error) {
     for (const n of numbers) tell(`fail ${partition} ${n} ${error}`);
+    return false;
   }
 }
 

@@ -1,8 +1,9 @@
 """What all Python writers share: numbered records at a pace, until told to stop, told line by line.
 
 Place: inside a writer's process. A writer is `program BOOTSTRAP TOPIC PARTITIONS RATE DELIVERY_MS`. It
-prints `ack PARTITION NUMBER OFFSET` or `fail PARTITION NUMBER REASON` for each record and, last, `end
-SENT RETRIES` (RETRIES -1: the client does not count them). It stops sending when its input ends.
+prints `ack PARTITION NUMBER OFFSET` (OFFSET -1: stored, and the client does not say where) or `fail PARTITION
+NUMBER REASON` for each record and, last, `end SENT RETRIES` (RETRIES -1: the client does not count them). It stops
+sending when its input ends. librdkafka's also prints `implied COUNT` and `over REASON`: see `Pacer`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import NamedTuple
 OUTSTANDING_MAX = 1_000
 """Records without an answer; above it a writer waits, as an application would."""
 TICK_S = 0.02
+NOWHERE = -1
+"""Stands for the offset of a record that is acknowledged, by a client that does not know where it is."""
 
 
 class Arguments(NamedTuple):
@@ -60,15 +63,23 @@ class Pacer:
             self.sent += 1
             yield partition, number, f"{self._producer}/{partition}/{number}".encode()
 
-    def acknowledged(self, partition: int, number: int, offset: int) -> None:
-        """The client said that the record is stored."""
+    def acknowledged(self, partition: int, number: int, offset: int | None) -> None:
+        """The client said that the record is stored, and where if it knows."""
         self._settled += 1
-        _print(f"ack {partition} {number} {offset}")
+        _print(f"ack {partition} {number} {NOWHERE if offset is None else offset}")
+
+    def implied(self, count: int) -> None:
+        """As many records the client took for stored, without an answer of their own."""
+        _print(f"implied {count}")
 
     def failed(self, partition: int, number: int, error: object) -> None:
         """The client gave it up: stored or not."""
         self._settled += 1
         _print(f"fail {partition} {number} {error}")
+
+    def started_over(self, reason: str) -> None:
+        """The client goes on under a new producer epoch or id: what it repeats from then on, no broker can tell."""
+        _print(f"over {reason}")
 
     def end(self, retries: int) -> None:
         """Everything has its answer."""

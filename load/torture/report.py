@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from load.torture.run import Outcome
 
 OFFENCES_SHOWN = 20
+REASONS_SHOWN = 3
 
 
 def print_outcome(outcome: Outcome) -> None:
@@ -20,6 +23,12 @@ def print_outcome(outcome: Outcome) -> None:
         retries = str(report.retries) if report.retries >= 0 else "-"
         acknowledged, failed = len(report.acknowledged), len(report.failed)
         print(f"           {report.producer:10}{report.sent:7}{acknowledged:14}{failed:10}{retries:>9}")
+        if report.implied:
+            print(f"             {report.implied} of them acknowledged by a later batch's success, without an offset")
+        for reason, count in Counter(report.started_over).most_common(REASONS_SHOWN):
+            print(f"             started over {count:2}: {reason[:100]}")
+        for reason, count in Counter(report.failed.values()).most_common(REASONS_SHOWN):
+            print(f"             given up {count:6}: {reason[:100]}")
     print(f"           producer ids {outcome.producer_ids}, highest epoch {outcome.highest_epoch}")
     print("agents")
     for name, count in sorted(outcome.counters.items()):

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,15 +73,17 @@ async def torture(plan: Plan) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="headrace-torture-", ignore_cleanup_errors=True) as place:
         directory = plan.directory or Path(place)
         os.chmod(directory, 0o711)  # started by root, Postgres runs as another user and must get through
-        async with Cluster(directory, plan.seed) as cluster:
-            return await _torture(plan, cluster, directory)
+        commands, missing = installed()
+        chosen = plan.clients or list(commands)
+        writers = [Writer(name, commands[name], directory / f"{name}.log") for name in chosen if name in commands]
+        async with Cluster(directory, plan.seed) as cluster, AsyncExitStack() as leaving:
+            for writer in writers:
+                leaving.push_async_callback(writer.stop)
+            return await _torture(plan, cluster, writers, missing)
 
 
-async def _torture(plan: Plan, cluster: Cluster, directory: Path) -> Outcome:
+async def _torture(plan: Plan, cluster: Cluster, writers: Sequence[Writer], missing: dict[str, str]) -> Outcome:
     await asyncio.to_thread(_create_topic, cluster.bootstrap)
-    commands, missing = installed()
-    chosen = plan.clients or list(commands)
-    writers = [Writer(name, commands[name], directory / f"{name}.log") for name in chosen if name in commands]
     outcome = Outcome(plan, cluster.s3.name, missing, [writer.report for writer in writers])
     watching = asyncio.create_task(cluster.watch_metrics())
     for writer in writers:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from load.torture.checker import Name
+from load.torture.pacing import NOWHERE
 
 TOOLS = Path(os.environ.get("HEADRACE_TEST_TOOLS", str(Path.home() / ".cache" / "headrace-test-tools")))
 HERE = Path(__file__).parent
@@ -50,8 +51,17 @@ class Report:
     retries: int = -1
     acknowledged: dict[Name, int] = field(default_factory=dict)
     failed: dict[Name, str] = field(default_factory=dict)
+    implied: int = 0
+    """Records that the client took for stored because a later batch was: these, and no others, have no offset."""
+    started_over: list[str] = field(default_factory=list)
+    """Why the client took a new producer epoch or id, each time; librdkafka's only."""
     trouble: str = ""
     """Why the report cannot be believed."""
+
+    @property
+    def placeless(self) -> int:
+        """Records that were acknowledged without an offset."""
+        return sum(offset == NOWHERE for offset in self.acknowledged.values())
 
     def hear(self, line: str) -> None:
         """Take one line of the writer's output."""
@@ -60,6 +70,10 @@ class Report:
                 self.acknowledged[Name(self.producer, int(partition), int(number))] = int(offset)
             case ["fail", partition, number, reason]:
                 self.failed[Name(self.producer, int(partition), int(number))] = reason
+            case ["over", *_]:
+                self.started_over.append(line.removeprefix("over "))
+            case ["implied", count]:
+                self.implied = int(count)
             case ["end", sent, retries]:
                 self.sent, self.retries = int(sent), int(retries)
             case _:
@@ -73,6 +87,7 @@ class Writer:
         self.report = Report(producer)
         self._command = command
         self._log = log
+        self._process: asyncio.subprocess.Process | None = None
 
     async def start(self, bootstrap: str, topic: str, partitions: int, rate: int, delivery_ms: int) -> None:
         """Begin to write."""
@@ -90,6 +105,7 @@ class Writer:
 
     async def finish(self, timeout_s: float) -> Report:
         """No more records; wait until everything sent has its answer. The report says so if that fails."""
+        assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -104,9 +120,18 @@ class Writer:
         open_records = self.report.sent - len(self.report.acknowledged) - len(self.report.failed)
         if open_records and not self.report.trouble:
             self.report.trouble = f"{open_records} of {self.report.sent} records never got an answer"
+        if self.report.placeless != self.report.implied and not self.report.trouble:
+            self.report.trouble = f"{self.report.placeless} acknowledged nowhere, {self.report.implied} of them implied"
         return self.report
 
+    async def stop(self) -> None:
+        """Kill it, if it still runs: the run has failed otherwise."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
     async def _listen(self) -> None:
+        assert self._process is not None
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             self.report.hear(line.decode().strip())
