@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import uuid
 from typing import Any
 
 from cli.options import add_settings, settings_from
 from config.load import ConfigError
+from config.settings import Settings
 from metastore.postgres.migrate import migrate
+from metastore.postgres.store import PostgresMetastore
 
 DESCRIPTION = """\
 Create or upgrade the metastore's tables and functions. Forward only, safe to run twice and by two
@@ -18,6 +22,12 @@ processes at once, and before the new agents start.
 def add(subparsers: Any) -> None:
     """Register the command."""
     parser = subparsers.add_parser("migrate", help="create or upgrade the metastore", description=DESCRIPTION)
+    parser.add_argument(
+        "--restored",
+        action="store_true",
+        help="this metastore came from a backup: give it a new incarnation id, so that agents drop what they"
+        " remember and nothing is deleted until an audit",
+    )
     add_settings(parser, ("metastore.url", "commit.shards"))
     parser.set_defaults(run=run)
 
@@ -28,4 +38,14 @@ def run(args: argparse.Namespace) -> int:
     if not settings.metastore_url:
         raise ConfigError("metastore.url is not set (--metastore-url)")
     print(migrate(settings.metastore_url, commit_shards=settings.commit_shards))
+    if args.restored:
+        print(f"new life: incarnation_id={asyncio.run(_begin_incarnation(settings))}")
     return 0
+
+
+async def _begin_incarnation(settings: Settings) -> uuid.UUID:
+    metastore = await PostgresMetastore.open(settings.metastore_url, settings)
+    try:
+        return await metastore.begin_incarnation()
+    finally:
+        await metastore.close()

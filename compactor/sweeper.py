@@ -13,26 +13,22 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncIterator
 
 from compactor.janitor_metrics import JanitorMetrics
 from compactor.lease import Lease
+from compactor.listing import pages
 from compactor.permit import permit
 from metastore.files import SWEEP_ORPHANS, FileApi
 from metastore.jobs import Job
 from storage.errors import UnavailableError
-from storage.file_id import SEGMENTS, file_id_of, object_key
+from storage.file_id import object_key
 from storage.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
 KIND = SWEEP_ORPHANS.kind
-PAGE_KEYS = 1_000
 MIN_AGE_MS = 7_200_000
 """A commit under an older id is refused anyway, so none of these can still be on its way."""
-
-Page = tuple[str, list[uuid.UUID]]
-"""(the last key, the segment files among the page's objects)."""
 
 
 class Sweeper:
@@ -52,10 +48,12 @@ class Sweeper:
         if incarnation_id is None:
             return
         swept = 0
-        async for last_key, file_ids in pages(self._store, start_after=job.progress):
-            self._metrics.listed.inc(len(file_ids))
-            swept += await self._sweep(lease, incarnation_id, file_ids)
-            await lease.save_progress(last_key)
+        async for page in pages(self._store, start_after=job.progress):
+            self._metrics.listed.inc(len(page.files))
+            for key in page.foreign:
+                logger.warning("object is no segment file, left alone: key=%s", key)
+            swept += await self._sweep(lease, incarnation_id, list(page.files))
+            await lease.save_progress(page.last_key)
         if swept:
             logger.warning("orphans deleted: objects=%d", swept)
 
@@ -73,20 +71,3 @@ class Sweeper:
             self._metrics.unconfirmed.inc(len(condemned) - len(confirmed))
             raise UnavailableError(f"deletions not confirmed: {len(condemned) - len(confirmed)} of {len(condemned)}")
         return len(confirmed)
-
-
-async def pages(store: ObjectStore, *, start_after: str = "") -> AsyncIterator[Page]:
-    """The bucket's segment files in key order, up to PAGE_KEYS at a time."""
-    file_ids: list[uuid.UUID] = []
-    last_key = ""
-    async for found in store.list_objects(SEGMENTS, start_after=start_after):
-        last_key = found.key
-        try:
-            file_ids.append(file_id_of(found.key))
-        except ValueError:
-            logger.warning("object is no segment file, left alone: key=%s", found.key)
-        if len(file_ids) == PAGE_KEYS:
-            yield last_key, file_ids
-            file_ids = []
-    if file_ids:
-        yield last_key, file_ids

@@ -17,7 +17,6 @@ from typing import NamedTuple, Protocol
 from metastore.jobs import JobSchedule, JobToken
 from metastore.values import Extent
 
-
 DELETE_DEAD_FILES = JobSchedule("delete", period_ms=60_000)
 """Also how soon a restore of the metastore is noticed (compactor/permit.py)."""
 SWEEP_ORPHANS = JobSchedule("sweep", period_ms=3_600_000)
@@ -73,6 +72,24 @@ class FileTotals(NamedTuple):
     wall_ms: int
 
 
+class FoundRun(NamedTuple):
+    """A partition's run of bytes in a file, as the file's footer has it."""
+
+    partition_key: int
+    position: int
+    length: int
+    record_count: int
+    max_timestamp: int
+
+
+class FoundFile(NamedTuple):
+    """A file of the bucket that no row names, and what of it is to be readable."""
+
+    file_id: uuid.UUID
+    size: int
+    runs: list[FoundRun]
+
+
 class FileApi(Protocol):
     """FencedError, for what takes a token: the job has another holder, or the metastore another life."""
 
@@ -109,6 +126,12 @@ class FileApi(Protocol):
 
     async def partition_names(self, partition_keys: Sequence[int]) -> dict[int, PartitionName]:
         """By key; deleted partitions are left out."""
+
+    async def rebuild_files(self, files: Sequence[FoundFile]) -> int:
+        """Name files again, each run appended as one extent, in the order given; how many were not named yet.
+
+        For a metastore that lost its rows, while no agent runs: readers are not told.
+        """
 
     async def file_totals(self) -> FileTotals:
         """Counted by a scan."""

@@ -12,9 +12,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from metastore.files import AuditedFile, DeadFile, FileState, FileTotals, JanitorState, PartitionName
+from metastore.files import (
+    AuditedFile,
+    DeadFile,
+    FileState,
+    FileTotals,
+    FoundFile,
+    JanitorState,
+    PartitionName,
+)
 from metastore.jobs import JobToken
-from metastore.postgres.packing import pack_int8, pack_uuids, unpack_extents
+from metastore.postgres.packing import pack_int4, pack_int8, pack_uuids, unpack_extents
 from metastore.postgres.statement import Pool, Statement
 from storage.file_id import born_ms
 
@@ -28,6 +36,7 @@ _RESUME_JANITOR = Statement("resume_janitor", writes=True)
 _BEGIN_INCARNATION = Statement("begin_incarnation", writes=True)
 _AUDIT_FILES = Statement("audit_files", writes=False)
 _PARTITION_NAMES = Statement("partition_names", writes=False)
+_REBUILD_FILES = Statement("rebuild_files", writes=True)
 _FILE_TOTALS = Statement("file_totals", writes=False)
 
 
@@ -100,6 +109,23 @@ class PostgresFiles:
     async def partition_names(self, partition_keys: Sequence[int]) -> dict[int, PartitionName]:
         keys = pack_int8(np.array(partition_keys, dtype=np.int64))
         return {key: PartitionName(*name) for key, *name in await _PARTITION_NAMES.rows(self.pool, keys=keys)}
+
+    async def rebuild_files(self, files: Sequence[FoundFile]) -> int:
+        runs = [(number, *run) for number, file in enumerate(files, start=1) for run in file.runs]
+        numbers, keys, positions, lengths, records, times = np.array(runs, dtype=np.int64).reshape(-1, 6).T
+        (named,) = await _REBUILD_FILES.row(
+            self.pool,
+            ids=pack_uuids([file.file_id for file in files]),
+            births=pack_int8(np.array([born_ms(file.file_id) for file in files], dtype=np.int64)),
+            sizes=pack_int8(np.array([file.size for file in files], dtype=np.int64)),
+            files=pack_int4(numbers),
+            keys=pack_int8(keys),
+            positions=pack_int8(positions),
+            lengths=pack_int8(lengths),
+            records=pack_int8(records),
+            times=pack_int8(times),
+        )
+        return int(named)
 
     async def file_totals(self) -> FileTotals:
         return FileTotals(*await _FILE_TOTALS.row(self.pool))

@@ -56,7 +56,8 @@ class PostgresWorld(World):
         writer, staged = SegmentWriter(), []
         for key, batch in batches:
             header = read_header(batch)
-            position = writer.add(uuid.UUID(int=key >> 24), key & 0xFFFFFF, key, memoryview(batch), header)
+            topic_id = self.view.image.topics_by_number[key >> 24].topic_id
+            position = writer.add(topic_id, key & 0xFFFFFF, key, memoryview(batch), header)
             producer = (header.producer_id, header.producer_epoch, header.base_sequence)
             staged.append(StagedBatch(key, position, len(batch), header.record_count, header.max_timestamp, *producer))
         data = writer.finish()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-import compactor.sweeper
+import compactor.listing
 from metastore.postgres.store import PostgresMetastore
 from metastore.values import FileStatus
 from storage.errors import UnavailableError
@@ -123,7 +123,7 @@ async def test_a_stale_list_harms_nobody(world: JanitorWorld) -> None:
 async def test_a_sweep_goes_on_behind_the_last_finished_page(
     world: JanitorWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compactor.sweeper, "PAGE_KEYS", 2)
+    monkeypatch.setattr(compactor.listing, "PAGE_KEYS", 2)
     for _ in range(7):
         await world.put(world.new_file(age_seconds=5 * HOUR))
     keys = sorted(await world.store.keys())

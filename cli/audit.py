@@ -1,0 +1,144 @@
+"""`headrace audit`: does the bucket hold what the metastore says, and what could be reclaimed?
+
+Place: reads only, beside a running cluster; with --resume-janitor it lets deletion go on after a restore,
+with --rebuild-index it fills an empty metastore from the bucket.
+Invariant: exit status 0 only when nothing is wrong. If the process dies here, run it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from cli.options import add_settings, settings_from
+from cli.progress_bar import ProgressBar
+from compactor.audit import Audit, audit
+from compactor.permit import Mark, read_mark, refusal, write_mark
+from compactor.rebuild import LOST, Rebuilt, rebuild_index
+from config.load import ConfigError
+from config.settings import Settings
+from metastore.postgres.store import PostgresMetastore
+from storage.clock import SystemClock
+from storage.cluster_properties import require_formatted
+from storage.objects.open import StoreOptions, open_store
+from storage.objects.store import ObjectStore
+
+DESCRIPTION = """\
+Compare the bucket with the metastore: every extent's bytes must be there, as the file's footer says,
+and every object must be named or young. Exit status 1 when something is wrong.
+
+  headrace audit --metastore-url postgresql://… --bucket s3://…
+  headrace audit --deep …            read every byte and check every checksum
+  headrace audit --resume-janitor …  after a restore of the metastore: let objects be deleted again
+  headrace audit --rebuild-index …   the metastore is lost and there is no backup: see docs/OPERATIONS.md
+"""
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "audit",
+        help="compare the bucket with the metastore",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="the findings as one JSON object")
+    parser.add_argument("--deep", action="store_true", help="read the files whole")
+    does = parser.add_mutually_exclusive_group()
+    does.add_argument("--resume-janitor", action="store_true", help="after the audit, let objects be deleted again")
+    does.add_argument("--rebuild-index", action="store_true", help="fill an empty metastore from the files' footers")
+    add_settings(parser, ("metastore.url", "bucket"))
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what was found; 1 when something is wrong."""
+    settings = settings_from(args)
+    for name, value in (("metastore.url", settings.metastore_url), ("bucket", settings.bucket)):
+        if not value:
+            raise ConfigError(f"{name} is not set (--{name.replace('.', '-')} or --config)")
+    return asyncio.run(_run(settings, args))
+
+
+async def _run(settings: Settings, args: argparse.Namespace) -> int:
+    store = open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
+    metastore = await PostgresMetastore.open(settings.metastore_url, settings)
+    bar = ProgressBar()
+    try:
+        await require_formatted(store, metastore.cluster_id)
+        if args.rebuild_index:
+            rebuilt = await rebuild_index(metastore, store, bar)
+            bar.close()
+            _print(_as_dict(rebuilt) | {"lost": LOST} if args.json else _rebuilt_lines(rebuilt))
+            return 1 if rebuilt.unsound or rebuilt.homeless else 0
+        found = await audit(metastore, store, deep=args.deep, on_progress=bar)
+        bar.close()
+        stopped = await _janitor(metastore, store, resume=args.resume_janitor)
+        _print(_as_dict(found) | {"janitor_stopped": stopped} if args.json else _audit_lines(found, stopped))
+        return 1 if found.violation_count else 0
+    finally:
+        await metastore.close()
+        await store.close()
+
+
+async def _janitor(metastore: PostgresMetastore, store: ObjectStore, *, resume: bool) -> str:
+    """Why nothing is deleted; empty when it is, as from now on with `resume`."""
+    state, mark = await metastore.janitor_state(), await read_mark(store)
+    if not resume:
+        return refusal(state, mark)
+    generation = await metastore.resume_janitor(mark.generation if mark is not None else 0)
+    await write_mark(store, Mark(state.incarnation_id, generation))
+    return ""
+
+
+def _print(what: dict[str, Any] | Iterator[str]) -> None:
+    if isinstance(what, dict):
+        print(json.dumps(what, default=str))
+    else:
+        for line in what:
+            print(line)
+
+
+def _as_dict(found: Audit | Rebuilt) -> dict[str, Any]:
+    """Every field, and what follows from them."""
+    values = {name: getattr(found, name) for name in found.__dataclass_fields__}
+    if isinstance(found, Audit):
+        values |= {"amplification": found.amplification, "reclaimable_bytes": found.reclaimable_bytes}
+        values["violations"] = [violation._asdict() for violation in found.violations]
+    return values
+
+
+def _audit_lines(found: Audit, stopped: str) -> Iterator[str]:
+    yield f"files         {found.files:>14,}   extents {found.extents:,}"
+    yield f"live bytes    {found.live_bytes:>14,}"
+    yield f"dead bytes    {found.dead_bytes:>14,}   in live files, footers too: compaction reclaims them"
+    yield f"dead files    {found.dead_files:>14,}   {found.dead_file_bytes:,} bytes, deleted after their grace"
+    yield f"objects       {found.objects:>14,}   {found.object_bytes:,} bytes"
+    yield f"unnamed       {found.unnamed:>14,}   {found.unnamed_bytes:,} bytes, swept once they are old enough"
+    yield f"condemned     {found.condemned:>14,}   foreign keys {found.foreign:,}"
+    yield f"amplification {found.amplification:>14.2f}   reclaimable {found.reclaimable_bytes:,} bytes"
+    if stopped:
+        yield f"nothing is deleted: {stopped} (--resume-janitor lets it go on)"
+    for violation in found.violations:
+        yield f"violation: {violation.kind} file={violation.file_id} {violation.detail}"
+    if found.violation_count > len(found.violations):
+        yield f"… and {found.violation_count - len(found.violations):,} more"
+    yield f"violations    {found.violation_count:>14,}"
+
+
+def _rebuilt_lines(rebuilt: Rebuilt) -> Iterator[str]:
+    yield f"named again: files={rebuilt.files} runs={rebuilt.runs} bytes={rebuilt.body_bytes}"
+    for name in rebuilt.topics:
+        yield f"topic made: {name}"
+    for file_id, error in rebuilt.unsound:
+        yield f"not readable: file={file_id} error={error}"
+    if rebuilt.homeless:
+        yield f"runs of partitions that their topic does not have here: {rebuilt.homeless}"
+    yield "what a bucket cannot tell, and so is lost or approximate:"
+    for what in LOST:
+        yield f"  - {what}"
+    yield "nothing is deleted until `headrace audit --resume-janitor`"

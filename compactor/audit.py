@@ -1,0 +1,252 @@
+"""Does the bucket hold what the metastore says, and nothing else? Reads only, beside a running cluster.
+
+Place: `headrace audit`.
+Invariant: each file is judged by one snapshot of its row and extents against the footer of its object, which
+never changes; an object that is missing is a violation only if its row still lives when asked again.
+What is proved: every extent's bytes lie inside the run that the footer gives its partition, with as many
+records; files' live bytes add up; every object is named or young. Deep, every batch's checksum and
+framing besides. Memory is bounded by a page. If the process dies here, run it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from compactor.listing import pages
+from compactor.sweeper import MIN_AGE_MS
+from metastore.files import SWEEP_ORPHANS, AuditedFile, FileApi, FileState, PartitionName
+from metastore.values import Extent
+from storage.errors import CorruptError, NotFoundError
+from storage.file_id import born_ms, object_key
+from storage.objects.store import ObjectStore
+from storage.segment.format import Footer, PartitionEntry
+from storage.segment.reader import load_footer, verify_segment, walk_batches
+
+PAGE_FILES = 500
+PARALLEL = 16
+YOUNG_MS = MIN_AGE_MS + 2 * SWEEP_ORPHANS.period_ms
+"""An object that nobody names should be swept by then, where file.delete.delay.ms is no longer."""
+KEPT_VIOLATIONS = 1_000
+
+
+class Kind(enum.StrEnum):
+    """What is wrong with a file."""
+
+    MISSING = "missing"
+    """Extents name it, and the bucket does not hold it."""
+    UNSOUND = "unsound"
+    """Its footer, or deep: its batches, cannot be read."""
+    MISMATCH = "mismatch"
+    """An extent is not what the footer, or deep: the batches, say."""
+    MISCOUNTED = "miscounted"
+    """Its live bytes are not the sum of its extents'."""
+    UNNAMED = "unnamed"
+    """No row names it, and it is not young any more."""
+
+
+class Violation(NamedTuple):
+    kind: Kind
+    file_id: uuid.UUID
+    detail: str
+
+
+@dataclass(slots=True)
+class Audit:
+    """What was found. Sizes in bytes."""
+
+    files: int = 0
+    """That extents name."""
+    extents: int = 0
+    live_bytes: int = 0
+    dead_bytes: int = 0
+    """In those files, footers counted too: compaction reclaims them."""
+    dead_files: int = 0
+    """Waiting for their grace or for the janitor."""
+    dead_file_bytes: int = 0
+    condemned: int = 0
+    objects: int = 0
+    object_bytes: int = 0
+    unnamed: int = 0
+    """Young ones too: the sweeper reclaims them once they are old enough."""
+    unnamed_bytes: int = 0
+    foreign: int = 0
+    """Keys below segments/ that are no segment files'."""
+    violation_count: int = 0
+    violations: list[Violation] = field(default_factory=list)
+    """The first of them."""
+
+    @property
+    def amplification(self) -> float:
+        """Bytes stored per live byte."""
+        return self.object_bytes / self.live_bytes if self.live_bytes else 0.0
+
+    @property
+    def reclaimable_bytes(self) -> int:
+        """What compaction, janitor and sweeper would free."""
+        return self.dead_bytes + self.dead_file_bytes + self.unnamed_bytes
+
+    def report(self, kind: Kind, file_id: uuid.UUID, detail: str) -> None:
+        """Count a violation."""
+        self.violation_count += 1
+        if len(self.violations) < KEPT_VIOLATIONS:
+            self.violations.append(Violation(kind, file_id, detail))
+
+
+Progress = Callable[[str, int, int], None]
+"""(what is gone through, how many are done, how many there are; 0: nobody knows)."""
+
+
+async def audit(api: FileApi, store: ObjectStore, *, deep: bool, on_progress: Progress) -> Audit:
+    """Go through metastore and bucket. Raises what either raises when it cannot be asked."""
+    found = Audit()
+    totals = await api.file_totals()
+    await _check_files(_FileCheck(api, store, found, deep=deep), totals.total, on_progress)
+    await _check_objects(api, store, found, on_progress)
+    return found
+
+
+async def _check_files(check: _FileCheck, total: int, on_progress: Progress) -> None:
+    done, after = 0, uuid.UUID(int=0)
+    while page := await check.api.audit_files(after, PAGE_FILES):
+        keys = {extent.partition_key for file in page for extent in file.extents}
+        names = await check.api.partition_names(sorted(keys)) if keys else {}
+        gate = asyncio.Semaphore(PARALLEL)
+        await asyncio.gather(*(check.check(file, names, gate) for file in page))
+        done, after = done + len(page), page[-1].file_id
+        on_progress("files", done, max(done, total))
+
+
+async def _check_objects(api: FileApi, store: ObjectStore, found: Audit, on_progress: Progress) -> None:
+    async for page in pages(store):
+        found.objects += len(page.files)
+        found.object_bytes += sum(info.size for info in page.files.values())
+        found.foreign += len(page.foreign)
+        unnamed = await api.unnamed_files(list(page.files)) if page.files else []
+        now_ms = (await api.file_totals()).wall_ms if unnamed else 0
+        for file_id in unnamed:
+            info, age_ms = page.files[file_id], now_ms - born_ms(file_id)
+            found.unnamed += 1
+            found.unnamed_bytes += info.size
+            if age_ms > YOUNG_MS:
+                found.report(Kind.UNNAMED, file_id, f"no row names it: size={info.size} age_ms={age_ms}")
+        on_progress("objects", found.objects, 0)
+
+
+class _FileCheck:
+    """Judges one file after the other, some side by side."""
+
+    def __init__(self, api: FileApi, store: ObjectStore, found: Audit, *, deep: bool) -> None:
+        self.api = api
+        self._store = store
+        self._found = found
+        self._deep = deep
+
+    async def check(self, file: AuditedFile, names: Mapping[int, PartitionName], gate: asyncio.Semaphore) -> None:
+        found = self._found
+        live_bytes = sum(extent.length for extent in file.extents)
+        if file.state is FileState.CONDEMNED:
+            found.condemned += 1
+        elif not file.extents:
+            found.dead_files += 1
+            found.dead_file_bytes += file.size
+        else:
+            found.files += 1
+            found.extents += len(file.extents)
+            found.live_bytes += live_bytes
+            found.dead_bytes += file.size - live_bytes
+        if file.state is not FileState.LIVE and file.extents:
+            found.report(Kind.MISMATCH, file.file_id, f"extents name a file that is {file.state.name.lower()}")
+        if file.live_bytes != live_bytes or (file.dead_ms is None) != bool(live_bytes):
+            found.report(
+                Kind.MISCOUNTED,
+                file.file_id,
+                f"counted={file.live_bytes} extents={live_bytes} dead={file.dead_ms is not None}",
+            )
+        if file.extents:
+            async with gate:
+                await self._check_object(file, names)
+
+    async def _check_object(self, file: AuditedFile, names: Mapping[int, PartitionName]) -> None:
+        key = object_key(file.file_id)
+        try:
+            if self._deep:
+                body = await self._store.get(key)
+                footer = verify_segment(body)
+                if footer.object_size != file.size:
+                    raise CorruptError(f"size is another: expected={file.size} found={footer.object_size}")
+            else:
+                body, footer = b"", await load_footer(self._store, key, file.size)
+        except NotFoundError:
+            if await self._still_lives(file):
+                self._found.report(Kind.MISSING, file.file_id, f"extents={len(file.extents)} bytes={file.live_bytes}")
+            return
+        except CorruptError as error:
+            self._found.report(Kind.UNSOUND, file.file_id, str(error))
+            return
+        for problem in problems(file.extents, names, footer):
+            self._found.report(Kind.MISMATCH, file.file_id, problem)
+        if body:
+            for problem in deep_problems(file.extents, body):
+                self._found.report(Kind.MISMATCH, file.file_id, problem)
+
+    async def _still_lives(self, file: AuditedFile) -> bool:
+        """Whether extents name the file now: it may have been replaced and deleted meanwhile."""
+        again = await self.api.audit_files(uuid.UUID(int=file.file_id.int - 1), 1)
+        return bool(again) and again[0].file_id == file.file_id and bool(again[0].extents)
+
+
+def problems(extents: Sequence[Extent], names: Mapping[int, PartitionName], footer: Footer) -> list[str]:
+    """What contradicts the footer. Extents of deleted partitions are only held to lie apart from the others."""
+    found = []
+    entries = {(entry.topic_id, entry.partition_index): entry for entry in footer.partitions}
+    end = 0
+    for extent in sorted(extents, key=lambda extent: extent.position):
+        if extent.position < end:
+            found.append(f"extents overlap: {_where(extent)}")
+        end = max(end, extent.position + extent.length)
+        if (name := names.get(extent.partition_key)) is None:
+            continue
+        entry = entries.get(name)
+        if entry is None:
+            found.append(f"the footer has no such partition: {_where(extent)}")
+        elif not _fits(extent, entry):
+            found.append(f"the footer says otherwise: {_where(extent)} entry={entry._replace(index_entries=())}")
+    return found
+
+
+def deep_problems(extents: Sequence[Extent], body: bytes) -> list[str]:
+    """Extents that are not whole batches with as many records."""
+    found = []
+    for extent in extents:
+        data = body[extent.position : extent.position + extent.length]
+        try:
+            records = sum(header.last_offset_delta + 1 for _, header in walk_batches(data))
+        except CorruptError as error:
+            found.append(f"{error}: {_where(extent)}")
+            continue
+        if records != extent.last_offset - extent.base_offset + 1:
+            found.append(f"batches hold other offsets: records={records} {_where(extent)}")
+    return found
+
+
+def _fits(extent: Extent, entry: PartitionEntry) -> bool:
+    records = extent.last_offset - extent.base_offset + 1
+    is_whole = extent.length == entry.length
+    return (
+        entry.position <= extent.position
+        and extent.position + extent.length <= entry.position + entry.length
+        and (records == entry.record_count if is_whole else 0 < records < entry.record_count)
+        and extent.max_timestamp <= entry.max_timestamp
+    )
+
+
+def _where(extent: Extent) -> str:
+    return (
+        f"partition_key={extent.partition_key} offsets={extent.base_offset}-{extent.last_offset}"
+        f" position={extent.position} length={extent.length}"
+    )

@@ -1,0 +1,41 @@
+"""The bucket's segment files, page by page.
+
+Place: under the sweeper, the audit and the rebuild of an index.
+Invariant: key order, so that a walk can go on behind any key. What is no segment file is named apart and
+never touched. A list may be stale: it says what to look at, never what to do. No state.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from storage.file_id import SEGMENTS, file_id_of
+from storage.objects.store import ObjectInfo, ObjectStore
+
+PAGE_KEYS = 1_000
+
+
+class Page(NamedTuple):
+    """Up to PAGE_KEYS objects. `foreign`: keys among them that are not segment files'."""
+
+    last_key: str
+    files: dict[uuid.UUID, ObjectInfo]
+    foreign: list[str]
+
+
+async def pages(store: ObjectStore, *, start_after: str = "") -> AsyncIterator[Page]:
+    """Everything below `segments/` behind the key `start_after`."""
+    page = Page("", {}, [])
+    async for found in store.list_objects(SEGMENTS, start_after=start_after):
+        try:
+            page.files[file_id_of(found.key)] = found
+        except ValueError:
+            page.foreign.append(found.key)
+        page = page._replace(last_key=found.key)
+        if len(page.files) + len(page.foreign) >= PAGE_KEYS:
+            yield page
+            page = Page("", {}, [])
+    if page.last_key:
+        yield page

@@ -1,0 +1,241 @@
+"""The audit finds what is wrong and nothing else; an index is made again from the bucket alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli.main import main
+from compactor.audit import Audit, Kind, audit
+from compactor.permit import Mark, read_mark, write_mark
+from compactor.rebuild import rebuild_index
+from config.settings import Settings
+from metastore.postgres.migrate import migrate
+from metastore.postgres.store import PostgresMetastore
+from metastore.values import ExtentQuery
+from storage.clock import SystemClock
+from storage.cluster_properties import write_cluster_id
+from storage.errors import InvalidError
+from storage.file_id import new_file_id, object_key
+from storage.objects.directory import DirectoryStore
+from tests.agent.fetch_world import NEVER_SEEN
+from tests.compactor.world import CompactionWorld
+from tests.metastore.sessions import delete, session
+from tests.storage.batches import plain_batch
+
+HOUR_MS = 3_600_000
+
+
+async def _audit(world: CompactionWorld, *, deep: bool = False) -> Audit:
+    steps: list[tuple[str, int, int]] = []
+    found = await audit(world.postgres, world.store, deep=deep, on_progress=lambda *step: steps.append(step))
+    assert all(done <= total or not total for _, done, total in steps)
+    return found
+
+
+async def _kinds(world: CompactionWorld, *, deep: bool = False) -> list[Kind]:
+    return [violation.kind for violation in (await _audit(world, deep=deep)).violations]
+
+
+async def _fill(world: CompactionWorld, files: int = 4) -> list[int]:
+    """Files of two partitions with dead batches between the live ones; their partition keys."""
+    a, b = await world.topic("t", 2)
+    for n in range(files):
+        dead = plain_batch(2, b"dead" * 20, **NEVER_SEEN)
+        await world.commit((a, plain_batch(3, b"a%d" % n * 20)), (a, dead), (a, plain_batch(1)), (b, plain_batch(2)))
+    return [a, b]
+
+
+async def _first_key(world: CompactionWorld) -> str:
+    return object_key((await world.live_files())[0])
+
+
+@pytest.mark.parametrize("deep", [False, True])
+async def test_a_sound_cluster_at_every_level(world: CompactionWorld, *, deep: bool) -> None:
+    await _fill(world)
+    found = await _audit(world, deep=deep)
+    assert (found.files, found.extents, found.objects, found.violations) == (4, 12, 4, [])
+    assert found.amplification > 1
+    for level in (1, 2):
+        await world.compact(level)
+        found = await _audit(world, deep=deep)
+        assert (found.files, found.violations) == (1, [])
+        assert (found.dead_files, found.objects) == (3 + level, 4 + level)
+        assert found.reclaimable_bytes == found.dead_bytes + found.dead_file_bytes > 0
+
+
+async def test_a_deleted_topic_is_no_violation(world: CompactionWorld) -> None:
+    await _fill(world)
+    await delete(world.postgres, world.view.image.topics_by_name["t"].topic_id)
+    assert await _kinds(world) == []
+    while await world.postgres.purge_deleted_partitions(1000):
+        pass
+    found = await _audit(world)
+    assert (found.files, found.dead_files, found.violations) == (0, 4, [])
+
+
+async def test_a_missing_object(world: CompactionWorld) -> None:
+    await _fill(world)
+    await world.store.delete_many([await _first_key(world)])
+    assert await _kinds(world) == [Kind.MISSING]
+
+
+def _flipped(at: int) -> Callable[[bytes], bytes]:
+    return lambda body: (
+        body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :] if at >= 0 else _flipped(at + len(body))(body)
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "shallow", "deep"),
+    [
+        (_flipped(-40), [Kind.UNSOUND], [Kind.UNSOUND]),  # the footer
+        (_flipped(120), [], [Kind.UNSOUND]),  # a batch
+        (lambda body: body[:-10], [Kind.UNSOUND], [Kind.UNSOUND]),
+        (lambda body: body + b"more", [], [Kind.UNSOUND]),  # every byte that is named is there
+        (lambda body: b"", [Kind.UNSOUND], [Kind.UNSOUND]),
+    ],
+)
+async def test_an_altered_object(
+    world: CompactionWorld, change: Callable[[bytes], bytes], shallow: list[Kind], deep: list[Kind]
+) -> None:
+    await _fill(world)
+    await world.store.rewrite(await _first_key(world), change)
+    assert await _kinds(world) == shallow
+    assert await _kinds(world, deep=True) == deep
+
+
+async def test_another_files_bytes(world: CompactionWorld) -> None:
+    """A sound segment file in the place of another."""
+    await _fill(world)
+    (c,) = await world.topic("other", 1)
+    await world.commit((c, plain_batch(5)))
+    first, *_, last = await world.live_files()
+    body = await world.store.get(object_key(last))
+    async with session(world.url) as raw:
+        await raw.execute("UPDATE segment_files SET size = %s WHERE file_id = %s", (len(body), first))
+    await world.store.put(object_key(first), body)
+    assert set(await _kinds(world)) == {Kind.MISMATCH}
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("UPDATE extents SET last_offset = last_offset + 100 WHERE base_offset = 0", {Kind.MISMATCH}),
+        ("UPDATE extents SET position = position + 1 WHERE base_offset = 0", {Kind.MISMATCH}),
+        ("UPDATE extents SET length = length + 1000 WHERE base_offset = 0", {Kind.MISMATCH, Kind.MISCOUNTED}),
+        ("UPDATE segment_files SET live_bytes = live_bytes - 1", {Kind.MISCOUNTED}),
+        ("UPDATE segment_files SET dead_at = clock_timestamp()", {Kind.MISCOUNTED}),
+        ("UPDATE segment_files SET state = 2", {Kind.MISMATCH}),
+    ],
+)
+async def test_rows_that_lie(world: CompactionWorld, sql: str, expected: set[Kind]) -> None:
+    await _fill(world, files=1)
+    async with session(world.url) as raw:
+        await raw.execute(sql.encode())
+    assert set(await _kinds(world, deep=True)) == expected
+
+
+async def test_unnamed_objects_are_a_violation_once_they_are_not_young(world: CompactionWorld) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    for age_ms in (0, HOUR_MS, 10 * HOUR_MS):
+        await world.store.put(object_key(new_file_id(now_ms - age_ms, world.rng)), b"orphan")
+    await world.store.put("segments/readme", b"foreign")
+    found = await _audit(world)
+    assert (found.unnamed, found.unnamed_bytes, found.foreign) == (3, 18, 1)
+    assert [violation.kind for violation in found.violations] == [Kind.UNNAMED]
+
+
+# -- the index from the bucket alone
+
+
+async def _second_metastore(world: CompactionWorld) -> tuple[str, PostgresMetastore]:
+    """A new, formatted database of the same cluster."""
+    url = world.url.replace("/test_", "/rebuilt_")
+    name = url.rsplit("/", 1)[1].split("?")[0]
+    async with session(world.url) as raw:
+        await raw.execute(f"DROP DATABASE IF EXISTS {name}".encode())
+        await raw.execute(f"CREATE DATABASE {name}".encode())
+    migrate(url, cluster_id=world.postgres.cluster_id)
+    return url, await PostgresMetastore.open(url, Settings(metastore_pool_size=2))
+
+
+async def test_a_bucket_alone_gives_every_run_back(world: CompactionWorld) -> None:
+    await _fill(world, files=70)
+    await world.store.put(object_key(uuid.UUID(int=1 << 80)), b"no segment file")
+    url, rebuilt = await _second_metastore(world)
+    try:
+        before = (await rebuilt.janitor_state()).incarnation_id
+        found = await rebuild_index(rebuilt, world.store, lambda *_: None)
+        assert (found.files, found.runs, len(found.unsound), found.homeless) == (70, 140, 1, 0)
+        image = await rebuilt.load_image()
+        (topic,) = image.topics_by_name.values()
+        assert topic.name == found.topics[0] == f"recovered-{topic.topic_id}"
+        keys = [key for index in range(2) if (key := topic.key(index)) is not None]
+        answers = await rebuilt.find_extents([ExtentQuery(key, 0, 1 << 40) for key in keys])
+        # per file: 3 + 1 live records and 2 that the commit had dropped, in one run; and 2 of the other partition
+        assert [(a.log_start_offset, a.high_watermark) for a in answers] == [(0, 420), (0, 140)]
+        checked = await audit(rebuilt, world.store, deep=True, on_progress=lambda *_: None)
+        assert (checked.files, [v.kind for v in checked.violations]) == (70, [Kind.UNNAMED])
+        assert (await rebuilt.janitor_state()).incarnation_id != before
+        with pytest.raises(InvalidError):
+            await rebuild_index(rebuilt, world.store, lambda *_: None)
+    finally:
+        await rebuilt.close()
+        async with session(world.url) as raw:
+            await raw.execute(f"DROP DATABASE {url.rsplit('/', 1)[1].split('?')[0]} WITH (FORCE)".encode())
+
+
+async def test_a_topic_that_is_there_keeps_its_name(world: CompactionWorld) -> None:
+    """As after a restore of an older backup whose files are gone: names and counts are the metastore's."""
+    await _fill(world, files=3)
+    async with session(world.url) as raw:
+        await raw.execute("TRUNCATE segment_files, extents")
+        await raw.execute("UPDATE partition_heads SET high_watermark = 0, appended_bytes = 0")
+    found = await rebuild_index(world.postgres, world.store, lambda *_: None)
+    assert (found.files, found.topics) == (3, [])
+    await world.check_accounts()
+
+
+# -- the command
+
+
+def test_the_command(metastore_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bucket = tmp_path / "bucket"
+    flags = [f"--metastore-url={metastore_url}", f"--bucket=file://{bucket}"]
+
+    async def prepare(mark: Mark | None) -> str:
+        store = DirectoryStore(bucket, SystemClock())
+        metastore = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=1))
+        await write_cluster_id(store, metastore.cluster_id)
+        if mark is not None:
+            await write_mark(store, mark)
+        await metastore.close()
+        return str(await read_mark(store))
+
+    asyncio.run(prepare(None))
+    assert main(["audit", *flags]) == 0
+    assert "violations" in capsys.readouterr().out
+
+    asyncio.run(prepare(Mark(uuid.UUID(int=5), 7)))
+    assert main(["audit", "--json", *flags]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["violation_count"], shown["amplification"]) == (0, 0.0)
+    assert "incarnation" in shown["janitor_stopped"]
+    assert main(["audit", "--resume-janitor", *flags]) == 0
+    assert "nothing is deleted" not in capsys.readouterr().out
+    assert "generation=8" in asyncio.run(prepare(None))
+
+    (bucket / "segments" / "00").mkdir(parents=True)
+    old = uuid.UUID(int=(1_000_000_000_000 << 80) | (7 << 76) | (2 << 62))
+    (bucket / object_key(old)).write_bytes(b"orphan")
+    assert main(["audit", *flags]) == 1
+    assert f"violation: unnamed file={old}" in capsys.readouterr().out
+    assert main(["migrate", "--restored", f"--metastore-url={metastore_url}"]) == 0
+    assert "new life" in capsys.readouterr().out
