@@ -3,9 +3,10 @@
 Place: between the plan and the swap. Reads through sources.py, rewrites through rewrite.py, lays out
 through storage/segment/writer.py.
 Invariant: partitions stand in a file's order; a new extent takes the place of whole old ones, so that
-each can be swapped by itself. An extent that cannot be read is left where it is, counted and named; it
-holds up nobody. In memory at a time: one file being written (twice while it is joined), and `read_bytes`
-of what is being read. If the process dies here nothing was stored.
+each can be swapped by itself. An extent that cannot be read is left where it is, counted and named; one
+with a broken checksum is copied and stays an extent by itself. Neither holds up its neighbours. In
+memory at a time: one file being written (twice while it is joined), and `read_bytes` of what is being
+read. If the process dies here nothing was stored.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ async def merge(plan: Plan, store: ObjectStore, limits: MergeLimits, counts: Mer
             run = _Run(file, partition, _rewriter(plan.level, partition, limits))
             for extent in partition.extents:
                 batches = await _read(sources, extent, counts)
-                if batches is None or not run.takes(extent, limits.extent_bytes):
+                if batches is None or not run.takes(extent, batches, limits.extent_bytes):
                     await asyncio.to_thread(run.close, counts)
                     if file.size >= limits.file_bytes:
                         yield await asyncio.to_thread(file.finish)
@@ -116,17 +117,23 @@ class _Run:
         self.rewriter = rewriter
         self._partition = partition
         self._inputs: list[Extent] = []
+        self._is_sound = True
         self._start = 0
 
-    def takes(self, extent: Extent, extent_bytes: int) -> bool:
-        """Whether the extent may join those that are in already."""
+    def takes(self, extent: Extent, batches: list[StoredBatch], extent_bytes: int) -> bool:
+        """Whether the extent may join those that are in already. A damaged one stays by itself: readers stop at it."""
         if not self._inputs:
             return True
-        return joins(self._inputs, extent) and self.file.size - self._start + extent.length <= extent_bytes
+        return (
+            joins(self._inputs, extent)
+            and self.file.size - self._start + extent.length <= extent_bytes
+            and self._is_sound
+            and _are_sound(batches)
+        )
 
     def add(self, extent: Extent, batches: list[StoredBatch], counts: MergeCounts) -> None:
         if not self._inputs:
-            self._start = self.file.size
+            self._start, self._is_sound = self.file.size, _are_sound(batches)
         self._inputs.append(extent)
         counts.batches_in += len(batches)
         for batch in batches:
@@ -155,6 +162,10 @@ class _Run:
         for written in batches:
             self.file.add(self._partition, written)
             counts.batches_out += 1
+
+
+def _are_sound(batches: Iterable[StoredBatch]) -> bool:
+    return all(batch.is_sound for batch in batches)
 
 
 def _rewriter(level: int, partition: PartitionPlan, limits: MergeLimits) -> Rewriter:

@@ -1,0 +1,270 @@
+"""A compaction job that dies, stalls or meets others at every step: nothing lost, nothing doubled, the job goes on.
+
+Fault model: the worker is killed before or after its n-th call to metastore or bucket, for every n; its
+lease is taken over in the middle; answers of swaps are lost; the id is condemned; inputs are missing or
+broken. After each, another worker ends the job, and readers see the very records that were there.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from compactor.lease import Lease
+from compactor.take_over import SWAP_ATTEMPTS
+from metastore.compaction import NewFile, Swap, SwapOutcome
+from metastore.jobs import JobToken
+from metastore.postgres.store import PostgresMetastore
+from metastore.retention import LogStartTarget
+from storage.errors import FencedError, NotFoundError, OutcomeUnknownError, UnavailableError
+from storage.file_id import file_id_of, new_file_id, object_key
+from storage.records.codec import Record
+from tests.agent.fetch_world import NEVER_SEEN
+from tests.compactor.janitor_world import Killed, Tripwire
+from tests.compactor.world import LEASE_MS, CompactionWorld
+from tests.metastore.commit_scenes import condemn
+from tests.metastore.sessions import session
+from tests.storage.batches import plain_batch
+
+SMALL = {"file_bytes": 1_500, "extent_bytes": 900, "batch_bytes": 500}
+"""A few files, of a few extents, of a few batches."""
+
+Seen = list[list[tuple[bool, int, Record]]]
+
+
+async def fill(world: CompactionWorld, files: int = 4) -> list[int]:
+    keys = await world.topic("t", 3)
+    for number in range(files):
+        batches = []
+        for key in keys:
+            batches += [(key, plain_batch(3, b"%d" % number * 40)), (key, plain_batch(1, b"dead" * 30, **NEVER_SEEN))]
+        await world.commit(*batches)
+    return keys
+
+
+async def seen(world: CompactionWorld, keys: list[int]) -> Seen:
+    return [await world.records(key) for key in keys]
+
+
+async def take_over(world: CompactionWorld) -> None:
+    """Another worker claims the job once the first one's lease, of a millisecond, has run out, and ends it."""
+    await world.clock.sleep(0.005)
+    await world.run(await world.claim_next(), world.compactor(**SMALL))
+
+
+async def check_objects(world: CompactionWorld) -> None:
+    """Every named file's object is there, whole."""
+    stored = {file_id_of(info.key): info.size async for info in world.store.list_objects("segments/")}
+    for file_id, row in (await world.file_rows()).items():
+        if row["state"] == 0 and row["dead_at"] is None:
+            assert stored[file_id] == row["size"]
+
+
+@pytest.mark.requirement("W10")
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("level", [1, 2])
+async def test_killed_at_every_step_the_job_goes_on(world: CompactionWorld, level: int, after: bool) -> None:
+    keys = await world.topic("t", 3)
+    step, steps = 1, 0
+    while not steps:
+        for _ in range(2):
+            await world.commit(*((key, plain_batch(3, b"value" * 40)) for key in keys))
+        before = await seen(world, keys)
+        wire = Tripwire(step, after=after)
+        job = await world.claim(await world.live_files(level=0), level, lease_ms=1)
+        lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=1)
+        worker = world.compactor(store=wire.over(world.store), metastore=wire.over(world.postgres), **SMALL)
+        try:
+            await worker.handle(job, lease)
+            steps = step
+        except Killed:
+            assert await seen(world, keys) == before, f"half done, at step {step}"
+            await world.check_accounts()
+        await take_over(world)
+        assert await seen(world, keys) == before, f"at step {step}"
+        await world.check_accounts()
+        await check_objects(world)
+        step += 1
+    assert steps > 6, "plan, reads, puts and swaps"
+
+
+async def test_a_worker_that_lost_its_lease_swaps_nothing(world: CompactionWorld) -> None:
+    keys = await fill(world)
+    before, extents = await seen(world, keys), await world.extents(*keys)
+    job = await world.claim(await world.live_files(), 1, lease_ms=1)
+    lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=1)
+    await world.clock.sleep(0.005)
+    other = await world.claim_next()
+    with pytest.raises(FencedError):
+        await world.compactor().handle(job, lease)
+    assert await world.extents(*keys) == extents
+    await world.run(other)
+    assert await seen(world, keys) == before
+    with pytest.raises(FencedError):
+        await world.postgres.mark_unreadable(job.token, [uuid.uuid4()])
+
+
+class Forgetful:
+    """Loses the answers of the first swaps, after or before they happened."""
+
+    def __init__(self, metastore: PostgresMetastore, lose: int, *, happened: bool) -> None:
+        self._metastore, self.lose, self._happened = metastore, lose, happened
+
+    async def swap_extents(self, token: JobToken, file: NewFile, swaps: list[Swap]) -> list[SwapOutcome]:
+        if self.lose == 0:
+            return await self._metastore.swap_extents(token, file, swaps)
+        self.lose -= 1
+        if self._happened:
+            await self._metastore.swap_extents(token, file, swaps)
+            raise OutcomeUnknownError("answer lost")
+        raise UnavailableError("deadlock detected")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._metastore, name)
+
+
+@pytest.mark.parametrize("happened", [False, True])
+async def test_a_swap_in_doubt_is_repeated_until_it_is_answered(world: CompactionWorld, happened: bool) -> None:
+    keys = await fill(world)
+    before = await seen(world, keys)
+    metastore = Forgetful(world.postgres, SWAP_ATTEMPTS - 1, happened=happened)
+    await world.run(await world.claim(await world.live_files(), 1), world.compactor(metastore=metastore))
+    assert await seen(world, keys) == before
+    assert world.counted("extents_total", side="lost") == 0
+    assert world.counted("extents_total", side="after") == 3
+    await world.check_accounts()
+
+
+async def test_an_id_that_the_sweeper_took_is_never_named(world: CompactionWorld) -> None:
+    keys = await fill(world)
+    before, extents = await seen(world, keys), await world.extents(*keys)
+
+    class Swept(Forgetful):
+        async def swap_extents(self, token: JobToken, file: NewFile, swaps: list[Swap]) -> list[SwapOutcome]:
+            async with session(world.url) as sweeper:
+                await condemn(sweeper, file.file_id)
+            return await world.postgres.swap_extents(token, file, swaps)
+
+    job = await world.claim(await world.live_files(), 1)
+    lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
+    with pytest.raises(NotFoundError):
+        await world.compactor(metastore=Swept(world.postgres, 0, happened=False)).handle(job, lease)
+    assert await world.extents(*keys) == extents
+    old = NewFile(new_file_id(world.service.database_now_ms() - 3_700_000, world.rng), 1, 100, 50)
+    with pytest.raises(NotFoundError):
+        await world.postgres.swap_extents(job.token, old, [a_swap(extents)])
+    assert await seen(world, keys) == before
+    await world.check_accounts()
+
+
+def a_swap(extents: list[Any]) -> Swap:
+    """Of the first extent alone."""
+    key, base, last, file_id, _, length, leader_epoch, time = extents[0]
+    return Swap(key, base, last, 16, length, leader_epoch, time, ((last, file_id),))  # type: ignore[arg-type]
+
+
+@pytest.mark.requirement("W9")
+async def test_what_others_took_meanwhile_is_lost_and_nothing_else(world: CompactionWorld) -> None:
+    """Retention moves one log start, a topic goes, another job merges: between the merge and its swaps."""
+    keys = await fill(world)
+    (gone,) = await world.topic("gone", 1)
+    await world.commit((gone, plain_batch(1)))
+    first = (await world.extents(keys[0]))[:2]
+
+    class Racing(Forgetful):
+        begun = False
+
+        async def swap_extents(self, token: JobToken, file: NewFile, swaps: list[Swap]) -> list[SwapOutcome]:
+            if not self.begun:
+                self.begun = True
+                target = LogStartTarget(keys[1], 7)
+                await world.postgres.move_log_starts([target], max_extents=100)
+                topic = world.view.image.topics_by_name["gone"].topic_id
+                assert await world.postgres.delete_topics(await world.postgres.metadata_head(), [topic])
+                other = await world.claim([extent.file_id for extent in first[:1]], 1)
+                await world.run(other)
+            return await world.postgres.swap_extents(token, file, swaps)
+
+    before = await seen(world, keys)
+    job = await world.claim(await world.live_files(), 1)
+    worker = world.compactor(metastore=Racing(world.postgres, 0, happened=False), extent_bytes=500)
+    await world.run(job, worker)
+    assert await world.records(keys[0]) == before[0]
+    assert await world.records(keys[1], 7) == [item for item in before[1] if item[2].offset >= 7]
+    assert await world.records(keys[2]) == before[2]
+    await world.check_accounts()
+
+
+async def test_a_missing_file_and_a_broken_extent_hold_up_nobody(world: CompactionWorld) -> None:
+    keys = await fill(world)
+    before = await seen(world, keys)
+    files = await world.live_files()
+    await world.store.rewrite(object_key(files[1]), lambda body: None)
+    broken = next(extent for extent in await world.extents(keys[0]) if extent.file_id == files[2])
+    at = broken.position + 16  # the magic byte: no batch any more
+    await world.store.rewrite(object_key(files[2]), lambda body: body[:at] + b"\xff" + body[at + 1 :])
+
+    await world.run(await world.claim(files, 1))
+
+    left = [extent for extent in await world.extents(*keys) if extent.file_id in files]
+    assert {extent.file_id for extent in left} == {files[1], files[2]}
+    assert broken in left
+    assert [extent for extent in left if extent.file_id == files[2]] == [broken]
+    assert world.counted("unreadable_extents_total") == 4
+    rows = await world.file_rows()
+    assert rows[files[1]]["unreadable_at"] is not None
+    assert rows[files[2]]["unreadable_at"] is not None
+    assert rows[files[0]]["dead_at"] is not None
+    await world.check_accounts()
+    assert await world.records(keys[1], 9) == [item for item in before[1] if item[2].offset >= 9]
+
+
+@pytest.mark.parametrize("level", [1, 2])
+async def test_a_batch_that_cannot_be_opened_is_copied_as_it_is(world: CompactionWorld, level: int) -> None:
+    """A flipped bit in the first batch, stored for good: its neighbours are merged around it."""
+    (key,) = await world.topic("t", 1)
+    for number in range(3):
+        await world.commit((key, plain_batch(2, b"%d" % number * 10)), (key, plain_batch(1, b"x" * 10)))
+    first = (await world.extents(key))[0]
+    body = await world.store.get(object_key(first.file_id))
+    at = first.position + 70
+    await world.store.rewrite(
+        object_key(first.file_id), lambda body: body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
+    )
+
+    await world.run(await world.claim(await world.live_files(), level))
+
+    extents = await world.extents(key)
+    assert [(e.base_offset, e.last_offset) for e in extents] == [(0, 2), (3, 8)], "readers of 3 never meet it"
+    assert world.counted("kept_batches_total") == 1
+    merged = await world.store.get(object_key(extents[0].file_id))
+    assert body[at - 40 : at] + bytes([body[at] ^ 1]) in merged
+    assert [item[2].offset for item in await world.records(key, 3)] == list(range(3, 9))
+    assert await world.live_files() == [extents[0].file_id], "nothing is left behind in the old ones"
+
+
+async def test_a_bit_flipped_on_the_way_is_read_again(world: CompactionWorld) -> None:
+    (key,) = await world.topic("t", 1)
+    for _ in range(2):
+        await world.commit((key, plain_batch(2, b"value" * 10)))
+    before = await world.records(key)
+
+    class Noisy:
+        def __init__(self) -> None:
+            self.flips = 2
+
+        async def get(self, *where: Any) -> bytes:
+            body = bytearray(await world.store.get(*where))
+            if self.flips:
+                self.flips -= 1
+                body[80] ^= 1
+            return bytes(body)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(world.store, name)
+
+    await world.run(await world.claim(await world.live_files(), 1), world.compactor(store=Noisy()))
+    assert world.counted("kept_batches_total") == 0
+    assert await world.records(key) == before
