@@ -23,7 +23,6 @@ NOT_ASKED = -(2**31)
 # Bit n is the AclOperation n: all that Kafka supports on the resource, as nothing is denied.
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 
 
 def controller_id(image: MetadataImage) -> int:

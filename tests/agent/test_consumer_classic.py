@@ -288,12 +288,12 @@ def test_the_last_new_member_goes_and_a_classic_group_is_left(world: World, sile
     assert world.became.kind is GroupKind.CLASSIC
     state = decode(world.became.data)
     assert state is not None
-    assert state.generation == 9
+    assert state.generation == 8
     assert [m.assignment for m in state.members] == [assignment_bytes({"t": pair}) for pair in ([0, 1], [2, 3])]
     classic = ClassicGroup("g", random.Random(1), initial_rebalance_delay=3.0)
     saves = [effect for effect in classic.restore(world.now, state) if isinstance(effect, Save)]
     assert classic.state is GroupState.PREPARING_REBALANCE
-    assert classic.heartbeat(world.now, MemberRef("k", None, 9)) is ErrorCode.rebalance_in_progress
+    assert classic.heartbeat(world.now, MemberRef("k", None, 8)) is ErrorCode.rebalance_in_progress
     stored = saves[-1].state
     assert isinstance(stored, SavedGroup)
     assert stored == state, "a successor owes them the same rebalance"

@@ -13,8 +13,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.describe_cluster import GROUP_OPERATIONS, NOT_ASKED
+from agent.admin.describe_cluster import NOT_ASKED
 from agent.cluster.view import ClusterView
+from agent.groups.admin_requests import GROUP_OPERATIONS
 from agent.groups.consumer.assignors.assignor import Partitions
 from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.consumer.member import Member

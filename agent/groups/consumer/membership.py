@@ -120,7 +120,8 @@ class GroupMembership:
         """What is to be done now; the last thing that this group asks for when it ends as a classic one."""
         speaks_classic = len(self.roster) > 0 and all(member.classic is not None for member in self.roster)
         if self._may_downgrade and speaks_classic and self._rules.migration.downgrades and not self.is_dead:
-            self._outbox.emit(Become(to_classic(self.roster, self.target.group_epoch, self._topics(())).record()))
+            # of the target's epoch: members that have arrived need not fear to be of another generation
+            self._outbox.emit(Become(to_classic(self.roster, self.target.epoch, self._topics(())).record()))
             self._outbox.give_up()
         self._may_downgrade = False
         return self._outbox.drain()
