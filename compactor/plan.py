@@ -23,10 +23,11 @@ _CODECS = {"uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in
 
 
 class CompactionJob(msgspec.Struct, frozen=True):
-    """Payload of a job of kind "compact": which files become files of which level."""
+    """Payload of a job of kind "compact" or "compact-large": which files become files of which level."""
 
     file_ids: tuple[uuid.UUID, ...]
     level: int
+    is_large: bool = False
 
 
 class PartitionPlan(msgspec.Struct, frozen=True):

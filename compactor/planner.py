@@ -13,6 +13,7 @@ from collections import Counter
 from typing import Protocol
 
 from compactor.compact import KIND as COMPACT
+from compactor.compact import LARGE_KIND
 from compactor.lease import Lease
 from compactor.metrics import CompactionMetrics
 from compactor.plan import CompactionJob, decode_job, encode
@@ -39,7 +40,11 @@ class Planner:
 
     async def handle(self, job: Job, lease: Lease) -> None:
         """Enqueue what the policy chooses. FencedError when the lease was lost."""
-        unfinished = [decode_job(payload) for payload in await self._metastore.unfinished_payloads(COMPACT)]
+        unfinished = [
+            decode_job(payload)
+            for kind in (COMPACT, LARGE_KIND)
+            for payload in await self._metastore.unfinished_payloads(kind)
+        ]
         if len(unfinished) >= UNFINISHED_MAX:
             return
         waiting = await self._metastore.waiting_files(self._scan_from, FILES_PER_LEVEL)
@@ -57,4 +62,5 @@ class Planner:
 
 def _job(wanted: CompactionJob) -> NewJob:
     """Level 1 goes first: it is where rows and files pile up."""
-    return NewJob(COMPACT, f"{wanted.level}:{wanted.file_ids[0]}", encode(wanted), priority=1 - wanted.level)
+    kind = LARGE_KIND if wanted.is_large else COMPACT
+    return NewJob(kind, f"{wanted.level}:{wanted.file_ids[0]}", encode(wanted), priority=1 - wanted.level)

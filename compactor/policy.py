@@ -48,6 +48,8 @@ class PolicyLimits:
     """A file is rewritten when more than this part of its batches is dead ..."""
     dead_bytes: int = 1024 * 1024
     """... and that is at least this much."""
+    large_bytes: int = 0
+    """Jobs with so many live bytes are for Spark; 0: none is."""
 
 
 _OLD_FACTOR = (1, 6)
@@ -78,14 +80,14 @@ def _climb(level: int, files: list[FileFacts], limits: PolicyLimits) -> list[Com
         is_full = len(run) >= limits.fan_in or _live(run) >= limits.job_bytes[level]
         is_old = run[0].age_ms >= limits.max_age_ms * _OLD_FACTOR[level] and len(run) > 1 - level
         if is_full or is_old or any(_mostly_dead(file, limits) for file in run):
-            jobs.append(_job(run, level + 1))
+            jobs.append(_job(run, level + 1, limits))
     return jobs
 
 
 def _consolidate(files: list[FileFacts], limits: PolicyLimits) -> list[CompactionJob]:
     """Files of the last level that hold much dead, or are small and many."""
     jobs = [
-        _job(run, LAST_LEVEL)
+        _job(run, LAST_LEVEL, limits)
         for run in _cut(
             [file for file in files if _mostly_dead(file, limits)], limits.job_files, limits.job_bytes[LAST_LEVEL]
         )
@@ -95,7 +97,7 @@ def _consolidate(files: list[FileFacts], limits: PolicyLimits) -> list[Compactio
     for _, group in groupby(sorted(small, key=lambda file: (of_class(file), file.file_id)), key=of_class):
         alike = list(group)
         while len(alike) >= limits.tier:
-            jobs.append(_job(alike[: limits.tier], LAST_LEVEL))
+            jobs.append(_job(alike[: limits.tier], LAST_LEVEL, limits))
             del alike[: limits.tier]
     return jobs
 
@@ -127,5 +129,6 @@ def _live(files: Iterable[FileFacts]) -> int:
     return sum(file.live_bytes for file in files)
 
 
-def _job(files: Iterable[FileFacts], level: int) -> CompactionJob:
-    return CompactionJob(tuple(file.file_id for file in files), level)
+def _job(files: Sequence[FileFacts], level: int, limits: PolicyLimits) -> CompactionJob:
+    is_large = 0 < limits.large_bytes <= _live(files)
+    return CompactionJob(tuple(file.file_id for file in files), level, is_large)

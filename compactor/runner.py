@@ -64,6 +64,11 @@ class JobRunner:
         """Look for jobs from now on."""
         self._slots = [asyncio.create_task(self._work(), name=f"jobs-{n}") for n in range(self._slot_count)]
 
+    async def drain(self) -> None:
+        """One job after another until none is due. Cancelled, the job in hand is given back."""
+        while await self._work_once():
+            pass
+
     async def stop(self, grace_seconds: float) -> None:
         """Claim no more; let handlers end within the grace, then give their jobs back. Safe in any state."""
         self._stopping = True
@@ -80,15 +85,21 @@ class JobRunner:
         slot = asyncio.current_task()
         assert slot is not None
         while not self._stopping:
-            claimed_at = self._clock.monotonic()
-            job = await self._claim()
-            if job is not None:
-                await self._run(job, Lease(self._api, job, self._clock, claimed_at=claimed_at, lease_ms=self._lease_ms))
+            if await self._work_once():
                 continue
             self._idle.add(slot)
             if not self._stopping:
                 await self._clock.sleep(IDLE_SECONDS * (0.5 + self._rng.random()))
             self._idle.discard(slot)
+
+    async def _work_once(self) -> bool:
+        """Whether there was a job."""
+        claimed_at = self._clock.monotonic()
+        job = await self._claim()
+        if job is None:
+            return False
+        await self._run(job, Lease(self._api, job, self._clock, claimed_at=claimed_at, lease_ms=self._lease_ms))
+        return True
 
     async def _claim(self) -> Job | None:
         try:

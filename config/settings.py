@@ -253,6 +253,16 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             extra_json_schema={"accepted": "disabled, upgrade, downgrade, bidirectional"},
         ),
     ] = field(default="bidirectional", name="group.consumer.migration.policy")
+    group_max_size: Annotated[
+        PositiveInt, Meta(description="Most members of a classic group; GROUP_MAX_SIZE_REACHED beyond it.")
+    ] = field(default=2_147_483_647, name="group.max.size")
+    offsets_retention_minutes: Annotated[
+        PositiveInt,
+        Meta(
+            description="Offsets go this long after their group lost its last member, and after their commit where"
+            " no member consumes the topic."
+        ),
+    ] = field(default=10_080, name="offsets.retention.minutes")
     offset_metadata_max_bytes: Annotated[
         PositiveInt, Meta(description="Longest metadata text of a committed offset.")
     ] = field(default=4_096, name="offset.metadata.max.bytes")
@@ -271,6 +281,25 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     delegation_token_expiry_time_ms: Annotated[
         PositiveInt, Meta(description="A delegation token that is not renewed expires after this long.")
     ] = field(default=86_400_000, name="delegation.token.expiry.time.ms")
+
+    # -- retention
+    log_retention_ms: Annotated[
+        int | None,
+        Meta(ge=-1, description="Records older than this go, in topics without retention.ms; -1: never."),
+    ] = field(default=None, name="log.retention.ms")
+    log_retention_minutes: Annotated[
+        int | None, Meta(ge=-1, description="As log.retention.ms, which rules over it.")
+    ] = field(default=None, name="log.retention.minutes")
+    log_retention_hours: Annotated[
+        int, Meta(ge=-1, description="As log.retention.ms and log.retention.minutes, which rule over it.")
+    ] = field(default=168, name="log.retention.hours")
+    log_retention_bytes: Annotated[
+        int,
+        Meta(ge=-1, description="A partition's oldest records go beyond this size, without retention.bytes; -1: none."),
+    ] = field(default=-1, name="log.retention.bytes")
+    log_retention_check_interval_ms: Annotated[
+        PositiveInt, Meta(description="How often it is looked for records that retention removes.")
+    ] = field(default=300_000, name="log.retention.check.interval.ms")
 
     # -- background work
     log_cleaner_threads: Annotated[
@@ -299,6 +328,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             description="About how large compaction makes files; a job holds up to three times as much in memory.",
         ),
     ] = field(default=67_108_864, name="compaction.file.bytes")
+    compaction_spark_min_bytes: Annotated[
+        int,
+        Meta(ge=0, description="Compaction jobs with so many live bytes are left to the Spark application; 0: none."),
+    ] = field(default=0, name="compaction.spark.min.bytes")
 
     # -- the process
     shutdown_grace_ms: Annotated[

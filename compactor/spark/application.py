@@ -1,0 +1,84 @@
+"""The application for spark-submit: takes large compaction jobs until there are none, then ends.
+
+Place: run by a CronJob (deploy/) or by hand; see docs/COMPACTION.md.
+    HEADRACE_METASTORE_URL=... HEADRACE_BUCKET=... spark-submit compactor/spark/application.py
+Settings come from HEADRACE_* variables, on the driver and on executors alike: nothing secret is in
+arguments, in Spark's plans or in its event log.
+Invariant: as handler.py. SIGTERM gives the job back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+
+from prometheus_client import CollectorRegistry
+from pyspark.sql import SparkSession
+
+from compactor.compact import LARGE_KIND
+from compactor.job_metrics import JobMetrics
+from compactor.runner import LEASE_MS, JobRunner
+from compactor.spark.handler import SparkCompactor
+from config.load import ConfigError, load
+from config.settings import Settings
+from metastore.postgres.store import PostgresMetastore
+from storage.clock import SystemClock
+from storage.errors import HeadraceError
+
+PART_BYTES = 128 * 1024 * 1024
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0 when no job is left; 1, with one line, when it cannot begin."""
+    parser = argparse.ArgumentParser(prog="spark-submit application.py", description=__doc__)
+    parser.add_argument("--part-bytes", type=int, default=PART_BYTES, help="live bytes that one task merges")
+    parser.add_argument(
+        "--lease-ms", type=int, default=LEASE_MS, help="a job is given up this long after its driver died"
+    )
+    args = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    spark = SparkSession.builder.appName("headrace-compaction").getOrCreate()
+    try:
+        settings = load(environ=os.environ)
+        asyncio.run(work(settings, spark, part_bytes=args.part_bytes, lease_ms=args.lease_ms))
+        return 0
+    except (ConfigError, HeadraceError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    finally:
+        spark.stop()
+
+
+async def work(settings: Settings, spark: SparkSession, *, part_bytes: int, lease_ms: int) -> None:
+    """Carry out every job that is due, one after another."""
+    clock = SystemClock()
+    metastore = await PostgresMetastore.open(settings.metastore_url, settings)
+    try:
+        compactor = SparkCompactor(spark, part_bytes=part_bytes, file_bytes=settings.compaction_file_bytes)
+        runner = JobRunner(
+            metastore,
+            {LARGE_KIND: compactor.handle},
+            clock,
+            random.Random(),
+            JobMetrics(clock, CollectorRegistry()),
+            worker=f"spark-{socket.gethostname()}-{os.getpid()}",
+            lease_ms=lease_ms,
+        )
+        draining = asyncio.ensure_future(runner.drain())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, draining.cancel)
+        try:
+            await draining
+        except asyncio.CancelledError:
+            logging.getLogger(__name__).warning("stopped: the job was given back")
+    finally:
+        await metastore.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""A plan cut into parts that executors merge side by side. Pure.
+
+Place: on the driver, between the plan and Spark's partitions.
+Invariant: each partition of the plan is in one part, whole and in order, so the parts' files together
+hold what one merge of the whole plan would. If the process dies here nothing is lost: no state.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from compactor.plan import PartitionPlan, Plan
+
+
+def split(plan: Plan, part_bytes: int) -> list[Plan]:
+    """Parts of about `part_bytes` live bytes, in the plan's order; a larger partition is a part by itself."""
+    parts: list[list[PartitionPlan]] = []
+    room = 0
+    for partition in plan.partitions:
+        size = sum(extent.length for extent in partition.extents)
+        if not parts or room < size:
+            parts.append([])
+            room = part_bytes
+        parts[-1].append(partition)
+        room -= size
+    return [msgspec.structs.replace(plan, partitions=tuple(part)) for part in parts]

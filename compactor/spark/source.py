@@ -1,0 +1,167 @@
+"""The Python data source of compaction: rows are parts of a plan; writing them merges, committing swaps.
+
+    driver     reader.partitions   the plan, as of now, one Spark partition a part
+    executors  reader.read         hands its part on
+    executors  writer.write        merges it, stores the files, tells which (Written)
+    driver     writer.commit       swaps them in under the job's lease
+
+Place: in Spark's Python workers, on executors and beside the driver; handler.py starts it.
+Invariant: what an executor stored is live only after the driver's commit, and Spark commits one attempt
+of each task: the files of every other attempt are orphans for the sweeper. The commit is fenced by the
+job's lease, so a driver that lost it changes nothing. If any of these processes dies, another attempt,
+or the next holder of the job, begins anew.
+Source: pyspark.sql.datasource (Spark 4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition, WriterCommitMessage
+from pyspark.sql.types import Row, StructType
+
+from compactor.merge import MergeCounts, MergeLimits, merge
+from compactor.plan import decode_job, decode_plan, encode, make_plan
+from compactor.spark.parts import split
+from compactor.take_over import Swapper, store_merged
+from config.load import load
+from config.settings import Settings
+from metastore.compaction import NewFile, Swap
+from metastore.jobs import JobToken
+from metastore.postgres.store import PostgresMetastore
+from storage.clock import SystemClock
+from storage.objects.open import StoreOptions, open_store
+
+NAME = "headrace_compaction"
+SCHEMA = "part string"
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What the driver tells this source, as its option `task`: a job that it holds, and limits in bytes."""
+
+    job_id: int
+    epoch: int
+    payload: str
+    part_bytes: int
+    file_bytes: int
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One row: a part of a plan (JSON), and the driver's wall clock when it was made, in ms."""
+
+    plan: str
+    driver_ms: int
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What one task stored: (file, swaps) each, and what it could not read."""
+
+    files: Sequence[tuple[NewFile, Sequence[Swap]]]
+    unreadable: frozenset[uuid.UUID]
+    batches: int
+
+
+class CompactionSource(DataSource):
+    """`spark.read.format(NAME).option("task", ...).load().write.format(NAME)...save()` carries out one job."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return PlanReader(self._task())
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return MergeWriter(self._task())
+
+    def _task(self) -> Task:
+        return msgspec.json.decode(self.options["task"], type=Task)
+
+
+class PlanReader(DataSourceReader):
+    """A plan of what is live in the job's files when Spark asks for its partitions."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(part) for part in asyncio.run(self._plan())]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        yield (partition.value,)
+
+    async def _plan(self) -> list[str]:
+        job = decode_job(self._task.payload.encode())
+        async with _metastore() as metastore:
+            plan = make_plan(job.level, await metastore.live_extents(job.file_ids))
+        made_ms = SystemClock().wall_ms()
+        return [
+            msgspec.json.encode(Part(encode(part).decode(), made_ms)).decode()
+            for part in split(plan, self._task.part_bytes)
+        ]
+
+
+class MergeWriter(DataSourceWriter):
+    """Merges on executors, swaps on the driver."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        return asyncio.run(self._merge([msgspec.json.decode(row.part, type=Part) for row in iterator]))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        asyncio.run(self._swap([message for message in messages if isinstance(message, Written)]))
+
+    async def _merge(self, parts: Sequence[Part]) -> Written:
+        clock, rng, settings = SystemClock(), random.Random(), _settings()
+        store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
+        counts, files = MergeCounts(), []
+        try:
+            for part in parts:
+                plan = decode_plan(part.plan.encode())
+                async for file in merge(plan, store, MergeLimits(file_bytes=self._task.file_bytes), counts):
+                    born_ms = plan.made_ms + clock.wall_ms() - part.driver_ms
+                    named = await store_merged(store, file, level=plan.level, born_ms=born_ms, rng=rng)
+                    files.append((named, file.swaps))
+        finally:
+            await store.close()
+        return Written(files, frozenset(counts.unreadable_files), counts.batches_in)
+
+    async def _swap(self, done: Sequence[Written]) -> None:
+        token = JobToken(self._task.job_id, self._task.epoch)
+        async with _metastore() as metastore:
+            swapper = Swapper(metastore, metastore.commit_shards, SystemClock(), random.Random())
+            for file, swaps in (each for written in done for each in written.files):
+                async for _ in swapper.swap_in(token, file, swaps):
+                    pass
+            unreadable = frozenset[uuid.UUID]().union(*(written.unreadable for written in done))
+            if unreadable:
+                await metastore.mark_unreadable(token, sorted(unreadable))
+
+
+def _settings() -> Settings:
+    """Of this Python worker: from HEADRACE_* variables, which never stand in Spark's plans or logs."""
+    return load(environ=os.environ)
+
+
+@asynccontextmanager
+async def _metastore() -> AsyncIterator[PostgresMetastore]:
+    settings = msgspec.structs.replace(_settings(), metastore_pool_size=1)
+    metastore = await PostgresMetastore.open(settings.metastore_url, settings)
+    try:
+        yield metastore
+    finally:
+        await metastore.close()

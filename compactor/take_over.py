@@ -1,0 +1,87 @@
+"""A merged file takes the place of what it was made of: stored first, then swapped in, call by call.
+
+Place: after the merge; called by the local worker (compact.py), and by Spark's executors and driver (spark/).
+Invariant: a file is named only after the bucket confirmed it, and each of its extents is live only after
+its swap, under the job's lease. If the process dies after the store, the file is an orphan for the
+sweeper; between two calls, what is not swapped in is dead bytes and the old extents stand.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import AsyncIterator, Sequence
+from itertools import groupby
+
+from compactor.merge import MergedFile
+from metastore.compaction import CompactionApi, NewFile, Swap, SwapOutcome
+from metastore.jobs import JobToken
+from metastore.keys import commit_shard
+from storage.clock import Clock
+from storage.errors import CorruptError, OutcomeUnknownError, RetryableError
+from storage.file_id import new_file_id, object_key
+from storage.objects.store import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+SWAPS_PER_CALL = 64
+INPUTS_PER_CALL = 4_000
+"""About 100 ms of Postgres' time, for which a partition's log start cannot move."""
+SWAP_ATTEMPTS = 5
+SWAP_PAUSE_SECONDS = 0.5
+
+
+async def store_merged(
+    store: ObjectStore, file: MergedFile, *, level: int, born_ms: int, rng: random.Random
+) -> NewFile:
+    """Put it under a new id, born at `born_ms` by the database's clock. CorruptError when the stored length differs."""
+    named = NewFile(new_file_id(born_ms, rng), level, len(file.body), file.body_bytes)
+    stored = await store.put(object_key(named.file_id), file.body)
+    if stored.size != named.size:
+        raise CorruptError(f"stored length differs: key={stored.key} sent={named.size} stored={stored.size}")
+    return named
+
+
+class Swapper:
+    """Swaps stored files in, whoever stored them."""
+
+    def __init__(self, metastore: CompactionApi, commit_shards: int, clock: Clock, rng: random.Random) -> None:
+        self._metastore, self._shards = metastore, commit_shards
+        self._clock, self._rng = clock, rng
+
+    async def swap_in(
+        self, token: JobToken, file: NewFile, swaps: Sequence[Swap]
+    ) -> AsyncIterator[tuple[Sequence[Swap], list[SwapOutcome]]]:
+        """Call by call, what became of each swap. FencedError when the lease is lost; else as `swap_extents`."""
+        for call in calls(swaps, self._shards):
+            yield call, await self._swap(token, file, call)
+
+    async def _swap(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
+        """Repeated while it is in doubt or cannot be done yet, a deadlock among that: a swap that is done is done."""
+        for attempt in range(1, SWAP_ATTEMPTS + 1):
+            try:
+                return await self._metastore.swap_extents(token, file, swaps)
+            except (RetryableError, OutcomeUnknownError) as error:
+                logger.warning("swap not answered: file=%s attempt=%d error=%s", file.file_id, attempt, error)
+                if attempt == SWAP_ATTEMPTS:
+                    raise
+            await self._clock.sleep(SWAP_PAUSE_SECONDS * attempt * self._rng.random())
+        raise AssertionError("unreachable")
+
+
+def calls(swaps: Sequence[Swap], shards: int) -> list[list[Swap]]:
+    """The swaps in key order, cut into calls: of one commit shard each, so that none waits for two locks."""
+
+    def shard(swap: Swap) -> int:
+        return commit_shard(swap.partition_key, shards)
+
+    found: list[list[Swap]] = []
+    for _, of_shard in groupby(sorted(swaps, key=lambda s: (shard(s), s.partition_key, s.base_offset)), key=shard):
+        room = 0
+        for number, swap in enumerate(of_shard):
+            if number % SWAPS_PER_CALL == 0 or room <= 0:
+                found.append([])
+                room = INPUTS_PER_CALL
+            found[-1].append(swap)
+            room -= len(swap.inputs)
+    return found
