@@ -195,6 +195,16 @@ async def test_a_coordinator_that_lags_catches_up_before_it_judges(world: Groups
     assert even_later in world.home.cluster.image.topics_by_id
 
 
+async def test_a_group_may_follow_the_metadata_log(world: GroupsWorld) -> None:
+    answer = await heartbeat(world.home, "m", 0, subscribed_topic_names=("__cluster_metadata",))
+    assert assigned(answer) == {uuid.UUID(int=1): (0,)}
+    everything = await heartbeat(world.home, "n", 0, subscribed_topic_names=None, subscribed_topic_regex=".*")
+    assert assigned(everything) == {topic_id(world): (0, 1, 2, 3)}, "a pattern does not mean it"
+    group = await describe(world.home)
+    assert group.members[0].assignment.topic_partitions[0].topic_name == "__cluster_metadata"
+    assert (await heartbeat(world.home, "m", 1, owned={uuid.UUID(int=1): [0]})).error_code is ErrorCode.none
+
+
 async def test_without_the_log_nothing_is_judged(world: GroupsWorld) -> None:
     world.cluster_api.fail_before["metadata_head"] = [UnavailableError("down")] * 3
     world.cluster_api.fail_before["read_metadata"] = [UnavailableError("down")] * 3

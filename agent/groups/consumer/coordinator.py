@@ -21,16 +21,16 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from agent.cluster.view import ClusterView
+from agent.groups.consumer.assignors.assignor import Partitions
 from agent.groups.consumer.conversion import from_classic
 from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
-from agent.groups.consumer.topics import TopicPatterns
+from agent.groups.consumer.topics import GroupTopics
 from agent.groups.consumer.values import JOIN_EPOCH, HeartbeatAnswer, HeartbeatRequest
 from agent.groups.group import ClassicGroup
 from agent.groups.held_groups import Held, HeldGroups
 from agent.groups.values import Effect
 from metastore.groups import GroupRecord
-from metastore.log.image import MetadataImage
 from storage.clock import Clock
 from storage.errors import HeadraceError
 
@@ -48,11 +48,11 @@ class ConsumerGroups:
         self._cluster = cluster
         self._clock = clock
         self._rng = rng
-        self._patterns = TopicPatterns(cluster)
+        self.topics = GroupTopics(cluster)
 
     def restore(self, group_id: str, now: float, record: GroupRecord | None) -> tuple[ConsumerGroup, list[Effect]]:
         """A coordinated.Restore."""
-        group = ConsumerGroup(group_id, self.rules, self._patterns.topics, lambda: self.times(group_id), self._rng)
+        group = ConsumerGroup(group_id, self.rules, self.topics.topics, lambda: self.times(group_id), self._rng)
         if record is not None:
             group.restore(now, record)
         return group, []
@@ -69,26 +69,31 @@ class ConsumerGroups:
         if isinstance(held, ErrorCode):
             return HeartbeatAnswer(held, request.member_id)
         try:
-            image = await self._image_for(held, request, owned or ())
+            await self._catch_up_for(held, request, owned or ())
         except HeadraceError as error:
             logger.warning("heartbeat not judged: group=%s error=%s", group_id, error)
             return HeartbeatAnswer(ErrorCode.coordinator_load_in_progress, request.member_id)
         patterns = held.group.roster.patterns if isinstance(held.group, ConsumerGroup) else []
-        await self._patterns.prepare([*patterns, request.topic_pattern or ""])
+        await self.topics.prepare([*patterns, request.topic_pattern or ""])
         held = await groups.find(group_id)  # once more: it may have moved meanwhile
         if isinstance(held, ErrorCode):
             return HeartbeatAnswer(held, request.member_id)
         if owned is not None:
-            request = replace(request, owned=_keys(owned, image))
+            request = replace(request, owned=self._keys(owned))
         return await self._ask(groups, held, request)
 
-    async def _image_for(self, held: Held, request: HeartbeatRequest, owned: OwnedTopics) -> MetadataImage:
-        image = self._cluster.image
-        judged = isinstance(held.group, ConsumerGroup) and held.group.judges_by(image.topics_by_name)
-        named = all(name in image.topics_by_name for name in request.topic_names or ())
-        if judged and named and all(topic_id in image.topics_by_id for topic_id, _ in owned):
-            return image
-        return await self._cluster.catch_up()
+    async def _catch_up_for(self, held: Held, request: HeartbeatRequest, owned: OwnedTopics) -> None:
+        topics = self.topics.topics()
+        judged = isinstance(held.group, ConsumerGroup) and held.group.judges_by(topics.by_name)
+        named = all(name in topics.by_name for name in request.topic_names or ())
+        if not (judged and named and all(self.topics.by_id(topic_id) is not None for topic_id, _ in owned)):
+            await self._cluster.catch_up()
+
+    def _keys(self, owned: OwnedTopics) -> Partitions:
+        """Keys of what is there; a topic that is gone cannot be owned."""
+        topics = ((self.topics.by_id(topic_id), indexes) for topic_id, indexes in owned)
+        each = (topic.key(index) for topic, indexes in topics if topic is not None for index in indexes)
+        return frozenset(key for key in each if key is not None)
 
     async def _ask(self, groups: HeldGroups, held: Held, request: HeartbeatRequest) -> HeartbeatAnswer:
         if isinstance(held.group, ClassicGroup):
@@ -113,7 +118,7 @@ class ConsumerGroups:
         now = self._clock.monotonic()
         group, _ = self.restore(group_id, now, None)
         state = classic.snapshot()
-        members = from_classic(state, self._patterns.topics(()))
+        members = from_classic(state, self.topics.topics())
         if state.members and (
             members is None or not self.rules.migration.upgrades or len(members) > self.rules.size_max
         ):
@@ -123,10 +128,3 @@ class ConsumerGroups:
         groups.replace(held, group, [])
         logger.info("group converted: group=%s kind=consumer members=%d", group_id, len(state.members))
         return None
-
-
-def _keys(owned: OwnedTopics, image: MetadataImage) -> frozenset[int]:
-    """Keys of what is there; a topic that is gone cannot be owned."""
-    topics = ((image.topics_by_id.get(topic_id), indexes) for topic_id, indexes in owned)
-    each = (topic.key(index) for topic, indexes in topics if topic is not None for index in indexes)
-    return frozenset(key for key in each if key is not None)

@@ -14,9 +14,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from agent.admin.describe_cluster import NOT_ASKED
-from agent.cluster.view import ClusterView
 from agent.groups.admin_requests import GROUP_OPERATIONS
 from agent.groups.consumer.assignors.assignor import Partitions
+from agent.groups.consumer.coordinator import ConsumerGroups
 from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.consumer.member import Member
 from agent.groups.consumer.saved import by_topic
@@ -31,9 +31,9 @@ _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 class ConsumerGroupDescribe:
     """The handler."""
 
-    def __init__(self, groups: HeldGroups, cluster: ClusterView) -> None:
+    def __init__(self, groups: HeldGroups, consumer_groups: ConsumerGroups) -> None:
         self._groups = groups
-        self._cluster = cluster
+        self._consumer_groups = consumer_groups
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
@@ -81,7 +81,7 @@ class ConsumerGroupDescribe:
         )
 
     def _assignment(self, schema: Schema, partitions: Partitions) -> Any:
-        topics = self._cluster.image.topics_by_number
+        topics = self._consumer_groups.topics.topics().by_number
         return schema.make(
             "Assignment",
             topic_partitions=tuple(

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.consumer.assignors.assignor import NOTHING, Partitions
+from agent.groups.consumer.assignors.assignor import NOTHING
 from agent.groups.consumer.classic_members import ClassicMembers
 from agent.groups.consumer.member import Member
 from agent.groups.consumer.values import (
@@ -170,7 +170,3 @@ class ConsumerGroup(ClassicMembers):
             self._put(replace(member, epoch=LEAVE_FOR_A_WHILE_EPOCH, state=MemberState.STABLE, to_revoke=NOTHING))
             self._overdue.pop(member.member_id, None)  # its session still runs
         return HeartbeatAnswer(ErrorCode.none, member.member_id, request.member_epoch)
-
-    def part(self, member: Member) -> Partitions:
-        """What the member shall have: for those who describe the group."""
-        return self.target.of(member.member_id)

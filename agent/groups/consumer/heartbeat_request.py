@@ -17,7 +17,6 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.view import ClusterView
 from agent.groups.consumer.coordinator import ConsumerGroups
 from agent.groups.consumer.rules import ASSIGNORS
 from agent.groups.consumer.saved import by_topic
@@ -39,12 +38,9 @@ _FIRST_WITH_OWN_MEMBER_ID = 1
 class ConsumerGroupHeartbeat:
     """The handler."""
 
-    def __init__(
-        self, groups: HeldGroups, consumer_groups: ConsumerGroups, cluster: ClusterView, rng: random.Random
-    ) -> None:
+    def __init__(self, groups: HeldGroups, consumer_groups: ConsumerGroups, rng: random.Random) -> None:
         self._groups = groups
         self._consumer_groups = consumer_groups
-        self._cluster = cluster
         self._rng = rng
 
     async def __call__(self, request: Request) -> Response:
@@ -81,7 +77,7 @@ class ConsumerGroupHeartbeat:
         failed = answer.code is not ErrorCode.none
         assignment = None
         if answer.assigned is not None:
-            topics = self._cluster.image.topics_by_number
+            topics = self._consumer_groups.topics.topics().by_number
             partitions = tuple(
                 schema.make("TopicPartitions", topic_id=topics[number].topic_id, partitions=tuple(indexes))
                 for number, indexes in by_topic(answer.assigned).items()

@@ -4,8 +4,7 @@ Place: asked by group.py, which judges a group by one picture of the topics at a
 Patterns come from clients. RE2 matches in time linear in the name whatever the pattern is, and a
 pattern's program is bounded (`PROGRAM_BYTES`), so neither can be used to stop the agent; Kafka uses
 the same syntax. Matches are kept per pattern until topics come or go, and are made on a thread.
-Invariant: a `Topics` is immutable; two of them have the same `by_name` only if no topic, and no
-topic's partition count, changed between them.
+Invariant: two pictures have the same `by_name` only if no topic came, went or grew between them.
 If the process dies here nothing is lost: no state.
 Source: KIP-848 (SubscribedTopicRegex).
 """
@@ -13,11 +12,13 @@ Source: KIP-848 (SubscribedTopicRegex).
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import re2
 
+from agent.cluster.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
 from agent.cluster.view import ClusterView
 from metastore.log.image import TopicImage
 
@@ -27,12 +28,13 @@ PROGRAM_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The cluster's topics as of one image, as far as a group needs them."""
+    """The cluster's topics as of one image, and the metadata log's, which a group may follow too."""
 
     by_name: Mapping[str, TopicImage]
     by_number: Mapping[int, TopicImage]
-    matches: Mapping[str, frozenset[int]]
-    """Topic pattern -> numbers of the topics whose whole name it matches."""
+    matches: dict[str, frozenset[int]]
+    """Topic pattern -> numbers of the topics whose whole name it matches; filled as patterns are asked for.
+    The metadata log's topic has to be named."""
 
     def of(self, names: Iterable[str], pattern: str) -> frozenset[int]:
         """The topics that a subscription means; what is not there (yet) is left out."""
@@ -44,35 +46,43 @@ class Topics:
         return {number: len(self.by_number[number].leader_epochs) for number in numbers}
 
 
-class TopicPatterns:
+class GroupTopics:
     """The topics of the newest image, with what patterns match there."""
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
-        self._by_name: Mapping[str, TopicImage] = {}
-        self._matches: dict[str, frozenset[int]] = {}
+        self._source: Mapping[str, TopicImage] | None = None
+        self._newest = Topics({}, {}, {})
 
     async def prepare(self, patterns: Iterable[str]) -> None:
         """Match them on a thread, so that `topics` has nothing left to do."""
-        by_name = self._newest()
-        for pattern in set(patterns) - self._matches.keys() - {""}:
-            found = await asyncio.to_thread(_matches, pattern, by_name)
-            if self._newest() is not by_name:
-                return  # topics came or went meanwhile: `topics` sees to what is still missing
-            self._matches[pattern] = found
+        matches, source = self._matches(), self._cluster.image.topics_by_name
+        for pattern in set(patterns) - matches.keys() - {""}:
+            matches[pattern] = await asyncio.to_thread(_matching, pattern, source)
 
-    def topics(self, patterns: Iterable[str]) -> Topics:
+    def topics(self, patterns: Iterable[str] = ()) -> Topics:
         """The newest picture, with the matches of these patterns."""
-        by_name = self._newest()
-        for pattern in set(patterns) - self._matches.keys() - {""}:
-            self._matches[pattern] = _matches(pattern, by_name)
-        return Topics(by_name, self._cluster.image.topics_by_number, self._matches)
+        matches = self._matches()
+        for pattern in set(patterns) - matches.keys() - {""}:
+            matches[pattern] = _matching(pattern, self._cluster.image.topics_by_name)
+        return self._newest
 
-    def _newest(self) -> Mapping[str, TopicImage]:
-        by_name = self._cluster.image.topics_by_name
-        if by_name is not self._by_name:
-            self._by_name, self._matches = by_name, {}
-        return by_name
+    def by_id(self, topic_id: uuid.UUID) -> TopicImage | None:
+        """The topic of that id, on the newest picture."""
+        if is_metadata_topic(topic_id):
+            return METADATA_TOPIC_IMAGE
+        return self._cluster.image.topics_by_id.get(topic_id)
+
+    def _matches(self) -> dict[str, frozenset[int]]:
+        """Of the newest picture, which is made anew when topics came, went or grew."""
+        image = self._cluster.image
+        if image.topics_by_name is not self._source:
+            own = METADATA_TOPIC_IMAGE
+            self._source = image.topics_by_name
+            self._newest = Topics(
+                {**image.topics_by_name, own.name: own}, {**image.topics_by_number, own.topic_number: own}, {}
+            )
+        return self._newest.matches
 
 
 def is_valid(pattern: str) -> bool:
@@ -84,7 +94,7 @@ def is_valid(pattern: str) -> bool:
     return True
 
 
-def _matches(pattern: str, by_name: Mapping[str, TopicImage]) -> frozenset[int]:
+def _matching(pattern: str, by_name: Mapping[str, TopicImage]) -> frozenset[int]:
     compiled = _compile(pattern)
     return frozenset(topic.topic_number for name, topic in by_name.items() if compiled.fullmatch(name) is not None)
 
