@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, field
 
 PositiveInt = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
+OptionalAge = Annotated[int, Meta(ge=-1)] | None
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -284,12 +285,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     # -- retention
     log_retention_ms: Annotated[
-        int | None,
-        Meta(ge=-1, description="Records older than this go, in topics without retention.ms; -1: never."),
+        OptionalAge, Meta(description="Records older than this go, in topics without retention.ms; -1: never.")
     ] = field(default=None, name="log.retention.ms")
-    log_retention_minutes: Annotated[
-        int | None, Meta(ge=-1, description="As log.retention.ms, which rules over it.")
-    ] = field(default=None, name="log.retention.minutes")
+    log_retention_minutes: Annotated[OptionalAge, Meta(description="As log.retention.ms, which rules over it.")] = (
+        field(default=None, name="log.retention.minutes")
+    )
     log_retention_hours: Annotated[
         int, Meta(ge=-1, description="As log.retention.ms and log.retention.minutes, which rule over it.")
     ] = field(default=168, name="log.retention.hours")
