@@ -33,6 +33,9 @@ class Housekeeping(Protocol):
     async def purge_deleted_partitions(self, limit: int) -> int:
         """Remove what one deleted partition left behind; how many rows went, 0 when there is none to clean."""
 
+    async def expire_group_offsets(self, limit: int) -> int:
+        """Forget groups' offsets that nobody used for offsets.retention.minutes; how many were looked at."""
+
 
 async def keep_house(metastore: Housekeeping, clock: Clock, rng: random.Random) -> None:
     """For ever. A failure is logged and tried again; the agents of a cluster spread out by chance."""
@@ -50,4 +53,5 @@ async def _one_round(metastore: Housekeeping) -> bool:
     await metastore.rotate_log_slots()
     expired = await metastore.expire_producer_state(CHUNK_ROWS)
     purged = await metastore.purge_deleted_partitions(CHUNK_ROWS)
-    return expired >= CHUNK_ROWS or purged > 0
+    offsets = await metastore.expire_group_offsets(CHUNK_ROWS)
+    return max(expired, offsets) >= CHUNK_ROWS or purged > 0

@@ -228,11 +228,22 @@ class ClassicGroup(Rebalancing):
             return ErrorCode.inconsistent_group_protocol
         static = self.roster.static_member(request.member.instance_id)
         own_id = static.member_id if static is not None else request.member.member_id
+        if self._is_full(own_id):
+            return ErrorCode.group_max_size_reached
         if len(self.roster) and (
             request.protocol_type != self.protocol_type or not self.roster.agrees(request.protocols, besides=own_id)
         ):
             return ErrorCode.inconsistent_group_protocol
         return ErrorCode.none
+
+    def _is_full(self, member_id: str) -> bool:
+        """Between generations those count who came: of too many, as after a lower limit, the quickest get in."""
+        if self.state is GroupState.EMPTY:
+            return False
+        if self.state is GroupState.PREPARING_REBALANCE:
+            came = {member.member_id for member in self.roster if member.join_token is not None}
+            return member_id not in came and len(came) >= self._max_size
+        return member_id not in self.roster and len(self.roster) >= self._max_size
 
     def _join_unknown(self, now: float, request: JoinRequest, token: Token) -> None:
         instance_id = request.member.instance_id

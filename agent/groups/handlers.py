@@ -43,7 +43,7 @@ class GroupHandlers:
             group_id: str, now: float, record: GroupRecord | None
         ) -> tuple[CoordinatedGroup, list[Effect]]:
             delay = settings.group_initial_rebalance_delay_ms / 1000
-            group = ClassicGroup(group_id, rng, initial_rebalance_delay=delay)
+            group = ClassicGroup(group_id, rng, initial_rebalance_delay=delay, max_size=settings.group_max_size)
             return group, [] if record is None else group.restore(now, decode(record.data))
 
         consumer_groups = ConsumerGroups(cluster, clock, ConsumerGroupRules(settings), rng)

@@ -3,11 +3,13 @@
 Place: request fields to the coordinator's values and back.
 Invariant: versions differ in fields only; the rules are in group.py. If the process dies here, the
 client sends the request to the group's next coordinator.
-Source: Kafka's message schemas; KIP-345, KIP-394, KIP-559 (protocol in JoinGroup and SyncGroup), KIP-814.
+Source: Kafka's message schemas; KIP-345, KIP-394, KIP-559 (protocol in JoinGroup and SyncGroup), KIP-800
+(reasons, for the log), KIP-814.
 """
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +19,8 @@ from agent.groups.coordinator import GroupCoordinator
 from agent.groups.values import JoinAnswer, JoinRequest, MemberProtocol, MemberRef, SyncRequest
 from agent.listener.request import Request, Response
 from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+
+logger = logging.getLogger(__name__)
 
 _FIRST_JOIN_WITH_ID_REQUIRED = 4
 _FIRST_JOIN_WITH_NULLABLE_PROTOCOL = 7
@@ -51,6 +55,8 @@ class JoinGroup:
         elif not self._shortest <= entity.session_timeout <= self._longest:
             answer = JoinAnswer(ErrorCode.invalid_session_timeout, entity.member_id)
         else:
+            if reason := getattr(entity, "reason", None):
+                logger.info("member joins: group=%s member=%s reason=%r", entity.group_id, entity.member_id, reason)
             answer = await self._coordinator.join(entity.group_id, _join_request(request, entity))
         members = tuple(
             schema.make("JoinGroupResponseMember", member_id=m[0], group_instance_id=m[1], metadata=m[2])
@@ -153,6 +159,9 @@ class LeaveGroup:
         )
         if not is_legal_group_id(entity.group_id):
             return reply(request, _left(schema, ErrorCode.invalid_group_id))
+        for each in getattr(entity, "members", ()):
+            if reason := getattr(each, "reason", None):
+                logger.info("member leaves: group=%s member=%s reason=%r", entity.group_id, each.member_id, reason)
         departures = await self._coordinator.leave(entity.group_id, leaving)
         if isinstance(departures, ErrorCode):
             return reply(request, _left(schema, departures))

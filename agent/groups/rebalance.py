@@ -21,12 +21,16 @@ from agent.groups.values import Effect, GroupState, JoinAnswer, JoinRequest, Rep
 
 NEW_MEMBER_JOIN_SECONDS = 300.0
 """A new member whose join waits longer is given up: its client has left or asks again."""
+NO_LIMIT = 2**31 - 1
+"""As many members as like to come."""
 
 
 class Rebalancing:
     """State and transitions of one group."""
 
-    def __init__(self, group_id: str, rng: random.Random, *, initial_rebalance_delay: float) -> None:
+    def __init__(
+        self, group_id: str, rng: random.Random, *, initial_rebalance_delay: float, max_size: int = NO_LIMIT
+    ) -> None:
         self.group_id = group_id
         self.state = GroupState.EMPTY
         self.generation = 0
@@ -35,6 +39,7 @@ class Rebalancing:
         self.roster = Roster()
         self._rng = rng
         self._initial_delay = initial_rebalance_delay
+        self._max_size = max_size
         self._promised_ids: dict[str, float] = {}
         """Member ids that were handed out and not yet used, with the time when they lapse."""
         self._join_until = 0.0

@@ -57,7 +57,9 @@ class SavedGroup(msgspec.Struct, frozen=True):
         return GroupRecord(GroupKind.CLASSIC, state, self.protocol_type or "", self.subscribed(), encode(self))
 
     def subscribed(self) -> tuple[str, ...] | None:
-        """Topics of all members; None when one's subscription is not Kafka's."""
+        """Topics of all members; None when one's subscription is not Kafka's, and before there is a generation."""
+        if self.gathering:
+            return None
         metadata = [dict(member.protocols).get(self.protocol_name or "") for member in self.members]
         topics = subscribed_topics(self.protocol_type, metadata)
         return None if topics is None else tuple(sorted(topics))

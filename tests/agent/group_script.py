@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from kio.schema.errors import ErrorCode
 
 from agent.groups.group import ClassicGroup
+from agent.groups.rebalance import NO_LIMIT
 from agent.groups.saved import SavedGroup, decode, encode
 from agent.groups.values import (
     Departure,
@@ -30,9 +31,11 @@ RANGE = (MemberProtocol("range", b"range-subscription"),)
 class Script:
     """A group with its clock, and every answer that it gave."""
 
-    def __init__(self, *, initial_delay: float = 0.0, restored: SavedGroup | None = None) -> None:
+    def __init__(
+        self, *, initial_delay: float = 0.0, restored: SavedGroup | None = None, max_size: int = NO_LIMIT
+    ) -> None:
         self.now = 0.0
-        self.group = ClassicGroup("g", random.Random(1), initial_rebalance_delay=initial_delay)
+        self.group = ClassicGroup("g", random.Random(1), initial_rebalance_delay=initial_delay, max_size=max_size)
         self.answers: dict[int, object] = {}
         self.saves: list[Save] = []
         self._tokens = itertools.count()

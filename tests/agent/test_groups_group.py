@@ -311,3 +311,28 @@ def test_closing_answers_everybody_who_waits(script: Script) -> None:
     assert script.synced(script.sync(other)).code is ErrorCode.not_coordinator
     assert script.leave(MemberRef(leader))[0].code is ErrorCode.not_coordinator
     script.saves.clear()
+
+
+def test_a_full_group_takes_nobody_else_in() -> None:
+    script = Script(max_size=2)
+    first, _ = script.stable(None, "i-2")
+    refused = script.join()
+    assert script.joined(refused).code is ErrorCode.group_max_size_reached
+    assert script.heartbeat(first) is ErrorCode.none, "nobody has to join again for it"
+    restarted = script.join(instance_id="i-2")
+    script.store()
+    assert script.joined(restarted).code is ErrorCode.none, "an instance keeps its place"
+    script.leave(MemberRef(first))
+    assert script.join() not in script.answers
+
+
+def test_after_a_lower_limit_the_quickest_get_in() -> None:
+    script = Script()
+    script.stable(None, None, None)
+    small = Script(max_size=2, restored=script.group.snapshot())
+    one, two, three = (member.member_id for member in small.group.roster)
+    small.join(two, protocols=(MemberProtocol("range", b"changed"),))
+    small.join(three)
+    assert small.joined(small.join(one)).code is ErrorCode.group_max_size_reached
+    small.pass_time(60)
+    assert {member.member_id for member in small.group.roster} == {two, three}

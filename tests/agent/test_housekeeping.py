@@ -11,12 +11,13 @@ from tests.manual_clock import ManualClock
 
 
 class ScriptedMetastore:
-    """Fault model: the eighth round fails. 2.5 chunks of expired producers wait in the first."""
+    """Fault model: the eighth round fails. 2.5 chunks of expired producers and 3 of offsets wait in the first."""
 
     def __init__(self) -> None:
         self.left = CHUNK_ROWS * 5 // 2
         self.rotations = 0
         self.deleted_partitions = 5
+        self.old_offsets = CHUNK_ROWS * 3
 
     async def rotate_log_slots(self) -> str | None:
         self.rotations += 1
@@ -27,6 +28,11 @@ class ScriptedMetastore:
     async def expire_producer_state(self, limit: int) -> int:
         done = min(limit, self.left)
         self.left -= done
+        return done
+
+    async def expire_group_offsets(self, limit: int) -> int:
+        done = min(limit, self.old_offsets)
+        self.old_offsets -= done
         return done
 
     async def purge_deleted_partitions(self, limit: int) -> int:
@@ -40,6 +46,7 @@ async def test_works_in_chunks_and_goes_on_after_a_failure() -> None:
     while metastore.rotations == 0:
         await clock.advance(INTERVAL_SECONDS / 10)
     assert metastore.left == 0, "all expired producers in one go"
+    assert metastore.old_offsets == 0
     assert metastore.deleted_partitions < 0, "all deleted partitions in one go, one a call"
     while metastore.rotations < 9:  # the eighth fails; hangs, and times out, if that ends the loop
         await clock.advance(INTERVAL_SECONDS / 10)

@@ -1,0 +1,71 @@
+"""What the groups of an agent count, for Prometheus.
+
+Place: written by held_groups.py and offsets.py, read by the HTTP listener.
+Invariant: labels have few values; groups and topics are never labels. A group is counted by the one
+agent that holds it, so sums over agents are right. If the process dies here the counters start again
+at 0, as Prometheus expects.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+KindAndState = tuple[str, str]
+
+
+class _GroupsByState(Collector):
+    """Counted when somebody looks: states change often, and are looked at seldom."""
+
+    def __init__(self, states: Callable[[], list[KindAndState]]) -> None:
+        self._states = states
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        family = GaugeMetricFamily("headrace_groups", "Groups that this agent holds", labels=["kind", "state"])
+        for labels, count in sorted(Tally(self._states()).items()):
+            family.add_metric(labels, count)
+        return [family]
+
+
+class GroupMetrics:
+    """One set per agent; `registry` is what its HTTP listener shows."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self.state_changes = Counter(
+            "headrace_group_state_changes_total",
+            "Groups that entered a state; PreparingRebalance is a rebalance begun, CompletingRebalance a generation",
+            ["kind", "state"],
+            registry=registry,
+        )
+        loads = Counter(
+            "headrace_group_loads_total",
+            "Groups that this agent tried to take over; barred: the last holder had not let go",
+            ["outcome"],
+            registry=registry,
+        )
+        self.loaded, self.load_barred, self.load_failed = (loads.labels(o) for o in ("loaded", "barred", "failed"))
+        self.let_go = Counter("headrace_group_let_go_total", "Groups that this agent let go", registry=registry)
+        self.saves_failed = Counter(
+            "headrace_group_saves_failed_total", "Saves that the metastore refused or did not answer", registry=registry
+        )
+        commits = Counter(
+            "headrace_offset_commits_total",
+            "OffsetCommit requests that came to their group; refused: by the group; failed: by the metastore",
+            ["outcome"],
+            registry=registry,
+        )
+        self.committed, self.commit_refused, self.commit_failed = (
+            commits.labels(outcome) for outcome in ("stored", "refused", "failed")
+        )
+        self.committed_partitions = Counter(
+            "headrace_offset_commit_partitions_total", "Positions that were stored", registry=registry
+        )
+
+    def watch(self, states: Callable[[], list[KindAndState]]) -> None:
+        """Show how many groups there are; `states` is called on the HTTP listener's thread."""
+        self._registry.register(_GroupsByState(states))
