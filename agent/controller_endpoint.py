@@ -22,6 +22,7 @@ from agent.admin.update_features import UpdateFeatures
 from agent.cluster.controller import Controller, ControllerTimes
 from agent.cluster.controller_metrics import ControllerMetrics
 from agent.cluster.follower import MetadataFollower
+from agent.cluster.schedules import schedules
 from agent.cluster.view import ClusterView
 from agent.dispatch import Dispatcher
 from agent.listener.host import Limits
@@ -55,6 +56,7 @@ class ControllerEndpoint:
             clock=clock,
             rng=rng,
             metrics=ControllerMetrics(registry),
+            schedules=schedules(settings),
         )
         self.port = 0
         self._settings = settings

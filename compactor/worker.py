@@ -25,10 +25,14 @@ from compactor.merge import MergeLimits
 from compactor.metrics import CompactionMetrics
 from compactor.planner import Planner
 from compactor.policy import PolicyLimits
+from compactor.retention import Retention
+from compactor.retention_metrics import RetentionMetrics
 from compactor.runner import Handler, JobRunner
 from compactor.sweeper import Sweeper
 from config.settings import Settings
+from metastore.log.effective_configs import EffectiveConfigs
 from metastore.postgres.store import PostgresMetastore
+from metastore.retention import RETENTION_JOB
 from storage.clock import Clock, SystemClock
 from storage.cluster_properties import require_formatted
 from storage.objects.open import StoreOptions, open_store
@@ -111,9 +115,11 @@ class Worker:
             min_age_ms=settings.compaction_min_age_ms,
             max_age_ms=settings.compaction_max_age_ms,
             small_bytes=settings.compaction_file_bytes // 2,
+            large_bytes=settings.compaction_spark_min_bytes,
         )
         deletions = JanitorMetrics(self._registry)
         return {
+            RETENTION_JOB: Retention(self.metastore, EffectiveConfigs(settings), RetentionMetrics(self._registry)),
             planner.KIND: Planner(self.metastore, policy, metrics).handle,
             compact.KIND: compactor.handle,
             janitor.KIND: Janitor(self.metastore, self._store, deletions, delay_ms=settings.file_delete_delay_ms),

@@ -14,6 +14,8 @@ from typing import NamedTuple, Protocol
 
 from metastore.jobs import JobToken
 
+RETENTION_JOB = "retention"
+"""The kind of the periodic job."""
 TO_HIGH_WATERMARK = -1
 
 

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from agent.cluster.controller_metrics import ControllerMetrics
 from agent.cluster.follower import MetadataFollower
 from config.settings import Settings
 from metastore.api import ClusterApi, ControllerApi
+from metastore.jobs import JobSchedule
 from metastore.log.delegation_tokens import expired_tokens
 from metastore.log.image import MetadataImage
 from metastore.log.reassignment import completions
@@ -38,11 +39,16 @@ logger = logging.getLogger(__name__)
 
 TURNS_PER_LEASE = 3
 SNAPSHOT_CHECK_SECONDS = 30.0
+SCHEDULE_SECONDS = 30.0
+"""Between looks whether the periodic jobs are there."""
 TRUNCATED_ROWS = 10_000
 
 
 class ControllerMetastore(ClusterApi, ControllerApi, Protocol):
     """The part of the metastore that a controller needs."""
+
+    async def schedule_jobs(self, controller_epoch: int, schedules: Sequence[JobSchedule]) -> None:
+        """See metastore.jobs.JobApi."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,7 @@ class Controller:
         clock: Clock,
         rng: random.Random,
         metrics: ControllerMetrics,
+        schedules: Sequence[JobSchedule] = (),
     ) -> None:
         self._api = api
         self._follower = follower
@@ -94,7 +101,9 @@ class Controller:
         self._incarnation_id = uuid.UUID(int=rng.getrandbits(128), version=4)
         self._lease: ControllerLease | None = None
         self._active_until = 0.0
+        self._schedules = schedules
         self._next_snapshot_check = 0.0
+        self._next_schedule = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._snapshotting: asyncio.Task[None] | None = None
 
@@ -152,6 +161,7 @@ class Controller:
         if lease is not None and is_active:
             await self._append_due(lease.controller_epoch, image)
             self._keep_snapshots(lease.controller_epoch)
+            await self._keep_schedules(lease.controller_epoch)
 
     async def _fence_silent(self, epoch: int) -> None:
         fenced = await self._api.fence_silent_agents(epoch, session_timeout_ms=self._times.session_timeout_ms)
@@ -166,6 +176,12 @@ class Controller:
             return
         appended = await self._api.append_records(image.offset, due, controller_epoch=epoch)
         logger.info("appended what was due: records=%d tokens=%d appended=%s", len(due), len(expired), appended)
+
+    async def _keep_schedules(self, epoch: int) -> None:
+        now = self._clock.monotonic()
+        if self._schedules and now >= self._next_schedule:
+            await self._api.schedule_jobs(epoch, self._schedules)
+            self._next_schedule = now + SCHEDULE_SECONDS
 
     def _keep_snapshots(self, epoch: int) -> None:
         """Beside the turns: a big one takes longer than the lease may go without being renewed."""
@@ -195,7 +211,7 @@ class Controller:
         if now and not was:
             assert lease is not None
             logger.info("active controller: node_id=%d controller_epoch=%d", *lease[:2])
-            self._next_snapshot_check = 0.0
+            self._next_snapshot_check = self._next_schedule = 0.0
         elif was and not now:
             logger.info("standing by: controller=%s", lease)
             self._metrics.snapshot_lag.set(0)

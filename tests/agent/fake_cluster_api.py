@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from metastore.jobs import JobSchedule
 from metastore.log.records import (
     BrokerEndpoint,
     ConfigRecord,
@@ -76,6 +77,8 @@ class FakeClusterApi:
     controller: ControllerLease = NOBODY
     controller_incarnation: uuid.UUID | None = None
     controller_until: float = 0.0
+    scheduled: list[list[str]] = field(default_factory=list)
+    """The kinds of each call."""
     latency: float = 0.0
     """Seconds of the test's clock that each call takes, before anything is done."""
 
@@ -273,6 +276,12 @@ class FakeClusterApi:
         dropped = min(max(keep_from - self.log_start, 0), limit)
         self.truncate(self.log_start + dropped)
         return dropped
+
+    async def schedule_jobs(self, controller_epoch: int, schedules: Sequence[JobSchedule]) -> None:
+        await self._begin("schedule_jobs")
+        self._require_controller(controller_epoch)
+        self.scheduled.append([schedule.kind for schedule in schedules])
+        self._end("schedule_jobs")
 
     # -- the part of CommitApi that hands out producer ids
 

@@ -16,6 +16,7 @@ from agent.cluster.controller import Controller, ControllerTimes
 from agent.cluster.controller_metrics import ControllerMetrics
 from agent.cluster.follower import MetadataFollower
 from agent.cluster.metadata_metrics import MetadataMetrics
+from metastore.jobs import JobSchedule
 from metastore.log.delegation_tokens import TokenTimes, issue_token
 from metastore.log.image import Assignment, MetadataImage
 from metastore.log.reassignment import reassign
@@ -54,6 +55,7 @@ class Candidate:
             clock=clock or api.clock,
             rng=random.Random(node_id),
             metrics=ControllerMetrics(self.registry),
+            schedules=[JobSchedule("retention", 300_000), JobSchedule("sweep", 3_600_000)],
         )
         MetadataMetrics(self.follower, self.registry)
         self.controller.start()
@@ -124,6 +126,21 @@ async def test_the_own_deadline_counts_from_before_it_asked(api: FakeClusterApi,
     await fake_clock.advance(0.2)
     assert not one.controller.is_active, "nobody else took over, but somebody may"
     await one.controller.stop()
+
+
+async def test_periodic_jobs_are_kept_by_the_active_controller_only(
+    api: FakeClusterApi, fake_clock: ManualClock
+) -> None:
+    one, two = Candidate(api, 1), Candidate(api, 2)
+    await fake_clock.advance(5)
+    assert api.scheduled == [["retention", "sweep"]], "seldom, and not by the standby"
+    await fake_clock.advance(30)
+    assert len(api.scheduled) == 2
+    api.fail_before["schedule_jobs"] = [UnavailableError("down")]
+    await one.controller.stop()
+    await fake_clock.advance(TIMES.lease_ms / 1000 + 3)
+    assert len(api.scheduled) == 3, "a new one looks at once, and again after a failure"
+    await two.controller.stop()
 
 
 @pytest.mark.requirement("C5")

@@ -1,0 +1,27 @@
+"""What retention removed.
+
+Place: beside compactor/retention.py. If the process dies here nothing is lost.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter
+
+from metastore.retention import LogStartAnswer
+
+
+class RetentionMetrics:
+    """One set per process with the role compactor."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._extents = Counter(
+            "headrace_retention_removed_extents", "Extents that retention removed in this process", registry=registry
+        )
+        self._bytes = Counter(
+            "headrace_retention_removed_bytes", "Bytes of batches in these extents", registry=registry
+        )
+
+    def removed(self, answer: LogStartAnswer) -> None:
+        """One partition's part of a call."""
+        self._extents.inc(answer.removed_extents)
+        self._bytes.inc(answer.removed_bytes)

@@ -1,0 +1,299 @@
+"""The job loop on injected time: leases kept and lost, failures, answers that are lost, a stop in mid-work."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from compactor.job_metrics import JobMetrics
+from compactor.lease import Lease
+from compactor.runner import JobRunner
+from metastore.jobs import Job, JobState, NewJob
+from storage.errors import FencedError, InvalidError, OutcomeUnknownError, UnavailableError
+from tests.manual_clock import ManualClock
+from tests.model.job_model import ModelJobs
+
+LEASE_SECONDS = 30.0
+
+
+class FlakyJobs(ModelJobs):
+    """`lost[operation]`: raised instead of the answer, one per call, after the operation was done."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.down: Counter[str] = Counter()
+        """Calls of an operation that do nothing and say so, from now on."""
+        self.lost: Counter[str] = Counter()
+        """Calls of an operation whose answer is lost, from now on."""
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if not name.endswith("_job"):
+            return found
+
+        async def call(*arguments: Any) -> Any:
+            if self.down[name]:
+                self.down[name] -= 1
+                raise UnavailableError("down")
+            answer = await found(*arguments)
+            if self.lost[name]:
+                self.lost[name] -= 1
+                raise OutcomeUnknownError("lost")
+            return answer
+
+        return call
+
+
+class Works:
+    """A runner and what its handler did. `result` ends the handler in hand: an error, or None for success."""
+
+    def __init__(self, api: ModelJobs, clock: ManualClock, name: str, slots: int = 1) -> None:
+        self.began: list[Job] = []
+        self.leases: list[Lease] = []
+        self.cancelled = 0
+        self.result: asyncio.Queue[BaseException | None] = asyncio.Queue()
+        self.registry = CollectorRegistry()
+        metrics = JobMetrics(clock, self.registry)
+        self.runner = JobRunner(api, {"merge": self.handle}, clock, random.Random(1), metrics, worker=name, slots=slots)
+        self.runner.start()
+
+    async def handle(self, job: Job, lease: Lease) -> None:
+        self.began.append(job)
+        self.leases.append(lease)
+        try:
+            error = await self.result.get()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if error is not None:
+            raise error
+
+    def ended(self, outcome: str) -> float:
+        labels = {"kind": "merge", "outcome": outcome}
+        return self.registry.get_sample_value("headrace_jobs_ended_total", labels) or 0
+
+
+@pytest.fixture
+def api(fake_clock: ManualClock) -> FlakyJobs:
+    return FlakyJobs(fake_clock)
+
+
+@pytest.fixture
+async def works(api: FlakyJobs, fake_clock: ManualClock) -> AsyncIterator[Works]:
+    works = Works(api, fake_clock, "one")
+    yield works
+    await works.runner.stop(0)
+
+
+async def enqueued(api: FlakyJobs, fake_clock: ManualClock, **more: Any) -> None:
+    """A job, and time for somebody to begin it."""
+    await api.enqueue_jobs([NewJob("merge", "x", **more)])
+    await fake_clock.advance(2)
+
+
+async def test_a_job_is_handled_and_done(api: FlakyJobs, works: Works, fake_clock: ManualClock) -> None:
+    await enqueued(api, fake_clock)
+    assert [job.key for job in works.began] == ["x"]
+    works.result.put_nowait(None)
+    await fake_clock.settle()
+    assert api.jobs[0].state is JobState.DONE
+    assert works.ended("done") == 1
+
+
+async def test_a_long_job_keeps_its_lease_and_tells_how_far_it_got(
+    api: FlakyJobs, works: Works, fake_clock: ManualClock
+) -> None:
+    await enqueued(api, fake_clock)
+    works.leases[0].progress = "half way"
+    await fake_clock.advance(10 * LEASE_SECONDS)
+    assert api.jobs[0].progress == "half way"
+    await works.leases[0].save_progress("three quarters")
+    assert api.jobs[0].progress == "three quarters"
+    assert (len(works.began), api.jobs[0].epoch) == (1, 1)
+
+
+async def test_a_metastore_that_is_away_for_less_than_a_lease_costs_nothing(
+    api: FlakyJobs, works: Works, fake_clock: ManualClock
+) -> None:
+    await enqueued(api, fake_clock)
+    api.down["heartbeat_job"] = api.lost["heartbeat_job"] = 1
+    await fake_clock.advance(2 * LEASE_SECONDS)
+    assert (works.cancelled, api.jobs[0].epoch) == (0, 1)
+
+
+async def test_work_stops_when_the_lease_ran_out_unheard_and_goes_on_later(
+    api: FlakyJobs, works: Works, fake_clock: ManualClock
+) -> None:
+    await enqueued(api, fake_clock)
+    api.down["heartbeat_job"] = 1000
+    await fake_clock.advance(LEASE_SECONDS - 3)
+    assert works.cancelled == 0
+    await fake_clock.advance(LEASE_SECONDS)
+    assert works.cancelled == 1
+    assert works.ended("lost") == 1
+    assert [job.token.epoch for job in works.began] == [1, 2], "its own lease ran out: claimed anew"
+
+
+async def test_a_worker_that_was_stopped_finds_its_job_elsewhere_and_lets_go(
+    api: FlakyJobs, works: Works, fake_clock: ManualClock
+) -> None:
+    await enqueued(api, fake_clock)
+    fake_clock.jump(2 * LEASE_SECONDS)  # SIGSTOP: nobody here ran meanwhile
+    other = await api.claim_job("other", ["merge"], 600_000)
+    assert other is not None
+    await fake_clock.advance(LEASE_SECONDS)
+    assert works.cancelled == 1
+    assert (api.jobs[0].worker, api.jobs[0].epoch, api.jobs[0].state) == ("other", 2, JobState.LEASED)
+
+
+async def test_a_dead_workers_job_goes_on_elsewhere_with_its_progress(
+    api: FlakyJobs, works: Works, fake_clock: ManualClock
+) -> None:
+    await enqueued(api, fake_clock)
+    await works.leases[0].save_progress("step 3")
+    for slot in works.runner._slots:  # SIGKILL
+        api.down["release_job"] = 1000
+        slot.cancel()
+    await fake_clock.advance(1)
+    other = Works(api, fake_clock, "two")
+    await fake_clock.advance(LEASE_SECONDS + 2)
+    assert [(job.progress, job.attempts) for job in other.began] == [("step 3", 2)]
+    await other.runner.stop(0)
+
+
+@pytest.mark.parametrize("operation", ["finish_job", "fail_job"])
+async def test_an_end_whose_answer_is_lost_is_told_again(
+    api: FlakyJobs, works: Works, fake_clock: ManualClock, operation: str
+) -> None:
+    await enqueued(api, fake_clock)
+    api.down[operation], api.lost[operation] = 2, 1
+    works.result.put_nowait(None if operation == "finish_job" else UnavailableError("bucket away"))
+    await fake_clock.advance(2.5)
+    assert api.jobs[0].state is (JobState.DONE if operation == "finish_job" else JobState.WAITING)
+    assert api.jobs[0].attempts == (0 if operation == "finish_job" else 1)
+
+
+async def test_failures_wait_longer_each_time_until_the_job_is_given_up(
+    api: FlakyJobs, works: Works, fake_clock: ManualClock
+) -> None:
+    await enqueued(api, fake_clock, max_attempts=4)
+    waits = []
+    for error in (UnavailableError("away"), RuntimeError("a bug"), FencedError("a pin ran out"), OSError("disk")):
+        works.result.put_nowait(error)
+        await fake_clock.settle()
+        waits.append(api.jobs[0].due_ms - fake_clock.wall_ms())
+        await fake_clock.advance(20)
+    assert api.jobs[0].state is JobState.GIVEN_UP
+    assert api.jobs[0].last_error == "OSError: disk"
+    assert [500 << n <= wait <= 1500 << n for n, wait in enumerate(waits[:3])] == [True] * 3
+    assert works.ended("failed") == 4
+
+
+async def test_what_can_never_work_is_given_up_at_once(api: FlakyJobs, works: Works, fake_clock: ManualClock) -> None:
+    await enqueued(api, fake_clock)
+    works.result.put_nowait(InvalidError("no such thing"))
+    await fake_clock.settle()
+    assert api.jobs[0].state is JobState.GIVEN_UP
+
+
+async def test_a_handler_that_cancels_itself_has_failed(api: FlakyJobs, works: Works, fake_clock: ManualClock) -> None:
+    await enqueued(api, fake_clock)
+    works.result.put_nowait(asyncio.CancelledError())
+    await fake_clock.advance(60)
+    assert len(works.began) == 2, "and the slot works on"
+
+
+async def test_a_stop_waits_for_jobs_within_its_grace(api: FlakyJobs, works: Works, fake_clock: ManualClock) -> None:
+    await enqueued(api, fake_clock)
+    await api.enqueue_jobs([NewJob("merge", "y")])
+    stopping = asyncio.create_task(works.runner.stop(5))
+    await fake_clock.settle()
+    works.result.put_nowait(None)
+    await stopping
+    assert [job.state for job in api.jobs] == [JobState.DONE, JobState.WAITING], "nothing new was begun"
+
+
+async def test_a_stop_gives_back_what_did_not_end(api: FlakyJobs, works: Works, fake_clock: ManualClock) -> None:
+    await enqueued(api, fake_clock)
+    await works.runner.stop(0)
+    assert works.cancelled == 1
+    assert (api.jobs[0].state, api.jobs[0].attempts) == (JobState.WAITING, 0)
+    assert works.ended("released") == 1
+
+
+async def test_slots_work_side_by_side_and_idle_ones_stop_at_once(api: FlakyJobs, fake_clock: ManualClock) -> None:
+    works = Works(api, fake_clock, "one", slots=3)
+    await api.enqueue_jobs([NewJob("merge", key) for key in "xy"])
+    await fake_clock.advance(2)
+    assert sorted(job.key for job in works.began) == ["x", "y"]
+    works.result.put_nowait(None)
+    works.result.put_nowait(None)
+    await fake_clock.settle()
+    await asyncio.wait_for(works.runner.stop(3600), 5)
+    assert [job.state for job in api.jobs] == [JobState.DONE, JobState.DONE]
+
+
+class Disturbed:
+    """Two workers at a time that die, stop and miss answers, as `rng` says."""
+
+    def __init__(self, api: FlakyJobs, clock: ManualClock, rng: random.Random) -> None:
+        self.api, self.clock, self.rng = api, clock, rng
+        self.workers: list[JobRunner] = []
+        self.actions: list[tuple[int, int]] = []
+        """(job id, epoch) of each fenced action, in order."""
+
+    async def handle(self, job: Job, lease: Lease) -> None:
+        for _ in range(self.rng.randint(1, 4)):
+            await self.clock.sleep(self.rng.uniform(0, 20))
+            await self.api.heartbeat_job(lease.token, 30_000, lease.progress)
+            self.actions.append(lease.token)
+        if self.rng.random() < 0.3:
+            raise self.rng.choice([UnavailableError("away"), RuntimeError("bug")])
+
+    def fill(self) -> None:
+        """Somebody works."""
+        while len(self.workers) < 2:
+            metrics, rng = JobMetrics(self.clock, CollectorRegistry()), random.Random(self.rng.random())
+            handlers = {"merge": self.handle}
+            self.workers.append(JobRunner(self.api, handlers, self.clock, rng, metrics, worker="w", slots=2))
+            self.workers[-1].start()
+
+    async def disturb(self) -> None:
+        match self.rng.choice(["nothing"] * 6 + ["flaky", "kill", "stop"]):
+            case "flaky":
+                for name in ("claim_job", "heartbeat_job", "finish_job", "fail_job", "release_job"):
+                    self.api.down[name], self.api.lost[name] = self.rng.randint(0, 2), self.rng.randint(0, 2)
+            case "kill":
+                for slot in self.workers.pop()._slots:
+                    self.api.down["release_job"] += 1
+                    slot.cancel()
+            case "stop":
+                await self.clock.run(self.workers.pop().stop(self.rng.uniform(0, 0.01)))
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_every_job_is_done_by_one_lease_at_a_time_whatever_happens(
+    api: FlakyJobs, fake_clock: ManualClock, seed: int
+) -> None:
+    rng = random.Random(seed)
+    world = Disturbed(api, fake_clock, rng)
+    await api.enqueue_jobs([NewJob("merge", str(n), max_attempts=100) for n in range(8)])
+    for turn in range(400):
+        world.fill()
+        if turn < 40:
+            await world.disturb()
+        elif all(job.state is JobState.DONE for job in api.jobs):
+            break
+        await fake_clock.advance(rng.uniform(1, 15))
+    assert {job.state for job in api.jobs} == {JobState.DONE}
+    for job in api.jobs:
+        epochs = [epoch for job_id, epoch in world.actions if job_id == job.job_id]
+        assert epochs == sorted(epochs), "an older lease acted after a newer one"
+    for worker in world.workers:
+        await worker.stop(0)
