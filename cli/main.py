@@ -10,7 +10,21 @@ from __future__ import annotations
 import argparse
 import sys
 
-from cli import agent, audit, cluster, compactor, dev, dump_log, migrate, storage, version
+from cli import (
+    agent,
+    audit,
+    cluster,
+    compactor,
+    configs,
+    dev,
+    dump_log,
+    groups,
+    migrate,
+    records,
+    storage,
+    topics,
+    version,
+)
 from cli.shell import command as shell
 from config.load import ConfigError
 from storage.errors import HeadraceError
@@ -31,7 +45,22 @@ def make_parser() -> argparse.ArgumentParser:
         prog="headrace", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (dev, agent, compactor, storage, migrate, audit, cluster, dump_log, shell, version):
+    for command in (
+        dev,
+        agent,
+        compactor,
+        storage,
+        migrate,
+        audit,
+        topics,
+        groups,
+        configs,
+        records,
+        cluster,
+        dump_log,
+        shell,
+        version,
+    ):
         command.add(subparsers)
     return parser
 

@@ -20,7 +20,7 @@ from kio.static.primitive import i32, i64
 
 from agent.admin.fetch_snapshot import NEWEST
 from agent.cluster.metadata_topic import METADATA_TOPIC
-from cli.kafka_client import ClientConfig, ask, client_config
+from cli.client.transport import ClientConfig, ask, client_config
 from config.load import ConfigError
 from config.settings import Settings
 from metastore.log.image import MetadataImage

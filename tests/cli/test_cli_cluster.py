@@ -14,7 +14,7 @@ import kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from cli.kafka_client import client_config, parse_servers
+from cli.client.transport import client_config, parse_servers
 from cli.main import main
 from config.load import ConfigError
 from config.settings import Settings

@@ -19,7 +19,7 @@ from kio.schema.types import BrokerId
 from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
 
-from cli.kafka_client import ask, client_config
+from cli.client.transport import ask, client_config
 from cli.main import main
 from metastore.postgres.formatted import formatted_cluster_id
 

@@ -1,9 +1,8 @@
-"""One Kafka request, one answer: all that the command-line tools need of a client.
+"""One Kafka request, one answer, over a socket; and which servers to ask.
 
-Place: under `headrace cluster`.
+Place: under cli/client/cluster.py, and under tools that ask any server one thing.
 Invariant: bootstrap servers are tried in order until one answers; what an answer says is the caller's to
-judge. Requests here may be repeated. If the process dies here the request may or may not have been
-carried out.
+judge. If the process dies here the request may or may not have been carried out.
 """
 
 from __future__ import annotations
@@ -23,6 +22,8 @@ from storage.errors import CorruptError, UnavailableError
 
 DEFAULT_PORT = 9092
 RESPONSE_BYTES_MAX = 64 * 1024 * 1024
+API_VERSIONS_KEY = 18
+"""Its responses have the old header in every version."""
 _SETTINGS = ("bootstrap.servers", "client.id", "request.timeout.ms", "security.protocol")
 
 
@@ -71,26 +72,27 @@ def ask(config: ClientConfig, request: Any, response_type: type[Any]) -> Any:
     for host, port in config.bootstrap_servers:
         try:
             with socket.create_connection((host, port), config.request_timeout_ms / 1000) as connection:
-                return _exchange(connection, config.client_id, request, response_type)
+                return exchange(connection, config.client_id, request, response_type)
         except OSError as error:
             failures.append(f"{host}:{port} {error}")
     raise UnavailableError(f"no server answered: {'; '.join(failures)}")
 
 
-def _exchange(connection: socket.socket, client_id: str, request: Any, response_type: type[Any]) -> Any:
-    """Both headers are flexible: every API that the tools use is."""
+def exchange(connection: socket.socket, client_id: str, request: Any, response_type: type[Any]) -> Any:
+    """The answer to one request. OSError when the connection fails, CorruptError for bytes that are no answer."""
     name = client_id.encode()
     body = io.BytesIO()
     entity_writer(type(request))(body, request)
-    header = struct.pack(">hhih", request.__api_key__, request.__version__, 1, len(name)) + name + b"\0"
-    frame = header + body.getvalue()
+    header = struct.pack(">hhih", request.__api_key__, request.__version__, 1, len(name)) + name
+    frame = header + (b"\0" if request.__flexible__ else b"") + body.getvalue()
     connection.sendall(struct.pack(">i", len(frame)) + frame)
     (size,) = struct.unpack(">i", _read(connection, 4))
-    if not 5 <= size <= RESPONSE_BYTES_MAX:
+    header_size = 5 if request.__flexible__ and request.__api_key__ != API_VERSIONS_KEY else 4
+    if not header_size <= size <= RESPONSE_BYTES_MAX:
         raise CorruptError(f"not a Kafka response: size={size}")
     answer = _read(connection, size)
     try:
-        entity, _ = entity_reader(response_type)(memoryview(answer), 5)
+        entity, _ = entity_reader(response_type)(memoryview(answer), header_size)
     except (SerialError, ValueError, IndexError, struct.error) as error:
         raise CorruptError(f"response not understood: {error}") from error
     return entity

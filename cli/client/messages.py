@@ -1,0 +1,70 @@
+"""Requests by API and version, in kio's generated classes.
+
+Place: between a tool that thinks in fields and the wire.
+Invariant: a tool names every field it knows; a version that lacks one leaves it out. Versions end where fields
+begin to mean something else (topic ids in place of names, several groups in one request).
+If the process dies here nothing is lost: no state.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import MISSING, fields
+from importlib import import_module
+from typing import Any
+
+from kio.schema.index import api_key_map
+
+from agent.protocol.api_keys import ApiKey
+
+VERSIONS: dict[int, tuple[int, int]] = {
+    ApiKey.PRODUCE: (3, 12),
+    ApiKey.FETCH: (4, 12),
+    ApiKey.LIST_OFFSETS: (1, 10),
+    ApiKey.METADATA: (4, 12),
+    ApiKey.OFFSET_COMMIT: (2, 9),
+    ApiKey.OFFSET_FETCH: (2, 7),
+    ApiKey.FIND_COORDINATOR: (1, 3),
+    ApiKey.DESCRIBE_GROUPS: (0, 6),
+    ApiKey.LIST_GROUPS: (0, 5),
+    ApiKey.CREATE_TOPICS: (2, 7),
+    ApiKey.DELETE_TOPICS: (1, 5),
+    ApiKey.DELETE_RECORDS: (0, 2),
+    ApiKey.DESCRIBE_CONFIGS: (1, 4),
+    ApiKey.CREATE_PARTITIONS: (0, 3),
+    ApiKey.DELETE_GROUPS: (0, 2),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: (0, 1),
+}
+"""What the tools understand of each API: lowest and highest version."""
+
+
+class Message:
+    """One API in one version."""
+
+    def __init__(self, api_key: int, version: int) -> None:
+        package = api_key_map[api_key]
+        self._module = import_module(f"kio.schema.{package}.v{version}.request")
+        responses = import_module(f"kio.schema.{package}.v{version}.response")
+        camel = "".join(part.capitalize() for part in package.split("_"))
+        self._request = f"{camel}Request"
+        self.version = version
+        self.response_type = getattr(responses, f"{camel}Response")
+
+    def make(self, name: str, /, **values: Any) -> Any:
+        """An instance of the request module's class `name`; values that this version lacks are dropped."""
+        cls = getattr(self._module, name)
+        known = {field.name: field for field in fields(cls)}
+        lacking = [n for n, f in known.items() if n not in values and f.default is f.default_factory is MISSING]
+        assert not lacking, f"{name} v{self.version} needs {lacking}"
+        return cls(**{key: value for key, value in values.items() if key in known})
+
+    def request(self, **values: Any) -> Any:
+        """The request itself."""
+        return self.make(self._request, **values)
+
+
+@functools.cache
+def message(api_key: int, version: int) -> Message:
+    """Loaded once."""
+    return Message(api_key, version)

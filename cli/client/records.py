@@ -1,0 +1,117 @@
+"""Record batches to and from partitions' leaders.
+
+Place: under `headrace records`.
+Invariant: a batch is sent once: after a lost answer nobody knows whether it is stored, and the tool says so. What
+is read is decoded by the product's own codec; offsets rise. If the process dies here, what was answered is stored.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.protocol.api_keys import ApiKey
+from cli.client.cluster import KafkaCluster, require
+from storage.records.check import split_batches
+from storage.records.codec import Record, decode_records, encode_batch
+from storage.records.compression import Codec
+from storage.records.header import read_header
+
+ALL_IN_SYNC = -1
+TIMEOUT = datetime.timedelta(seconds=30)
+FETCH_BYTES = 8 * 1024 * 1024
+PATIENCE = datetime.timedelta(milliseconds=500)
+NO_SESSION = -1
+
+
+def produce(cluster: KafkaCluster, leader: int, topic: str, index: int, records: Sequence[Record], codec: Codec) -> int:
+    """The offset of the first record; errors as `require`."""
+    m = cluster.message(ApiKey.PRODUCE)
+    batch = encode_batch(records, codec=codec, base_offset=0)
+    data = m.make(
+        "TopicProduceData", name=topic, partition_data=(m.make("PartitionProduceData", index=index, records=batch),)
+    )
+    request = m.request(transactional_id=None, acks=ALL_IN_SYNC, timeout=TIMEOUT, topic_data=(data,))
+    ((answer,),) = (topic.partition_responses for topic in cluster.ask(ApiKey.PRODUCE, request, leader).responses)
+    require(answer.error_code, getattr(answer, "error_message", None), f"{topic}:{index}")
+    return int(answer.base_offset)
+
+
+def fetch(
+    cluster: KafkaCluster, leader: int, topic: str, positions: dict[int, int]
+) -> Iterator[tuple[int, list[Record], int]]:
+    """(partition, records from its position on, the position after them) for each partition that has an answer.
+
+    `positions`: partition -> offset. Waits a moment where there is nothing new. Errors as `require`.
+    """
+    m = cluster.message(ApiKey.FETCH)
+    partitions = tuple(
+        m.make(
+            "FetchPartition",
+            partition=index,
+            current_leader_epoch=-1,
+            fetch_offset=offset,
+            last_fetched_epoch=-1,
+            log_start_offset=-1,
+            partition_max_bytes=FETCH_BYTES,
+        )
+        for index, offset in positions.items()
+    )
+    request = m.request(
+        replica_id=-1,
+        max_wait=PATIENCE,
+        min_bytes=1,
+        max_bytes=FETCH_BYTES,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=NO_SESSION,
+        topics=(m.make("FetchTopic", topic=topic, partitions=partitions),),
+        forgotten_topics_data=(),
+        rack_id="",
+    )
+    answer = cluster.ask(ApiKey.FETCH, request, leader)
+    require(getattr(answer, "error_code", ErrorCode.none))
+    for answered in answer.responses:
+        for partition in answered.partitions:
+            require(partition.error_code, None, f"{topic}:{partition.partition_index}")
+            index = int(partition.partition_index)
+            yield index, *_opened(partition.records or b"", positions[index])
+
+
+def delete_records(cluster: KafkaCluster, leader: int, topic: str, offsets: dict[int, int]) -> dict[int, int]:
+    """Delete below the offset of each partition (-1: all there is); the new first offsets."""
+    m = cluster.message(ApiKey.DELETE_RECORDS)
+    partitions = tuple(
+        m.make("DeleteRecordsPartition", partition_index=index, offset=offset) for index, offset in offsets.items()
+    )
+    wanted = m.make("DeleteRecordsTopic", name=topic, partitions=partitions)
+    (answer,) = cluster.ask(ApiKey.DELETE_RECORDS, m.request(topics=(wanted,), timeout=TIMEOUT), leader).topics
+    for partition in answer.partitions:
+        require(partition.error_code, None, f"{topic}:{partition.partition_index}")
+    return {int(partition.partition_index): int(partition.low_watermark) for partition in answer.partitions}
+
+
+def _opened(data: Any, position: int) -> tuple[list[Record], int]:
+    """The records of the whole batches in `data`, and where to read on; transactions' markers are no records."""
+    records: list[Record] = []
+    next_offset = position
+    for batch in split_batches(_whole_batches(memoryview(data))):
+        header = read_header(batch)
+        next_offset = header.base_offset + header.last_offset_delta + 1
+        if not header.is_control:
+            records += [record for record in decode_records(batch) if record.offset >= position]
+    return records, next_offset
+
+
+def _whole_batches(data: memoryview) -> memoryview:
+    """Without the last batch if it is cut off, as brokers may do."""
+    end = 0
+    while end + 12 <= len(data):
+        size = int.from_bytes(data[end + 8 : end + 12], "big", signed=True) + 12
+        if size <= 12 or end + size > len(data):
+            break
+        end += size
+    return data[:end]

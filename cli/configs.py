@@ -1,0 +1,156 @@
+"""`headrace configs`: describe, set and delete configs of topics, brokers, groups and loggers.
+
+Place: a client like any other, beside a running cluster; Kafka's kafka-configs.sh.
+Invariant: a resource is changed as a whole or not at all; what is refused is one line with the broker's reason.
+If the process dies here, asking again is safe.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from agent.protocol.api_keys import ApiKey
+from cli.client.cluster import ANY, KafkaCluster, require
+from cli.tables import Row, add_flags, open_cluster, pairs, say, show
+from storage.errors import InvalidError
+
+TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
+SET, DELETE = 0, 1
+_SOURCES = {1: "topic", 2: "broker", 3: "cluster", 4: "file", 5: "default", 6: "logger", 8: "group"}
+_OWN = {TOPIC: (1,), BROKER: (2, 3), LOGGER: (6,), GROUP: (8,)}
+"""Which sources say that a value was set for the resource itself."""
+
+Resource = tuple[int, str]
+"""Kafka's number of the resource's type, and its name."""
+Change = tuple[str, int, str | None]
+"""A config's name, SET or DELETE, and the value to set."""
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser("configs", help="describe, set or delete configs")
+    commands = parser.add_subparsers(title="commands", metavar="{describe,set,delete}", required=True)
+    describing = commands.add_parser("describe", help="values and where they come from")
+    describing.add_argument("key", nargs="*", help="only these")
+    describing.add_argument("--all", action="store_true", help="defaults, too")
+    describing.add_argument("--explain", action="store_true", help="what each config does")
+    setting = commands.add_parser("set", help="give configs a value")
+    setting.add_argument("pair", nargs="+", metavar="KEY=VALUE")
+    deleting = commands.add_parser("delete", help="back to what holds otherwise")
+    deleting.add_argument("key", nargs="+")
+    for command in (setting, deleting):
+        command.add_argument("--validate-only", action="store_true", help="say whether it would be accepted")
+    for command, run in ((describing, run_describe), (setting, run_set), (deleting, run_delete)):
+        whose = command.add_mutually_exclusive_group(required=True)
+        whose.add_argument("--topic", metavar="NAME")
+        whose.add_argument("--broker", metavar="ID", help="one broker")
+        whose.add_argument("--brokers", action="store_true", help="all brokers: what holds where none says otherwise")
+        whose.add_argument("--group", metavar="ID")
+        whose.add_argument("--logger", metavar="ID", help="log levels of one broker")
+        add_flags(command)
+        command.set_defaults(run=run)
+
+
+def run_describe(args: argparse.Namespace) -> int:
+    """One line per config."""
+    with open_cluster(args) as cluster:
+        found = describe_configs(cluster, _resource(args), args.key)
+    resource_type, _ = _resource(args)
+    rows = shown(found, None if args.all or args.key or args.explain else resource_type)
+    columns = ("config", "value", "source", "read only")
+    show(args, rows, (*columns, "meaning") if args.explain else columns)
+    return 0
+
+
+def run_set(args: argparse.Namespace) -> int:
+    """Set them."""
+    return _change(args, [(name, SET, value) for name, value in pairs(args.pair, "config").items()])
+
+
+def run_delete(args: argparse.Namespace) -> int:
+    """Take them away."""
+    return _change(args, [(name, DELETE, None) for name in args.key])
+
+
+def _change(args: argparse.Namespace, changes: Sequence[Change]) -> int:
+    resource = _resource(args)
+    with open_cluster(args) as cluster:
+        cluster.look_again(lambda: change_configs(cluster, resource, changes, validate_only=args.validate_only))
+    outcome = "would be accepted" if args.validate_only else "done"
+    say(
+        args,
+        f"{outcome}: {', '.join(name for name, _, _ in changes)}",
+        configs=[c[0] for c in changes],
+        outcome=outcome,
+    )
+    return 0
+
+
+def describe_configs(cluster: KafkaCluster, resource: Resource, keys: Iterable[str] = ()) -> list[Any]:
+    """A resource's configs as DescribeConfigsResponse has them; all without keys."""
+    m = cluster.message(ApiKey.DESCRIBE_CONFIGS)
+    wanted = m.make(
+        "DescribeConfigsResource",
+        resource_type=resource[0],
+        resource_name=resource[1],
+        configuration_keys=tuple(keys) or None,
+    )
+    request = m.request(resources=(wanted,), include_synonyms=False, include_documentation=True)
+    (answer,) = cluster.ask(ApiKey.DESCRIBE_CONFIGS, request, _whom_to_ask(cluster, resource)).results
+    require(answer.error_code, answer.error_message, resource[1])
+    return list(answer.configs)
+
+
+def shown(configs: Iterable[Any], only_own_of: int | None) -> list[Row]:
+    """As rows; with a resource type only those that were set for the resource itself."""
+    return [
+        {
+            "config": config.name,
+            "value": "(secret)" if config.is_sensitive else config.value,
+            "source": _SOURCES.get(config.config_source, str(config.config_source)),
+            "read only": "yes" if config.read_only else "no",
+            "meaning": getattr(config, "documentation", None),
+        }
+        for config in sorted(configs, key=lambda config: str(config.name))
+        if only_own_of is None or config.config_source in _OWN[only_own_of]
+    ]
+
+
+def change_configs(
+    cluster: KafkaCluster,
+    resource: Resource,
+    changes: Sequence[Change],
+    *,
+    validate_only: bool = False,
+) -> None:
+    """(name, SET or DELETE, value) each. Errors as `require`."""
+    m = cluster.message(ApiKey.INCREMENTAL_ALTER_CONFIGS)
+    configs = tuple(m.make("AlterableConfig", name=n, config_operation=op, value=v) for n, op, v in changes)
+    wanted = m.make("AlterConfigsResource", resource_type=resource[0], resource_name=resource[1], configs=configs)
+    request = m.request(resources=(wanted,), validate_only=validate_only)
+    node_id = _whom_to_ask(cluster, resource)
+    if node_id == ANY:
+        cluster.nodes()
+        node_id = cluster.controller
+    (answer,) = cluster.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, request, node_id).responses
+    require(answer.error_code, answer.error_message, resource[1])
+
+
+def _resource(args: argparse.Namespace) -> Resource:
+    named = ((TOPIC, args.topic), (BROKER, args.broker), (LOGGER, args.logger), (GROUP, args.group))
+    found: Resource = next(((kind, name) for kind, name in named if name is not None), (BROKER, ""))
+    if found[0] in (BROKER, LOGGER) and found[1] and not found[1].isdecimal():
+        raise InvalidError(f"not a broker's id: {found[1]}")
+    return found
+
+
+def _whom_to_ask(cluster: KafkaCluster, resource: Resource) -> int:
+    """A broker's own settings and levels are its own to show and to change."""
+    kind, name = resource
+    if kind not in (BROKER, LOGGER) or not name:
+        return ANY
+    if int(name) not in cluster.nodes():
+        raise InvalidError(f"there is no such broker: {name}")
+    return int(name)

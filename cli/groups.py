@@ -1,0 +1,221 @@
+"""`headrace groups`: list and describe consumer groups, move their positions, delete them.
+
+Place: a client like any other, beside a running cluster; Kafka's kafka-consumer-groups.sh.
+Invariant: reset-offsets only says what it would do until --execute is given, and the broker refuses it while the
+group has members. If the process dies in between, each partition's position is the old or the new one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import functools
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.protocol.api_keys import ApiKey
+from cli.client.cluster import KafkaCluster, require
+from cli.client.group_members import Member, members_of
+from cli.client.offsets import EARLIEST, LATEST, TopicPartition, list_offsets, partitions_of, timestamp_ms
+from cli.tables import Row, add_flags, add_yes, confirm, open_cluster, say, show
+from storage.errors import InvalidError
+
+NO_GENERATION = -1
+NOTHING_COMMITTED = -1
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser("groups", help="list, describe, rewind or delete consumer groups")
+    commands = parser.add_subparsers(title="commands", metavar="{list,describe,reset-offsets,delete}", required=True)
+    listing = commands.add_parser("list", help="all groups")
+    listing.add_argument("--state", action="append", default=[], help="only groups in this state: Stable, Empty, ...")
+    listing.add_argument("--type", action="append", default=[], help="only groups of this type: classic, consumer")
+    describing = commands.add_parser("describe", help="positions and how far they lag; members")
+    describing.add_argument("group")
+    describing.add_argument("--members", action="store_true", help="who is in it, and who reads what")
+    resetting = commands.add_parser("reset-offsets", help="move an empty group's positions; shows what it would do")
+    resetting.add_argument("group")
+    resetting.add_argument(
+        "--topic", action="append", metavar="TOPIC[:PARTITION]", help="all that it has read if not given"
+    )
+    where = resetting.add_mutually_exclusive_group(required=True)
+    where.add_argument("--to-earliest", action="store_true")
+    where.add_argument("--to-latest", action="store_true")
+    where.add_argument("--to-datetime", metavar="TIME", help="the first record from then on: 2026-01-31T12:00:00+00:00")
+    where.add_argument("--to-offset", type=int, metavar="N")
+    resetting.add_argument("--execute", action="store_true", help="do it")
+    deleting = commands.add_parser("delete", help="empty groups and their positions")
+    deleting.add_argument("group", nargs="+")
+    add_yes(deleting)
+    runs = (run_list, run_describe, run_reset, run_delete)
+    for command, run in zip((listing, describing, resetting, deleting), runs, strict=True):
+        add_flags(command)
+        command.set_defaults(run=run)
+
+
+def run_list(args: argparse.Namespace) -> int:
+    """One line per group; each broker knows its own."""
+    with open_cluster(args) as cluster:
+        m = cluster.message(ApiKey.LIST_GROUPS)
+        request = m.request(states_filter=tuple(args.state), types_filter=tuple(args.type))
+        found: dict[str, Row] = {}
+        for node_id in cluster.nodes():
+            answer = cluster.ask(ApiKey.LIST_GROUPS, request, node_id)
+            require(answer.error_code)
+            for group in answer.groups:
+                found[group.group_id] = {
+                    "group": group.group_id,
+                    "state": getattr(group, "group_state", None),
+                    "type": getattr(group, "group_type", None),
+                    "protocol": group.protocol_type or None,
+                    "coordinator": node_id,
+                }
+    show(args, [found[name] for name in sorted(found)], ("group", "state", "type", "protocol", "coordinator"))
+    return 0
+
+
+def run_describe(args: argparse.Namespace) -> int:
+    """One line per partition with a position, or per member."""
+    with open_cluster(args) as cluster:
+        if args.members:
+            members = cluster.look_again(lambda: members_of(cluster, args.group))
+            show(args, members, ("member", "instance", "client", "host", "assignment"))
+            return 0
+        committed = cluster.look_again(lambda: _committed(cluster, args.group))
+        latest = list_offsets(cluster, dict.fromkeys(committed, LATEST))
+        readers = {tp: member for member in _members_if_any(cluster, args.group) for tp in member["assignment"]}
+    rows = [
+        {
+            "topic": topic,
+            "partition": index,
+            "position": offset,
+            "latest": latest[topic, index],
+            "lag": latest[topic, index] - offset,
+            "member": readers.get(f"{topic}:{index}", {}).get("member"),
+            "client": readers.get(f"{topic}:{index}", {}).get("client"),
+        }
+        for (topic, index), offset in sorted(committed.items())
+    ]
+    show(args, rows, ("topic", "partition", "position", "latest", "lag", "member", "client"))
+    return 0
+
+
+def run_reset(args: argparse.Namespace) -> int:
+    """Show the new positions; with --execute, commit them."""
+    with open_cluster(args) as cluster:
+        committed = cluster.look_again(lambda: _committed(cluster, args.group))
+        wanted = _partitions(cluster, args.topic) if args.topic else sorted(committed)
+        if not wanted:
+            raise InvalidError(f"the group has read nothing: name a --topic: group={args.group}")
+        moves = _targets(cluster, args, wanted)
+        if args.execute:
+            cluster.look_again(lambda: _commit(cluster, args.group, moves))
+    rows = [
+        {"topic": topic, "partition": index, "position": committed.get((topic, index)), "new position": offset}
+        for (topic, index), offset in sorted(moves.items())
+    ]
+    show(args, rows, ("topic", "partition", "position", "new position"))
+    if not args.execute and not args.json:
+        print("\nnothing was changed: repeat with --execute")
+    return 0
+
+
+def run_delete(args: argparse.Namespace) -> int:
+    """Delete them, once confirmed."""
+    confirm(args, f"delete {', '.join(args.group)} and all positions?")
+    with open_cluster(args) as cluster:
+        for group in args.group:
+            cluster.look_again(functools.partial(_delete, cluster, group))
+    say(args, f"deleted: {', '.join(args.group)}", groups=args.group, outcome="deleted")
+    return 0
+
+
+def _committed(cluster: KafkaCluster, group: str) -> dict[TopicPartition, int]:
+    m = cluster.message(ApiKey.OFFSET_FETCH)
+    request = m.request(group_id=group, topics=None, require_stable=False)
+    answer = cluster.ask(ApiKey.OFFSET_FETCH, request, cluster.coordinator(group))
+    require(answer.error_code, None, group)
+    found = {}
+    for topic in answer.topics:
+        for partition in topic.partitions:
+            require(partition.error_code, None, f"{topic.name}:{partition.partition_index}")
+            if partition.committed_offset != NOTHING_COMMITTED:
+                found[str(topic.name), int(partition.partition_index)] = int(partition.committed_offset)
+    return found
+
+
+def _members_if_any(cluster: KafkaCluster, group: str) -> list[Member]:
+    """A group that only keeps positions is described without members."""
+    try:
+        return cluster.look_again(lambda: members_of(cluster, group))
+    except InvalidError:
+        return []
+
+
+def _partitions(cluster: KafkaCluster, asked: list[str]) -> list[TopicPartition]:
+    """`topic` is all its partitions, `topic:3` one."""
+    wanted: list[TopicPartition] = []
+    for text in asked:
+        topic, colon, index = text.rpartition(":")
+        if not colon:
+            wanted += partitions_of(cluster, [text])
+        elif index.isdecimal():
+            wanted.append((topic, int(index)))
+        else:
+            raise InvalidError(f"not a topic or topic:partition: {text}")
+    return wanted
+
+
+def _targets(
+    cluster: KafkaCluster, args: argparse.Namespace, wanted: list[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """New positions inside the log, whatever was asked for, as Kafka's tool does."""
+    earliest = list_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
+    latest = list_offsets(cluster, dict.fromkeys(wanted, LATEST))
+    if args.to_earliest:
+        return earliest
+    if args.to_latest:
+        return latest
+    if args.to_offset is not None:
+        return {tp: min(max(args.to_offset, earliest[tp]), latest[tp]) for tp in wanted}
+    found = list_offsets(cluster, dict.fromkeys(wanted, timestamp_ms(args.to_datetime)))
+    return {tp: latest[tp] if offset < 0 else offset for tp, offset in found.items()}
+
+
+def _commit(cluster: KafkaCluster, group: str, positions: dict[TopicPartition, int]) -> None:
+    m = cluster.message(ApiKey.OFFSET_COMMIT)
+    topics: dict[str, list[Any]] = {}
+    for (topic, index), offset in positions.items():
+        partition = m.make(
+            "OffsetCommitRequestPartition",
+            partition_index=index,
+            committed_offset=offset,
+            committed_leader_epoch=-1,
+            committed_metadata="",
+        )
+        topics.setdefault(topic, []).append(partition)
+    request = m.request(
+        group_id=group,
+        generation_id_or_member_epoch=NO_GENERATION,
+        member_id="",
+        group_instance_id=None,
+        retention_time=datetime.timedelta(milliseconds=-1),
+        topics=tuple(
+            m.make("OffsetCommitRequestTopic", name=topic, partitions=tuple(partitions))
+            for topic, partitions in topics.items()
+        ),
+    )
+    for topic in cluster.ask(ApiKey.OFFSET_COMMIT, request, cluster.coordinator(group)).topics:
+        for partition in topic.partitions:
+            if partition.error_code in (ErrorCode.unknown_member_id, ErrorCode.illegal_generation):
+                raise InvalidError(f"the group has members: stop them first: group={group}")
+            require(partition.error_code, None, f"{topic.name}:{partition.partition_index}")
+
+
+def _delete(cluster: KafkaCluster, group: str) -> None:
+    m = cluster.message(ApiKey.DELETE_GROUPS)
+    request = m.request(groups_names=(group,))
+    (answer,) = cluster.ask(ApiKey.DELETE_GROUPS, request, cluster.coordinator(group)).results
+    require(answer.error_code, None, group)

@@ -1,0 +1,175 @@
+"""`headrace topics`: list, describe, create, alter and delete topics of any Kafka cluster.
+
+Place: a client like any other, beside a running cluster; Kafka's kafka-topics.sh.
+Invariant: nothing is deleted unasked. What is refused is one line on stderr with the broker's reason and exit
+status 1; topics named before it are done. If the process dies here, asking again is safe.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.protocol.api_keys import ApiKey
+from cli.client.cluster import KafkaCluster, require
+from cli.client.offsets import EARLIEST, LATEST, list_offsets
+from cli.configs import DELETE, SET, TOPIC, Change, change_configs, describe_configs, shown
+from cli.tables import Row, add_flags, add_yes, confirm, open_cluster, pairs, say, show
+
+TIMEOUT = datetime.timedelta(seconds=30)
+ACTIONS = "{list,describe,create,alter,delete}"
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser("topics", help="list, describe, create, alter or delete topics")
+    commands = parser.add_subparsers(title="commands", metavar=ACTIONS, required=True)
+    listing = commands.add_parser("list", help="all topics")
+    describing = commands.add_parser("describe", help="partitions, offsets and own configs")
+    describing.add_argument("topic", nargs="+")
+    creating = commands.add_parser("create", help="a new topic")
+    creating.add_argument("topic")
+    creating.add_argument("--partitions", type=int, default=-1, metavar="N", help="the cluster's default if not given")
+    creating.add_argument("--replication-factor", type=int, default=-1, metavar="N", help="likewise")
+    creating.add_argument("--if-not-exists", action="store_true", help="a topic that is there already is no error")
+    creating.add_argument("--validate-only", action="store_true", help="say what would happen, and do nothing")
+    altering = commands.add_parser("alter", help="more partitions, other configs")
+    altering.add_argument("topic")
+    altering.add_argument("--partitions", type=int, metavar="N", help="how many there are to be")
+    altering.add_argument("--delete-config", action="append", default=[], metavar="KEY", help="back to the default")
+    for command in (creating, altering):
+        command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a topic config")
+    deleting = commands.add_parser("delete", help="topics and all their records")
+    deleting.add_argument("topic", nargs="+")
+    add_yes(deleting)
+    runs = (run_list, run_describe, run_create, run_alter, run_delete)
+    for command, run in zip((listing, describing, creating, altering, deleting), runs, strict=True):
+        add_flags(command)
+        command.set_defaults(run=run)
+
+
+def run_list(args: argparse.Namespace) -> int:
+    """One line per topic."""
+    with open_cluster(args) as cluster:
+        rows = [
+            {"topic": topic.name, "partitions": len(topic.partitions), "id": getattr(topic, "topic_id", None)}
+            for topic in cluster.metadata()
+        ]
+    show(args, rows, ("topic", "partitions", "id"))
+    return 0
+
+
+def run_describe(args: argparse.Namespace) -> int:
+    """One line per partition; then the configs that the topics have of their own."""
+    with open_cluster(args) as cluster:
+        topics = cluster.metadata(args.topic)
+        found = [{**_described(cluster, topic), "configs": _own_configs(cluster, topic.name)} for topic in topics]
+    if args.json:
+        show(args, found, ())
+        return 0
+    partitions = [{"topic": topic["topic"], **partition} for topic in found for partition in topic["partitions"]]
+    show(args, partitions, ("topic", "partition", "leader", "epoch", "replicas", "in sync", "earliest", "latest"))
+    configs = [
+        {"topic": topic["topic"], "config": name, "value": value}
+        for topic in found
+        for name, value in topic["configs"].items()
+    ]
+    if configs:
+        print()
+        show(args, configs, ("topic", "config", "value"))
+    return 0
+
+
+def run_create(args: argparse.Namespace) -> int:
+    """Create it."""
+    with open_cluster(args) as cluster:
+        answer = cluster.look_again(lambda: _create(cluster, args))
+    exists = answer.error_code is ErrorCode.topic_already_exists and args.if_not_exists
+    if not exists:
+        require(answer.error_code, answer.error_message, args.topic)
+    done = "exists" if exists else "would be created" if args.validate_only else "created"
+    say(args, f"topic {args.topic} {done}", topic=args.topic, outcome=done)
+    return 0
+
+
+def run_alter(args: argparse.Namespace) -> int:
+    """Change configs first: they are refused more often than partitions are."""
+    changes: list[Change] = [(name, SET, value) for name, value in pairs(args.set, "config").items()]
+    changes += [(name, DELETE, None) for name in args.delete_config]
+    with open_cluster(args) as cluster:
+        if changes:
+            cluster.look_again(lambda: change_configs(cluster, (TOPIC, args.topic), changes))
+        if args.partitions is not None:
+            cluster.look_again(lambda: _grow(cluster, args.topic, args.partitions))
+    say(args, f"topic {args.topic} altered", topic=args.topic, outcome="altered")
+    return 0
+
+
+def run_delete(args: argparse.Namespace) -> int:
+    """Delete them, once confirmed."""
+    confirm(args, f"delete {', '.join(args.topic)} and all records in there?")
+    with open_cluster(args) as cluster:
+        cluster.look_again(lambda: _delete(cluster, args.topic))
+    say(args, f"deleted: {', '.join(args.topic)}", topics=args.topic, outcome="deleted")
+    return 0
+
+
+def _described(cluster: KafkaCluster, topic: Any) -> dict[str, Any]:
+    indexes = [(str(topic.name), partition.partition_index) for partition in topic.partitions]
+    earliest, latest = (list_offsets(cluster, dict.fromkeys(indexes, at)) for at in (EARLIEST, LATEST))
+    partitions: list[Row] = [
+        {
+            "partition": partition.partition_index,
+            "leader": int(partition.leader_id),
+            "epoch": getattr(partition, "leader_epoch", None),
+            "replicas": [int(node) for node in partition.replica_nodes],
+            "in sync": [int(node) for node in partition.isr_nodes],
+            "earliest": earliest[topic.name, partition.partition_index],
+            "latest": latest[topic.name, partition.partition_index],
+        }
+        for partition in sorted(topic.partitions, key=lambda partition: int(partition.partition_index))
+    ]
+    return {"topic": topic.name, "id": getattr(topic, "topic_id", None), "partitions": partitions}
+
+
+def _own_configs(cluster: KafkaCluster, topic: str) -> dict[str, str]:
+    return {config["config"]: config["value"] for config in shown(describe_configs(cluster, (TOPIC, topic)), TOPIC)}
+
+
+def _create(cluster: KafkaCluster, args: argparse.Namespace) -> Any:
+    m = cluster.message(ApiKey.CREATE_TOPICS)
+    configs = tuple(m.make("CreatableTopicConfig", name=n, value=v) for n, v in pairs(args.set, "config").items())
+    topic = m.make(
+        "CreatableTopic",
+        name=args.topic,
+        num_partitions=args.partitions,
+        replication_factor=args.replication_factor,
+        assignments=(),
+        configs=configs,
+    )
+    cluster.nodes()
+    request = m.request(topics=(topic,), timeout=TIMEOUT, validate_only=args.validate_only)
+    (answer,) = cluster.ask(ApiKey.CREATE_TOPICS, request, cluster.controller).topics
+    if answer.error_code is ErrorCode.not_controller:
+        require(answer.error_code)
+    return answer
+
+
+def _grow(cluster: KafkaCluster, topic: str, count: int) -> None:
+    m = cluster.message(ApiKey.CREATE_PARTITIONS)
+    wanted = m.make("CreatePartitionsTopic", name=topic, count=count, assignments=None)
+    cluster.nodes()
+    request = m.request(topics=(wanted,), timeout=TIMEOUT, validate_only=False)
+    (answer,) = cluster.ask(ApiKey.CREATE_PARTITIONS, request, cluster.controller).results
+    require(answer.error_code, answer.error_message, topic)
+
+
+def _delete(cluster: KafkaCluster, topics: list[str]) -> None:
+    m = cluster.message(ApiKey.DELETE_TOPICS)
+    cluster.nodes()
+    request = m.request(topic_names=tuple(topics), timeout=TIMEOUT)
+    for answer in cluster.ask(ApiKey.DELETE_TOPICS, request, cluster.controller).responses:
+        require(answer.error_code, getattr(answer, "error_message", None), answer.name)

@@ -1,0 +1,227 @@
+"""`headrace topics`, `configs`, `groups` and `records` against a running cluster of two agents."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from agent.protocol.api_keys import ApiKey
+from agent.protocol.api_versions import APIS
+from cli.client.cluster import KafkaCluster, WrongBrokerError
+from cli.client.transport import client_config
+from cli.main import main
+from load.dev_server import DevServer
+
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(180)]
+Run = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    settings = {"linger.ms": 25, "group.initial.rebalance.delay.ms": 100}
+    with DevServer(tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+def run(server: DevServer, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command with --json; what it printed, decoded. A number is its exit status."""
+
+    def run(*words: str, status: int = 0) -> Any:
+        capsys.readouterr()
+        assert main([*words, "-b", server.bootstrap, "--json"]) == status
+        shown = capsys.readouterr()
+        if status:
+            return shown.err
+        lines = [json.loads(line) for line in shown.out.splitlines()]
+        return lines[0] if len(lines) == 1 and words[1] != "consume" else lines
+
+    return run
+
+
+@pytest.fixture
+def plain(server: DevServer, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command as people do; the words of each line."""
+
+    def run(*words: str) -> list[list[str]]:
+        capsys.readouterr()
+        assert main([*words, "-b", server.bootstrap]) == 0
+        return [line.split() for line in capsys.readouterr().out.splitlines()]
+
+    return run
+
+
+def produce(run: Run, monkeypatch: pytest.MonkeyPatch, topic: str, *lines: str, options: tuple[str, ...] = ()) -> Any:
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+    return run("records", "produce", topic, *options)
+
+
+def test_a_topics_life(run: Run, plain: Run) -> None:
+    assert run("topics", "create", "life", "--partitions", "2", "--set", "retention.ms=5000")["outcome"] == "created"
+    assert run("topics", "create", "life", "--if-not-exists")["outcome"] == "exists"
+    assert "already exists" in run("topics", "create", "life", status=1)
+    assert run("topics", "create", "other", "--validate-only")["outcome"] == "would be created"
+    assert "compaction does not exist yet" in run("topics", "create", "x", "--set", "cleanup.policy=compact", status=1)
+    assert {"topic": "life", "partitions": 2} in [
+        {key: row[key] for key in ("topic", "partitions")} for row in run("topics", "list")
+    ]
+    run("topics", "alter", "life", "--partitions", "4", "--set", "segment.ms=9", "--delete-config", "retention.ms")
+    assert "already has 4 partitions" in run("topics", "alter", "life", "--partitions", "4", status=1)
+    (described,) = run("topics", "describe", "life")
+    assert described["configs"] == {"segment.ms": "9"}
+    assert [(row["partition"], row["earliest"], row["latest"]) for row in described["partitions"]] == [
+        (n, 0, 0) for n in range(4)
+    ]
+    table = plain("topics", "describe", "life")
+    assert table[0][:3] == ["topic", "partition", "leader"]
+    assert len(table) == 5 + 1 + 2
+    assert "repeat with --yes" in run("topics", "delete", "life", status=1)
+    assert run("topics", "delete", "life", "--yes")["outcome"] == "deleted"
+    assert "no such topic" in run("topics", "describe", "life", status=1)
+
+
+def test_configs_of_every_kind(run: Run, server: DevServer) -> None:
+    run("topics", "create", "configured")
+    node = str(server.agents[1].node_id)
+    for whose in (("--topic", "configured"), ("--brokers",)):
+        name = "retention.ms" if whose[0] == "--topic" else "log.retention.ms"
+        assert run("configs", "describe", *whose) == []
+        assert run("configs", "set", f"{name}=7000", *whose, "--validate-only")["outcome"] == "would be accepted"
+        assert run("configs", "set", f"{name}=7000", *whose)["outcome"] == "done"
+        (row,) = run("configs", "describe", *whose)
+        assert (row["config"], row["value"], row["read only"]) == (name, "7000", "no")
+        run("configs", "delete", name, *whose)
+        assert run("configs", "describe", *whose) == []
+    run("configs", "set", "consumer.session.timeout.ms=50000", "--group", "g")
+    assert run("configs", "describe", "--group", "g")[0]["source"] == "group"
+    secret, linger = run("configs", "describe", "--broker", node, "metastore.url", "linger.ms")[::-1]
+    assert (secret["value"], linger["value"], linger["source"]) == ("(secret)", "25", "file")
+    run("configs", "set", "agent.nobody=DEBUG", "--logger", node, status=1)
+    run("configs", "set", "root=ERROR", "--logger", node)
+    assert {"root": "ERROR"}.items() <= {
+        row["config"]: row["value"] for row in run("configs", "describe", "--logger", node)
+    }.items()
+    assert "unknown topic config" in run("configs", "set", "no.such=1", "--topic", "configured", status=1)
+    assert "restart" in run("configs", "set", "linger.ms=5", "--broker", node, status=1)
+    assert "no such broker" in run("configs", "describe", "--broker", "99999", status=1)
+    explained = run("configs", "describe", "--topic", "configured", "--explain")
+    assert all(row["meaning"] for row in explained)
+
+
+def test_records_go_in_and_come_out(run: Run, plain: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("topics", "create", "records", "--partitions", "3")
+    lines = [f"key-{n % 7}:value-{n}" for n in range(1200)]
+    options = ("--key-separator", ":", "--header", "origin=test", "--compression", "zstd")
+    assert produce(run, monkeypatch, "records", *lines, options=options)["records"] == 1200
+    found = run("records", "consume", "records")
+    assert sorted(f"{r['key']}:{r['value']}" for r in found) == sorted(lines)
+    assert {tuple(r["headers"].items()) for r in found} == {(("origin", "test"),)}
+    for index in range(3):
+        assert [r["offset"] for r in found if r["partition"] == index] == list(
+            range(sum(r["partition"] == index for r in found))
+        )
+    homes = {r["key"]: r["partition"] for r in found}
+    assert len({(r["key"], r["partition"]) for r in found}) == len(homes) == 7, "a key has one partition"
+    one = next(iter(homes.values()))
+    some = run("records", "consume", "records", "--partition", str(one), "--from", "5", "--max", "2")
+    assert [r["offset"] for r in some] == [5, 6]
+    assert run("records", "consume", "records", "--from", "latest") == []
+    assert len(plain("records", "consume", "records", "--from", "2020-01-01T00:00:00+00:00", "--max", "3")) == 3
+    assert ["key-1", "value-1"] in plain("records", "consume", "records", "--format", "key")
+    offsets = run("records", "offsets", "records", "--at", "2020-01-01T00:00:00+00:00")
+    assert sum(row["latest"] for row in offsets) == 1200
+    assert "no such partition" in run("records", "offsets", "records", "--partition", "9", status=1)
+    assert "no ':' between" in _refused(run, monkeypatch)
+
+
+def _refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("sys.stdin", io.StringIO("no separator here\n"))
+    error: str = run("records", "produce", "records", "--key-separator", ":", status=1)
+    return error
+
+
+def test_records_are_deleted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    if ApiKey.DELETE_RECORDS not in APIS:
+        pytest.skip("needs DeleteRecords")
+    run("topics", "create", "shortened")
+    produce(run, monkeypatch, "shortened", *"abcdef")
+    assert "repeat with --yes" in run("records", "delete", "shortened", "--before-offset", "2", status=1)
+    (row,) = run("records", "delete", "shortened", "--before-offset", "2", "--yes")
+    assert row["earliest"] == 2
+    assert [r["value"] for r in run("records", "consume", "shortened")] == [*"cdef"]
+    run("records", "delete", "shortened", "--all", "--yes")
+    assert run("records", "consume", "shortened") == []
+    (row,) = run("records", "offsets", "shortened")
+    assert (row["earliest"], row["latest"]) == (6, 6)
+
+
+def test_a_groups_life(run: Run, server: DevServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("topics", "create", "read", "--partitions", "2")
+    for index in ("0", "1"):
+        produce(run, monkeypatch, "read", *"abcde", options=("--partition", index))
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": server.bootstrap, "group.id": "readers", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe(["read"])
+    assert len(consumer.consume(10, timeout=60)) == 10
+    consumer.commit(asynchronous=False)
+    assert {"group": "readers", "state": "Stable", "type": "classic"}.items() <= run("groups", "list")[0].items()
+    rows = run("groups", "describe", "readers")
+    assert [(row["partition"], row["position"], row["latest"], row["lag"]) for row in rows] == [
+        (0, 5, 5, 0),
+        (1, 5, 5, 0),
+    ]
+    assert all(row["client"] for row in rows)
+    (member,) = run("groups", "describe", "readers", "--members")
+    assert member["assignment"] == ["read:0", "read:1"]
+    assert "has members" in run("groups", "reset-offsets", "readers", "--to-earliest", "--execute", status=1)
+    consumer.close()
+
+    planned = run("groups", "reset-offsets", "readers", "--to-offset", "2", "--topic", "read:1")
+    assert planned == [{"topic": "read", "partition": 1, "position": 5, "new position": 2}]
+    assert [row["position"] for row in run("groups", "describe", "readers")] == [5, 5], "only a plan"
+    run("groups", "reset-offsets", "readers", "--to-offset", "2", "--topic", "read:1", "--execute")
+    assert [row["position"] for row in run("groups", "describe", "readers")] == [5, 2]
+    run("groups", "reset-offsets", "readers", "--to-datetime", "2020-01-01T00:00:00+00:00", "--execute")
+    assert [row["lag"] for row in run("groups", "describe", "readers")] == [5, 5]
+    run("groups", "reset-offsets", "readers", "--to-latest", "--execute")
+    assert [row["lag"] for row in run("groups", "describe", "readers")] == [0, 0]
+    assert run("groups", "list", "--state", "Empty")[0]["group"] == "readers"
+    assert run("groups", "delete", "readers", "--yes")["outcome"] == "deleted"
+    assert run("groups", "list") == []
+
+
+def test_the_wrong_broker_is_believed_and_asked_again(server: DevServer) -> None:
+    pauses: list[float] = []
+    answers: list[Any] = [WrongBrokerError("not me"), WrongBrokerError("nor me"), "found"]
+
+    def work() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return str(answer)
+
+    with KafkaCluster(client_config(server.bootstrap, None), pauses.append) as cluster:
+        assert cluster.look_again(work) == "found"
+        assert len(pauses) == 2
+        assert cluster.nodes() == sorted(agent.node_id for agent in server.agents)
+        assert cluster.message(ApiKey.FETCH).version == 12
+
+
+def test_nobody_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topics", "list", "-b", "127.0.0.1:1"]) == 1
+    assert capsys.readouterr().err.startswith("error: no server answered: 127.0.0.1:1")
+    assert main(["topics", "list"]) == 1
+    assert "name the cluster" in capsys.readouterr().err
+
+
+def test_only_a_file_may_name_the_cluster(server: DevServer, tmp_path: Path) -> None:
+    file = tmp_path / "admin.properties"
+    file.write_text(f"bootstrap.servers={server.bootstrap}\n")
+    assert main(["topics", "list", "-c", str(file)]) == 0
