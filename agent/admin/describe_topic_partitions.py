@@ -1,6 +1,6 @@
 """DescribeTopicPartitions (key 75, version 0): Metadata in pages, for topics with many partitions.
 
-Place: answered from the image; only a name that the image lacks makes the agent catch up first.
+Place: answered from the image, after catching up with the log's head.
 Invariant: topics go by name, partitions by index, so a cursor means the same place in any image; what came
 or went meanwhile is seen or not. If the process dies here nothing is lost.
 Source: KIP-966. No partition has eligible leader replicas: Java fails on null, so the lists are empty.
@@ -43,7 +43,7 @@ class DescribeTopicPartitions:
         if cursor is not None and cursor[1] < 0:
             topics = tuple(_refused(schema, name, ErrorCode.invalid_request) for name in sorted(asked or {cursor[0]}))
             return reply(request, schema.response(throttle_time=NO_THROTTLE, topics=topics, next_cursor=None))
-        image, is_reachable = await self._image(asked)
+        image, is_reachable = await self._image()
         page = _Page(
             self._rendering(request, schema, image), min(max(entity.response_partition_limit, 1), PARTITIONS_MAX)
         )
@@ -53,15 +53,12 @@ class DescribeTopicPartitions:
                 page.add(name, _find(image, name), first, is_reachable=is_reachable)
         return reply(request, page.response())
 
-    async def _image(self, asked: set[str]) -> tuple[MetadataImage, bool]:
+    async def _image(self) -> tuple[MetadataImage, bool]:
         """The image to answer from, and whether what it lacks does not exist for certain."""
-        image = self._cluster.image
-        if all(_find(image, name) for name in asked):
-            return image, True
         try:
             return await self._cluster.catch_up(), True
         except UnavailableError:
-            return image, False
+            return self._cluster.image, False
 
     def _rendering(self, request: Request, schema: Schema, image: MetadataImage) -> MetadataRendering:
         return MetadataRendering(

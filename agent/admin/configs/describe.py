@@ -1,7 +1,8 @@
 """DescribeConfigs (key 32, versions 1-4): every config of a resource, where its value comes from, what it does here.
 
-Place: answered from the image and this process's settings, without a query but for a topic that the image lacks.
-Invariant: what is shown is what acts: both ask metastore/log/effective_configs.py. Nothing secret is shown.
+Place: answered from the image, after catching up with the log's head, and from this process's settings.
+Invariant: what is shown is what acts: both ask metastore/log/effective_configs.py. What any agent has answered as
+changed is shown by every agent that reaches the metastore. Nothing secret is shown.
 If the process dies here nothing is lost.
 Source: KIP-133, KIP-226 (synonyms), KIP-569 (documentation and types), KIP-412 (loggers), KIP-848 (groups).
 """
@@ -79,17 +80,15 @@ class DescribeConfigs:
     async def _describe(self, resource: Resource) -> list[ShownConfig] | Verdict:
         if resource.type == ResourceType.BROKER_LOGGER:
             return self._not_here(resource) or list(_loggers())
-        image = self._cluster.image
+        unreachable = None
+        try:
+            image = await self._cluster.catch_up()
+        except HeadraceError as error:
+            image, unreachable = self._cluster.image, Verdict(ErrorCode(admin_error(error)), str(error))
         refusal = why_no_such_resource(image, resource)
         if refusal is not None:
-            try:
-                image = await self._cluster.catch_up()
-            except HeadraceError as error:
-                return Verdict(ErrorCode(admin_error(error)), str(error))
-            refusal = why_no_such_resource(image, resource)
+            return unreachable or refusal
         match resource.type:
-            case _ if refusal is not None:
-                return refusal
             case ResourceType.TOPIC:
                 return list(shown_topic(self._configs, image, resource.name))
             case ResourceType.GROUP:
