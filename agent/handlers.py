@@ -13,8 +13,11 @@ from agent.admin.broker_lifecycle import UnregisterBroker
 from agent.admin.configs.handlers import config_handlers
 from agent.admin.create_partitions import CreatePartitions
 from agent.admin.create_topics import CreateTopics
+from agent.admin.delete_records import DeleteRecords
 from agent.admin.delete_topics import DeleteTopics
 from agent.admin.describe_cluster import DescribeCluster
+from agent.admin.describe_log_dirs import DescribeLogDirs
+from agent.admin.describe_producers import DescribeProducers
 from agent.admin.describe_topic_partitions import DescribeTopicPartitions
 from agent.admin.elect_leaders import ElectLeaders
 from agent.admin.find_coordinator import FindCoordinator
@@ -65,6 +68,9 @@ def register_handlers(
         ApiKey.METADATA: Metadata(cluster, creation, auto_create_topics=settings.auto_create_topics_enable),
         ApiKey.CREATE_TOPICS: CreateTopics(creation, configs),
         ApiKey.DELETE_TOPICS: DeleteTopics(cluster, metastore, clock),
+        ApiKey.DELETE_RECORDS: DeleteRecords(cluster, metastore, configs),
+        ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirs(cluster, metastore, settings.bucket),
+        ApiKey.DESCRIBE_PRODUCERS: DescribeProducers(cluster, metastore),
         ApiKey.CREATE_PARTITIONS: CreatePartitions(cluster, metastore, clock),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: DescribeTopicPartitions(cluster),
         ApiKey.ELECT_LEADERS: ElectLeaders(cluster),

@@ -1,0 +1,116 @@
+"""DeleteRecords (key 21, versions 0-2): log starts move forward, and what lies before them is gone.
+
+Place: between the listener and the metastore, which judges each offset under the partition's lock.
+Invariant: once it is answered, nobody who asks the primary reads below the low watermark. A first portion
+of the extents goes with the call; the rest, invisible, is left to retention (compactor/retention.py).
+If the process dies here, the client asks again: a log start that has moved stays where it is.
+Source: KIP-107; Kafka's Partition.deleteRecordsOnLeader for what is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.metadata_topic import is_metadata_topic
+from agent.cluster.view import ClusterView
+from agent.fetch.plan import Target, resolve
+from agent.listener.request import Request, Response
+from agent.protocol.errors import admin_error
+from agent.protocol.typed import NO_THROTTLE, decode, reply
+from metastore.log.effective_configs import EffectiveConfigs
+from metastore.retention import TO_HIGH_WATERMARK, LogStartAnswer, LogStartTarget, RetentionApi
+from storage.errors import HeadraceError
+
+log = logging.getLogger(__name__)
+
+EXTENTS_PER_CALL = 1_000
+"""Removed while the client waits."""
+
+Place = tuple[str, int]
+"""Topic and partition index."""
+
+
+class _Deleted(NamedTuple):
+    """What is said of one partition."""
+
+    error: int = ErrorCode.none
+    low_watermark: int = -1
+
+
+class DeleteRecords:
+    """The handler."""
+
+    def __init__(self, cluster: ClusterView, metastore: RetentionApi, configs: EffectiveConfigs) -> None:
+        self._cluster = cluster
+        self._metastore = metastore
+        self._configs = configs
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        wanted = {(topic.name, p.partition_index): int(p.offset) for topic in entity.topics for p in topic.partitions}
+        found = await self._delete_all(wanted)
+
+        def result(topic: str, partition: Any) -> Any:
+            one = found[topic, partition.partition_index]
+            return schema.make(
+                "DeleteRecordsPartitionResult",
+                partition_index=partition.partition_index,
+                low_watermark=one.low_watermark,
+                error_code=ErrorCode(one.error),
+            )
+
+        topics = tuple(
+            schema.make(
+                "DeleteRecordsTopicResult",
+                name=topic.name,
+                partitions=tuple(result(topic.name, p) for p in topic.partitions),
+            )
+            for topic in entity.topics
+        )
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, topics=topics))
+
+    async def _delete_all(self, wanted: dict[Place, int]) -> dict[Place, _Deleted]:
+        resolved = await resolve(self._cluster, [Target(topic, index, -1) for topic, index in wanted])
+        found: dict[Place, _Deleted] = {}
+        targets: dict[int, Place] = {}
+        for place, one in zip(wanted, resolved, strict=True):
+            error = self._why_not(place[0], wanted[place], one.error)
+            if error:
+                found[place] = _Deleted(error)
+            else:
+                targets[one.key] = place
+        moved = await self._move([LogStartTarget(key, wanted[place]) for key, place in targets.items()])
+        return found | {targets[key]: deleted for key, deleted in moved.items()}
+
+    def _why_not(self, topic: str, offset: int, unknown: int) -> int:
+        """What the metastore need not be asked for."""
+        if is_metadata_topic(topic):
+            return ErrorCode.invalid_topic_exception
+        if unknown:
+            return unknown
+        if offset < TO_HIGH_WATERMARK:
+            return ErrorCode.offset_out_of_range
+        policies = self._configs.topic_value(self._cluster.image, topic, "cleanup.policy")
+        keeps_the_newest = "compact" in policies and "delete" not in policies
+        return ErrorCode.policy_violation if keeps_the_newest else ErrorCode.none
+
+    async def _move(self, targets: Sequence[LogStartTarget]) -> dict[int, _Deleted]:
+        """By partition key."""
+        try:
+            answers = await self._metastore.move_log_starts(targets, max_extents=EXTENTS_PER_CALL)
+        except HeadraceError as error:
+            log.warning("records not deleted: partitions=%d error=%s", len(targets), error)
+            return {target.partition_key: _Deleted(admin_error(error)) for target in targets}
+        return {target.partition_key: _judged(target, answer) for target, answer in zip(targets, answers, strict=True)}
+
+
+def _judged(target: LogStartTarget, answer: LogStartAnswer) -> _Deleted:
+    if not answer.known:
+        return _Deleted(ErrorCode.unknown_topic_or_partition)
+    if target.offset > answer.high_watermark:
+        return _Deleted(ErrorCode.offset_out_of_range)
+    return _Deleted(low_watermark=answer.log_start_offset)

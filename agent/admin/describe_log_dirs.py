@@ -1,0 +1,94 @@
+"""DescribeLogDirs (key 35, versions 1-5): how many bytes each partition has in the bucket.
+
+Place: between the listener and the metastore; one probe per partition.
+Invariant: tools ask every agent and add up, so an agent names the partitions that it leads for the asker's
+zone: each partition once. The bucket is the one log directory; it has no size. Bytes are those of live
+batches: what compaction and the janitor have yet to free is not a partition's.
+If the process dies here nothing is lost.
+Source: KIP-113, KIP-827 (volume sizes; -1 is unknown), KIP-1066 (no directory is ever cordoned).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.view import ClusterView
+from agent.cluster.zone import zone_of
+from agent.listener.request import Request, Response
+from agent.protocol.errors import admin_error
+from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from metastore.log.image import MetadataImage
+from metastore.retention import RetentionApi
+from storage.errors import HeadraceError
+
+log = logging.getLogger(__name__)
+
+UNKNOWN_BYTES = -1
+
+
+class DescribeLogDirs:
+    """The handler. `log_dir`: where segment files go, as people know it."""
+
+    def __init__(self, cluster: ClusterView, metastore: RetentionApi, log_dir: str) -> None:
+        self._cluster = cluster
+        self._metastore = metastore
+        self._log_dir = log_dir
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        asked = None if entity.topics is None else {t.topic: set(t.partitions) for t in entity.topics}
+        keys = self._led(self._cluster.image, asked, zone_of(request.client_id))
+        code, sizes = ErrorCode.none, dict.fromkeys(keys, -1)
+        try:
+            sizes = dict(zip(keys, await self._metastore.partition_sizes(list(keys.values())), strict=True))
+        except HeadraceError as error:
+            log.warning("log dirs not described: partitions=%d error=%s", len(keys), error)
+            code = ErrorCode(admin_error(error))
+        result = schema.make(
+            "DescribeLogDirsResult",
+            error_code=code,
+            log_dir=self._log_dir,
+            topics=_topics(schema, {place: size for place, size in sizes.items() if size >= 0}),
+            total_bytes=UNKNOWN_BYTES,
+            usable_bytes=UNKNOWN_BYTES,
+            is_cordoned=False,
+        )
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results=(result,)))
+
+    def _led(
+        self, image: MetadataImage, asked: dict[str, set[int]] | None, zone: str | None
+    ) -> dict[tuple[str, int], int]:
+        """(topic, partition index) -> key, of those asked for that exist and are led here; topics by name."""
+        found = {}
+        for name in sorted(image.topics_by_name if asked is None else image.topics_by_name.keys() & asked.keys()):
+            topic = image.topics_by_name[name]
+            for index in range(len(topic.leader_epochs)):
+                key = topic.key(index)
+                if key is None or (asked is not None and index not in asked[name]):
+                    continue
+                leader = self._cluster.leader(key, zone)
+                if leader is not None and leader.node_id == self._cluster.node_id:
+                    found[name, index] = key
+        return found
+
+
+def _topics(schema: Schema, sizes: dict[tuple[str, int], int]) -> tuple[Any, ...]:
+    by_topic: dict[str, list[Any]] = defaultdict(list)
+    for (name, index), size in sizes.items():
+        by_topic[name].append(
+            schema.make(
+                "DescribeLogDirsPartition",
+                partition_index=index,
+                partition_size=size,
+                offset_lag=0,
+                is_future_key=False,
+            )
+        )
+    return tuple(
+        schema.make("DescribeLogDirsTopic", name=name, partitions=tuple(partitions))
+        for name, partitions in by_topic.items()
+    )

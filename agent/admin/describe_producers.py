@@ -1,0 +1,87 @@
+"""DescribeProducers (key 61, version 0): the idempotent producers that a partition remembers.
+
+Place: between the listener and the metastore; any agent answers for any partition.
+Invariant: what is shown is what the next commit judges by. One partition's error is no other's.
+If the process dies here nothing is lost.
+Source: KIP-664. There are no transactions yet: no coordinator epoch and no transaction's start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from agent.cluster.view import ClusterView
+from agent.fetch.plan import Resolved, Target, resolve
+from agent.listener.request import Request, Response
+from agent.protocol.errors import admin_error
+from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from metastore.retention import ProducerStatus, RetentionApi
+from storage.errors import HeadraceError
+
+log = logging.getLogger(__name__)
+
+NO_TRANSACTION = -1
+
+
+class _Found(NamedTuple):
+    """What is said of one partition."""
+
+    error: int
+    producers: Sequence[ProducerStatus] = ()
+
+
+class DescribeProducers:
+    """The handler."""
+
+    def __init__(self, cluster: ClusterView, metastore: RetentionApi) -> None:
+        self._cluster = cluster
+        self._metastore = metastore
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        targets = [Target(topic.name, index, -1) for topic in entity.topics for index in topic.partition_indexes]
+        found = iter(await self._find(await resolve(self._cluster, targets)))
+        topics = tuple(
+            schema.make(
+                "TopicResponse",
+                name=topic.name,
+                partitions=tuple(_partition(schema, index, next(found)) for index in topic.partition_indexes),
+            )
+            for topic in entity.topics
+        )
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, topics=topics))
+
+    async def _find(self, resolved: Sequence[Resolved]) -> list[_Found]:
+        """One answer per partition, in order."""
+        keys = sorted({one.key for one in resolved if not one.error})
+        try:
+            producers = dict(zip(keys, await self._metastore.describe_producers(keys), strict=True))
+        except HeadraceError as error:
+            log.warning("producers not described: partitions=%d error=%s", len(keys), error)
+            return [_Found(one.error or admin_error(error)) for one in resolved]
+        return [_Found(one.error, producers.get(one.key, ())) for one in resolved]
+
+
+def _partition(schema: Schema, index: int, found: _Found) -> Any:
+    return schema.make(
+        "PartitionResponse",
+        partition_index=index,
+        error_code=ErrorCode(found.error),
+        error_message=None,
+        active_producers=tuple(
+            schema.make(
+                "ProducerState",
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.last_timestamp,
+                coordinator_epoch=NO_TRANSACTION,
+                current_txn_start_offset=NO_TRANSACTION,
+            )
+            for producer in found.producers
+        ),
+    )
