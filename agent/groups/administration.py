@@ -65,8 +65,8 @@ class GroupAdministration:
         if isinstance(held, ErrorCode):
             return held
         async with held.saves, held.commits:
-            if not self._groups.is_current(held):
-                return ErrorCode.not_coordinator
+            if (code := self._groups.lost(held)) is not ErrorCode.none:
+                return code
             if held.group.state_name != EMPTY:
                 return ErrorCode.non_empty_group
             try:
@@ -84,14 +84,16 @@ class GroupAdministration:
         held = await self._existing(group_id)
         if isinstance(held, ErrorCode):
             return held
-        group = held.group
-        active = group.state_name != EMPTY
-        if active and group.protocol_type != CONSUMER:
-            return ErrorCode.non_empty_group
-        subscribed = group.subscribed_topics() if active else frozenset()
-        in_use = {topic for topic in keys_by_topic if subscribed is None or topic in subscribed}
-        keys = [key for topic, each in keys_by_topic.items() if topic not in in_use for key in each]
         async with held.commits:
+            if (code := self._groups.lost(held)) is not ErrorCode.none:
+                return code
+            group = held.group
+            active = group.state_name != EMPTY
+            if active and group.protocol_type != CONSUMER:
+                return ErrorCode.non_empty_group
+            subscribed = group.subscribed_topics() if active else frozenset()
+            in_use = {topic for topic in keys_by_topic if subscribed is None or topic in subscribed}
+            keys = [key for topic, each in keys_by_topic.items() if topic not in in_use for key in each]
             try:
                 await self._api.delete_offsets(group_id, held.epoch, sorted(keys))
             except FencedError as error:
@@ -111,7 +113,9 @@ class GroupAdministration:
             found = await self._api.list_groups([group_id])
         except HeadraceError as error:
             return _failed(group_id, error)
-        return held if found else ErrorCode.group_id_not_found
+        if (code := self._groups.lost(held)) is not ErrorCode.none:
+            return code
+        return held if found or held.group.state_name != EMPTY else ErrorCode.group_id_not_found
 
 
 def _failed(group_id: str, error: HeadraceError) -> ErrorCode:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import random
 
+from prometheus_client import CollectorRegistry
+
 from agent.cluster.view import ClusterView
 from agent.dispatch import Dispatcher
 from agent.groups.admin_requests import DeleteGroups, DescribeGroups, ListGroups, OffsetDelete
@@ -21,6 +23,7 @@ from agent.groups.coordinator import GroupCoordinator
 from agent.groups.group import ClassicGroup
 from agent.groups.held_groups import HeldGroups
 from agent.groups.membership_requests import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
+from agent.groups.metrics import GroupMetrics
 from agent.groups.offset_commit import OffsetCommit
 from agent.groups.offset_fetch import OffsetFetch
 from agent.groups.offsets import GroupOffsets
@@ -37,7 +40,13 @@ class GroupHandlers:
     """Every request about consumer groups."""
 
     def __init__(
-        self, api: GroupApi, cluster: ClusterView, settings: Settings, clock: Clock, rng: random.Random
+        self,
+        api: GroupApi,
+        cluster: ClusterView,
+        settings: Settings,
+        clock: Clock,
+        rng: random.Random,
+        registry: CollectorRegistry,
     ) -> None:
         def restore_classic(
             group_id: str, now: float, record: GroupRecord | None
@@ -52,10 +61,11 @@ class GroupHandlers:
             GroupKind.CLASSIC: restore_classic,
             GroupKind.CONSUMER: consumer_groups.restore,
         }
-        self.groups = HeldGroups(api, cluster, clock, restore)
+        metrics = GroupMetrics(registry)
+        self.groups = HeldGroups(api, cluster, clock, restore, metrics)
         coordinator = GroupCoordinator(self.groups, clock, restore_classic)
         administration = GroupAdministration(api, self.groups)
-        offsets = GroupOffsets(api, self.groups, clock)
+        offsets = GroupOffsets(api, self.groups, clock, metrics)
         self.handlers: dict[int, Handler] = {
             ApiKey.OFFSET_COMMIT: OffsetCommit(offsets, cluster, metadata_bytes_max=settings.offset_metadata_max_bytes),
             ApiKey.OFFSET_FETCH: OffsetFetch(offsets, cluster),

@@ -25,6 +25,7 @@ from kio.schema.errors import ErrorCode
 
 from agent.cluster.view import ClusterView
 from agent.groups.coordinated import CoordinatedGroup, Restore
+from agent.groups.metrics import GroupMetrics
 from agent.groups.values import Abandon, Become, Effect, Save
 from agent.protocol.errors import coordinator_error
 from metastore.groups import GroupApi, GroupClaim, GroupKind
@@ -50,6 +51,8 @@ class Held:
     epoch: int
     broker_epoch: int
     used_at: float
+    state_name: str
+    """As it was counted last."""
     wake_at: float | None = None
     saves: asyncio.Lock = field(default_factory=asyncio.Lock)
     commits: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -59,13 +62,19 @@ class HeldGroups:
     """All groups of this agent. Every answer carries a code; nothing raises for what clients can do."""
 
     def __init__(
-        self, api: GroupApi, cluster: ClusterView, clock: Clock, restore: Mapping[GroupKind | None, Restore]
+        self,
+        api: GroupApi,
+        cluster: ClusterView,
+        clock: Clock,
+        restore: Mapping[GroupKind | None, Restore],
+        metrics: GroupMetrics,
     ) -> None:
         """`restore` by the kind that was saved; None for a group of which nothing was."""
         self._api = api
         self._cluster = cluster
         self._clock = clock
         self._restore = restore
+        self._metrics = metrics
         self._held: dict[str, Held] = {}
         self._loading: dict[str, asyncio.Task[Held | ErrorCode]] = {}
         self._to_release: dict[str, tuple[int, int]] = {}
@@ -75,6 +84,7 @@ class HeldGroups:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.Task[None] | None = None
         self._image = cluster.image
+        metrics.watch(lambda: [(held.group.kind.value, held.group.state_name) for held in self])
 
     def __iter__(self) -> Iterator[Held]:
         return iter(list(self._held.values()))
@@ -93,9 +103,16 @@ class HeldGroups:
         if code is not ErrorCode.none:
             return code
         if held is None:
-            return await self._loaded(group_id)
+            loaded = await self._loaded(group_id)
+            return loaded if isinstance(loaded, ErrorCode) else self._unless_lost(loaded)
         held.used_at = self._clock.monotonic()
         return held
+
+    def lost(self, held: Held) -> ErrorCode:
+        """NONE while the group is still this agent's to answer for; ask again after every wait."""
+        if not self.is_current(held) or held.broker_epoch != self._cluster.broker_epoch:
+            return ErrorCode.not_coordinator
+        return self.refusal(held.group.group_id)
 
     def refusal(self, group_id: str) -> ErrorCode:
         """NONE where this agent coordinates the group, by routing and by its own lease."""
@@ -118,6 +135,7 @@ class HeldGroups:
                 assert isinstance(effect.token, asyncio.Future)
                 if not effect.token.done():  # the client may be gone
                     effect.token.set_result(effect.answer)
+        self._note_state(held)
         if self.is_current(held):
             self._schedule(held)
 
@@ -133,6 +151,7 @@ class HeldGroups:
             group_id = held.group.group_id
             del self._held[group_id]
             logger.info("group let go: group=%s coordinator_epoch=%d", group_id, held.epoch)
+            self._metrics.let_go.inc()
             self.perform(held, held.group.close(ErrorCode.not_coordinator))
             self._give_back(group_id, held.epoch, held.broker_epoch)
 
@@ -163,6 +182,10 @@ class HeldGroups:
             patience.cancel()
         return load.result() if load.done() else ErrorCode.coordinator_not_available
 
+    def _unless_lost(self, held: Held) -> Held | ErrorCode:
+        code = self.lost(held)
+        return held if code is ErrorCode.none else code
+
     async def _load(self, group_id: str) -> Held | ErrorCode:
         broker_epoch = self._cluster.broker_epoch
         try:
@@ -175,6 +198,7 @@ class HeldGroups:
                 return code if code is not ErrorCode.none else ErrorCode.not_coordinator
             return self._take(group_id, claim, broker_epoch)
         except HeadraceError as error:
+            self._metrics.load_failed.inc()
             logger.warning("group not loaded: group=%s error=%s", group_id, error)
             return ErrorCode(coordinator_error(error))
         finally:
@@ -198,13 +222,15 @@ class HeldGroups:
                 if not unknown:
                     raise
             await self._clock.sleep(CLAIM_RETRY_SECONDS)
+        self._metrics.load_barred.inc()
         return ErrorCode.coordinator_not_available
 
     def _take(self, group_id: str, claim: GroupClaim, broker_epoch: int) -> Held:
         now = self._clock.monotonic()
         record = claim.record
         group, effects = self._restore[None if record is None else record.kind](group_id, now, record)
-        held = self._held[group_id] = Held(group, claim.coordinator_epoch, broker_epoch, now)
+        held = self._held[group_id] = Held(group, claim.coordinator_epoch, broker_epoch, now, group.state_name)
+        self._metrics.loaded.inc()
         logger.info(
             "group loaded: group=%s coordinator_epoch=%d state=%s", group_id, claim.coordinator_epoch, group.state_name
         )
@@ -245,12 +271,19 @@ class HeldGroups:
             try:
                 await self._api.save_group(group.group_id, held.epoch, save.state.record())
             except FencedError:
+                self._metrics.saves_failed.inc()
                 self.drop(held)
             except HeadraceError as error:
+                self._metrics.saves_failed.inc()
                 logger.warning("group not saved: group=%s error=%s", group.group_id, error)
                 code = ErrorCode.coordinator_not_available
         if held.group is group:
             self.perform(held, group.saved(self._clock.monotonic(), save.revision, code))
+
+    def _note_state(self, held: Held) -> None:
+        if held.group.state_name != held.state_name:
+            held.state_name = held.group.state_name
+            self._metrics.state_changes.labels(held.group.kind.value, held.state_name).inc()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

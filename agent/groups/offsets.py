@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from kio.schema.errors import ErrorCode
 
 from agent.groups.held_groups import HeldGroups
+from agent.groups.metrics import GroupMetrics
 from agent.groups.values import MemberRef
 from agent.protocol.errors import coordinator_error
 from metastore.groups import CommittedOffset, GroupApi
@@ -26,10 +27,11 @@ logger = logging.getLogger(__name__)
 class GroupOffsets:
     """All groups' positions. Every answer carries a code."""
 
-    def __init__(self, api: GroupApi, groups: HeldGroups, clock: Clock) -> None:
+    def __init__(self, api: GroupApi, groups: HeldGroups, clock: Clock, metrics: GroupMetrics) -> None:
         self._api = api
         self._groups = groups
         self._clock = clock
+        self._metrics = metrics
 
     async def commit(
         self, group_id: str, member: MemberRef, offsets: Sequence[CommittedOffset], *, version: int
@@ -39,17 +41,27 @@ class GroupOffsets:
         if isinstance(held, ErrorCode):
             return held
         async with held.commits:
-            code = held.group.check_commit(self._clock.monotonic(), member, version)
-            if code is not ErrorCode.none or not offsets:
-                return code if code is not ErrorCode.none else []
+            code = self._groups.lost(held)
+            if code is ErrorCode.none:
+                code = held.group.check_commit(self._clock.monotonic(), member, version)
+            if code is not ErrorCode.none:
+                self._metrics.commit_refused.inc()
+                return code
+            if not offsets:
+                return []
             try:
-                return await self._api.commit_offsets(group_id, held.epoch, offsets)
+                stored = await self._api.commit_offsets(group_id, held.epoch, offsets)
             except FencedError:
+                self._metrics.commit_failed.inc()
                 self._groups.drop(held)
                 return ErrorCode.not_coordinator
             except HeadraceError as error:
+                self._metrics.commit_failed.inc()
                 logger.warning("offset commit failed: group=%s error=%s", group_id, error)
                 return ErrorCode(coordinator_error(error))
+        self._metrics.committed.inc()
+        self._metrics.committed_partitions.inc(sum(stored))
+        return stored
 
     async def fetch(
         self, group_id: str, partition_keys: Sequence[int] | None, member: MemberRef | None = None

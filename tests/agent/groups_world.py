@@ -13,6 +13,7 @@ from kafka.protocol.consumer import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
+from prometheus_client import CollectorRegistry
 
 from agent.cluster.cluster import Cluster
 from agent.groups.handlers import GroupHandlers
@@ -34,7 +35,8 @@ class Coordinating:
     def __init__(self, cluster: Cluster, groups: GroupApi, clock: Clock, seed: int) -> None:
         self.cluster = cluster
         settings = Settings(group_initial_rebalance_delay_ms=0, offset_metadata_max_bytes=20)
-        self.requests = GroupHandlers(groups, cluster, settings, clock, random.Random(seed))
+        self.registry = CollectorRegistry()
+        self.requests = GroupHandlers(groups, cluster, settings, clock, random.Random(seed), self.registry)
         self.handlers = self.requests.handlers
 
     async def join(self, group: str, member_id: str = "", *, version: int = 5, **more: Any) -> Any:
