@@ -262,7 +262,7 @@ class Agent:
             ),
             self._registry,
         )
-        self._groups = GroupHandlers(self._metastore, cluster, settings, clock, rng)
+        self._groups = GroupHandlers(self._metastore, cluster, settings, clock, rng, self._registry)
         register_handlers(
             self._dispatcher,
             settings=settings,
