@@ -104,16 +104,17 @@ class Agent:
         where = listeners(self.settings)
         self._http.start()
         self.kafka_port = await self._listener.start(where.client.host, where.client.port)
-        self.cluster = self._compose_cluster()
-        await self.cluster.follower.catch_up()
-        MetadataMetrics(self.cluster.follower, self._registry)
-        self._compose_paths(self.cluster, await self._metastore.zone_secret())
+        cluster = self._compose_cluster()
+        await cluster.follower.catch_up()
+        MetadataMetrics(cluster.follower, self._registry)
+        self._compose_paths(cluster, await self._metastore.zone_secret())
+        self.cluster = cluster  # from here on `stop` has something to take leave of
         await self._fetch.start()
         await self._produce.start()
         self._dispatcher.warm_up()  # it holds the loop, which a member's heartbeats would not bear
-        await self.cluster.start()
+        await cluster.start()
         if CONTROLLER in roles(self.settings):
-            self._controller = self._compose_controller(self.cluster)
+            self._controller = self._compose_controller(cluster)
             await self._controller.start(where.controller)
         self._spawn(watch_loop_lag(self._clock, self._registry))
         self._spawn(keep_house(self._metastore, self._clock, self._rng))

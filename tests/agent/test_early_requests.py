@@ -1,4 +1,4 @@
-"""Requests that reach an agent before it serves: they wait, and those that come later do not overtake them."""
+"""An agent before it serves: requests wait, those that come later do not overtake them; a start may fail."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import random
 from typing import Any, cast
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from agent.listener.request import Connection, Promise, Request, Response
 from agent.process import Agent
 from agent.protocol.api_keys import ApiKey
 from config.settings import Settings
+from storage.errors import UnavailableError
 from storage.objects.memory import MemoryStore
 from tests.manual_clock import ManualClock
 
@@ -47,3 +49,27 @@ async def test_a_request_does_not_overtake_one_that_waited_for_the_agent_to_serv
     assert started == [0, 1, 2]
     assert isinstance(agent._handle(_request(3)), Promise), "once all of them have started, nothing waits"
     assert started == [0, 1, 2, 3]
+
+
+class _NoMetastore:
+    """Answers nothing but goodbyes."""
+
+    cluster_id = "none"
+
+    async def close(self) -> None:
+        """Nothing was opened."""
+
+    def __getattr__(self, name: str) -> Any:
+        async def fail(*args: object, **more: object) -> None:
+            raise UnavailableError(f"{name} failed")
+
+        return fail
+
+
+async def test_an_agent_whose_metastore_went_away_while_it_started_says_so_and_stops() -> None:
+    clock = ManualClock()
+    settings = Settings(kafka_port=0, http_port=0)
+    agent = Agent(settings, MemoryStore(clock), cast(Any, _NoMetastore()), clock, random.Random(0), CollectorRegistry())
+    with pytest.raises(UnavailableError):
+        await agent.start()
+    await agent.stop()
