@@ -44,6 +44,8 @@ class Host:
         self.running = asyncio.Event()
         self.running.set()
         self.cut_off = False
+        self.deaf = False
+        """It renews its lease, and hears nothing new."""
 
     def monotonic(self) -> float:
         return self._clock.monotonic()
@@ -68,7 +70,7 @@ class _Wire:
     def __getattr__(self, operation: str) -> Callable[..., Awaitable[Any]]:
         async def call(*arguments: Any, **named: Any) -> Any:
             await self._host.running.wait()
-            if self._host.cut_off:
+            if self._host.cut_off or (self._host.deaf and operation == "read_metadata"):
                 raise UnavailableError("cut off")
             answer = await getattr(self._api, operation)(*arguments, **named)
             await self._host.running.wait()
@@ -232,7 +234,7 @@ class FailoverWorld:
             await self.clock.advance(0.5)
             await self.cluster_api.fence_silent_agents(0, session_timeout_ms=SESSION_TIMEOUT_MS)
             for host, agent in zip(self.hosts, self.agents, strict=True):
-                if host.running.is_set() and not host.cut_off:
+                if host.running.is_set() and not (host.cut_off or host.deaf):
                     agent.cluster.follower.poke(len(self.cluster_api.log))
             await self.clock.settle()
             await check()

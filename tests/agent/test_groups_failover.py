@@ -168,8 +168,9 @@ async def test_the_leaders_assignment_is_on_its_way_when_the_coordinator_fails(s
     await scene.nothing_was_lost()
 
 
-async def test_a_group_moves_to_a_new_agent_without_a_rebalance(fake_clock: ManualClock) -> None:
-    """Its coordinator lets go as soon as it sees the new one, which waits for that."""
+@pytest.mark.parametrize("deaf_seconds", [0, 30])
+async def test_a_group_moves_to_a_new_agent_without_a_rebalance(fake_clock: ManualClock, deaf_seconds: int) -> None:
+    """Its coordinator lets go as soon as it sees the new one, which waits for that, however long it takes."""
     world = FailoverWorld(fake_clock)
     world.cluster_api.add_topic("orders", 4)
     newcomer_index = 1
@@ -180,11 +181,14 @@ async def test_a_group_moves_to_a_new_agent_without_a_rebalance(fake_clock: Manu
     groups = scene.add(), scene.add()
     await scene.stable()
     joins = [consumer.joins for consumer in groups]
+    world.hosts[0].deaf = deaf_seconds > 0
     world.resume(newcomer_index)
     await world.clock.run(world.agents[newcomer_index].cluster.start())
+    await scene.run(deaf_seconds)
+    world.hosts[0].deaf = False
     await scene.run(20)
     assert [consumer.joins for consumer in groups] == joins
-    assert world.groups.groups["g"].holder[0] == world.home_index() + 1
+    assert world.groups.groups["g"].holder[0] == 2
     await scene.nothing_was_lost()
     await scene.close()
     for agent in world.agents:
