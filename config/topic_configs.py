@@ -39,8 +39,8 @@ def _idle(config: ConfigDefinition) -> ConfigDefinition:
     return config._replace(works=False)
 
 
-def _only_false(meaning: str, reason: str, *synonyms: Synonym) -> ConfigDefinition:
-    return ConfigDefinition("false", "boolean", meaning, True, synonyms, refused={"true": reason})
+def _only_false(reason: str, *synonyms: Synonym) -> ConfigDefinition:
+    return ConfigDefinition("false", "boolean", "", True, synonyms, refused={"true": reason})
 
 
 _NO_COMPACTION = "log compaction does not exist yet"
@@ -54,7 +54,7 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     "cleanup.policy": ConfigDefinition(
         "delete",
         "list",
-        "delete: records go by retention.ms and retention.bytes; empty: they stay. compact is not offered yet.",
+        "With delete records go by retention.ms and retention.bytes; empty, they stay.",
         True,
         (Synonym("log.cleanup.policy"),),
         allowed=("compact", "delete"),
@@ -134,9 +134,9 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         )
     ),
     "preallocate": _idle(ConfigDefinition("false", "boolean", _NO_LOCAL_LOG, True, (Synonym("log.preallocate"),))),
-    "remote.log.copy.disable": _only_false("Only false.", _IN_BUCKET),
-    "remote.log.delete.on.disable": _only_false("Only false.", _IN_BUCKET),
-    "remote.storage.enable": _only_false("Only false.", _IN_BUCKET),
+    "remote.log.copy.disable": _only_false(_IN_BUCKET),
+    "remote.log.delete.on.disable": _only_false(_IN_BUCKET),
+    "remote.storage.enable": _only_false(_IN_BUCKET),
     "retention.bytes": _long(
         -1, "The oldest records of a partition beyond this size go; -1: none.", Synonym("log.retention.bytes"), low=-1
     ),
@@ -153,7 +153,6 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     "segment.jitter.ms": _idle(_long(0, _NO_LOG_SEGMENTS, Synonym("log.roll.jitter.ms"))),
     "segment.ms": _idle(_long(604_800_000, _NO_LOG_SEGMENTS, Synonym("log.roll.ms"), low=1)),
     "unclean.leader.election.enable": _only_false(
-        "Only false.",
         "no leader can lose data, so there is nothing to elect uncleanly",
         Synonym("unclean.leader.election.enable"),
     ),

@@ -137,7 +137,9 @@ class DescribeConfigs:
 
 def documentation(definition: ConfigDefinition) -> str:
     """What a config does here, or why it does nothing."""
-    return definition.meaning if definition.works else f"Accepted without effect: {definition.meaning}."
+    told = definition.meaning if definition.works else f"Accepted without effect: {definition.meaning}."
+    refused = [f"Refused: {value}, as {reason}." for value, reason in definition.refused.items()]
+    return " ".join([told, *refused]).strip()
 
 
 def shown_topic(configs: EffectiveConfigs, image: MetadataImage, topic: str | None) -> Iterator[ShownConfig]:
