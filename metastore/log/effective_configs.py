@@ -27,6 +27,8 @@ BROKER_RESOURCE = 4
 GROUP_RESOURCE = 32
 """ConfigResource.Type.GROUP."""
 WHOLE_CLUSTER = ""
+_DECLARED = {field.encode_name: field for field in msgspec.structs.fields(Settings)}
+"""By its dotted name. Once: msgspec evaluates all annotations anew each time it is asked."""
 
 
 class ConfigSource(enum.IntEnum):
@@ -56,8 +58,8 @@ class EffectiveConfigs:
         self._below_topics = {name: _below(name, config, settings) for name, config in TOPIC_CONFIGS.items()}
         self._below_groups = {name: _below(name, config, settings) for name, config in GROUP_CONFIGS.items()}
         self._settings = {
-            field.encode_name: _setting_layers(field.encode_name, getattr(settings, field.name), field.default)
-            for field in msgspec.structs.fields(Settings)
+            name: _setting_layers(name, getattr(settings, field.name), field.default)
+            for name, field in _DECLARED.items()
         }
 
     def topic_layers(self, image: MetadataImage, topic: str | None, name: str) -> list[ConfigLayer]:
@@ -91,11 +93,10 @@ class EffectiveConfigs:
 
 def _below(name: str, config: ConfigDefinition, settings: Settings) -> tuple[ConfigLayer, ...]:
     """What the process's settings say, where they differ from their defaults, and what holds otherwise."""
-    declared = {field.encode_name: field for field in msgspec.structs.fields(Settings)}
     found: list[ConfigLayer] = []
     default = config.default
-    for synonym in reversed([synonym for synonym in config.synonyms if synonym.name in declared]):
-        field = declared[synonym.name]
+    for synonym in reversed([synonym for synonym in config.synonyms if synonym.name in _DECLARED]):
+        field = _DECLARED[synonym.name]
         if field.default is not None:
             default = _scaled(field.default, synonym)
         value = getattr(settings, field.name)

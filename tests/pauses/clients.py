@@ -1,0 +1,190 @@
+"""Producers and group members that outlive a stopped agent: they hang up, ask the other one, and keep accounts.
+
+Each does one thing at a time and insists on it, as the libraries do: a producer under the same sequence
+number, a member with the same position. What is acknowledged is written down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from agent.listener.request import CloseConnection, Connection, Request
+from tests.pauses.process import Process
+from tests.simulation import protocol
+from tests.simulation.metadata import Place
+from tests.storage.batches import plain_batch
+
+if TYPE_CHECKING:
+    from tests.pauses.world import World
+
+PATIENCE_SECONDS = 0.6
+PAUSE_SECONDS = 0.05
+PERIOD_SECONDS = 0.12
+VISIT_HEARTBEATS = 4
+PRODUCER_ID = 1_000
+GROUP = "h"
+"""One that agent 1 coordinates, while it is there."""
+_AGAIN = (ErrorCode.not_leader_or_follower, ErrorCode.request_timed_out, ErrorCode.kafka_storage_error)
+_ELSEWHERE = (
+    ErrorCode.not_coordinator,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.request_timed_out,
+)
+_JOIN_AGAIN = (ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress)
+
+
+async def ask(world: World, process: Process, work: Coroutine[Any, Any, Any]) -> Any:
+    """The answer of a request that `process` serves; None when it is away, closes, or takes too long."""
+    if not process.is_serving:
+        work.close()
+        return None
+    task = world.loop.create_task(work, context=process.context)
+    world.requests.add(task)
+    await asyncio.wait([task], timeout=PATIENCE_SECONDS)
+    if not task.done():
+        return None
+    try:
+        return task.result()
+    except CloseConnection:
+        return None
+
+
+class Producer:
+    """`acknowledged`: sequence -> base offset. Several may share one connection to each agent."""
+
+    def __init__(
+        self, world: World, place: Place, number: int, batches: int, connections: dict[int, Connection]
+    ) -> None:
+        self._world = world
+        self.place = place
+        self.producer_id = PRODUCER_ID + number
+        self._batches = batches
+        self._connections = connections
+        self.acknowledged: dict[int, int] = {}
+        self.refused: list[int] = []
+
+    async def run(self) -> None:
+        process = self._world.processes[0]
+        for sequence in range(self._batches):
+            while sequence not in self.acknowledged:
+                answer = await ask(self._world, process, self._send(process, sequence))
+                if answer is not None and answer.code == ErrorCode.none:
+                    self.acknowledged[sequence] = answer.base_offset
+                elif answer is None or answer.code in _AGAIN:
+                    self._connections.pop(process.node_id, None)
+                    process = self._world.another(process)
+                    await asyncio.sleep(PAUSE_SECONDS)
+                else:
+                    self.refused.append(answer.code)
+                    return
+            await asyncio.sleep(PERIOD_SECONDS)
+
+    async def _send(self, process: Process, sequence: int) -> protocol.ProduceAnswer | None:
+        batch = plain_batch(
+            value=b"%d/%d" % (self.producer_id, sequence),
+            producer_id=self.producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+        )
+        body = memoryview(protocol.encode_produce({self.place: batch}, by_id=False, acks=-1, timeout_ms=5_000))
+        new = Connection(self._world.next_number(), "client", "127.0.0.1")
+        connection = self._connections.setdefault(process.node_id, new)
+        now = process.clock.monotonic()
+        request = Request(connection, protocol.PRODUCE, protocol.PRODUCE_BY_NAME, 1, "test", body, now)
+        response = await process.produce.handle(request)
+        if response.buffers is None:
+            return None
+        return protocol.read_produce(b"".join(response.buffers), [self.place], by_id=False)[self.place]
+
+
+class Member:
+    """One member of the group, with a partition to itself. A visitor leaves every now and then and comes back.
+
+    `committed`: how many commits were acknowledged; each says so many.
+    """
+
+    def __init__(self, world: World, topic: str, partition: int, *, is_visitor: bool) -> None:
+        self._world = world
+        self._topic = topic
+        self._partition = partition
+        self._is_visitor = is_visitor
+        self._member_id, self._generation = "", -1
+        self._process = world.processes[0]
+        self.committed = 0
+        self._stays = VISIT_HEARTBEATS
+
+    async def run(self) -> None:
+        while not self._world.is_over:
+            if self._generation < 0:
+                await self._join()
+            elif await self._ask(self._heartbeat(self._process)) == ErrorCode.none:
+                await self._commit()
+                self._stays -= 1
+                if self._is_visitor and self._stays <= 0:
+                    await self._leave()
+            await asyncio.sleep(PERIOD_SECONDS)
+
+    async def _join(self) -> None:
+        joined = await self._ask(self._process.groups.join(GROUP, self._member_id))
+        if joined is None:
+            return
+        self._member_id = "" if joined.error_code == ErrorCode.unknown_member_id else joined.member_id
+        if joined.error_code != ErrorCode.none:
+            return
+        generation = joined.generation_id
+        assignments = {member.member_id: b"its own" for member in joined.members}
+        synced = await self._ask(self._process.groups.sync(GROUP, self._member_id, generation, assignments))
+        if synced is not None and synced.error_code == ErrorCode.none and await self._go_on():
+            self._generation = generation
+
+    async def _go_on(self) -> bool:
+        """Ask where it was, as every consumer does that was given its partitions."""
+        found = await self._ask(self._process.groups.fetch(GROUP, {self._topic: [self._partition]}))
+        if found is None or found[0] != ErrorCode.none:
+            return False
+        position = found[1][self._topic][self._partition][0]
+        if position not in (self.committed or -1, self.committed + 1):
+            self._world.problems.append(f"rewound: fetched={position} acknowledged={self.committed}")
+        return True
+
+    async def _heartbeat(self, process: Process) -> int:
+        code = await process.groups.heartbeat(GROUP, self._member_id, self._generation)
+        if code == ErrorCode.none:
+            self._world.answered_as_coordinator(process)
+        return code
+
+    async def _commit(self) -> None:
+        positions = {self._topic: {self._partition: self.committed + 1}}
+        member = {"member_id": self._member_id, "generation": self._generation}
+        codes = await self._ask(self._process.groups.commit(GROUP, positions, **member))
+        if codes == {self._topic: {self._partition: ErrorCode.none}}:
+            self.committed += 1
+
+    async def _leave(self) -> None:
+        """Whoever is not heard leaving holds up the others for a whole session."""
+        left = await self._ask(self._process.groups.leave(GROUP, self._member_id))
+        if left is not None and left.error_code in (ErrorCode.none, ErrorCode.unknown_member_id):
+            self._member_id, self._generation, self._stays = "", -1, VISIT_HEARTBEATS
+
+    async def _ask(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """The answer; the next request goes where it, or its absence, says."""
+        answer = await ask(self._world, self._process, work)
+        code = self._code(answer)
+        if code is None or code in _ELSEWHERE:
+            self._process = self._world.another(self._process)
+        elif code in _JOIN_AGAIN:
+            self._generation = -1
+        return answer
+
+    def _code(self, answer: Any) -> int | None:
+        if isinstance(answer, dict):
+            code: int = answer[self._topic][self._partition]
+            return code
+        if isinstance(answer, tuple):
+            return int(answer[0])
+        return answer if answer is None or isinstance(answer, int) else int(answer.error_code)

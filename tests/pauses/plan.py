@@ -1,0 +1,48 @@
+"""Which steps to pause after: few that meet every place where the code stood in a run without pauses, or all.
+
+Place: between tests/pauses/world.py, which runs one schedule with one pause, and the tests.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tests.pauses.sites import Site, sites_of
+from tests.pauses.world import World
+
+PATHS = (
+    *(f"agent/produce/{name}.py" for name in ("pipeline", "receive", "upload", "commit")),
+    *(f"agent/cluster/{name}.py" for name in ("membership", "controller", "follower", "cluster")),
+    *(f"agent/groups/{name}.py" for name in ("held_groups", "coordinator", "offsets")),
+)
+"""Receiving, laying out, uploading, committing; registration and heartbeats; the controller; groups."""
+
+
+class Schedule(NamedTuple):
+    """Which agent starts first, and when agent 1 is told to stop."""
+
+    order: tuple[int, int]
+    leaves_at: float
+
+    def world(self, pause_after: int | None = None) -> World:
+        return World(pause_after, order=self.order, leaves_at=self.leaves_at)
+
+
+SCHEDULES = (Schedule((1, 2), 2.0), Schedule((2, 1), 2.0))
+"""Agent 1 as the active controller from the first, and as a standby that joins a working cluster."""
+
+
+def all_sites() -> set[Site]:
+    """Every place on the paths where the code can stand still."""
+    return {site for path in PATHS for site in sites_of(path)}
+
+
+def few_steps(watched: World) -> list[int]:
+    """Steps of a run without a pause that meet all the sites that it met."""
+    wanted = {site for sites in watched.sites.values() for site in sites if site.file in PATHS}
+    chosen: list[int] = []
+    while wanted:
+        best = max(watched.sites, key=lambda step: (len(watched.sites[step] & wanted), step))
+        chosen.append(best)
+        wanted -= watched.sites[best]
+    return sorted(chosen)

@@ -1,0 +1,103 @@
+"""One agent without sockets: membership, controller, write path and groups, composed as agent/process.py does.
+
+Fault model: none; the loop stops it (tests/pauses/loop.py).
+"""
+
+from __future__ import annotations
+
+import contextvars
+import random
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry
+
+from agent.cluster.cluster import Cluster
+from agent.cluster.controller import Controller, ControllerTimes
+from agent.cluster.controller_metrics import ControllerMetrics
+from agent.cluster.follower import MetadataFollower
+from agent.cluster.membership import Identity, Membership
+from agent.produce.pipeline import Callbacks, ProducePipeline
+from config.settings import Settings
+from metastore.jobs import JobSchedule
+from tests.agent.groups_world import Coordinating
+from tests.pauses.servers import BucketLine, Line
+from tests.simulation.clocks import SimulatedClock
+from tests.simulation.loop import OWNER
+
+if TYPE_CHECKING:
+    from tests.pauses.world import World
+
+SESSION_MS = 1_200
+HEARTBEAT_MS = 300
+CONTROLLER_TIMES = ControllerTimes(
+    lease_ms=900, session_timeout_ms=SESSION_MS, snapshot_interval_ms=3_600_000, snapshot_bytes=1
+)
+LINGER_MS = 25
+
+
+class Process:
+    """Its node id is its owner number on the loop. Make, `start` and `stop` it in `context`."""
+
+    def __init__(self, world: World, node_id: int) -> None:
+        self.node_id = node_id
+        self.context = contextvars.copy_context()
+        self.context.run(OWNER.set, node_id)
+        self.is_serving = False
+        self.is_stopped = False
+        line: Any = Line(world)
+        clock = SimulatedClock(world.loop, start=100.0 * node_id)
+        rng = random.Random(node_id)
+        registry = CollectorRegistry()
+        follower = MetadataFollower(line)
+        self.membership = Membership(
+            line,
+            follower,
+            Identity(node_id, f"agent-{node_id}", 9092, None),
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            session_timeout_ms=SESSION_MS,
+            clock=clock,
+            rng=rng,
+            registry=registry,
+        )
+        self.cluster = Cluster("pauses", world.servers.model.shards, follower, self.membership)
+        self.controller = Controller(
+            line,
+            follower,
+            CONTROLLER_TIMES,
+            node_id=lambda: node_id,
+            clock=clock,
+            rng=rng,
+            metrics=ControllerMetrics(registry),
+            schedules=[JobSchedule("retention", 1_000)],
+        )
+        self.produce = ProducePipeline(
+            BucketLine(world),
+            line,
+            self.cluster,
+            Settings(linger_ms=LINGER_MS, upload_parallelism=1),
+            clock,
+            rng,
+            Callbacks(database_now_ms=world.clock.wall_ms, on_fenced=self.membership.check_now),
+            registry,
+        )
+        self.groups = Coordinating(self.cluster, line, clock, node_id)
+        self.clock = clock
+
+    async def start(self) -> None:
+        """As Agent.start."""
+        await self.cluster.follower.catch_up()
+        await self.produce.start()
+        await self.cluster.start()
+        self.controller.start()
+        self.is_serving = True
+
+    async def stop(self) -> None:
+        """As Agent.stop."""
+        await self.membership.controlled_shutdown()
+        self.is_serving = False
+        await self.produce.drain()
+        await self.groups.requests.close()
+        await self.produce.close()
+        await self.controller.stop()
+        await self.cluster.stop()
+        self.is_stopped = True

@@ -1,0 +1,96 @@
+"""SIGSTOP an agent past its lease and resume it, after any step: no loss, no duplicate, no two owners."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agent.cluster.controller import Controller
+from agent.cluster.membership import Membership
+from tests.model import metastore_model
+from tests.pauses.plan import SCHEDULES, Schedule, all_sites, few_steps
+from tests.pauses.sites import Site
+
+NEVER_MET = {
+    "agent/produce/receive.py:Receiver.receive_later#2": "a thread checks the records of some topics' batches",
+    "agent/produce/upload.py:Uploader.upload#1": "more files than upload.parallelism at once",
+    "agent/cluster/follower.py:MetadataFollower._read_to_head#2": "another log: the metastore was restored",
+    "agent/groups/coordinator.py:GroupCoordinator.sync#1": "a group is loaded by a heartbeat or a join first",
+    "agent/groups/coordinator.py:GroupCoordinator.leave#1": "likewise",
+    "agent/groups/offsets.py:GroupOffsets.commit#1": "likewise",
+    "agent/groups/offsets.py:GroupOffsets.fetch#1": "likewise",
+    "agent/groups/offsets.py:GroupOffsets.fetch#2": "a member of an older protocol asks, which says no name",
+}
+"""Where these schedules never stand, and what would take them there."""
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """What agents log of pauses is not what failed."""
+    logging.disable(logging.ERROR)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def _run(schedule: Schedule, step: int | None) -> set[Site]:
+    world = schedule.world(step)
+    world.run()
+    assert world.problems == [], f"schedule={schedule} paused after step {step} at {sorted(map(str, world.paused_at))}"
+    return world.paused_at
+
+
+@pytest.mark.requirement("C5", "C15", "W1", "W7")
+@pytest.mark.timeout(300)
+def test_an_agent_paused_wherever_its_code_can_stand_harms_nobody() -> None:
+    met: set[Site] = set()
+    for schedule in SCHEDULES:
+        watched = schedule.world()
+        watched.run()
+        assert watched.problems == []
+        for step in few_steps(watched):
+            met |= _run(schedule, step)
+    assert {str(site) for site in all_sites() - met} == set(NEVER_MET)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: f"agent-{schedule.order[0]}-first")
+def test_an_agent_paused_after_any_step_harms_nobody(schedule: Schedule) -> None:
+    watched = schedule.world()
+    watched.run()
+    for step in range(1, watched.steps + 1):
+        _run(schedule, step)
+
+
+def _problems() -> Iterator[str]:
+    """What is wrong with run after run; one that never ends is wrong, too."""
+    for schedule in SCHEDULES:
+        watched = schedule.world()
+        watched.run()
+        for step in few_steps(watched):
+            world = schedule.world(step)
+            try:
+                world.run()
+            except AssertionError as error:
+                yield str(error)
+            yield from world.problems
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("owner", "name", "bug", "found"),
+    [
+        (Controller, "is_active", property(lambda self: self._lease is not None and self._lease.is_own), "controllers"),
+        (Membership, "holds_lease", lambda self: True, "two coordinators"),
+        (metastore_model, "find_duplicate", lambda state, batch: None, "stored="),
+    ],
+    ids=["a controller that forgets its deadline", "an agent that forgets its lease", "a retry"],
+)
+def test_deliberate_bugs_are_found(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, bug: Any, found: str
+) -> None:
+    monkeypatch.setattr(owner, name, bug)
+    assert any(found in problem for problem in _problems())
