@@ -1,0 +1,100 @@
+"""fetch.min.bytes, the longest wait and the byte limits, as consumers of two client libraries meet them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import confluent_kafka
+import kafka
+import pytest
+
+from load.dev_server import DevServer
+from tests.compat.clients import TIMEOUT_SECONDS
+
+pytestmark = pytest.mark.xdist_group("compat")
+ENOUGH_BYTES = 100_000
+LONG_WAIT_MS = 40_000
+A_MOMENT_SECONDS = 1.0
+"""Long enough for a broker that does not wait to have answered."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    with DevServer(tmp_path_factory.mktemp("dev"), settings={"linger.ms": 25}) as running:
+        yield running
+
+
+def write(server: DevServer, topic: str, *values: bytes, partition: int = 0) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap, "linger.ms": 0})
+    for value in values:
+        producer.produce(topic, value=value, partition=partition)
+        assert producer.flush(TIMEOUT_SECONDS) == 0
+
+
+def test_librdkafka_gets_nothing_before_min_bytes_are_there(server: DevServer) -> None:
+    asyncio.run(server.create_topic("librdkafka-min", 1))
+    write(server, "librdkafka-min", b"first")
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": server.bootstrap,
+            "group.id": "librdkafka-min",
+            "fetch.min.bytes": ENOUGH_BYTES,
+            "fetch.wait.max.ms": LONG_WAIT_MS,
+            "socket.timeout.ms": 2 * LONG_WAIT_MS,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition("librdkafka-min", 0, 0)])
+    try:
+        assert consumer.consume(1, timeout=3 * A_MOMENT_SECONDS) == []
+        write(server, "librdkafka-min", b"x" * ENOUGH_BYTES)
+        messages = consumer.consume(2, timeout=LONG_WAIT_MS / 2000)
+        assert [len(message.value()) for message in messages] == [5, ENOUGH_BYTES]
+    finally:
+        consumer.close()
+
+
+def test_kafka_python_gets_nothing_before_min_bytes_are_there(server: DevServer) -> None:
+    asyncio.run(server.create_topic("kafka-python-min", 1))
+    write(server, "kafka-python-min", b"first")
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=server.bootstrap.split(","),
+        group_id=None,
+        auto_offset_reset="earliest",
+        fetch_min_bytes=ENOUGH_BYTES,
+        fetch_max_wait_ms=LONG_WAIT_MS,
+        request_timeout_ms=3 * LONG_WAIT_MS,
+        connections_max_idle_ms=4 * LONG_WAIT_MS,
+    )
+    try:
+        consumer.assign([kafka.TopicPartition("kafka-python-min", 0)])
+        assert consumer.poll(timeout_ms=int(3000 * A_MOMENT_SECONDS)) == {}
+        write(server, "kafka-python-min", b"x" * ENOUGH_BYTES)
+        (records,) = consumer.poll(timeout_ms=LONG_WAIT_MS // 2).values()
+        assert [len(record.value) for record in records] == [5, ENOUGH_BYTES]
+    finally:
+        consumer.close()
+
+
+def test_batches_larger_than_every_limit_come_one_by_one_from_all_partitions(server: DevServer) -> None:
+    asyncio.run(server.create_topic("large", 3))
+    for partition in range(3):
+        write(server, "large", *(b"%d" % n * 20_000 for n in range(4)), partition=partition)
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": server.bootstrap,
+            "group.id": "large",
+            "max.partition.fetch.bytes": 1_000,
+            "fetch.max.bytes": 1_000,
+            "message.max.bytes": 1_000,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition("large", n, 0) for n in range(3)])
+    try:
+        messages = consumer.consume(12, timeout=TIMEOUT_SECONDS)
+        assert all(message.error() is None for message in messages)
+        for partition in range(3):
+            values = [message.value()[:1] for message in messages if message.partition() == partition]
+            assert values == [b"0", b"1", b"2", b"3"]
+    finally:
+        consumer.close()
