@@ -36,6 +36,9 @@ class Housekeeping(Protocol):
     async def expire_group_offsets(self, limit: int) -> int:
         """Forget groups' offsets that nobody used for offsets.retention.minutes; how many were looked at."""
 
+    async def prune_jobs(self, limit: int) -> int:
+        """Forget background jobs that ended over a day ago; how many."""
+
 
 async def keep_house(metastore: Housekeeping, clock: Clock, rng: random.Random) -> None:
     """For ever. A failure is logged and tried again; the agents of a cluster spread out by chance."""
@@ -54,4 +57,5 @@ async def _one_round(metastore: Housekeeping) -> bool:
     expired = await metastore.expire_producer_state(CHUNK_ROWS)
     purged = await metastore.purge_deleted_partitions(CHUNK_ROWS)
     offsets = await metastore.expire_group_offsets(CHUNK_ROWS)
-    return max(expired, offsets) >= CHUNK_ROWS or purged > 0
+    jobs = await metastore.prune_jobs(CHUNK_ROWS)
+    return max(expired, offsets, jobs) >= CHUNK_ROWS or purged > 0

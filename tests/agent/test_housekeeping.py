@@ -11,13 +11,14 @@ from tests.manual_clock import ManualClock
 
 
 class ScriptedMetastore:
-    """Fault model: the eighth round fails. 2.5 chunks of expired producers and 3 of offsets wait in the first."""
+    """Fault model: the eighth round fails. Chunks of expired producers (2.5), offsets, jobs (3) wait in the first."""
 
     def __init__(self) -> None:
         self.left = CHUNK_ROWS * 5 // 2
         self.rotations = 0
         self.deleted_partitions = 5
         self.old_offsets = CHUNK_ROWS * 3
+        self.old_jobs = CHUNK_ROWS * 3
 
     async def rotate_log_slots(self) -> str | None:
         self.rotations += 1
@@ -35,6 +36,11 @@ class ScriptedMetastore:
         self.old_offsets -= done
         return done
 
+    async def prune_jobs(self, limit: int) -> int:
+        done = min(limit, self.old_jobs)
+        self.old_jobs -= done
+        return done
+
     async def purge_deleted_partitions(self, limit: int) -> int:
         self.deleted_partitions -= 1
         return 1 if self.deleted_partitions >= 0 else 0
@@ -46,7 +52,7 @@ async def test_works_in_chunks_and_goes_on_after_a_failure() -> None:
     while metastore.rotations == 0:
         await clock.advance(INTERVAL_SECONDS / 10)
     assert metastore.left == 0, "all expired producers in one go"
-    assert metastore.old_offsets == 0
+    assert metastore.old_offsets == metastore.old_jobs == 0
     assert metastore.deleted_partitions < 0, "all deleted partitions in one go, one a call"
     while metastore.rotations < 9:  # the eighth fails; hangs, and times out, if that ends the loop
         await clock.advance(INTERVAL_SECONDS / 10)

@@ -1,0 +1,247 @@
+"""Retention: what the rule asks for, and that the job gets there whatever stops it, once and under its lease."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from compactor.lease import Lease
+from compactor.retention import KEEP_ALL, Retention, RetentionRule, topic_rule, wanted_log_start
+from compactor.retention_metrics import RetentionMetrics
+from config.settings import Settings
+from metastore.jobs import JobToken, NewJob
+from metastore.keys import partition_key
+from metastore.log.effective_configs import EffectiveConfigs
+from metastore.log.image import MetadataImage, TopicImage
+from metastore.log.records import TOPIC_RESOURCE
+from metastore.postgres.store import PostgresMetastore
+from metastore.retention import LogStartTarget, OldestExtents, OldestQuery, OldExtent
+from storage.clock import SystemClock
+from storage.errors import FencedError, HeadraceError
+from tests.metastore.byte_sums import unaccounted
+from tests.metastore.commit_scenes import BATCH_BYTES, batch, file_of, open_scene
+from tests.metastore.sessions import delete, session
+
+HOUR_MS = 3_600_000
+
+
+def a_log(*extents: tuple[int, int], start: int = 0) -> OldestExtents:
+    """Of (length, newest ms) with ten records each."""
+    old = [OldExtent(start + 10 * n + 9, length, newest) for n, (length, newest) in enumerate(extents)]
+    end = start + 10 * len(old)
+    return OldestExtents(1, True, start, end, sum(length for length, _ in extents), False, old)
+
+
+# -- the rule
+
+
+def test_time_stops_at_the_first_that_has_not_expired() -> None:
+    log = a_log((1, 100), (1, 200), (1, 900), (1, 100))
+    assert wanted_log_start(RetentionRule(500, -1), 1_000, log) == 20, "the old one behind a young one stays"
+    assert wanted_log_start(RetentionRule(900, -1), 1_000, log) == 0, "just as old as retention.ms is not too old"
+    assert wanted_log_start(RetentionRule(899, -1), 1_000, log) == 10
+
+
+def test_everything_may_expire() -> None:
+    assert wanted_log_start(RetentionRule(0, -1), 1_000, a_log((1, 100), (1, 200), start=7)) == 27
+    assert wanted_log_start(RetentionRule(-1, 0), 1_000, a_log((1, 100), (1, 200))) == 20
+
+
+def test_size_keeps_at_least_what_it_says() -> None:
+    log = a_log((40, 0), (40, 0), (40, 0))
+    assert [wanted_log_start(RetentionRule(-1, n), 0, log) for n in (0, 39, 40, 79, 80, 81, 120, 500)] == [
+        *(30, 20, 20, 10, 10, 0, 0, 0)
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.integers(0, 1_000)), max_size=12),
+    st.integers(-1, 1_200),
+    st.integers(-1, 400),
+    st.integers(0, 12),
+)
+def test_what_stays_obeys_the_rule_and_what_goes_had_to(
+    extents: list[tuple[int, int]], retention_ms: int, retention_bytes: int, seen: int
+) -> None:
+    now, rule, log = 1_000, RetentionRule(retention_ms, retention_bytes), a_log(*extents)
+    gone = wanted_log_start(rule, now, log) // 10
+    bytes_behind = [sum(length for length, _ in extents[n:]) for n in range(len(extents) + 1)]
+
+    def must_go(n: int) -> bool:
+        too_old = retention_ms >= 0 and extents[n][1] < now - retention_ms
+        return too_old or 0 <= retention_bytes <= bytes_behind[n + 1]
+
+    assert all(must_go(n) for n in range(gone))
+    assert gone == len(extents) or not must_go(gone)
+    partial = log._replace(extents=log.extents[:seen])
+    assert wanted_log_start(rule, now, partial) == 10 * min(gone, seen), "a look at the beginning decides the same"
+
+
+def test_a_topics_rule_comes_from_its_own_config_then_the_settings() -> None:
+    def rule(settings: Settings, **own: str) -> RetentionRule:
+        configs = {(TOPIC_RESOURCE, "t"): {name.replace("_", "."): value for name, value in own.items()}}
+        return topic_rule(EffectiveConfigs(settings), MetadataImage(configs=configs), "t")
+
+    week = 168 * HOUR_MS
+    assert rule(Settings()) == RetentionRule(week, -1)
+    assert rule(Settings(), retention_ms="5", retention_bytes="7") == RetentionRule(5, 7)
+    assert rule(Settings(), retention_ms="-1") == KEEP_ALL
+    assert rule(Settings(), cleanup_policy="compact") == KEEP_ALL
+    assert rule(Settings(), cleanup_policy="compact,delete") == RetentionRule(week, -1)
+    assert rule(Settings(log_retention_hours=2, log_retention_bytes=9)) == RetentionRule(2 * HOUR_MS, 9)
+    assert rule(Settings(log_retention_hours=2, log_retention_minutes=3)) == RetentionRule(180_000, -1)
+    assert rule(Settings(log_retention_minutes=3, log_retention_ms=4)) == RetentionRule(4, -1)
+    assert rule(Settings(log_retention_minutes=-1)) == KEEP_ALL
+
+
+# -- the job
+
+
+class Interrupted(HeadraceError):
+    """The worker died here."""
+
+
+class Interrupting:
+    """The metastore, until its n-th call; that one is not made, or made and its answer lost."""
+
+    def __init__(self, store: PostgresMetastore, calls: int, *, after: bool) -> None:
+        self._store, self._calls, self._after = store, calls, after
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def call(*arguments: Any, **named: Any) -> Any:
+            self._calls -= 1
+            if self._calls == 0 and not self._after:
+                raise Interrupted(name)
+            answer = await getattr(self._store, name)(*arguments, **named)
+            if self._calls == 0:
+                raise Interrupted(name)
+            return answer
+
+        return call
+
+
+async def lease_of(store: PostgresMetastore, worker: str = "a") -> Lease:
+    """The lease of a retention job that is claimed now."""
+    await store.enqueue_jobs([NewJob("retention", str(uuid.uuid4()))])
+    job = await store.claim_job(worker, ["retention"], 30_000)
+    assert job is not None
+    return Lease(store, job, SystemClock(), claimed_at=0.0, lease_ms=30_000)
+
+
+async def enforce(store: Any, lease: Lease, **settings: Any) -> CollectorRegistry:
+    """One run of the job."""
+    registry = CollectorRegistry()
+    handler = Retention(store, EffectiveConfigs(Settings(**settings)), RetentionMetrics(registry))
+    await handler(lease.job, lease)
+    return registry
+
+
+async def filled(store: PostgresMetastore, files: int = 6) -> Any:
+    """Two partitions whose extents are an hour old (their timestamps say 1970), but for the newest file's."""
+    scene = await open_scene(store, partitions=2)
+    now_ms, _ = await store.oldest_extents([OldestQuery(scene.keys[0], 1)])
+    for number in range(files):
+        stamp = now_ms if number == files - 1 else 1_000
+        await scene.commit(file_of([batch(key, max_timestamp=stamp) for key in scene.keys]))
+    return scene
+
+
+async def test_old_extents_go_their_files_die_and_sizes_follow(
+    metastore: PostgresMetastore, metastore_url: str
+) -> None:
+    scene = await filled(metastore)
+    registry = await enforce(metastore, await lease_of(metastore), log_retention_ms=HOUR_MS)
+    assert [await scene.read(n) for n in (0, 1)] == [[(25, 29)], [(25, 29)]]
+    assert await metastore.partition_sizes(scene.keys) == [BATCH_BYTES, BATCH_BYTES]
+    assert registry.get_sample_value("headrace_retention_removed_extents_total") == 10
+    assert registry.get_sample_value("headrace_retention_removed_bytes_total") == 10 * BATCH_BYTES
+    async with session(metastore_url) as raw:
+        assert await unaccounted(raw) == []
+        found = await (await raw.execute("SELECT count(*) FROM segment_files WHERE dead_at IS NOT NULL")).fetchall()
+        assert found == [(5,)]
+
+
+async def test_size_and_time_of_one_topic_leave_its_neighbour_alone(metastore: PostgresMetastore) -> None:
+    scene = await filled(metastore)
+    await enforce(metastore, await lease_of(metastore), log_retention_bytes=3 * BATCH_BYTES, log_retention_ms=-1)
+    assert [await scene.read(n) for n in (0, 1)] == [[(15, 19), (20, 24), (25, 29)]] * 2
+
+
+async def test_batches_without_a_timestamp_are_as_old_as_their_file(metastore: PostgresMetastore) -> None:
+    scene = await open_scene(metastore)
+    await scene.commit(file_of([batch(scene.keys[0], max_timestamp=-1)]))
+    await enforce(metastore, await lease_of(metastore), log_retention_ms=HOUR_MS)
+    assert await scene.read() == [(0, 4)]
+    await enforce(metastore, await lease_of(metastore), log_retention_ms=0)
+    assert await scene.read() == []
+
+
+async def test_what_delete_records_left_goes_whatever_the_rule(metastore: PostgresMetastore) -> None:
+    scene = await filled(metastore)
+    (answer,) = await metastore.move_log_starts([LogStartTarget(scene.keys[0], 23)], max_extents=1)
+    assert (answer.removed_extents, answer.has_more) == (1, True)
+    assert await scene.read(0) == [(20, 24), (25, 29)], "invisible at once"
+    assert await metastore.partition_sizes(scene.keys) == [5 * BATCH_BYTES, 6 * BATCH_BYTES]
+    await enforce(metastore, await lease_of(metastore), log_retention_ms=-1)
+    assert await scene.read(0) == [(20, 24), (25, 29)], "the extent that the log start lies in stays"
+    assert await metastore.partition_sizes(scene.keys) == [2 * BATCH_BYTES, 6 * BATCH_BYTES]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+async def test_killed_at_any_step_the_next_run_ends_it(
+    metastore: PostgresMetastore, metastore_url: str, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every call is a step; small chunks make many of them."""
+    monkeypatch.setattr("compactor.retention.EXTENTS_PER_MOVE", 2)
+    monkeypatch.setattr("compactor.retention.EXTENTS_PER_LOOK", 3)
+    monkeypatch.setattr("compactor.retention.PARTITIONS_PER_LOOK", 1)
+    steps = 0
+    while True:
+        steps += 1
+        scene = await filled(metastore)
+        try:
+            await enforce(
+                Interrupting(metastore, steps, after=after), await lease_of(metastore), log_retention_ms=HOUR_MS
+            )
+        except Interrupted:
+            await enforce(metastore, await lease_of(metastore, "b"), log_retention_ms=HOUR_MS)
+        else:
+            break
+        assert [await scene.read(n) for n in (0, 1)] == [[(25, 29)], [(25, 29)]], steps
+        await delete(metastore, scene.topic.topic_id)
+    assert steps > 10, steps
+    async with session(metastore_url) as raw:
+        assert await unaccounted(raw) == []
+
+
+async def test_a_worker_that_lost_its_lease_moves_nothing(metastore: PostgresMetastore) -> None:
+    scene = await filled(metastore)
+    lease = await lease_of(metastore)
+    await metastore.finish_job(lease.token)  # ended by whoever has it now
+    with pytest.raises(FencedError):
+        await enforce(metastore, lease, log_retention_ms=HOUR_MS)
+    assert len(await scene.read(0)) == 6
+    with pytest.raises(FencedError):
+        await metastore.move_log_starts([LogStartTarget(scene.keys[0], 5)], max_extents=1, by=JobToken(1 << 40, 1))
+
+
+async def test_a_topic_that_is_deleted_meanwhile_is_left_out(metastore: PostgresMetastore) -> None:
+    """The image still has it: the metastore's word counts."""
+    scene = await filled(metastore)
+    gone = TopicImage(uuid.uuid4(), 99, "gone", 1, 1, (0,))
+
+    class Stale(Interrupting):
+        async def load_image(self) -> MetadataImage:
+            image = await metastore.load_image()
+            return MetadataImage(image.offset, topics_by_name={**image.topics_by_name, "gone": gone})
+
+    await enforce(Stale(metastore, 0, after=False), await lease_of(metastore), log_retention_ms=HOUR_MS)
+    assert await scene.read(0) == [(25, 29)]
+    (answer,) = await metastore.move_log_starts([LogStartTarget(partition_key(99, 0), -1)], max_extents=1)
+    assert not answer.known
