@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import REGISTRY, CollectorRegistry
 
 from agent.admin.topic_creation import TopicCreation
 from agent.admin.topic_rules import AcceptedTopic, TopicDefaults, WantedTopic
@@ -16,6 +16,7 @@ from agent.cluster.controller import Controller, ControllerTimes
 from agent.cluster.controller_metrics import ControllerMetrics
 from agent.cluster.follower import MetadataFollower
 from agent.cluster.membership import BrokerState, Identity, Membership
+from metastore.jobs import JobSchedule, JobState
 from metastore.log.image import Assignment
 from metastore.log.reassignment import reassign
 from metastore.log.snapshot import load_snapshot
@@ -83,7 +84,8 @@ def a_controller(metastore: PostgresMetastore, node_id: int) -> tuple[Controller
         node_id=lambda: node_id,
         clock=SystemClock(),
         rng=random.Random(node_id),
-        metrics=ControllerMetrics(SystemClock(), CollectorRegistry()),
+        metrics=ControllerMetrics(CollectorRegistry()),
+        schedules=[JobSchedule("retention", 3_600_000)],
     )
     controller.start()
     return controller, follower
@@ -123,3 +125,34 @@ async def test_a_standby_takes_over_and_finishes_what_the_first_one_left(metasto
     assert load_snapshot(snapshot.data).offset == snapshot.end_offset
     await second.stop()
     assert await metastore.describe_controller() is None
+
+
+@pytest.mark.requirement("C15")
+async def test_a_periodic_job_outlives_the_controller_that_scheduled_it(metastore: PostgresMetastore) -> None:
+    """Claimed under one controller, it is finished under the next, and comes again one period later, not at once."""
+    first, _ = a_controller(metastore, 1)
+    job = None
+    while job is None:
+        job = await metastore.claim_job("worker", ["retention"], 60_000)
+        await asyncio.sleep(0.01)
+    for task in first._tasks:
+        task.cancel()  # a kill: nothing is resigned
+    scheduled = _calls("schedule_jobs")
+    second, _ = a_controller(metastore, 2)
+    await _until(lambda: second.is_active and _calls("schedule_jobs") > scheduled)
+    assert [(j.kind, j.job_id, j.state) for j in await metastore.list_jobs(10)] == [
+        ("retention", job.token.job_id, JobState.LEASED)
+    ]
+    await metastore.finish_job(job.token)
+    await second.stop()
+    scheduled = _calls("schedule_jobs")
+    third, _ = a_controller(metastore, 3)
+    await _until(lambda: third.is_active and _calls("schedule_jobs") > scheduled)
+    assert await metastore.claim_job("worker", ["retention"], 60_000) is None
+    assert [(j.job_id, j.state) for j in await metastore.list_jobs(10)] == [(job.token.job_id, JobState.WAITING)]
+    await third.stop()
+
+
+def _calls(operation: str) -> float:
+    sample = "headrace_metastore_call_seconds_count"
+    return REGISTRY.get_sample_value(sample, {"operation": operation}) or 0.0
