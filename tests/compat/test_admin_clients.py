@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,9 +28,10 @@ from confluent_kafka.admin import (
 from kafka.admin import KafkaAdminClient
 
 from load.dev_server import DevServer
-from tests.compat.clients import KAFKAJS, KAFKAJS_MISSING, TIMEOUT_SECONDS
+from tests.compat.clients import KAFKAJS, KAFKAJS_MISSING, TIMEOUT_SECONDS, TOOLS
 
-pytestmark = pytest.mark.xdist_group("compat")
+JAVA_LIBRARIES = TOOLS / "java" / "lib"
+pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +129,47 @@ def test_kafkajs(server: DevServer) -> None:
     assert finished.returncode == 0, finished.stderr
     answer = json.loads(finished.stdout)
     assert answer == {"partitions": 3, "own": [["segment.ms", "7"]]}, "AlterConfigs replaces what was there"
+
+
+def test_java(server: DevServer) -> None:
+    if shutil.which("java") is None or not JAVA_LIBRARIES.exists():
+        pytest.skip("needs Java and tests/tools/install_java_client.sh")
+    program = Path(__file__).with_name("AdminWork.java")
+    finished = subprocess.run(
+        [
+            "java",
+            "-Xshare:auto",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            f"{JAVA_LIBRARIES}/*",
+            str(program),
+            server.bootstrap,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=2 * TIMEOUT_SECONDS,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines() == [
+        "partitions 2",
+        "shown 100000",
+        "grown 3",
+        "led true",
+        "refused InvalidPartitionsException",
+        "elected ElectionNotNeededException",
+        "own cleanup.policy= segment.ms=9",
+        "type LONG",
+        "documented true",
+        "broker 25",
+        "resources true",
+        "EarliestSpec 0",
+        "LatestSpec 0",
+        "MaxTimestampSpec -1",
+        "EarliestLocalSpec 0",
+        "LatestTieredSpec -1",
+        "TimestampSpec -1",
+        "deleted true",
+    ]
 
 
 def test_a_consumer_of_a_topic_that_grows_gets_the_new_partitions_records(server: DevServer) -> None:
