@@ -3,7 +3,7 @@
 Place: between the long poll, which knows that there is enough to send, and the reply.
 Invariant: limits hold for the response and for each partition, but for one batch per response, which
 goes to the first partition in an order that is rotated anew each time: nobody starves behind a
-partition that lags or has huge batches. A file that is missing or corrupt is asked of the primary
+partition that lags, has huge batches or lies in many files. A file that is missing or corrupt is asked of the primary
 once more (compaction may have swapped it away), then it is a storage error: never a loop, never a
 wrong byte.
 If the process dies here clients repeat their fetch.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -33,7 +34,11 @@ T = TypeVar("T")
 
 HISTORICAL_BYTES = 16 * 1024 * 1024
 """The most that a response carries when some of it is historical: bounds what backfills hold in memory."""
+FILES_MAX = 64
+"""The most files that a response is read from: bounds how long it takes when they are many, small and cold.
 
+A client that loses patience before its answer asks for the same again, and for ever if that takes as long.
+"""
 
 _GONE_OR_UNSOUND = (NotFoundError, CorruptError)
 
@@ -116,8 +121,9 @@ class Delivery:
         """Outcomes by number, in the order of `jobs` until `max_bytes` are full; the rest get none."""
         chosen = _within(jobs, max_bytes)
         starts = await self._starts(chosen)
+        files: set[uuid.UUID] = set()
         plans = [
-            start if isinstance(start, HeadraceError) else _stretches(job.place, start, limit)
+            start if isinstance(start, HeadraceError) else _stretches(job.place, start, limit, files)
             for (job, limit), start in zip(chosen, starts, strict=True)
         ]
         slices = [stretch.slice for plan in plans if isinstance(plan, list) for stretch in plan]
@@ -212,10 +218,17 @@ def _within(jobs: Sequence[Job], max_bytes: int) -> list[tuple[Job, int]]:
     return chosen
 
 
-def _stretches(place: Located, start: BatchStart, limit: int) -> list[Stretch]:
-    """Slices of the extents in order, `limit` bytes of them from `start` on; of the first at least a header."""
+def _stretches(place: Located, start: BatchStart, limit: int, files: set[uuid.UUID]) -> list[Stretch]:
+    """Slices of the extents in order, `limit` bytes of them from `start` on; of the first at least a header.
+
+    `files`: those that the response is read from, which become FILES_MAX at most.
+    """
     plan: list[Stretch] = []
     for extent in place.extents:
+        if extent.file_id not in files:
+            if len(files) == FILES_MAX:
+                break
+            files.add(extent.file_id)
         if plan:
             start = start_of(extent)
         end = extent.position + extent.length

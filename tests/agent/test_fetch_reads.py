@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agent.fetch import deliver
+from agent.fetch.deliver import FILES_MAX
 from storage.file_id import new_file_id, object_key
 from tests.agent.fetch_world import NEVER_SEEN, World, expected, split_sent
 from tests.storage.batches import plain_batch
@@ -265,3 +266,23 @@ async def test_a_historical_read_leaves_the_cache_alone_and_a_tail_read_fills_it
 
     assert historical == 2
     assert len(world.store.gets) == 3
+
+
+@pytest.mark.requirement("W5")
+async def test_a_response_reads_few_of_many_small_files_and_the_next_one_goes_on(world: World) -> None:
+    """Else a client that times out before the answer would ask for the same files for ever."""
+    keys = world.create_topic("t", 3)
+    for number in range(3 * 100):
+        await world.append(keys[number % 3], b"value %d" % number)
+    stranger = world.new_service()
+    got: dict[int, list[bytes]] = {key: [] for key in keys}
+
+    while any(len(got[key]) < 100 for key in keys):
+        before = len(world.store.gets)
+        result = await world.fetch({key: len(got[key]) for key in keys}, service=stranger)
+        assert len(world.store.gets) - before <= FILES_MAX
+        assert any(result.records(key) for key in keys)
+        for key in keys:
+            got[key] += split_sent(result.records(key))
+
+    assert got == {key: expected(world.live[key], 0) for key in keys}
