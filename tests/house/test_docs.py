@@ -52,6 +52,7 @@ def test_paths_named_in_the_documents_exist() -> None:
         "docs/ARCHITECTURE.md",
         "docs/OPERATIONS.md",
         "docs/CLUSTER.md",
+        "docs/GROUPS.md",
         "docs/GLOSSARY.md",
         "docs/COMPATIBILITY.md",
         "docs/TOPIC_CONFIGS.md",
