@@ -35,4 +35,5 @@ Assignor = Callable[[Sequence[Subscriber], Mapping[int, int]], dict[str, Partiti
 
 def partitions_of(topics: Mapping[int, int]) -> list[int]:
     """Every partition key, topic by topic in order."""
-    return [partition_key(number, index) for number in sorted(topics) for index in range(topics[number])]
+    firsts = [(partition_key(number, 0), topics[number]) for number in sorted(topics)]
+    return [key for first, count in firsts for key in range(first, first + count)]  # neighbours have neighbouring keys

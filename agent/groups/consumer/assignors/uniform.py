@@ -34,8 +34,9 @@ def _share(members: Sequence[Subscriber], topics: Mapping[int, int]) -> dict[str
     kept: dict[str, list[int]] = {}
     taken: set[int] = set()
     # Who has more keeps the larger share, so that nothing moves for the remainder's sake.
-    for member in sorted(members, key=lambda m: (-len(m.had & valid), m.member_id)):
-        had = sorted(member.had & valid - taken)
+    still_there = {member.member_id: member.had & valid for member in members}
+    for member in sorted(members, key=lambda m: (-len(still_there[m.member_id]), m.member_id)):
+        had = sorted(still_there[member.member_id] - taken)
         quota = share + (larger_shares > 0 and len(had) > share)
         larger_shares -= quota > share
         kept[member.member_id] = had[:quota]
