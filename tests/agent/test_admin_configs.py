@@ -48,6 +48,7 @@ async def admin(fake_clock: ManualClock) -> ConfigsWorld:
 # -- what is shown
 
 
+@pytest.mark.requirement("C13.1")
 @pytest.mark.parametrize("version", versions_of(32))
 async def test_every_topic_config_is_shown_with_its_source(admin: ConfigsWorld, version: int) -> None:
     result = await admin.describe(TOPIC, "orders", version=version)
@@ -137,6 +138,7 @@ async def test_a_groups_configs(admin: ConfigsWorld) -> None:
 # -- what is changed
 
 
+@pytest.mark.requirement("C13.1")
 @pytest.mark.parametrize("version", versions_of(44))
 async def test_one_by_one(admin: ConfigsWorld, version: int) -> None:
     (done,) = await admin.change(
@@ -146,6 +148,7 @@ async def test_one_by_one(admin: ConfigsWorld, version: int) -> None:
     assert admin.own() == {"segment.ms": "7"}
 
 
+@pytest.mark.requirement("C13.1")
 @pytest.mark.parametrize("version", versions_of(33))
 async def test_all_at_once(admin: ConfigsWorld, version: int) -> None:
     done = await admin.replace(TOPIC, "orders", ("segment.ms", "7"), version=version)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from typing import Any
 
 import pytest
 
@@ -80,3 +82,29 @@ async def test_several_topics_grow_in_one_call(metastore: PostgresMetastore) -> 
     image = await metastore.load_image()
     assert [len(image.topics_by_name[name].leader_epochs) for name in "ab"] == [2, 4]
     assert await metastore.create_topics(image.offset, [new_topic("c")]), "the log goes on without a gap"
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_commit_that_races_growth_sees_it_whole_or_not_at_all(metastore: PostgresMetastore, seed: int) -> None:
+    """Batches of one call lie in all commit shards and name the count: every one is judged by the same."""
+    rng = random.Random(seed)
+    scene = await open_scene(metastore, partitions=8)
+    count = 8
+    for _ in range(12):
+        offset = await metastore.metadata_head()
+        growth = PartitionGrowth(scene.topic.topic_id, count, count + rng.randint(1, 3))
+        named = rng.choice([count, growth.partition_count])
+        work: list[Any] = [
+            scene.outcomes(*(batch(key, partition_count=named, place=n) for n, key in enumerate(scene.keys))),
+            metastore.create_partitions(offset, [growth]),
+        ]
+        turn = rng.choice([1, -1])
+        answers = await asyncio.gather(*work[::turn])
+        outcomes, grown = answers[::turn]
+        assert grown is True
+        assert len({outcome for outcome, _ in outcomes}) == 1, outcomes
+        count = growth.partition_count
+    after = [outcome for outcome, _ in await scene.outcomes(batch(scene.keys[0], partition_count=count))]
+    assert after == [BatchOutcome.APPENDED]
+    image = await metastore.load_image()
+    assert len(image.topics_by_id[scene.topic.topic_id].leader_epochs) == count
