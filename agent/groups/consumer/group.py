@@ -112,7 +112,7 @@ class ConsumerGroup(ClassicMembers):
 
     def close(self, code: ErrorCode) -> list[Effect]:
         """Whoever waits is told `code`; nothing is stored any more."""
-        self.is_dead = True
+        self.is_dead, self.state_name = True, "Dead"
         self._outbox.refuse_all(code)
         self._outbox.give_up()
         return self._drain()

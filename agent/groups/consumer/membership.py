@@ -48,6 +48,8 @@ class GroupMembership:
         self.roster = Roster()
         self.target = Target(rules.assignors)
         self.is_dead = False
+        self.state_name = "Empty"
+        """Kafka's name of the state. Kept, not looked up: metrics read it from another thread."""
         self._rules = rules
         self._topics = topics
         self._times = times
@@ -124,6 +126,8 @@ class GroupMembership:
             self._outbox.emit(Become(to_classic(self.roster, self.target.epoch, self._topics(())).record()))
             self._outbox.give_up()
         self._may_downgrade = False
+        if self._outbox.has_news and not self.is_dead:
+            self.state_name = self._state()
         return self._outbox.drain()
 
     def _is_full(self) -> bool:
@@ -155,11 +159,7 @@ class GroupMembership:
 
     # -- what is stored
 
-    @property
-    def state_name(self) -> str:
-        """Kafka's name of the state."""
-        if self.is_dead:
-            return "Dead"
+    def _state(self) -> str:
         if not len(self.roster):
             return "Empty"
         if self.target.group_epoch > self.target.epoch:
@@ -188,14 +188,15 @@ class GroupMembership:
         self.target.group_epoch, self.target.epoch = state.group_epoch, state.target_epoch
         self.target.topics_digest, self.target.subscribed = state.topics_digest, frozenset(state.subscribed)
         for saved in state.members:
-            member, target = load_member(saved)
-            self.adopt(now, member, target)
+            self.adopt(now, *load_member(saved))
+        self.state_name = self._state()
 
     def begin(self, now: float, generation: int, members: Iterable[Member]) -> None:
         """Take the place of a classic group: what its members were assigned is the first target."""
         self.target.group_epoch = self.target.epoch = generation
         for member in members:
             self.adopt(now, member, member.assigned)
+        self.state_name = self._state()
         self._outbox.changed()
 
     def adopt(self, now: float, member: Member, target: Partitions) -> None:

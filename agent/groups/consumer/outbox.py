@@ -42,6 +42,11 @@ class Outbox:
         """The group is no longer as it is stored."""
         self._revision += 1
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something that is not stored."""
+        return self._revision > self._stored
+
     def answer(self, token: Token, answer: object, refused: Callable[[ErrorCode], object]) -> None:
         """`refused` makes the answer for when this one cannot be given."""
         self._waiting.append(_Waiting(self._revision, token, answer, refused))
@@ -70,7 +75,7 @@ class Outbox:
         while self._waiting and self._waiting[0].revision <= self._stored:
             waiting = self._waiting.popleft()
             self._effects.append(Reply(waiting.token, waiting.answer))
-        if self._revision > self._stored and not self._saving:
+        if self.has_news and not self._saving:
             self._saving = True
             self._effects.append(Save(self._revision, self._state()))
         effects, self._effects = self._effects, []
