@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from agent.admin.broker_lifecycle import BrokerHeartbeat, BrokerRegistration, UnregisterBroker
 from agent.admin.describe_quorum import DescribeQuorum
 from agent.admin.fetch_snapshot import FetchSnapshot
+from agent.admin.log_change import LogChange
 from agent.admin.partition_reassignments import AlterPartitionReassignments, ListPartitionReassignments
 from agent.admin.update_features import UpdateFeatures
 from agent.cluster.controller import Controller, ControllerTimes
@@ -87,11 +88,12 @@ def controller_handlers(
     metastore: Metastore, view: ClusterView, settings: Settings, clock: Clock, is_active: Callable[[], bool]
 ) -> dict[int, Handler]:
     """What a controller serves, by API key; `is_active` says whether this one is the active controller."""
+    change = LogChange(view, metastore, clock)
     return {
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS: AlterPartitionReassignments(view, metastore, clock),
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: AlterPartitionReassignments(change),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: ListPartitionReassignments(view),
         ApiKey.DESCRIBE_QUORUM: DescribeQuorum(view, metastore),
-        ApiKey.UPDATE_FEATURES: UpdateFeatures(view, metastore, clock),
+        ApiKey.UPDATE_FEATURES: UpdateFeatures(change),
         ApiKey.FETCH_SNAPSHOT: FetchSnapshot(metastore),
         ApiKey.BROKER_REGISTRATION: BrokerRegistration(metastore, is_active),
         ApiKey.BROKER_HEARTBEAT: BrokerHeartbeat(view, metastore, settings.broker_session_timeout_ms, is_active),

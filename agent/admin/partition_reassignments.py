@@ -17,15 +17,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from agent.admin.log_change import LogChange, Verdict
 from agent.cluster.view import ClusterView
 from agent.listener.request import Request, Response
 from agent.protocol.errors import error_code, reassignment_error
 from agent.protocol.typed import NO_THROTTLE, decode, reply
-from metastore.api import ClusterApi
 from metastore.log.image import Assignment, MetadataImage
 from metastore.log.reassignment import cancel_reassignment, reassign, reassignments
 from metastore.log.records import PartitionChangeRecord
-from storage.clock import Clock
 from storage.errors import HeadraceError, InvalidError, NotFoundError
 
 
@@ -46,10 +45,8 @@ class _Wish:
 class AlterPartitionReassignments:
     """The handler of key 45."""
 
-    def __init__(self, cluster: ClusterView, api: ClusterApi, clock: Clock) -> None:
-        self._cluster = cluster
-        self._api = api
-        self._clock = clock
+    def __init__(self, change: LogChange) -> None:
+        self._change = change
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
@@ -57,12 +54,8 @@ class AlterPartitionReassignments:
             [_Wish(topic.name, p.partition_index, p.replicas) for p in topic.partitions] for topic in entity.topics
         ]
         same_size = not getattr(entity, "allow_replication_factor_change", True)
-        code, message = ErrorCode.none, None
-        try:
-            deadline = request.received_at + entity.timeout.total_seconds()
-            code, message = await self._alter([wish for topic in wishes for wish in topic], same_size, deadline)
-        except HeadraceError as error:
-            code, message = ErrorCode(error_code(error)), str(error)
+        deadline = request.received_at + entity.timeout.total_seconds()
+        code, message = await self._alter([wish for topic in wishes for wish in topic], same_size, deadline)
         responses = tuple(
             schema.make(
                 "ReassignableTopicResponse",
@@ -88,19 +81,12 @@ class AlterPartitionReassignments:
         )
         return reply(request, response)
 
-    async def _alter(self, wishes: list[_Wish], same_size: bool, deadline: float) -> tuple[ErrorCode, str | None]:
+    async def _alter(self, wishes: list[_Wish], same_size: bool, deadline: float) -> Verdict:
         """The answer for the request as a whole."""
         times = Counter((wish.topic, wish.index) for wish in wishes)
         if any(count > 1 for count in times.values()):
-            return ErrorCode.invalid_request, "name each partition once"
-        while True:
-            image = await self._cluster.catch_up()
-            records = _judge(image, wishes, same_size)
-            if not records or await self._api.append_records(image.offset, records):
-                await self._cluster.catch_up()
-                return ErrorCode.none, None
-            if self._clock.monotonic() >= deadline:
-                return ErrorCode.request_timed_out, "the metadata log kept moving"
+            return Verdict(ErrorCode.invalid_request, "name each partition once")
+        return await self._change.append(lambda image: _judge(image, wishes, same_size), deadline)
 
 
 class ListPartitionReassignments:

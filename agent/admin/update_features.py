@@ -12,16 +12,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.view import ClusterView
+from agent.admin.log_change import LogChange, Verdict
 from agent.listener.request import Request, Response
-from agent.protocol.errors import error_code, feature_error
+from agent.protocol.errors import feature_error
 from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
-from metastore.api import ClusterApi
 from metastore.log.features import change_feature
 from metastore.log.image import MetadataImage
 from metastore.log.records import MetadataRecord
-from storage.clock import Clock
-from storage.errors import HeadraceError, InvalidError
+from storage.errors import InvalidError
 
 UPGRADE = 1
 
@@ -29,36 +27,31 @@ UPGRADE = 1
 class UpdateFeatures:
     """The handler."""
 
-    def __init__(self, cluster: ClusterView, api: ClusterApi, clock: Clock) -> None:
-        self._cluster = cluster
-        self._api = api
-        self._clock = clock
+    def __init__(self, change: LogChange) -> None:
+        self._change = change
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
-        code, message = ErrorCode.none, None
-        try:
-            code, message = await self._update(entity, request.received_at + entity.timeout.total_seconds())
-        except InvalidError as error:
-            code, message = ErrorCode(feature_error(error)), str(error)
-        except HeadraceError as error:
-            code, message = ErrorCode(error_code(error)), str(error)
-        return reply(request, _response(schema, entity, code, message))
+        verdict = await self._update(entity, request.received_at + entity.timeout.total_seconds())
+        return reply(request, _response(schema, entity, *verdict))
 
-    async def _update(self, entity: Any, deadline: float) -> tuple[ErrorCode, str | None]:
+    async def _update(self, entity: Any, deadline: float) -> Verdict:
         names = [update.feature for update in entity.feature_updates]
         if not names or len(set(names)) < len(names):
-            return ErrorCode.invalid_request, "name each feature once, and at least one"
-        while True:
-            image = await self._cluster.catch_up()
-            records = _records(image, entity.feature_updates)
-            if not records or getattr(entity, "validate_only", False):
-                return ErrorCode.none, None
-            if await self._api.append_records(image.offset, records):
-                await self._cluster.catch_up()
-                return ErrorCode.none, None
-            if self._clock.monotonic() >= deadline:
-                return ErrorCode.request_timed_out, "the metadata log kept moving"
+            return Verdict(ErrorCode.invalid_request, "name each feature once, and at least one")
+        refused: list[Verdict] = []
+
+        def judge(image: MetadataImage) -> list[MetadataRecord]:
+            refused.clear()
+            try:
+                records = _records(image, entity.feature_updates)
+            except InvalidError as error:
+                refused.append(Verdict(ErrorCode(feature_error(error)), str(error)))
+                return []
+            return [] if getattr(entity, "validate_only", False) else records
+
+        verdict = await self._change.append(judge, deadline)
+        return refused[0] if refused else verdict
 
 
 def _records(image: MetadataImage, updates: Any) -> list[MetadataRecord]:
