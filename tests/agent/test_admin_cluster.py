@@ -178,6 +178,7 @@ async def test_a_cluster_without_a_live_agent_has_no_leaders(fake_clock: ManualC
     assert partition.replica_nodes == []
 
 
+@pytest.mark.requirement("W15")
 @pytest.mark.parametrize("zone", ["zone-a", "zone-b"])
 async def test_a_client_that_names_its_zone_is_sent_to_agents_of_it(world: World, zone: str) -> None:
     home = {"zone-a": 1, "zone-b": 2}[zone]

@@ -71,6 +71,7 @@ def test_partitions_of_one_shard_share_a_leader() -> None:
     assert cluster.leader(partition_key(1, 0)) == cluster.leader(partition_key(1, SHARDS))
 
 
+@pytest.mark.requirement("W15")
 @settings(max_examples=40)
 @given(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=8))
 def test_a_zone_with_a_live_agent_keeps_its_clients(racks: list[str | None]) -> None:
@@ -128,6 +129,7 @@ def test_the_clients_zone_comes_before_the_pin() -> None:
     assert pinned(*agents, replicas=(1,)).leader(key, "b") == agent(3, "b")
 
 
+@pytest.mark.requirement("W15")
 @pytest.mark.parametrize(
     ("client_id", "zone"),
     [

@@ -27,6 +27,7 @@ def _in_zones(world: World, own: str | None, other: str | None, *, fenced: bool 
     world.view.leader = routes.leader  # type: ignore[method-assign]
 
 
+@pytest.mark.requirement("W15")
 @pytest.mark.parametrize("version", [11, 12, 17])
 async def test_a_consumer_of_another_zone_is_sent_there_without_data(version: int) -> None:
     world = World()
@@ -41,6 +42,7 @@ async def test_a_consumer_of_another_zone_is_sent_there_without_data(version: in
     await world.service.close()
 
 
+@pytest.mark.requirement("W15")
 @pytest.mark.parametrize(("own", "other", "fenced"), [("a", "c", False), ("b", "b", False), ("a", "b", True)])
 async def test_a_zone_that_is_empty_or_here_changes_nothing(own: str, other: str, fenced: bool) -> None:
     world = World()

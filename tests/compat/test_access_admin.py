@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException
 from load.dev_server import DevServer
 from tests.compat.clients import KAFKAJS, TIMEOUT_SECONDS, TOOLS
 
-pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.requirement("C13.1")]
+pytestmark = pytest.mark.xdist_group("compat")
 HERE = Path(__file__).parent
 JAVA_LIBRARIES = TOOLS / "java" / "lib"
 
@@ -39,6 +39,7 @@ def _binding(name: str, pattern: confluent.ResourcePatternType, permission: conf
     )
 
 
+@pytest.mark.requirement("C13.1")
 def test_librdkafka_acls(librdkafka: confluent.AdminClient) -> None:
     literal = _binding("rd-orders", confluent.ResourcePatternType.LITERAL, confluent.AclPermissionType.ALLOW)
     prefix = _binding("rd-", confluent.ResourcePatternType.PREFIXED, confluent.AclPermissionType.DENY)
@@ -59,6 +60,7 @@ def test_librdkafka_acls(librdkafka: confluent.AdminClient) -> None:
     assert librdkafka.describe_acls(wanted).result(TIMEOUT_SECONDS) == []
 
 
+@pytest.mark.requirement("C13.1")
 def test_librdkafka_scram_credentials(librdkafka: confluent.AdminClient) -> None:
     """It ends its process on an error for the whole of a describe request, so that it lives on is part of the test."""
     info = confluent.ScramCredentialInfo(confluent.ScramMechanism.SCRAM_SHA_256, 4096)
@@ -83,6 +85,7 @@ def test_librdkafka_scram_credentials(librdkafka: confluent.AdminClient) -> None
     assert "rd" not in librdkafka.describe_user_scram_credentials().result(TIMEOUT_SECONDS)
 
 
+@pytest.mark.requirement("C13.1")
 def test_kafka_python(server: DevServer) -> None:
     admin = kafka.admin.KafkaAdminClient(bootstrap_servers=server.bootstrap.split(","))
     try:
