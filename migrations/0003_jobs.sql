@@ -38,13 +38,16 @@ ALTER TABLE segment_files ADD COLUMN dead_at timestamptz;                -- sinc
 UPDATE segment_files SET dead_at = clock_timestamp() WHERE state = 0 AND live_bytes = 0;
 CREATE INDEX segment_files_dead ON segment_files (dead_at) WHERE dead_at IS NOT NULL;
 
--- What of a file is live (docs/decisions/0014): file ids are born in order, so inserts meet the last page.
+-- What of a file is live (docs/decisions/0015): file ids are born in order, so inserts meet the last page.
 CREATE INDEX extents_file ON extents (file_id);
 
 -- A partition's size in O(1) is the difference of two sums, each written under a lock that its writer
 -- holds anyway: commits add under their shard's lock, whoever removes extents under the partition's row.
 ALTER TABLE partition_heads ADD COLUMN appended_bytes bigint NOT NULL DEFAULT 0;
 ALTER TABLE partitions ADD COLUMN removed_bytes bigint NOT NULL DEFAULT 0;
+-- No extent ends below it: what lies between it and the log start is still to be removed. Whoever removes
+-- begins here, not among the dead index entries of what was removed before.
+ALTER TABLE partitions ADD COLUMN extents_from bigint NOT NULL DEFAULT 0;
 ALTER TABLE partitions SET (fillfactor = 70);                            -- log starts move: HOT updates
 UPDATE partition_heads h SET appended_bytes = e.bytes
   FROM (SELECT partition_key, sum(length) AS bytes FROM extents GROUP BY partition_key) AS e

@@ -128,6 +128,7 @@ partitions = Table(
     _column("leader_epoch", Integer()),
     _column("log_start_offset", BigInteger(), default="0"),
     _column("removed_bytes", BigInteger(), default="0"),
+    _column("extents_from", BigInteger(), default="0"),
     UniqueConstraint("topic_id", "partition_index"),
     postgresql_with={"fillfactor": 70},
 )

@@ -12,6 +12,7 @@ import pytest
 
 from metastore.postgres.statement import Pool, Statement
 from metastore.postgres.store import PostgresMetastore
+from metastore.retention import LogStartTarget, OldestQuery
 from metastore.values import ExtentQuery, OffsetKind, OffsetQuery
 from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
 from tests.metastore.sessions import session
@@ -63,6 +64,22 @@ async def costs(scene: Scene, pages: dict[str, int]) -> dict[str, int]:
         measured[f"poll_feed, {name}"] = pages["poll_feed"]
     await scene.commit(file_of([batch(key, 0, producer=9_999_999)]))
     measured["commit_files"] = pages["commit_files"]
+    return measured | await retention_costs(scene, pages)
+
+
+async def retention_costs(scene: Scene, pages: dict[str, int]) -> dict[str, int]:
+    """What retention's questions and moves cost now: five extents, all or the first of many."""
+    store, measured = scene.store, {}
+    _, (a, _) = await store.oldest_extents([OldestQuery(key, 5) for key in scene.keys])
+    measured["oldest_extents"] = pages["oldest_extents"]
+    await store.partition_sizes(scene.keys)
+    measured["partition_sizes"] = pages["partition_sizes"]
+    for name, key, offset in (
+        ("five extents", scene.keys[0], a.extents[4].last_offset + 1),
+        ("many", scene.keys[1], -1),
+    ):
+        await store.move_log_starts([LogStartTarget(key, offset)], max_extents=5)
+        measured[f"move_log_starts, {name}"] = pages["move_log_starts"]
     return measured
 
 

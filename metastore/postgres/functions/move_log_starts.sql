@@ -25,9 +25,11 @@ DECLARE
     v_heads      bigint[];  -- their high watermarks
     v_starts     bigint[];  -- their log starts from now on
     v_moved      boolean[];
-    v_gone_keys  bigint[];  -- partitions that lost extents, how many and how much
+    v_from       bigint[];  -- where extents are still to be removed from
+    v_gone_keys  bigint[];  -- partitions that lost extents: how many, how much, up to where
     v_gone       int[];
     v_gone_bytes bigint[];
+    v_gone_to    bigint[];
     v_files      uuid[];
     v_file_bytes bigint[];
 BEGIN
@@ -38,8 +40,9 @@ BEGIN
 
     -- a high watermark that was read without its shard's lock has at most moved on since
     SELECT array_agg(key ORDER BY number), array_agg(h.high_watermark ORDER BY number),
-           array_agg(start ORDER BY number), array_agg(start > p.log_start_offset ORDER BY number)
-      INTO v_keys, v_heads, v_starts, v_moved
+           array_agg(start ORDER BY number), array_agg(start > p.log_start_offset ORDER BY number),
+           array_agg(p.extents_from ORDER BY number)
+      INTO v_keys, v_heads, v_starts, v_moved, v_from
       FROM unnest(p_keys, p_offsets) WITH ORDINALITY AS t (key, wanted, number)
       JOIN partitions p ON p.partition_key = key
       JOIN partition_heads h ON h.partition_key = key
@@ -48,46 +51,55 @@ BEGIN
                                      ELSE greatest(wanted, p.log_start_offset) END AS start) AS s;
 
     WITH expired AS (
-        SELECT e.partition_key, e.last_offset
-          FROM unnest(v_keys, v_starts) AS t (key, start)
-         CROSS JOIN LATERAL (SELECT partition_key, last_offset FROM extents
-                              WHERE partition_key = key AND last_offset < start
+        SELECT e.row
+          FROM unnest(v_keys, v_from, v_starts) AS t (key, first, start)
+         CROSS JOIN LATERAL (SELECT ctid AS row FROM extents
+                              WHERE partition_key = key AND last_offset >= first AND last_offset < start
                               ORDER BY last_offset LIMIT p_limit) AS e
          LIMIT p_limit
     ), removed AS (
-        DELETE FROM extents e USING expired x
-         WHERE e.partition_key = x.partition_key AND e.last_offset = x.last_offset
-        RETURNING e.partition_key, e.file_id, e.length
+        DELETE FROM extents e USING expired x WHERE e.ctid = x.row  -- it stays there, we hold the partition's row
+        RETURNING e.partition_key, e.last_offset, e.file_id, e.length
     ), by_partition AS (
-        SELECT partition_key, count(*) AS extents, sum(length) AS bytes FROM removed GROUP BY partition_key
+        SELECT partition_key, count(*) AS extents, sum(length) AS bytes, max(last_offset) AS last
+          FROM removed GROUP BY partition_key
     ), by_file AS (
         SELECT file_id, sum(length) AS bytes FROM removed GROUP BY file_id
     )
-    SELECT p.keys, p.extents, p.bytes, f.files, f.bytes
-      INTO v_gone_keys, v_gone, v_gone_bytes, v_files, v_file_bytes
-      FROM (SELECT array_agg(partition_key) AS keys, array_agg(extents) AS extents, array_agg(bytes) AS bytes
+    SELECT p.keys, p.extents, p.bytes, p.ends, f.files, f.bytes
+      INTO v_gone_keys, v_gone, v_gone_bytes, v_gone_to, v_files, v_file_bytes
+      FROM (SELECT array_agg(partition_key) AS keys, array_agg(extents) AS extents, array_agg(bytes) AS bytes,
+                   array_agg(last + 1) AS ends
               FROM by_partition) AS p,
            (SELECT array_agg(file_id) AS files, array_agg(bytes) AS bytes FROM by_file) AS f;
     PERFORM drop_live_bytes(v_files, v_file_bytes);
 
     UPDATE partitions p
-       SET log_start_offset = start, removed_bytes = p.removed_bytes + coalesce(g.bytes, 0)
-      FROM unnest(v_keys, v_starts, v_moved) AS t (key, start, moved)
-      LEFT JOIN unnest(v_gone_keys, v_gone_bytes) AS g (key, bytes) ON g.key = t.key
-     WHERE p.partition_key = t.key AND (moved OR g.bytes > 0);
-    DELETE FROM time_blocks b
-     USING unnest(v_keys, v_starts) AS t (key, start)
-     CROSS JOIN LATERAL (SELECT level, last_offset FROM time_blocks
-                          WHERE partition_key = key AND level BETWEEN 0 AND 3 AND last_offset < start
-                          ORDER BY level, last_offset LIMIT p_limit) AS x
-     WHERE b.partition_key = key AND b.level = x.level AND b.last_offset = x.last_offset;
+       SET log_start_offset = start, removed_bytes = p.removed_bytes + coalesce(g.bytes, 0),
+           extents_from = CASE WHEN EXISTS (SELECT FROM extents
+                                             WHERE partition_key = t.key AND last_offset >= coalesce(g.until, t.first)
+                                               AND last_offset < t.start)
+                               THEN coalesce(g.until, t.first) ELSE t.start END
+      FROM unnest(v_keys, v_from, v_starts) AS t (key, first, start)
+      LEFT JOIN unnest(v_gone_keys, v_gone_bytes, v_gone_to) AS g (key, bytes, until) ON g.key = t.key
+     WHERE p.partition_key = t.key AND t.first < t.start;
+    WITH expired AS MATERIALIZED (
+        SELECT b.row
+          FROM unnest(v_keys, v_from) AS t (key, first)
+          JOIN partitions p ON p.partition_key = key
+         CROSS JOIN (VALUES (0), (1), (2), (3)) AS l (level)
+         CROSS JOIN LATERAL (SELECT ctid AS row FROM time_blocks
+                              WHERE partition_key = key AND time_blocks.level = l.level
+                                AND last_offset >= first AND last_offset < p.extents_from OFFSET 0) AS b
+    )
+    DELETE FROM time_blocks b USING expired x WHERE b.ctid = x.row;
 
     PERFORM announce_log_starts(v_keys, v_starts, v_moved);
     RETURN QUERY
-        SELECT t.start, t.head, coalesce(g.extents, 0), coalesce(g.bytes, 0)::bigint,
-               EXISTS (SELECT FROM extents WHERE partition_key = t.key AND last_offset < t.start)
+        SELECT t.start, t.head, coalesce(g.extents, 0), coalesce(g.bytes, 0)::bigint, p.extents_from < t.start
           FROM unnest(p_keys) WITH ORDINALITY AS q (key, number)
           LEFT JOIN unnest(v_keys, v_heads, v_starts) AS t (key, head, start) ON t.key = q.key
+          LEFT JOIN partitions p ON p.partition_key = t.key
           LEFT JOIN unnest(v_gone_keys, v_gone, v_gone_bytes) AS g (key, extents, bytes) ON g.key = q.key
          ORDER BY number;
 END $$;

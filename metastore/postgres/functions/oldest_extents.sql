@@ -18,7 +18,7 @@ AS $$
 BEGIN
     RETURN QUERY
     SELECT wall_ms(), p.log_start_offset, h.high_watermark, h.appended_bytes - p.removed_bytes,
-           EXISTS (SELECT FROM extents WHERE partition_key = p.partition_key AND last_offset < p.log_start_offset),
+           p.extents_from < p.log_start_offset,
            e.last_offsets, e.lengths, e.newest
       FROM unnest(p_keys, p_limits) WITH ORDINALITY AS q (key, most, number)
       LEFT JOIN partitions p ON p.partition_key = q.key
