@@ -1,0 +1,42 @@
+"""CompactionApi over the reference model, for tests of compaction that need no Postgres.
+
+Invariant: what is live and what a swap does is the model's word; leases are not judged here.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from metastore.compaction import LiveExtents, LivePartition, NewFile, Swap, SwapOutcome
+from metastore.jobs import JobToken
+from metastore.keys import split_partition_key
+from tests.model.metastore_model import ModelMetastore
+
+
+class ModelCompactionApi:
+    """`compression_types` by partition key. A topic's id is made of its number, as tests/agent/fetch_world.py does."""
+
+    def __init__(self, model: ModelMetastore) -> None:
+        self.model = model
+        self.compression_types: dict[int, str] = {}
+
+    async def live_extents(self, file_ids: Sequence[uuid.UUID]) -> LiveExtents:
+        """See metastore.compaction.CompactionApi."""
+        found = []
+        for key, partition in sorted(self.model.partitions.items()):
+            number, index = split_partition_key(key)
+            extents = [extent for extent in partition.visible_extents if extent.file_id in file_ids]
+            if extents:
+                topic_id, compression_type = uuid.UUID(int=number << 64), self.compression_types.get(key, "")
+                found.append(LivePartition(key, topic_id, index, compression_type, extents))
+        return LiveExtents(self.model.clock.wall_ms(), found)
+
+    async def swap_extents(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
+        """See metastore.compaction.CompactionApi."""
+        outcomes, new = self.model.decide_swaps(file.file_id, swaps)
+        self.model.announce_swaps(new)
+        return outcomes
+
+    async def mark_unreadable(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> None:
+        """Nobody plans here."""

@@ -1,0 +1,285 @@
+"""Random histories, merged at random, raced by log starts and deletions: readers see the same records.
+
+Every record is compared before and after through Fetch, by an agent that followed the feed all along and
+by one that was just started. Deliberate bugs that were tried and are caught here: a batch of another
+timestamp type merged in, a broker's time taken from the wrong batch, an extent that bridges a gap of
+offsets or of leader epochs, a transactional batch opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from compactor.compact import Compactor
+from compactor.lease import Lease
+from compactor.merge import MergeLimits
+from compactor.metrics import CompactionMetrics
+from compactor.plan import CompactionJob, encode
+from metastore.compaction import NewFile, Swap, SwapOutcome
+from metastore.jobs import Job, JobToken
+from storage.file_id import file_id_of
+from storage.objects.store import ByteRange
+from storage.records.codec import Record, decode_records, encode_batch
+from storage.records.compression import Codec
+from storage.records.header import read_header
+from tests.agent.fetch_world import NEVER_SEEN, World, split_sent
+from tests.compactor.model_api import ModelCompactionApi
+from tests.storage.batches import forge
+
+PARTITIONS = 3
+TIME_MS = 1_700_000_000_000
+
+
+class Written(NamedTuple):
+    """One batch. `time_ms` after TIME_MS: of its first record, or the broker's."""
+
+    partition: int
+    records: int
+    value_bytes: int
+    codec: Codec
+    time_ms: int
+    by_broker: bool
+    kind: str
+
+
+class Compaction(NamedTuple):
+    """Which of the live files (by place, modulo), to which level, and what happens before its n-th swap call."""
+
+    files: frozenset[int]
+    level: int
+    extent_bytes: int
+    file_bytes: int
+    race: str
+    race_partition: int
+    race_at: int
+
+
+batches = st.builds(
+    Written,
+    partition=st.sampled_from([0, 0, 0, *range(PARTITIONS)]),
+    records=st.integers(1, 4),
+    value_bytes=st.sampled_from([0, 1, 30, 400]),
+    codec=st.sampled_from([Codec.NONE, Codec.NONE, *Codec]),
+    time_ms=st.sampled_from([0, 0, 1, 5_000, -2_000]),
+    by_broker=st.booleans(),
+    kind=st.sampled_from(["live", "live", "live", "dead", "transactional"]),
+)
+compactions = st.builds(
+    Compaction,
+    files=st.one_of(st.just(frozenset(range(10))), st.frozensets(st.integers(0, 4), min_size=1)),
+    level=st.sampled_from([1, 2, 2]),
+    extent_bytes=st.sampled_from([100, 1_000, 1 << 20]),
+    file_bytes=st.sampled_from([300, 1 << 20]),
+    race=st.sampled_from(["nothing", "nothing", "log start", "delete", "other job"]),
+    race_partition=st.integers(0, PARTITIONS - 1),
+    race_at=st.integers(1, 4),
+)
+steps = st.lists(st.one_of(st.lists(batches, min_size=1, max_size=6), compactions, st.just("new epoch")), max_size=14)
+types = st.lists(st.sampled_from(["", "producer", "zstd", "uncompressed"]), min_size=PARTITIONS, max_size=PARTITIONS)
+
+Seen = tuple[bool, int, bool, Record]
+"""(log append time, leader epoch, transactional, record)."""
+
+
+@pytest.mark.requirement("W9", "W10")
+@settings(max_examples=250)
+@given(steps, types, st.integers(0, 2**32))
+def test_readers_see_the_same_records(history: list[Any], compression: list[str], seed: int) -> None:
+    asyncio.run(Story(compression, seed).tell(history))
+
+
+class Story:
+    """A history as it unfolds; `truth` is every record that was ever appended, by key."""
+
+    def __init__(self, compression: list[str], seed: int) -> None:
+        self.world = World(seed=seed)
+        self.rng = random.Random(seed)
+        # a topic each, so that one can be deleted
+        self.keys = [self.world.create_topic(f"t{index}", 1)[0] for index in range(PARTITIONS)]
+        self.api = ModelCompactionApi(self.world.model)
+        self.api.compression_types = dict(zip(self.keys, compression, strict=True))
+        self.deleted: set[int] = set()
+        self.dead: list[bytes] = []
+        self.truth: dict[int, list[Seen]] = {key: [] for key in self.keys}
+
+    async def tell(self, history: list[Any]) -> None:
+        await self.world.service.start()
+        for step in history:
+            if isinstance(step, Compaction):
+                await self.compact(step)
+            elif step == "new epoch":
+                for key in self._standing():
+                    self.world.model.set_leader_epoch(key, self.world.model.partitions[key].leader_epoch + 1)
+            else:
+                await self.write(step)
+            await self.check(self.world.service)
+        await self.world.clock.advance(0.05)
+        await self.check(self.world.service)
+        stranger = self.world.new_service(CollectorRegistry())
+        await stranger.start()
+        await self.check(stranger)
+        await stranger.close()
+        await self.world.service.close()
+
+    async def write(self, step: list[Written]) -> None:
+        wanted = [(self.keys[item.partition], item) for item in step if self.keys[item.partition] not in self.deleted]
+        if not wanted:
+            return
+        encoded = [(key, _encode(item, self.rng)) for key, item in wanted]
+        before = {key: len(self.world.live[key]) for key in self.keys}
+        await self.world.write(encoded, own=self.rng.random() < 0.5)
+        for key in self._standing():
+            epoch = self.world.model.partitions[key].leader_epoch
+            for live in self.world.live[key][before[key] :]:
+                self.truth[key] += _seen(live.sent(epoch))
+
+    async def compact(self, step: Compaction, metastore: Any = None) -> None:
+        """Merge the chosen files; then nothing holds back the deletion of what they were."""
+        model = self.world.model
+        live = sorted({extent.file_id for p in model.partitions.values() for extent in p.extents})
+        chosen = tuple(live[place] for place in sorted(step.files) if place < len(live))
+        worker = Compactor(
+            self.world.store,
+            metastore or Raced(self, step),  # type: ignore[arg-type]
+            model.shards,
+            MergeLimits(file_bytes=step.file_bytes, extent_bytes=step.extent_bytes, batch_bytes=1_000),
+            self.world.clock,
+            self.rng,
+            CompactionMetrics(CollectorRegistry()),
+        )
+        job = Job(JobToken(1, 1), "compact", "", encode(CompactionJob(chosen, step.level)), 1, "")
+        self.world.store.gets.clear()
+        await worker.handle(job, _lease(job, self.world))
+        named = {extent.file_id for p in model.partitions.values() for extent in p.extents}
+        stored = [info.key async for info in self.world.store.list_objects("segments/")]
+        await self.world.store.delete_many([key for key in stored if file_id_of(key) not in named])
+
+    async def race(self, step: Compaction) -> None:
+        """What others do while a job has merged and not swapped yet."""
+        key = self.keys[step.race_partition]
+        if key in self.deleted:
+            return
+        partition = self.world.model.partitions[key]
+        match step.race:
+            case "log start":
+                offset = self.rng.randint(partition.log_start_offset, partition.high_watermark)
+                self.world.model.move_log_start(key, offset)
+                self.truth[key] = [item for item in self.truth[key] if item[3].offset >= offset]
+            case "delete":
+                self.world.model.delete_topic(key >> 24)
+                self.deleted.add(key)
+            case "other job":
+                await self.compact(step._replace(level=1, race="nothing"), self.api)
+
+    async def check(self, service: Any) -> None:
+        """Read every partition that stands from a random offset to its end."""
+        for key in self._standing():
+            start = self.world.model.partitions[key].log_start_offset
+            records = [item for item in self.truth[key] if item[3].offset >= start]
+            offset = self.rng.choice([start, *[item[3].offset for item in records]])
+            got: list[Seen] = []
+            at, silent = offset, 0
+            while at < self.world.model.partitions[key].high_watermark:
+                result = await self.world.fetch({key: at}, service=service, partition_max_bytes=2_000)
+                assert result.code(key) == 0
+                batches = split_sent(result.records(key))
+                silent = 0 if batches else silent + 1
+                assert silent < 5, "nothing comes"
+                if silent:  # it has not heard of them yet
+                    await self.world.clock.advance(0.05)
+                for sent in batches:
+                    got += _seen(sent)
+                    header = read_header(sent)
+                    at = header.base_offset + header.last_offset_delta + 1
+            assert [item for item in got if item[3].offset >= offset] == [
+                item for item in records if item[3].offset >= offset
+            ]
+
+    def _standing(self) -> list[int]:
+        return [key for key in self.keys if key not in self.deleted]
+
+
+class Raced:
+    """The model, to one job; others get a turn before its `race_at`-th swap call."""
+
+    def __init__(self, story: Story, step: Compaction) -> None:
+        self._story, self._step = story, step
+        self._calls = 0
+
+    async def swap_extents(self, token: JobToken, file: NewFile, swaps: list[Swap]) -> list[SwapOutcome]:
+        self._calls += 1
+        if self._calls == self._step.race_at:
+            await self._story.race(self._step)
+        outcomes = await self._story.api.swap_extents(token, file, swaps)
+        again = await self._story.api.swap_extents(token, file, swaps)
+        assert again == outcomes, "a repeated swap is harmless"
+        return outcomes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._story.api, name)
+
+
+def _lease(job: Job, world: World) -> Lease:
+    api: Any = None  # nobody renews it
+    return Lease(api, job, world.clock, claimed_at=0, lease_ms=1)
+
+
+def _encode(item: Written, rng: random.Random) -> bytes:
+    base = TIME_MS + item.time_ms
+    times = [base + rng.randint(-5, 5) for _ in range(item.records)]
+    records = [
+        Record(
+            n,
+            times[n],
+            rng.choice([None, b"", b"key"]),
+            None if rng.random() < 0.1 else rng.randbytes(item.value_bytes),
+            rng.choice([[], [("h", b"1"), ("h", None)]]),
+        )
+        for n in range(item.records)
+    ]
+    batch = encode_batch(records, codec=item.codec, base_offset=0, log_append_time=item.by_broker)
+    if item.kind == "dead":
+        return forge(batch, **NEVER_SEEN)
+    if item.kind == "transactional":
+        return forge(batch, attributes=read_header(batch).attributes | 0x10)
+    return batch
+
+
+def _seen(batch: bytes) -> list[Seen]:
+    header = read_header(batch)
+    return [
+        (header.is_log_append_time, header.leader_epoch, header.is_transactional, record)
+        for record in decode_records(memoryview(batch))
+    ]
+
+
+@pytest.mark.requirement("W9")
+async def test_dead_ranges_are_not_read_where_that_is_cheaper() -> None:
+    """Live batches at both ends of 5 MiB that a commit dropped: two small reads; a gap of 10 KiB is read along."""
+    world = World()
+    (key,) = world.create_topic("t", 1)
+    big = forge(encode_batch([Record(0, TIME_MS, None, b"x" * (5 << 20))], base_offset=0), **NEVER_SEEN)
+    small = forge(encode_batch([Record(0, TIME_MS, None, b"x" * 10_000)], base_offset=0), **NEVER_SEEN)
+    live = encode_batch([Record(0, TIME_MS, None, b"live")], base_offset=0)
+    file_id = await world.write([(key, live), (key, big), (key, live), (key, small), (key, live)])
+    world.store.gets.clear()
+    api: Any = ModelCompactionApi(world.model)
+    worker = Compactor(
+        world.store, api, 4, MergeLimits(), world.clock, world.rng, CompactionMetrics(CollectorRegistry())
+    )
+    job = Job(JobToken(1, 1), "compact", "", encode(CompactionJob((file_id,), 1)), 1, "")
+    await worker.handle(job, _lease(job, world))
+    ranges = [asked for _, asked in world.store.gets if isinstance(asked, ByteRange)]
+    assert len(ranges) == 2
+    assert sum(asked.length for asked in ranges) < 11_000
+    (extent,) = world.model.partitions[key].extents
+    assert (extent.base_offset, extent.last_offset, extent.length) == (0, 2, 3 * len(live))
+    assert isinstance(extent.file_id, uuid.UUID)
