@@ -13,6 +13,7 @@ BENCHES = {
     "load.bench_store": "object store requests",
     "load.bench_commit": "the commit on Postgres",
     "load.bench_metadata": "a million partitions: image, snapshot, Metadata answers",
+    "load.bench_groups": "a consumer group's coordinator",
     "load.bench_request": "a Produce request's own Python",
     "load.bench_agent": "a whole agent",
 }
