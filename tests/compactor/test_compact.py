@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+from prometheus_client import CollectorRegistry
+
+from metastore.compaction import NewFile, Swap, SwapOutcome
+from metastore.jobs import JobToken
+from metastore.retention import LogStartTarget
+from metastore.values import ExtentQuery, PartitionExtents
+from storage.file_id import object_key
 from storage.records.codec import Record, encode_batch
 from storage.records.compression import Codec
 from storage.records.header import read_header
-from tests.agent.fetch_world import NEVER_SEEN
+from tests.agent.fetch_world import NEVER_SEEN, split_sent
 from tests.compactor.world import CompactionWorld
 from tests.storage.batches import plain_batch
 
@@ -58,3 +66,122 @@ async def test_compression_type_of_the_topic_rules_at_level_two(world: Compactio
     (merged,) = await world.batches(key)
     assert read_header(merged).codec == Codec.ZSTD
     assert await world.records(key) == before
+
+
+async def test_any_files_may_be_merged_whatever_lies_between_them(world: CompactionWorld) -> None:
+    (key,) = await world.topic("t", 1)
+    for number in range(5):
+        await world.commit((key, batch(b"%d" % number, 2)))
+    before, files = await world.records(key), await world.live_files()
+    await world.run(await world.claim([files[0], files[1], files[3], files[4]], 2))
+    assert [(e.base_offset, e.last_offset) for e in await world.extents(key)] == [(0, 3), (4, 5), (6, 9)]
+    assert await world.records(key) == before
+    await world.check_accounts()
+
+
+@pytest.mark.requirement("W10")
+async def test_ten_times_the_batches_leave_the_same_rows_and_a_replay_of_as_few_reads(world: CompactionWorld) -> None:
+    """The same records, sent in 20 batches and in 200: rows, bytes and GETs before and after."""
+    large, small = await world.topic("large", 1), await world.topic("small", 1)
+    seen = {}
+    for (key,), per_batch in ((large, 50), (small, 5)):
+        for file in range(20):
+            sent = [(key, batch(b"%04d" % file * 25, per_batch)) for _ in range(50 // per_batch)]
+            await world.commit(*sent)
+        seen[key] = (len(await world.extents(key)), await stored_bytes(world, key), await replay_gets(world, key))
+    before = [[item[2][1:] for item in await world.records(key)] for (key,) in (large, small)]
+
+    await world.compact(1)
+    await world.compact(2)
+
+    after = {
+        key: (len(await world.extents(key)), await stored_bytes(world, key), await replay_gets(world, key))
+        for (key,) in (large, small)
+    }
+    for (key,), name in ((large, "20 batches"), (small, "200 batches")):
+        print(f"{name}: (rows, stored bytes, GETs of a replay) {seen[key]} -> {after[key]}")
+        assert all(now < then for now, then in zip(after[key], seen[key], strict=True))
+    assert after[small[0]][0] <= 1.1 * after[large[0]][0]
+    assert after[small[0]][1] <= 1.1 * after[large[0]][1]
+    assert [[item[2][1:] for item in await world.records(key)] for (key,) in (large, small)] == before
+
+
+async def stored_bytes(world: CompactionWorld, key: int) -> int:
+    return sum(extent.length for extent in await world.extents(key))
+
+
+async def replay_gets(world: CompactionWorld, key: int) -> int:
+    world.store.gets.clear()
+    await world.batches(key)
+    return len(world.store.gets)
+
+
+@pytest.mark.requirement("W9")
+async def test_five_hundred_partitions_while_others_keep_winning(world: CompactionWorld) -> None:
+    """Before each swap call a log start moves past one partition and into another, and a producer commits."""
+    keys = await world.topic("t", 500)
+    for number in range(2):
+        await world.commit(*((key, batch(b"%d" % number, 3)) for key in keys))
+    moved: dict[int, int] = {}
+    calls = 0
+
+    class Racing:
+        async def swap_extents(self, token: JobToken, file: NewFile, swaps: list[Swap]) -> list[SwapOutcome]:
+            nonlocal calls
+            calls += 1
+            past, into = swaps[0].partition_key, swaps[-1].partition_key
+            moved[past], moved[into] = 6, 4
+            await world.postgres.move_log_starts(
+                [LogStartTarget(*item) for item in sorted(moved.items())], max_extents=99
+            )
+            await world.commit((keys[calls], batch(b"new")))
+            return await world.postgres.swap_extents(token, file, swaps)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(world.postgres, name)
+
+    files = await world.live_files()
+    await world.run(await world.claim(files, 1), world.compactor(metastore=Racing()))
+
+    assert calls >= world.postgres.commit_shards
+    assert world.counted("extents_total", side="lost") == calls
+    assert world.counted("extents_total", side="after") == 500 - calls
+    assert not set(files) & set(await world.live_files()), "the old files are dead"
+    await world.check_accounts()
+    for key in [*moved, *keys[100:103]]:
+        start = moved.get(key, 0)
+        values = [record.value for _, _, record in await world.records(key, start)]
+        assert values[: 6 - start] == [b"0"] * max(3 - start, 0) + [b"1"] * min(3, 6 - start)
+
+
+async def test_a_reader_whose_files_were_deleted_under_it_asks_once_more(world: CompactionWorld) -> None:
+    """Its index still names the old files: the feed has not told it yet."""
+    (key,) = await world.topic("t", 1)
+    for number in range(3):
+        await world.commit((key, batch(b"%d" % number, 2)))
+    (located,) = await world.postgres.find_extents([ExtentQuery(key, 0, 1 << 20)])
+    old = await world.live_files()
+    await world.compact(1)
+
+    class Stale:
+        """Answers the first question as it was before."""
+
+        asked = 0
+
+        async def find_extents(self, queries: list[ExtentQuery]) -> list[PartitionExtents]:
+            self.asked += 1
+            return [located] if self.asked == 1 else await world.postgres.find_extents(queries)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(world.postgres, name)
+
+    await world.store.delete_many([object_key(file_id) for file_id in old])
+    stale = Stale()
+    world.metastore = stale  # type: ignore[assignment]
+    late = world.new_service(CollectorRegistry())
+    await late.start()
+    result = await world.request_fetch({key: 0}, service=late)
+    assert result.code(key) == 0
+    assert stale.asked == 2
+    assert [read_header(sent).base_offset for sent in split_sent(result.records(key))] == [0, 2, 4]
+    await late.close()
