@@ -141,8 +141,11 @@ class Receiver:
 
     def _to_open(self, image: MetadataImage, topics: Topics) -> dict[uuid.UUID, TopicRules]:
         """The rules of those topics whose records have to be opened, by topic id."""
-        found = ((topic.topic_id, self._rules.rules(image, topic)) for topic in topics if topic)
-        return {topic_id: rules for topic_id, rules in found if rules.opens_records}
+        return {
+            topic.topic_id: rules
+            for topic in topics
+            if topic and (rules := self._rules.rules(image, topic)).opens_records
+        }
 
     async def _look_up(self, produce: ProduceRequest, *, by_id: bool) -> tuple[MetadataImage, Refusal]:
         """The image to judge against, and what answers the batches whose partition it lacks."""

@@ -30,6 +30,7 @@ from kafka.admin import KafkaAdminClient
 from load.dev_server import DevServer
 from tests.compat.clients import KAFKAJS, KAFKAJS_MISSING, TIMEOUT_SECONDS, TOOLS
 
+FAR_FUTURE_MS = 4_000_000_000_000
 JAVA_LIBRARIES = TOOLS / "java" / "lib"
 pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(240)]
 
@@ -187,3 +188,38 @@ def test_a_consumer_of_a_topic_that_grows_gets_the_new_partitions_records(server
     messages = consumer.consume(3, timeout=TIMEOUT_SECONDS)
     consumer.close()
     assert sorted((m.partition(), m.value()) for m in messages) == [(n, b"%d" % n) for n in range(3)]
+
+
+def test_configs_act_on_a_topic_that_is_being_written(server: DevServer) -> None:
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    done(admin.create_topics([NewTopic("acting", 1)]))
+    assert outcome(server, b"small") == (None, confluent_kafka.TIMESTAMP_CREATE_TIME)
+    assert outcome(server, b"x" * 5_000) == (None, confluent_kafka.TIMESTAMP_CREATE_TIME)
+    assert outcome(server, b"early", timestamp=FAR_FUTURE_MS)[0] == "INVALID_TIMESTAMP"
+
+    alter(admin, "acting", "max.message.bytes", "1000")
+    assert outcome(server, b"x" * 5_000)[0] == "MSG_SIZE_TOO_LARGE"
+    alter(admin, "acting", "message.timestamp.type", "LogAppendTime")
+    assert outcome(server, b"small", timestamp=FAR_FUTURE_MS) == (None, confluent_kafka.TIMESTAMP_LOG_APPEND_TIME)
+
+
+def alter(admin: AdminClient, topic: str, name: str, value: str) -> None:
+    """Set one config of a topic."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
+    done(admin.incremental_alter_configs([resource]))
+
+
+def outcome(server: DevServer, value: bytes, **options: int) -> tuple[str | None, int]:
+    """Of one record to `acting`: the error's name, if there is one, and what kind of time it has."""
+    reports: list[tuple[str | None, int]] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap})
+    producer.produce(
+        "acting",
+        value,
+        on_delivery=lambda error, message: reports.append((error and error.name(), message.timestamp()[0])),
+        **options,
+    )
+    assert producer.flush(TIMEOUT_SECONDS) == 0
+    (report,) = reports
+    return report
