@@ -12,14 +12,13 @@ from kio.serial import entity_reader, entity_writer
 
 from agent.admin.describe_cluster import DescribeCluster
 from agent.cluster.follower import MetadataFollower
-from agent.cluster.routing import Routes
 from agent.controller_endpoint import controller_handlers
+from agent.controller_process import ControllerView
 from agent.dispatch import Dispatcher
 from agent.listener.request import Handler
 from agent.protocol.api_keys import ApiKey
 from agent.protocol.typed import schema
 from config.settings import Settings
-from metastore.log.image import AgentImage, MetadataImage
 from metastore.postgres.store import PostgresMetastore
 from metastore.values import AgentRegistration, NewTopic
 from storage.clock import SystemClock
@@ -29,35 +28,12 @@ SESSION_MS = 18_000
 CONTROLLER = 7
 
 
-class View:
-    """A ClusterView of one process on the metastore; node id 7."""
-
-    node_id = CONTROLLER
-    broker_epoch = 0
-
-    def __init__(self, api: PostgresMetastore) -> None:
-        self._follower = MetadataFollower(api)
-        self.cluster_id, self.commit_shards = api.cluster_id, api.commit_shards
-
-    @property
-    def image(self) -> MetadataImage:
-        return self._follower.image
-
-    async def catch_up(self) -> MetadataImage:
-        return await self._follower.catch_up()
-
-    def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
-        return Routes(self.image, self.commit_shards).leader(partition_key, zone)
-
-    def coordinator(self, group_id: str) -> AgentImage | None:
-        return Routes(self.image, self.commit_shards).coordinator(group_id)
-
-
 class World:
     """The handlers of one process's controller; active once `lead` was called."""
 
     def __init__(self, api: PostgresMetastore) -> None:
-        self.api, self.view = api, View(api)
+        self.api = api
+        self.view = ControllerView(CONTROLLER, api.cluster_id, api.commit_shards, MetadataFollower(api))
         self.dispatcher = Dispatcher(lambda: self.view.image)
         self.is_active = False
         handlers: dict[int, Handler] = {
