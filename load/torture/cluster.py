@@ -38,6 +38,11 @@ SETTINGS: dict[str, object] = {
     "group.initial.rebalance.delay.ms": 0,
     "linger.ms": 50,
     "log.level": "warning",
+    # files are merged about as fast as they come: every fault meets a compaction
+    "process.roles": "broker,controller,compactor",
+    "log.cleaner.backoff.ms": 500,
+    "compaction.min.age.ms": 0,
+    "compaction.max.age.ms": 500,
 }
 
 

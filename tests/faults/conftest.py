@@ -15,6 +15,15 @@ from tests.fixtures_s3 import BUCKET, aws_credentials, moto_url
 __all__ = ["aws_credentials", "moto_url"]
 
 
+EAGER_COMPACTION = {
+    "process.roles": "broker,controller,compactor",
+    "log.cleaner.backoff.ms": 300,
+    "compaction.min.age.ms": 0,
+    "compaction.max.age.ms": 300,
+}
+"""Files are merged about as fast as they come: every fault meets a compaction."""
+
+
 @pytest.fixture
 def agent_settings(metastore_url: str, moto_url: str) -> dict[str, object]:
     """What every agent of a test shares: its database, a prefix of its own, short sessions."""
@@ -29,7 +38,7 @@ def agent_settings(metastore_url: str, moto_url: str) -> dict[str, object]:
         "group.initial.rebalance.delay.ms": 0,
         "linger.ms": 25,
         "log.level": "warning",
-    }
+    } | EAGER_COMPACTION
     _format(settings)
     return settings
 
