@@ -191,5 +191,5 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             assert client.owned <= client.wants()
 
 
-ConsumerGroupMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40)
+ConsumerGroupMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=40)
 TestConsumerGroupMachine = ConsumerGroupMachine.TestCase

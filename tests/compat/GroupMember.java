@@ -41,7 +41,11 @@ public final class GroupMember {
             settings.put("group.instance.id", arguments[4]);
         }
         try (Consumer<String, String> consumer = new KafkaConsumer<>(settings)) {
-            consumer.subscribe(List.of(arguments[2]), new Listener());
+            if (arguments[2].startsWith("^")) {
+                consumer.subscribe(new SubscriptionPattern(arguments[2]), new Listener());
+            } else {
+                consumer.subscribe(List.of(arguments[2]), new Listener());
+            }
             while (!stopping.get()) {
                 for (ConsumerRecord<String, String> record : consumer.poll(Duration.ofMillis(100))) {
                     System.out.println("value " + record.value());

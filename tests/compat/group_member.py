@@ -1,5 +1,6 @@
 """A consumer in a process of its own that can be killed: `python -m tests.compat.group_member BOOTSTRAP GROUP
-TOPIC PROTOCOL [INSTANCE]`, by librdkafka. Ends in good order when its input ends.
+TOPIC PROTOCOL [INSTANCE]`, by librdkafka. A topic that begins with ^ is a pattern. Ends in good order when its
+input ends.
 
 It prints a line per event: `assigned 0,1` and `revoked 2` and `lost 2` (partitions), `value N`. The Java
 member (GroupMember.java) speaks the same lines.

@@ -42,6 +42,13 @@ SETTINGS = {
 pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(240)]
 
 
+def produce_one(server: DevServer, topic: str, value: int) -> None:
+    """To a topic of one partition."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap, "log_level": 0})
+    producer.produce(topic, str(value))
+    assert producer.flush(TIMEOUT_SECONDS) == 0
+
+
 class Member:
     """One consumer process; what it said so far is read by `settle`."""
 
@@ -102,8 +109,10 @@ def start(request: pytest.FixtureRequest) -> Iterator[Start]:
         command = ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", f"{JAVA_LIBRARIES}/*", str(source)]
     started: list[Member] = []
 
-    def begin(server: DevServer, group: str, protocol: str = "consumer", instance: str = "") -> Member:
-        arguments = [server.bootstrap, group, group, protocol, *([instance] if instance else [])]
+    def begin(
+        server: DevServer, group: str, protocol: str = "consumer", instance: str = "", *, pattern: str = ""
+    ) -> Member:
+        arguments = [server.bootstrap, group, pattern or group, protocol, *([instance] if instance else [])]
         started.append(Member([*command, *arguments]))
         return started[-1]
 
@@ -159,11 +168,15 @@ def consumed(members: Sequence[Member], numbers: range) -> None:
     until(members, lambda: set(numbers) <= {n for m in members for n in m.values}, f"records {numbers} consumed")
 
 
-def coordinator(server: DevServer, group: str) -> int:
-    """Node id of the agent that coordinates the group, as tools find it; also: tools see the group."""
+def describe(server: DevServer, group: str) -> confluent_kafka.admin.ConsumerGroupDescription:
+    """As tools see the group."""
     admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
-    described = admin.describe_consumer_groups([group])[group].result(TIMEOUT_SECONDS)
-    return int(described.coordinator.id)
+    return admin.describe_consumer_groups([group])[group].result(TIMEOUT_SECONDS)
+
+
+def coordinator(server: DevServer, group: str) -> int:
+    """Node id of the agent that coordinates the group."""
+    return int(describe(server, group).coordinator.id)
 
 
 def test_members_come_and_go_and_their_coordinator_dies(mortal_server: DevServer, start: Start) -> None:
@@ -186,6 +199,9 @@ def test_members_come_and_go_and_their_coordinator_dies(mortal_server: DevServer
     shared([a, d], 3, 3)
     assert not any(event.startswith("lost") for member in (a, b, c, d) for event in member.events)
 
+    seen = describe(server, topic)
+    assert (seen.state.name, seen.type.name, seen.partition_assignor) == ("STABLE", "CONSUMER", "uniform")
+    assert sorted(len(member.assignment.topic_partitions) for member in seen.members) == [3, 3]
     said = len(a.events), len(d.events)
     dying = coordinator(server, topic)
     os.kill(next(agent.pid for agent in server.agents if agent.node_id == dying), signal.SIGKILL)
@@ -216,6 +232,21 @@ def test_a_static_member_is_restarted_without_a_rebalance(
     shared([a, again], 3, 3)
     assert (a.owned, again.owned) == (kept, share)
     assert len(a.events) == said, "the other member noticed nothing"
+
+
+def test_a_pattern_finds_topics_that_come_later(
+    server: DevServer, start: Start, request: pytest.FixtureRequest
+) -> None:
+    group = f"patterned-{request.node.callspec.id}"
+    asyncio.run(server.create_topic(f"{group}-1", 1))
+    asyncio.run(server.create_topic(f"not-{group}", 1))
+    member = start(server, group, pattern=f"^{group}-[0-9]+")
+    produce_one(server, f"not-{group}", 0)
+    produce_one(server, f"{group}-1", 1)
+    until([member], lambda: member.values == [1], "the topic that was there")
+    asyncio.run(server.create_topic(f"{group}-22", 1))
+    produce_one(server, f"{group}-22", 2)
+    until([member], lambda: member.values == [1, 2], "the topic that came later")
 
 
 def test_a_group_is_upgraded_member_by_member_and_rolled_back(
