@@ -8,6 +8,8 @@ Source: KIP-966. No partition has eligible leader replicas: Java fails on null, 
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -35,6 +37,8 @@ class DescribeTopicPartitions:
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
+        self._sorted_image: MetadataImage | None = None
+        self._sorted_names: list[str] = []
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
@@ -47,11 +51,20 @@ class DescribeTopicPartitions:
         page = _Page(
             self._rendering(request, schema, image), min(max(entity.response_partition_limit, 1), PARTITIONS_MAX)
         )
-        for name in sorted(asked or image.topics_by_name):
-            if cursor is None or name >= cursor[0]:
-                first = cursor[1] if cursor is not None and name == cursor[0] else 0
-                page.add(name, _find(image, name), first, is_reachable=is_reachable)
+        names = sorted(asked) if asked else self._all_names(image)
+        begin = 0 if cursor is None else bisect.bisect_left(names, cursor[0])
+        for name in itertools.islice(names, begin, None):
+            first = cursor[1] if cursor is not None and name == cursor[0] else 0
+            page.add(name, _find(image, name), first, is_reachable=is_reachable)
+            if page.is_full:
+                break
         return reply(request, page.response())
+
+    def _all_names(self, image: MetadataImage) -> list[str]:
+        """In order; sorted once per image, as there may be 100,000 and a page shows few."""
+        if image is not self._sorted_image:
+            self._sorted_image, self._sorted_names = image, sorted(image.topics_by_name)
+        return self._sorted_names
 
     async def _image(self) -> tuple[MetadataImage, bool]:
         """The image to answer from, and whether what it lacks does not exist for certain."""
@@ -77,15 +90,18 @@ class _Page:
         self._next: Position | None = None
 
     def add(self, name: str, topic: TopicImage | None, first: int, *, is_reachable: bool) -> None:
-        """The topic's partitions from `first` on, as many as there is room for; nothing once the page is full."""
-        if self._next is not None:
-            return
+        """The topic's partitions from `first` on, as many as there is room for."""
         if topic is None:
             self._topics.append(_refused(self._schema, name, _why_missing(name, is_reachable=is_reachable)))
         elif not self._left:
             self._next = (name, first)
         else:
             self._add_partitions(topic, first)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it says where to go on."""
+        return self._next is not None
 
     def _add_partitions(self, topic: TopicImage, first: int) -> None:
         indexes = range(first, len(topic.leader_epochs))

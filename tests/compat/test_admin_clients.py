@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +34,13 @@ JAVA_LIBRARIES = TOOLS / "java" / "lib"
 pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(240)]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    with DevServer(tmp_path_factory.mktemp("dev"), agents=1, settings={"linger.ms": 25}) as running:
-        yield running
-
-
 def done(futures: dict[Any, Any]) -> dict[Any, Any]:
     """The results of what an AdminClient started; raises what failed."""
     return {key: future.result(TIMEOUT_SECONDS) for key, future in futures.items()}
 
 
-def test_confluent_kafka(server: DevServer) -> None:
-    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+def test_confluent_kafka(one_agent: DevServer) -> None:
+    admin = AdminClient({"bootstrap.servers": one_agent.bootstrap})
     done(admin.create_topics([NewTopic("confluent", 2, config={"retention.ms": "100000"})]))
     done(admin.create_partitions([NewPartitions("confluent", 5)]))
     assert len(admin.list_topics("confluent", TIMEOUT_SECONDS).topics["confluent"].partitions) == 5
@@ -63,7 +56,7 @@ def test_confluent_kafka(server: DevServer) -> None:
     assert own == {"retention.ms", "segment.ms", "cleanup.policy"}
     assert (shown["segment.ms"].value, shown["cleanup.policy"].value) == ("9", "delete")
 
-    broker = ConfigResource(ResourceType.BROKER, str(server.agents[0].node_id))
+    broker = ConfigResource(ResourceType.BROKER, str(one_agent.agents[0].node_id))
     settings = next(iter(done(admin.describe_configs([broker])).values()))
     assert settings["linger.ms"].value == "25"
     assert settings["metastore.url"].is_sensitive
@@ -78,8 +71,8 @@ def test_confluent_kafka(server: DevServer) -> None:
     done(admin.delete_topics(["confluent"]))
 
 
-def test_kafka_python(server: DevServer) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=server.bootstrap.split(","))
+def test_kafka_python(one_agent: DevServer) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=one_agent.bootstrap.split(","))
     try:
         admin.create_topics([kafka.admin.NewTopic("kafka-python", 1, 1)])
         admin.create_partitions({"kafka-python": kafka.admin.NewPartitions(3)})
@@ -93,9 +86,9 @@ def test_kafka_python(server: DevServer) -> None:
         admin.close()
 
 
-def test_aiokafka(server: DevServer) -> None:
+def test_aiokafka(one_agent: DevServer) -> None:
     async def run() -> None:
-        admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=server.bootstrap)
+        admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=one_agent.bootstrap)
         await admin.start()
         try:
             await admin.create_topics([aiokafka.admin.NewTopic("aiokafka", 1, 1)])
@@ -117,11 +110,11 @@ def test_aiokafka(server: DevServer) -> None:
     asyncio.run(run())
 
 
-def test_kafkajs(server: DevServer) -> None:
+def test_kafkajs(one_agent: DevServer) -> None:
     if KAFKAJS_MISSING is not None:
         pytest.skip(KAFKAJS_MISSING)
     finished = subprocess.run(
-        ["node", str(Path(__file__).with_name("kafkajs_admin.cjs")), server.bootstrap],
+        ["node", str(Path(__file__).with_name("kafkajs_admin.cjs")), one_agent.bootstrap],
         env=os.environ | {"KAFKAJS": str(KAFKAJS)},
         capture_output=True,
         text=True,
@@ -132,7 +125,7 @@ def test_kafkajs(server: DevServer) -> None:
     assert answer == {"partitions": 3, "own": [["segment.ms", "7"]]}, "AlterConfigs replaces what was there"
 
 
-def test_java(server: DevServer) -> None:
+def test_java(one_agent: DevServer) -> None:
     if shutil.which("java") is None or not JAVA_LIBRARIES.exists():
         pytest.skip("needs Java and tests/tools/install_java_client.sh")
     program = Path(__file__).with_name("AdminWork.java")
@@ -144,7 +137,7 @@ def test_java(server: DevServer) -> None:
             "-cp",
             f"{JAVA_LIBRARIES}/*",
             str(program),
-            server.bootstrap,
+            one_agent.bootstrap,
         ],
         capture_output=True,
         text=True,
@@ -173,16 +166,16 @@ def test_java(server: DevServer) -> None:
     ]
 
 
-def test_a_consumer_of_a_topic_that_grows_gets_the_new_partitions_records(server: DevServer) -> None:
-    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+def test_a_consumer_of_a_topic_that_grows_gets_the_new_partitions_records(one_agent: DevServer) -> None:
+    admin = AdminClient({"bootstrap.servers": one_agent.bootstrap})
     done(admin.create_topics([NewTopic("growing", 1)]))
-    producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap})
+    producer = confluent_kafka.Producer({"bootstrap.servers": one_agent.bootstrap})
     done(admin.create_partitions([NewPartitions("growing", 3)]))
     for partition in range(3):
         producer.produce("growing", value=b"%d" % partition, partition=partition)
     assert producer.flush(TIMEOUT_SECONDS) == 0
     consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": server.bootstrap, "group.id": "growing", "auto.offset.reset": "earliest"}
+        {"bootstrap.servers": one_agent.bootstrap, "group.id": "growing", "auto.offset.reset": "earliest"}
     )
     consumer.assign([confluent_kafka.TopicPartition("growing", n, 0) for n in range(3)])
     messages = consumer.consume(3, timeout=TIMEOUT_SECONDS)
@@ -190,17 +183,17 @@ def test_a_consumer_of_a_topic_that_grows_gets_the_new_partitions_records(server
     assert sorted((m.partition(), m.value()) for m in messages) == [(n, b"%d" % n) for n in range(3)]
 
 
-def test_configs_act_on_a_topic_that_is_being_written(server: DevServer) -> None:
-    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+def test_configs_act_on_a_topic_that_is_being_written(one_agent: DevServer) -> None:
+    admin = AdminClient({"bootstrap.servers": one_agent.bootstrap})
     done(admin.create_topics([NewTopic("acting", 1)]))
-    assert outcome(server, b"small") == (None, confluent_kafka.TIMESTAMP_CREATE_TIME)
-    assert outcome(server, b"x" * 5_000) == (None, confluent_kafka.TIMESTAMP_CREATE_TIME)
-    assert outcome(server, b"early", timestamp=FAR_FUTURE_MS)[0] == "INVALID_TIMESTAMP"
+    assert outcome(one_agent, b"small") == (None, confluent_kafka.TIMESTAMP_CREATE_TIME)
+    assert outcome(one_agent, b"x" * 5_000) == (None, confluent_kafka.TIMESTAMP_CREATE_TIME)
+    assert outcome(one_agent, b"early", timestamp=FAR_FUTURE_MS)[0] == "INVALID_TIMESTAMP"
 
     alter(admin, "acting", "max.message.bytes", "1000")
-    assert outcome(server, b"x" * 5_000)[0] == "MSG_SIZE_TOO_LARGE"
+    assert outcome(one_agent, b"x" * 5_000)[0] == "MSG_SIZE_TOO_LARGE"
     alter(admin, "acting", "message.timestamp.type", "LogAppendTime")
-    assert outcome(server, b"small", timestamp=FAR_FUTURE_MS) == (None, confluent_kafka.TIMESTAMP_LOG_APPEND_TIME)
+    assert outcome(one_agent, b"small", timestamp=FAR_FUTURE_MS) == (None, confluent_kafka.TIMESTAMP_LOG_APPEND_TIME)
 
 
 def alter(admin: AdminClient, topic: str, name: str, value: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import confluent_kafka
 import kafka
@@ -19,12 +18,6 @@ A_MOMENT_SECONDS = 1.0
 """Long enough for a broker that does not wait to have answered."""
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    with DevServer(tmp_path_factory.mktemp("dev"), settings={"linger.ms": 25}) as running:
-        yield running
-
-
 def write(server: DevServer, topic: str, *values: bytes, partition: int = 0) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap, "linger.ms": 0})
     for value in values:
@@ -32,12 +25,12 @@ def write(server: DevServer, topic: str, *values: bytes, partition: int = 0) -> 
         assert producer.flush(TIMEOUT_SECONDS) == 0
 
 
-def test_librdkafka_gets_nothing_before_min_bytes_are_there(server: DevServer) -> None:
-    asyncio.run(server.create_topic("librdkafka-min", 1))
-    write(server, "librdkafka-min", b"first")
+def test_librdkafka_gets_nothing_before_min_bytes_are_there(one_agent: DevServer) -> None:
+    asyncio.run(one_agent.create_topic("librdkafka-min", 1))
+    write(one_agent, "librdkafka-min", b"first")
     consumer = confluent_kafka.Consumer(
         {
-            "bootstrap.servers": server.bootstrap,
+            "bootstrap.servers": one_agent.bootstrap,
             "group.id": "librdkafka-min",
             "fetch.min.bytes": ENOUGH_BYTES,
             "fetch.wait.max.ms": LONG_WAIT_MS,
@@ -47,18 +40,18 @@ def test_librdkafka_gets_nothing_before_min_bytes_are_there(server: DevServer) -
     consumer.assign([confluent_kafka.TopicPartition("librdkafka-min", 0, 0)])
     try:
         assert consumer.consume(1, timeout=3 * A_MOMENT_SECONDS) == []
-        write(server, "librdkafka-min", b"x" * ENOUGH_BYTES)
+        write(one_agent, "librdkafka-min", b"x" * ENOUGH_BYTES)
         messages = consumer.consume(2, timeout=LONG_WAIT_MS / 2000)
         assert [len(message.value()) for message in messages] == [5, ENOUGH_BYTES]
     finally:
         consumer.close()
 
 
-def test_kafka_python_gets_nothing_before_min_bytes_are_there(server: DevServer) -> None:
-    asyncio.run(server.create_topic("kafka-python-min", 1))
-    write(server, "kafka-python-min", b"first")
+def test_kafka_python_gets_nothing_before_min_bytes_are_there(one_agent: DevServer) -> None:
+    asyncio.run(one_agent.create_topic("kafka-python-min", 1))
+    write(one_agent, "kafka-python-min", b"first")
     consumer = kafka.KafkaConsumer(
-        bootstrap_servers=server.bootstrap.split(","),
+        bootstrap_servers=one_agent.bootstrap.split(","),
         group_id=None,
         auto_offset_reset="earliest",
         fetch_min_bytes=ENOUGH_BYTES,
@@ -69,20 +62,20 @@ def test_kafka_python_gets_nothing_before_min_bytes_are_there(server: DevServer)
     try:
         consumer.assign([kafka.TopicPartition("kafka-python-min", 0)])
         assert consumer.poll(timeout_ms=int(3000 * A_MOMENT_SECONDS)) == {}
-        write(server, "kafka-python-min", b"x" * ENOUGH_BYTES)
+        write(one_agent, "kafka-python-min", b"x" * ENOUGH_BYTES)
         (records,) = consumer.poll(timeout_ms=LONG_WAIT_MS // 2).values()
         assert [len(record.value) for record in records] == [5, ENOUGH_BYTES]
     finally:
         consumer.close()
 
 
-def test_batches_larger_than_every_limit_come_one_by_one_from_all_partitions(server: DevServer) -> None:
-    asyncio.run(server.create_topic("large", 3))
+def test_batches_larger_than_every_limit_come_one_by_one_from_all_partitions(one_agent: DevServer) -> None:
+    asyncio.run(one_agent.create_topic("large", 3))
     for partition in range(3):
-        write(server, "large", *(b"%d" % n * 20_000 for n in range(4)), partition=partition)
+        write(one_agent, "large", *(b"%d" % n * 20_000 for n in range(4)), partition=partition)
     consumer = confluent_kafka.Consumer(
         {
-            "bootstrap.servers": server.bootstrap,
+            "bootstrap.servers": one_agent.bootstrap,
             "group.id": "large",
             "max.partition.fetch.bytes": 1_000,
             "fetch.max.bytes": 1_000,
