@@ -108,6 +108,7 @@ class ClassicGroup(Rebalancing):
 
     def saved(self, now: float, revision: int, code: ErrorCode) -> list[Effect]:
         """A Save was stored, or failed with `code`: answer who waited for it."""
+        self._incarnations_saved(revision, code)
         waiting, self._replies_after = self._replies_after, []
         for after, reply in waiting:
             if after != revision:
@@ -132,6 +133,7 @@ class ClassicGroup(Rebalancing):
 
     def restore(self, now: float, state: SavedGroup) -> list[Effect]:
         """Carry on where the last coordinator's last generation stood, with fresh sessions."""
+        self._last_saved = state
         self.generation = state.generation
         self.protocol_type, self.protocol_name = state.protocol_type, state.protocol_name
         for saved in state.members:

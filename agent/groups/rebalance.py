@@ -54,6 +54,8 @@ class Rebalancing:
         """The save that the members' sync requests wait for."""
         self._replies_after: list[tuple[int, Reply]] = []
         """Answers that wait for another save."""
+        self._last_saved: SavedGroup | None = None
+        """What the next coordinator would restore."""
         self._effects: list[Effect] = []
         self._owes_rebalance = False
         """It was a consumer group before, and its members have not all joined it yet."""
@@ -61,21 +63,21 @@ class Rebalancing:
     def _add(self, now: float, request: JoinRequest, member_id: str, token: Token) -> None:
         if not len(self.roster):
             self.protocol_type = request.protocol_type
-        self.roster.add(
-            Member(
-                member_id,
-                request.member.instance_id,
-                request.client_id,
-                request.client_host,
-                request.session_timeout,
-                request.rebalance_timeout,
-                request.protocols,
-                now + NEW_MEMBER_JOIN_SECONDS,
-                is_new=True,
-                join_token=token,
-            )
+        member = Member(
+            member_id,
+            request.member.instance_id,
+            request.client_id,
+            request.client_host,
+            request.session_timeout,
+            request.rebalance_timeout,
+            request.protocols,
+            now + NEW_MEMBER_JOIN_SECONDS,
+            is_new=True,
+            join_token=token,
         )
+        self.roster.add(member)
         self._newcomer = True
+        self._save_incarnation(member)
         self._rejoin(now)
 
     def _update(self, now: float, member: Member, request: JoinRequest, token: Token) -> None:
@@ -105,6 +107,7 @@ class Rebalancing:
         member.touch(now)
         if self.state is not GroupState.STABLE or self.roster.choose_protocol() != self.protocol_name:
             member.join_token = token
+            self._save_incarnation(member)
             self._rejoin(now)
             return
         leads = self.roster.leader_id == member_id
@@ -175,7 +178,11 @@ class Rebalancing:
         for member in self.roster:
             if member.join_token is not None:
                 leads = member.member_id == self.roster.leader_id
-                self._reply(member.join_token, self._generation_of(member, with_members=leads))
+                answer = self._generation_of(member, with_members=leads)
+                if member.incarnation_save is None:
+                    self._reply(member.join_token, answer)
+                else:
+                    self._replies_after.append((member.incarnation_save, Reply(member.join_token, answer)))
                 member.join_token = None
                 member.is_new = False
                 member.touch(now)
@@ -202,10 +209,39 @@ class Rebalancing:
 
     def _save(self) -> int:
         """Ask for the group to be stored as it is now; the save's revision."""
-        self._revision += 1
         state = self.snapshot()
         if self.state is GroupState.PREPARING_REBALANCE:
             state = msgspec.structs.replace(state, leader_id=None, members=[], gathering=True)
+        return self._store(state)
+
+    def _save_incarnation(self, member: Member) -> None:
+        """A static member has another member id than the next coordinator would restore, before it is told.
+
+        If the generation that it joins is never saved, it must not be taken for an impostor of itself:
+        clients give up on FENCED_INSTANCE_ID.
+        """
+        last = self._last_saved
+        known = None if last is None or member.instance_id is None else last.find_instance(member.instance_id)
+        if last is not None and known is not None and known.member_id != member.member_id:
+            renamed = msgspec.structs.replace(known, member_id=member.member_id)
+            member.incarnation_save = self._store(
+                msgspec.structs.replace(
+                    last,
+                    leader_id=member.member_id if last.leader_id == known.member_id else last.leader_id,
+                    members=[renamed if each is known else each for each in last.members],
+                )
+            )
+
+    def _incarnations_saved(self, revision: int, code: ErrorCode) -> None:
+        for member in self.roster:
+            if member.incarnation_save == revision:
+                member.incarnation_save = None
+                if code is not ErrorCode.none:
+                    self._answer_join(member, code)
+
+    def _store(self, state: SavedGroup) -> int:
+        self._revision += 1
+        self._last_saved = state
         self._effects.append(Save(self._revision, state))
         return self._revision
 

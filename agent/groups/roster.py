@@ -35,6 +35,8 @@ class Member:
     """It does not know its member id before its first join is answered, so it cannot heartbeat."""
     join_token: Token | None = None
     sync_token: Token | None = None
+    incarnation_save: int | None = None
+    """A restarted static member's: the save under way by which the next coordinator would know it."""
 
     def update(self, request: JoinRequest) -> None:
         """What a member may change by joining again."""

@@ -56,6 +56,10 @@ class SavedGroup(msgspec.Struct, frozen=True):
         state = "Stable" if self.members else "PreparingRebalance" if self.gathering else "Empty"
         return GroupRecord(GroupKind.CLASSIC, state, self.protocol_type or "", self.subscribed(), encode(self))
 
+    def find_instance(self, instance_id: str) -> SavedMember | None:
+        """The static member of that id."""
+        return next((member for member in self.members if member.instance_id == instance_id), None)
+
     def subscribed(self) -> tuple[str, ...] | None:
         """Topics of all members; None when one's subscription is not Kafka's, and before there is a generation."""
         if self.gathering:

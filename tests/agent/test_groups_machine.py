@@ -62,6 +62,8 @@ class World:
     now: float = 0.0
     durable: SavedGroup | None = None
     saves: list[Save] = field(default_factory=list)
+    save_failed: bool = False
+    """The last one that ended."""
     tokens: itertools.count[int] = field(default_factory=itertools.count)
     open_tokens: dict[int, Client | None] = field(default_factory=dict)
 
@@ -150,6 +152,32 @@ class GroupMachine(RuleBasedStateMachine):
             self.clients.remove(client)
             self.perform(effects)
 
+    @precondition(lambda self: any(client.instance_id for client in self.clients))
+    @rule(data=st.data())
+    def admin_removes(self, data: st.DataObject) -> None:
+        """A static member is removed by its instance id alone; its process finds out and joins again."""
+        instances = [client.instance_id for client in self.clients if client.instance_id]
+        instance_id = data.draw(st.sampled_from(instances), label="instance")
+        known = self.group.roster.static_member(instance_id)
+        (departure,), effects = self.group.leave(self.world.now, [MemberRef("", instance_id)])
+        assert departure.code is (ErrorCode.unknown_member_id if known is None else ErrorCode.none)
+        self.perform(effects)
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data(), behind=st.integers(0, 2))
+    def commit(self, data: st.DataObject, behind: int) -> None:
+        """Positions are stored for members of the newest generation that anybody was told of, and no other."""
+        client = data.draw(st.sampled_from(self.clients), label="client")
+        generation = client.generation - behind
+        code = self.group.check_commit(self.world.now, client.ref()._replace(generation=generation), 8)
+        current = generation == self.group.generation
+        if code is ErrorCode.none:
+            standalone = generation < 0 and self.group.state is GroupState.EMPTY
+            assert standalone or (current and client.member_id in self.group.roster)
+            assert standalone or generation >= max(self.leaders, default=0)
+        elif code is ErrorCode.rebalance_in_progress:
+            assert self.group.state is GroupState.COMPLETING_REBALANCE
+
     # -- what else happens
 
     @rule(seconds=st.sampled_from([0.5, 3.0, 9.0, 11.0, 61.0]))
@@ -161,6 +189,7 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(code=st.sampled_from([ErrorCode.none, ErrorCode.none, ErrorCode.coordinator_not_available]))
     def save_ends(self, code: ErrorCode) -> None:
         save = self.world.saves.pop(0)
+        self.world.save_failed = code is not ErrorCode.none
         if code is ErrorCode.none:
             assert isinstance(save.state, SavedGroup)
             self.world.durable = save.state
@@ -283,6 +312,25 @@ class GroupMachine(RuleBasedStateMachine):
         waiting += [reply.token for _, reply in group._replies_after]
         assert len(waiting) == len(self.world.open_tokens), "an answer was lost"
         assert set(waiting) == set(self.world.open_tokens)
+
+    @invariant()
+    def tools_see_what_is_there(self) -> None:
+        group, shown = self.group, self.group.describe()
+        assert [member.member_id for member in shown.members] == [member.member_id for member in group.roster]
+        assert shown.state == group.state_name
+        if group.state is not GroupState.STABLE:
+            assert not any(member.metadata or member.assignment for member in shown.members)
+        if group.state is GroupState.EMPTY:
+            assert not shown.members
+
+    @invariant()
+    def a_group_that_is_not_empty_is_saved_so(self) -> None:
+        """Else its offsets would expire under it. Unless that very save failed: the next one comes soon."""
+        saves = [save.state for save in self.world.saves]
+        last = saves[-1] if saves else self.world.durable
+        if self.group.state is not GroupState.EMPTY and not self.world.save_failed:
+            assert isinstance(last, SavedGroup)
+            assert last.record().state != "Empty"
 
     @invariant()
     def a_stable_generation_is_assigned_and_stored(self) -> None:

@@ -55,9 +55,40 @@ def test_the_old_incarnation_of_a_static_member_is_fenced_while_it_waits(script:
     replacing = script.join("", "i-2")
     assert script.joined(waiting).code is ErrorCode.fenced_instance_id
     script.join(leader, "i-1")
+    script.store()
     told = script.joined(replacing)
     assert (told.code, told.generation) == (ErrorCode.none, 3)
     assert script.joined(script.join(old, "i-2")).code is ErrorCode.fenced_instance_id
+
+
+def test_the_next_coordinator_knows_an_incarnation_whose_generation_was_never_saved() -> None:
+    """Else it would take it for an impostor of the one before, and its client would give up."""
+    script = Script()
+    leader, old = script.stable("i-1", "i-2")
+    script.join(old, "i-2", protocols=(MemberProtocol("range", b"new"),))  # a rebalance begins
+    replacing = script.join("", "i-2")
+    script.join(leader, "i-1")
+    assert replacing not in script.answers, "nobody is told before it is saved"
+    saved = script.store()
+    told = script.joined(replacing)
+    heir = Script(restored=saved)
+    assert heir.group.generation == 2
+    assert heir.heartbeat(told.member_id, told.generation, instance_id="i-2") is ErrorCode.illegal_generation
+    assert heir.heartbeat(old, 2, instance_id="i-2") is ErrorCode.fenced_instance_id
+    assert heir.heartbeat(leader, 2, instance_id="i-1") is ErrorCode.none
+
+
+def test_an_incarnation_that_cannot_be_saved_is_asked_to_come_again() -> None:
+    script = Script()
+    leader, old = script.stable("i-1", "i-2")
+    script.join(old, "i-2", protocols=(MemberProtocol("range", b"new"),))
+    replacing = script.join("", "i-2")
+    script.store(ErrorCode.coordinator_not_available)
+    assert script.joined(replacing).code is ErrorCode.coordinator_not_available
+    again = script.join("", "i-2")
+    script.join(leader, "i-1")
+    script.store()
+    assert script.joined(again).generation == 3
 
 
 def test_a_static_member_replaced_before_it_synced_is_still_expected(script: Script) -> None:
