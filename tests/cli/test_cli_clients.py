@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ import confluent_kafka
 import pytest
 
 from agent.protocol.api_keys import ApiKey
+from agent.protocol.api_versions import APIS
 from cli.client.cluster import KafkaCluster, WrongBrokerError
+from cli.client.messages import VERSIONS
 from cli.client.transport import client_config
 from cli.main import main
 from load.dev_server import DevServer
+from storage.errors import InvalidError
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(180)]
 Run = Callable[..., Any]
@@ -192,6 +196,53 @@ def test_a_groups_life(run: Run, server: DevServer, monkeypatch: pytest.MonkeyPa
     assert run("groups", "list", "--state", "Empty")[0]["group"] == "readers"
     assert run("groups", "delete", "readers", "--yes")["outcome"] == "deleted"
     assert run("groups", "list") == []
+
+
+def test_whoever_follows_sees_what_comes(
+    run: Run, server: DevServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("topics", "create", "followed")
+    produce(run, monkeypatch, "followed", "a", "b")
+    capsys.readouterr()
+    words = ["records", "consume", "followed", "--follow", "--max", "4", "-b", server.bootstrap]
+    following = threading.Thread(target=main, args=(words,))
+    following.start()
+    producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap})
+    for value in ("c", "d"):
+        producer.produce("followed", value)
+        assert producer.flush(60) == 0
+    following.join(60)
+    assert not following.is_alive()
+    assert capsys.readouterr().out.split() == [*"abcd"]
+
+
+def test_the_oldest_versions_do_too(run: Run, server: DevServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As against an old broker: every request in the lowest version that the tools know."""
+    for api_key, (oldest, _) in list(VERSIONS.items()):
+        low = max(oldest, APIS[api_key].min_version)
+        monkeypatch.setitem(VERSIONS, api_key, (low, low))
+    run("topics", "create", "old", "--partitions", "1", "--replication-factor", "1", "--set", "segment.ms=9")
+    run("topics", "alter", "old", "--partitions", "2", "--set", "segment.ms=8")
+    (described,) = run("topics", "describe", "old")
+    assert (len(described["partitions"]), described["configs"]) == (2, {"segment.ms": "8"})
+    produce(run, monkeypatch, "old", *"abcd", options=("--partition", "1"))
+    assert [r["value"] for r in run("records", "consume", "old")] == [*"abcd"]
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": server.bootstrap, "group.id": "old"})
+    consumer.commit(offsets=[confluent_kafka.TopicPartition("old", 1, 3)], asynchronous=False)
+    consumer.close()
+    assert [row["lag"] for row in run("groups", "describe", "old")] == [1]
+    run("groups", "reset-offsets", "old", "--to-earliest", "--execute")
+    assert [row["lag"] for row in run("groups", "describe", "old")] == [4]
+    assert "old" in {row["group"] for row in run("groups", "list")}
+    run("groups", "delete", "old", "--yes")
+    run("records", "delete", "old", "--all", "--yes")
+    run("topics", "delete", "old", "--yes")
+
+
+def test_what_a_broker_does_not_serve_is_said() -> None:
+    cluster = KafkaCluster(client_config("127.0.0.1:1", None), lambda seconds: None)
+    with pytest.raises(InvalidError, match="does not serve this request: api=fetch"):
+        cluster.message(ApiKey.FETCH)
 
 
 def test_the_wrong_broker_is_believed_and_asked_again(server: DevServer) -> None:
