@@ -13,13 +13,12 @@ from typing import Any
 
 from kio.schema.describe_cluster.v0.request import DescribeClusterRequest
 from kio.schema.describe_cluster.v0.response import DescribeClusterResponse
-from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId
 from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
 
+from cli.client.cluster import require
 from cli.client.transport import ask, client_config
-from storage.errors import InvalidError, RetryableError
 
 
 def add(subparsers: Any) -> None:
@@ -43,7 +42,7 @@ def run_cluster_id(args: argparse.Namespace) -> int:
         DescribeClusterRequest(include_cluster_authorized_operations=False),
         DescribeClusterResponse,
     )
-    _require_success(answer)
+    require(answer.error_code, answer.error_message)
     print(f"Cluster ID: {answer.cluster_id}")
     return 0
 
@@ -55,13 +54,6 @@ def run_unregister(args: argparse.Namespace) -> int:
         UnregisterBrokerRequest(broker_id=BrokerId(args.id)),
         UnregisterBrokerResponse,
     )
-    _require_success(answer)
+    require(answer.error_code, answer.error_message)
     print(f"Broker {args.id} is no longer registered.")
     return 0
-
-
-def _require_success(answer: Any) -> None:
-    """InvalidError, or RetryableError where asking again may help, unless the answer's code is NONE."""
-    if answer.error_code is not ErrorCode.none:
-        message = f"refused: {answer.error_code.name}: {answer.error_message or 'no reason given'}"
-        raise RetryableError(message) if answer.error_code.retriable else InvalidError(message)
