@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from agent.groups.consumer.conversion import from_classic
 from agent.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
 from agent.groups.consumer.group import ConsumerGroup
-from agent.groups.consumer.values import LEAVE_EPOCH, HeartbeatRequest
+from agent.groups.consumer.values import LEAVE_EPOCH, HeartbeatAnswer, HeartbeatRequest
 from agent.groups.group import ClassicGroup
 from agent.groups.saved import SavedGroup, SavedMember, decode
 from agent.groups.values import (
@@ -321,3 +321,20 @@ def test_a_replaced_instance_may_have_been_the_last_new_member(world: World) -> 
     answer = world.answers[token]
     assert isinstance(answer, JoinAnswer)
     assert answer.code is ErrorCode.rebalance_in_progress, "it joins the classic group then"
+
+
+def test_a_join_that_the_conversion_overtakes_is_told_to_join_again(world: World) -> None:
+    """Its save takes longer than its session: it must not start with what a group that is gone gave it."""
+    generation = join(world, "k").generation
+    sync(world, "k", generation)
+    wishes = {"rebalance_timeout": 100.0, "topic_names": frozenset({"t"}), "owned": frozenset()}
+    token = world.token()
+    world.perform(world.group.consumer_heartbeat(world.now, HeartbeatRequest("new", 0, **wishes), token))  # type: ignore[arg-type]
+    world.now += SESSION - 1
+    heartbeat(world, "k", generation)
+    world.pass_time(1)
+    assert world.became is not None
+    world.perform(world.group.close(ErrorCode.rebalance_in_progress))
+    answer = world.answers[token]
+    assert isinstance(answer, HeartbeatAnswer)
+    assert (answer.code, answer.assigned) == (ErrorCode.unknown_member_id, None)

@@ -48,8 +48,12 @@ class ConsumerGroup(ClassicMembers):
             answer = self._go_on(now, request)
 
         def refused(code: ErrorCode) -> HeartbeatAnswer:
-            left = code is ErrorCode.rebalance_in_progress  # by leaving, it turned the group into a classic one
-            return answer if left else HeartbeatAnswer(code, request.member_id)
+            if (
+                code is ErrorCode.rebalance_in_progress
+            ):  # the group is a classic one by now, and the member is not in it
+                left = request.member_epoch < JOIN_EPOCH
+                return answer if left else HeartbeatAnswer(ErrorCode.unknown_member_id, request.member_id)
+            return HeartbeatAnswer(code, request.member_id)
 
         self._outbox.answer(token, answer, refused)
         return self._drain()
