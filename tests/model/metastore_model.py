@@ -35,6 +35,7 @@ from metastore.values import (
 from storage.clock import Clock, SystemClock
 from storage.errors import InvalidError
 from storage.file_id import born_ms
+from tests.model.compaction_model import ModelCompaction
 from tests.model.partition_model import ModelPartition
 from tests.model.producer_model import find_duplicate, judge, remember
 from tests.model.retention_model import ModelRetention
@@ -49,7 +50,7 @@ EXTENTS_PER_QUERY = 500
 """find_extents never answers with more for one query."""
 
 
-class ModelMetastore(ModelRetention):
+class ModelMetastore(ModelRetention, ModelCompaction):
     """CommitApi, ReadApi and RetentionApi. Nothing is ever concurrent here."""
 
     def __init__(self, clock: Clock | None = None, *, shards: int = 4) -> None:
@@ -58,12 +59,16 @@ class ModelMetastore(ModelRetention):
         self.incarnation_id = uuid.UUID(int=1)
         self.metadata_offset = 0
         self.partitions: dict[int, ModelPartition] = {}
+        self.leftovers: dict[int, list[Extent]] = {}
+        """Extents of deleted partitions: nobody reads them, and nothing here purges them."""
         self.partition_counts: dict[int, int] = {}
         """Topic number -> undeleted partition count."""
         self.agents: dict[int, int] = {}
         """Node id -> broker epoch, for agents that are registered and not fenced."""
         self.answers: dict[uuid.UUID, FileAnswer] = {}
         self.condemned: set[uuid.UUID] = set()
+        self.merged: set[uuid.UUID] = set()
+        """Files that compaction named."""
         self.feed: dict[int, list[FeedRow]] = {shard: [] for shard in range(shards)}
         self.feed_heads: dict[int, int] = dict.fromkeys(range(shards), 0)
         self.producer_id_blocks: list[tuple[range, int]] = []
@@ -84,7 +89,7 @@ class ModelMetastore(ModelRetention):
         """Forget the topic's partitions and tell readers."""
         deleted = [key for key in self.partitions if split_partition_key(key)[0] == topic_number]
         for key in deleted:
-            del self.partitions[key]
+            self.leftovers[key] = self.partitions.pop(key).extents
         del self.partition_counts[topic_number]
         self.metadata_offset += 1
         for shard in sorted({self._shard(key) for key in deleted}):
@@ -113,7 +118,7 @@ class ModelMetastore(ModelRetention):
 
     def condemn(self, file_id: uuid.UUID) -> bool:
         """What the sweeper does before it deletes an unnamed object; False when a commit came first."""
-        if file_id in self.answers:
+        if file_id in self.answers or file_id in self.merged:
             return False
         self.condemned.add(file_id)
         return True
@@ -318,6 +323,9 @@ class ModelMetastore(ModelRetention):
 
     def _shard(self, key: int) -> int:
         return commit_shard(key, self.shards)
+
+    def _append_swap(self, shard: int, extents: Sequence[Extent]) -> None:
+        self._append_feed(shard, FeedKind.SWAP, extents=extents)
 
     def _append_feed(
         self,

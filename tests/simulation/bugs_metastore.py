@@ -1,10 +1,11 @@
-"""Deliberate bugs of the commit, put into the reference model, and of the sweeper."""
+"""Deliberate bugs of the commit and the swap, put into the reference model, and of the sweeper."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from metastore.compaction import Swap
 from metastore.values import BatchAnswer, BatchOutcome, Extent, FileAnswer, FileCommit, StagedBatch
 from tests.model import metastore_model, producer_model
 from tests.model.metastore_model import ModelMetastore
@@ -235,3 +236,54 @@ def two_files_get_the_same_offsets(patch: Patch) -> None:
         return answers
 
     original = patch.replace(ModelMetastore, "commit_files", commit_files)
+
+
+@bug("W5", Kind.GAP, Kind.LOST, Kind.UNSEEN)
+def swap_drops_an_extent(patch: Patch) -> None:
+    """Of several partitions' swaps the last one takes the old extents away and puts nothing in their place."""
+
+    def decide(self: ModelMetastore, file_id: Any, swaps: Sequence[Swap]) -> Any:
+        outcomes, extents = original(self, file_id, swaps)
+        for extent in extents[1:][-1:]:
+            self.partitions[extent.partition_key].extents.remove(extent)
+        return outcomes, extents
+
+    original = patch.replace(ModelMetastore, "decide_swaps", decide)
+
+
+@bug("W5", Kind.GAP, Kind.UNACCOUNTED)
+def swap_does_not_look_whether_its_inputs_stand(patch: Patch) -> None:
+    """Another merge of the same extents was first; both stand."""
+    patch.replace(ModelMetastore, "_stands", lambda self, swap: swap.partition_key in self.partitions)
+
+
+@bug("W5", Kind.GAP, Kind.UNACCOUNTED, Kind.DUPLICATE)
+def swap_that_comes_again_is_done_again(patch: Patch) -> None:
+    """It is taken for one whose inputs retention has removed."""
+
+    def stands(self: ModelMetastore, swap: Swap) -> bool:
+        partition = self.partitions.get(swap.partition_key)
+        lasts = {entry.last_offset for entry in swap.inputs}
+        there = partition is not None and any(extent.last_offset in lasts for extent in partition.extents)
+        return bool(original(self, swap)) or (partition is not None and not there)
+
+    original = patch.replace(ModelMetastore, "_stands", stands)
+
+
+@bug("W1", Kind.UNACCOUNTED, Kind.UNSEEN)
+def merged_file_may_still_be_condemned(patch: Patch) -> None:
+    """The sweeper looks for commits only."""
+
+    def condemn(self: ModelMetastore, file_id: Any) -> bool:
+        if file_id in self.answers:
+            return False
+        self.condemned.add(file_id)
+        return True
+
+    def clean(self: Sweeper, file_id: Any) -> None:
+        if file_id in self._world.database.model.merged:
+            self.take(file_id)
+        original(self, file_id)
+
+    patch.replace(ModelMetastore, "condemn", condemn)
+    original = patch.replace(Sweeper, "_clean", clean)

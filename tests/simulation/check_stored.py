@@ -88,7 +88,7 @@ def _check_bytes(world: World) -> Iterator[Problem]:
         for extent in partition.extents
     ]
     for file_id in world.bucket.file_ids():
-        if file_id not in model.answers:
+        if file_id not in model.answers and file_id not in model.merged:
             yield Problem(Kind.UNACCOUNTED, f"stored, not committed, not swept: file={file_id}")
         elif not any(extent[0] == file_id for extent in extents):
             yield Problem(Kind.UNACCOUNTED, f"nothing of it is live, not swept: file={file_id}")

@@ -41,6 +41,7 @@ from tests.simulation.stored_log import read_extent
 
 if TYPE_CHECKING:
     from tests.simulation.agents import Process
+    from tests.simulation.compactor import Merged
     from tests.simulation.messages import Batch
     from tests.simulation.world import World
 
@@ -126,6 +127,20 @@ class Database:
                 self.removed[place] += read_extent(self._world, place, extent, self._world.problems)
         self.model.move_log_start(place.key, offset)
         self.log_starts[place.key].becomes(self._world.loop.time(), offset)
+
+    def swap(self, merged: Merged) -> None:
+        """Let the merged file take over what still stands; the journal and what lies below the log start move along."""
+        outcomes, extents = self.model.decide_swaps(merged.file_id, merged.swaps)
+        self.model.announce_swaps(extents)
+        self._world.note("swapped", str(merged.file_id), outcomes)
+        for extent in extents:
+            place = self._world.metadata.place(extent.partition_key)
+            self.removed[place] = [e for e in self.removed[place] if e.base_offset < extent.base_offset]
+            for committed in self.journal:
+                was = committed.file_id, committed.position
+                covered = extent.base_offset <= committed.base_offset <= extent.last_offset
+                if committed.key == extent.partition_key and covered and was in merged.moves:
+                    committed.file_id, committed.position = extent.file_id, merged.moves[was]
 
     def _batches_of(self, file: FileCommit) -> Iterator[Batch]:
         body = self._world.bucket.ever_put.get(file.file_id, b"")

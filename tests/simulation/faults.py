@@ -51,6 +51,7 @@ class Fault(enum.StrEnum):
     LOG_START_MOVED = "records deleted up to an offset"
     INCARNATION = "metastore under a new incarnation id"
     SWEPT = "sweeper run"
+    MERGED = "extents merged and swapped"
     EPOCH_RAISED = "leader epoch raised"
     TOPIC_DELETED = "topic deleted"
     TOPIC_CREATED = "topic created again"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from metastore.keys import partition_key
+from metastore.keys import partition_key, split_partition_key
 from metastore.log.image import AgentImage, MetadataImage, TopicImage
 from tests.model.metastore_model import ModelMetastore
 
@@ -96,6 +96,11 @@ class Metadata:
         self._model.metadata_offset += 1
         changed = replace(image, leader_epochs=tuple(epochs))
         self._replace({**self.head.topics_by_id, topic.topic_id: changed}, self.head.configs)
+
+    def place(self, key: int) -> Place:
+        """The partition of that key."""
+        number, index = split_partition_key(key)
+        return Place(self.topics[number - FIRST_TOPIC_NUMBER], index)
 
     def living(self) -> list[Topic]:
         return [topic for topic in self.topics if topic.deleted_at is None]

@@ -45,6 +45,7 @@ class Nemesis:
             Fault.SWEPT: self._sweep,
             Fault.EPOCH_RAISED: self._raise_epoch,
             Fault.TOPIC_DELETED: self._delete_topic,
+            Fault.MERGED: self._merge,
         }
 
     def start(self) -> None:
@@ -122,6 +123,10 @@ class Nemesis:
     def _sweep(self) -> None:
         self._world.note("sweep")
         self._world.sweeper.sweep(self._rng)
+
+    def _merge(self) -> None:
+        self._world.faults.count(Fault.MERGED)
+        self._world.compactor.merge(self._rng)
 
     def _raise_epoch(self) -> None:
         topic = self._rng.choice(self._world.metadata.living())

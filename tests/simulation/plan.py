@@ -51,6 +51,7 @@ BLOWS: Mapping[Fault, int] = {
     Fault.SWEPT: 5,
     Fault.EPOCH_RAISED: 2,
     Fault.TOPIC_DELETED: 2,
+    Fault.MERGED: 8,
 }
 """Faults that strike at moments of their own, and how often at most."""
 

@@ -51,7 +51,7 @@ class Sweeper:
 
     def _clean(self, file_id: uuid.UUID) -> None:
         model = self._world.database.model
-        if file_id not in model.answers:
+        if file_id not in model.answers and file_id not in model.merged:
             self.take(file_id)
         elif not any(e.file_id == file_id for p in model.partitions.values() for e in p.extents):
             self._world.note("dead file deleted", str(file_id))

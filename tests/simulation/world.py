@@ -21,6 +21,7 @@ from tests.simulation.alarm import alarm
 from tests.simulation.bucket import Bucket
 from tests.simulation.check import find_problems
 from tests.simulation.clocks import EPOCH_MS, SimulatedClock
+from tests.simulation.compactor import SimulatedCompactor
 from tests.simulation.consumers import Consumer, OffsetAsker, Reader
 from tests.simulation.database import Database
 from tests.simulation.faults import Fault, Faults
@@ -82,6 +83,7 @@ class World:
         self.database = Database(self, plan.shards)
         self.metadata = Metadata(self.database.model)
         self.sweeper = Sweeper(self)
+        self.compactor = SimulatedCompactor(self)
         self.agents = [SimulatedAgent(self, node_id) for node_id in range(1, plan.agents + 1)]
         self.polls: list[Poll] = []
         self.listings: list[Listing] = []

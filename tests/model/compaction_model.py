@@ -1,0 +1,70 @@
+"""The reference model's swaps: CompactionApi.swap_extents in plain Python, in the two steps that it has.
+
+Place: the part of tests/model/metastore_model.py that compaction talks to. Invariant: as there; a swap
+stands or falls by itself. Leases of jobs are judged elsewhere (tests/model/job_model.py).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+
+from metastore.compaction import Swap, SwapOutcome
+from metastore.keys import commit_shard
+from metastore.values import Extent
+from tests.model.partition_model import ModelPartition
+
+
+class ModelCompaction:
+    """Knows partitions, and how to announce what took over."""
+
+    shards: int
+    partitions: dict[int, ModelPartition]
+    leftovers: dict[int, list[Extent]]
+    condemned: set[uuid.UUID]
+    merged: set[uuid.UUID]
+
+    def _append_swap(self, shard: int, extents: Sequence[Extent]) -> None:
+        raise NotImplementedError
+
+    def decide_swaps(self, file_id: uuid.UUID, swaps: Sequence[Swap]) -> tuple[list[SwapOutcome] | None, list[Extent]]:
+        """The first step: (outcomes, the new extents), but readers are not told yet. No outcomes: the id is taken."""
+        if file_id in self.condemned:
+            return None, []
+        self.merged.add(file_id)
+        judged = [(self._was_done(file_id, swap), self._stands(swap), swap) for swap in swaps]
+        taking_over = []
+        for _, stands, swap in judged:
+            if stands:
+                new = Extent(*swap[:3], file_id, *swap[3:-1])
+                partition = self.partitions[swap.partition_key]
+                kept = [e for e in partition.extents if (e.last_offset, e.file_id) not in swap.inputs]
+                partition.extents = sorted([*kept, new], key=lambda extent: extent.last_offset)
+                taking_over.append(new)
+        outcomes = [SwapOutcome.DONE if before or stands else SwapOutcome.LOST for before, stands, _ in judged]
+        return outcomes, taking_over
+
+    def announce_swaps(self, extents: Sequence[Extent]) -> None:
+        """The second step: the feed rows. Commits may come between the two, a topic's deletion may not."""
+        by_shard: dict[int, list[Extent]] = defaultdict(list)
+        for extent in sorted(extents):
+            if extent.partition_key in self.partitions:
+                by_shard[commit_shard(extent.partition_key, self.shards)].append(extent)
+        for shard, announced in sorted(by_shard.items()):
+            self._append_swap(shard, announced)
+
+    def _was_done(self, file_id: uuid.UUID, swap: Swap) -> bool:
+        """By an earlier call; also if the topic was deleted since."""
+        partition = self.partitions.get(swap.partition_key)
+        extents = self.leftovers.get(swap.partition_key, []) if partition is None else partition.extents
+        lasts = {entry.last_offset for entry in swap.inputs}
+        return any(extent.file_id == file_id and extent.last_offset in lasts for extent in extents)
+
+    def _stands(self, swap: Swap) -> bool:
+        """Whether each input does, but for those below the log start."""
+        partition = self.partitions.get(swap.partition_key)
+        if partition is None or swap.last_offset < partition.log_start_offset:
+            return False
+        there = {(extent.last_offset, extent.file_id) for extent in partition.extents}
+        return all(last < partition.log_start_offset or (last, file_id) in there for last, file_id in swap.inputs)
