@@ -2,11 +2,13 @@
 
 Fault model: two to four operations at once, of those that race in production: commits (overlapping
 partitions, producers that repeat batches through another agent, the same file twice), a topic's
-deletion, a condemned file id, a log-start move. Gates hold every commit shard's lock, and sometimes a
+deletion, a condemned file id, log-start moves, compaction's swaps, a leader epoch that moves, producers that
+expire. Gates hold every commit shard's lock, and sometimes a
 shard's feed row; the operations queue up in a drawn order, then the gates open one by one in a drawn
 order, and between two openings everybody runs until it is done or waits again.
 Invariant checked: some order of the round's operations, one after the other, makes the reference model
-give the same answers, the same extents and the same feed. An error, a deadlock among them, is a finding.
+give the same answers, extents, producers and feed, and in the end all bytes add up. An error, a deadlock
+among them, is a finding.
 """
 
 from __future__ import annotations
@@ -15,23 +17,33 @@ import asyncio
 import copy
 import itertools
 import random
+import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from metastore.compaction import NewFile, Swap, SwapInput, SwapOutcome
+from metastore.jobs import JobToken, NewJob
 from metastore.keys import commit_shard
+from metastore.postgres.producer_ids import expire_producer_state
 from metastore.postgres.store import PostgresMetastore
 from metastore.retention import LogStartAnswer, LogStartTarget
-from metastore.values import ExtentQuery, FileCommit, LogStartMove, RegisteredAgent, StagedBatch
+from metastore.values import Extent, ExtentQuery, FileCommit, LogStartMove, RegisteredAgent, StagedBatch
 from storage.errors import HeadraceError
-from tests.metastore.commit_scenes import COMMIT_LOCK_CLASS, batch, file_of
+from storage.file_id import new_file_id
+from tests.metastore.byte_sums import unaccounted
+from tests.metastore.commit_scenes import BATCH_BYTES, COMMIT_LOCK_CLASS, batch, file_of
 from tests.metastore.sessions import Session, create, delete, join, new_topic, rows, session
 from tests.model.metastore_model import ModelMetastore
 
 PARTITIONS = 4
 PRODUCERS = (1000, 1001)
+EVERYBODY_MS = -2 * 3_600_000
+"""producer.id.expiration.ms under which all that were heard of until now are forgotten."""
+STEPS_MAX = 6
+"""Of one round: the orders to look through are their permutations."""
 WAITING = (
     "SELECT count(*) FROM pg_stat_activity"
     " WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid <> pg_backend_pid()"
@@ -70,9 +82,11 @@ class History:
     files: list[FileCommit] = field(default_factory=list)
     condemned: set[uuid.UUID] = field(default_factory=set)
     positions: dict[int, int] = field(default_factory=dict)
+    swaps: list[tuple[NewFile, list[Swap]]] = field(default_factory=list)
+    token: JobToken = field(init=False)
 
     async def begin(self) -> None:
-        """Two agents, two topics."""
+        """Two agents, two topics, one compactor."""
         self.rng = random.Random(self.seed)
         self.model = ModelMetastore(shards=self.store.commit_shards)
         for _ in range(2):
@@ -81,6 +95,16 @@ class History:
         for _ in range(2):
             await self._make_topic()
         self.positions = dict.fromkeys(range(self.store.commit_shards), 0)
+        await self.store.enqueue_jobs([NewJob("interleaved", "compaction")])
+        job = await self.store.claim_job("test", ["interleaved"], lease_ms=3_600_000)
+        assert job is not None
+        self.token = job.token
+
+    async def end(self) -> None:
+        """Live bytes and sizes are what the extents say."""
+        async with session(self.url) as auditor:
+            if wrong := await unaccounted(auditor):
+                raise Unexplained(f"seed={self.seed} bytes do not add up: {wrong}")
 
     async def round(self) -> None:
         """Run some operations at once and look for an order that explains them."""
@@ -94,12 +118,14 @@ class History:
             raise Unexplained(f"seed={self.seed} {errors}")
         page = await self.store.poll_feed(self.positions)
         reads = await self.store.find_extents(self._everything())
+        producers = await self.store.describe_producers(self.keys)
         for order in _orders(operations):
             model = copy.deepcopy(self.model)
             told = await _told(model, operations, order)
             if (
                 all(told[index] == seen[index] for index in order)
                 and await model.find_extents(self._everything()) == reads
+                and await model.describe_producers(self.keys) == producers
                 and (await model.poll_feed(self.positions)).rows == page.rows
             ):
                 self.model = model
@@ -111,10 +137,13 @@ class History:
 
     def _draw(self) -> list[Operation]:
         operations = [self._commit() for _ in range(self.rng.choice([1, 1, 2, 2, 3]))]
-        kinds = [self._commit, self._condemn, *[self._move_log_starts] * 2, self._commit_again]
-        operations.append(self.rng.choice([*kinds, *[self._delete_topic] * 2])())
-        if len(operations) < 4 and self.rng.random() < 0.5:
-            operations.append(self._move_log_starts())
+        seldom = [self._commit, self._condemn, self._commit_again, self._move_leader_epoch, self._expire_producers]
+        often = [self._move_log_starts, self._swap, *[self._delete_topic] * 2]
+        operations.append(self.rng.choice([*seldom, *often * 2])())
+        if self.rng.random() < 0.5:
+            another = self.rng.choice([self._move_log_starts, self._swap])()
+            if len(operations) < 4 and len(_steps([*operations, another])) <= STEPS_MAX:
+                operations.append(another)
         return operations
 
     def _commit(self) -> Operation:
@@ -185,6 +214,81 @@ class History:
             lambda model: model.announce_log_starts(moves),
         )
 
+    def _swap(self) -> Operation:
+        """Compaction of what some partitions hold, or the same once more: its answer may have been lost."""
+        if not self.swaps or self.rng.random() < 0.8:
+            keys = self.rng.sample(self._live_keys(), self.rng.choice([1, 2, 3]))
+            swaps = [swap for key in keys if (swap := self._merged(key)) is not None]
+            size = sum(swap.length for swap in swaps)
+            self.swaps.append((NewFile(new_file_id(time.time_ns() // 1_000_000, self.rng), 1, size, size), swaps))
+        file, swaps = self.rng.choice(self.swaps[-2:])
+        taking_over: list[Extent] = []
+
+        async def modelled(model: ModelMetastore) -> list[SwapOutcome] | None:
+            outcomes, taking_over[:] = model.decide_swaps(file.file_id, swaps)
+            return outcomes
+
+        return Operation(
+            f"swap {swaps}",
+            lambda: self.store.swap_extents(self.token, file, swaps),
+            modelled,
+            lambda model: model.announce_swaps(taking_over),
+        )
+
+    def _merged(self, key: int) -> Swap | None:
+        """One extent in the place of a few that are neighbours now, under one leader epoch."""
+        extents = self.model.partitions[key].visible_extents
+        if not extents:
+            return None
+        first = self.rng.randrange(len(extents))
+        inputs = extents[first : first + self.rng.choice([1, 2, 4])]
+        inputs = [extent for extent in inputs if extent.leader_epoch == inputs[0].leader_epoch]
+        return Swap(
+            *(key, inputs[0].base_offset, inputs[-1].last_offset, key % PARTITIONS * BATCH_BYTES),
+            sum(extent.length for extent in inputs),
+            inputs[0].leader_epoch,
+            max(extent.max_timestamp for extent in inputs),
+            tuple(SwapInput(extent.last_offset, extent.file_id) for extent in inputs),
+        )
+
+    def _move_leader_epoch(self) -> Operation:
+        """As whoever moves one has to: the partition's row, then its shard's lock, for a commit judges by it."""
+        key = self.rng.choice(self._live_keys())
+        epoch = self.model.partitions[key].leader_epoch + 1
+
+        async def real() -> bool:
+            async with session(self.url) as mover, mover.transaction():
+                await rows(mover, "SELECT 1 FROM partitions WHERE partition_key = %s FOR NO KEY UPDATE", key)
+                shard = commit_shard(key, self.store.commit_shards)
+                await rows(mover, "SELECT lock_shards(ARRAY[%s]::smallint[])", shard)
+                moved = "UPDATE partitions SET leader_epoch = %s WHERE partition_key = %s RETURNING 1"
+                return bool(await rows(mover, moved, epoch, key))
+
+        async def modelled(model: ModelMetastore) -> bool:
+            if key not in model.partitions:
+                return False
+            model.set_leader_epoch(key, epoch)
+            return True
+
+        return Operation("move leader epoch", real, modelled)
+
+    def _expire_producers(self) -> Operation:
+        """Housekeeping looks for the silent first and takes their shards' locks then."""
+        silent: list[tuple[int, int]] = []
+
+        async def real() -> None:
+            await expire_producer_state(self.store.pool, EVERYBODY_MS, 1_000)
+
+        async def modelled(model: ModelMetastore) -> None:
+            silent[:] = [(key, producer) for key, p in model.partitions.items() for producer in p.producers]
+
+        def forget(model: ModelMetastore) -> None:
+            for key, producer in silent:
+                if key in model.partitions:
+                    model.partitions[key].producers.pop(producer, None)
+
+        return Operation("expire producers", real, modelled, forget)
+
     def _file(self) -> FileCommit:
         return file_of([self._batch() for _ in range(self.rng.choice([1, 2, 4]))])
 
@@ -193,12 +297,14 @@ class History:
         key, producer = self.rng.choice(self.keys), self.rng.choice(PRODUCERS)
         partition = self.model.partitions.get(key)
         state = partition.producers.get(producer) if partition else None
+        epoch = partition.leader_epoch if partition else 0
+        told = self.rng.choice([-1, -1, epoch, max(epoch - 1, 0)])
         match self.rng.choice(["none", "next", "next", "again"]):
             case "none":
-                return batch(key)
+                return batch(key, leader_epoch=told)
             case "again" if state and state.ring:
-                return batch(key, self.rng.choice(state.ring).base_sequence, producer=producer)
-        return batch(key, state.next_sequence if state else 0, producer=producer)
+                return batch(key, self.rng.choice(state.ring).base_sequence, producer=producer, leader_epoch=told)
+        return batch(key, state.next_sequence if state else 0, producer=producer, leader_epoch=told)
 
     async def _make_topic(self) -> None:
         topic = new_topic(f"topic-{uuid.uuid4()}", PARTITIONS)
@@ -216,8 +322,11 @@ class History:
 
 def _orders(operations: list[Operation]) -> Iterator[tuple[int, ...]]:
     """Every order of the operations' steps; an operation that announces stands twice."""
-    steps = [i for i, op in enumerate(operations) for _ in range(1 if op.announced is None else 2)]
-    return iter(set(itertools.permutations(steps)))
+    return iter(set(itertools.permutations(_steps(operations))))
+
+
+def _steps(operations: list[Operation]) -> list[int]:
+    return [i for i, op in enumerate(operations) for _ in range(1 if op.announced is None else 2)]
 
 
 async def _told(model: ModelMetastore, operations: list[Operation], order: tuple[int, ...]) -> dict[int, Any]:

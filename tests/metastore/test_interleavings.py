@@ -89,6 +89,20 @@ BUGS: dict[str, tuple[str, list[tuple[str, str]]]] = {
         "delete_topics",
         [("PERFORM FROM partitions WHERE topic_id = ANY (p_topic_ids) ORDER BY partition_key FOR UPDATE;", "")],
     ),
+    "a swap that takes its shards' locks first": (
+        "swap_extents",
+        [
+            (
+                "PERFORM FROM partitions WHERE",
+                "PERFORM lock_shards(array_agg(DISTINCT commit_shard(key, v_shards))) FROM unnest(p_key) AS key;"
+                " PERFORM FROM partitions WHERE",
+            )
+        ],
+    ),
+    "a swap that does not look whether its inputs stand": (
+        "swap_extents",
+        [("(i.last < p.log_start_offset OR e.file_id IS NOT DISTINCT FROM i.file_id)", "true")],
+    ),
     "a deletion that takes no shard's lock": ("delete_topics", [("PERFORM lock_shards(v_shards);", "")]),
 }
 """What is wrong -> (function, [(right text, wrong text)])."""
@@ -100,6 +114,7 @@ async def _tell_history(url: str, store: PostgresMetastore, seed: int, rounds: i
     await history.begin()
     for _ in range(rounds):
         await history.round()
+    await history.end()
 
 
 @pytest.mark.requirement("W1", "W4", "W7")
