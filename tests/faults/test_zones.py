@@ -56,6 +56,7 @@ def _consume(bootstrap: str, settings: dict[str, str]) -> int:
     return found
 
 
+@pytest.mark.requirement("W15")
 @pytest.mark.parametrize("settings", [{"client.rack": "zone-b"}, {"client.id": "readers,zone=zone-b"}])
 def test_a_consumer_reads_in_its_own_zone(
     zones: tuple[AgentUnderTest, AgentUnderTest], settings: dict[str, str]
@@ -67,8 +68,12 @@ def test_a_consumer_reads_in_its_own_zone(
     assert _consume(bootstrap, settings) == RECORDS
     assert _bytes(here, "headrace_fetch_bytes_total") == 0
     assert _bytes(there, "headrace_fetch_bytes_total") > RECORDS * 100
+    for path in ("produce", "fetch"):
+        other = f'headrace_zone_traffic_bytes_total{{path="{path}",zone="other"}}'
+        assert [_bytes(agent, other) for agent in zones] == [0, 0]
 
 
+@pytest.mark.requirement("W15")
 def test_a_zone_that_lost_its_agent_is_served_elsewhere(zones: tuple[AgentUnderTest, AgentUnderTest]) -> None:
     here, there = zones
     bootstrap = f"{here.kafka},{there.kafka}"
