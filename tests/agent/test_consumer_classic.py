@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from agent.groups.consumer.conversion import from_classic
 from agent.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
 from agent.groups.consumer.group import ConsumerGroup
-from agent.groups.consumer.values import LEAVE_EPOCH, HeartbeatAnswer, HeartbeatRequest
+from agent.groups.consumer.values import LEAVE_EPOCH, HeartbeatAnswer, HeartbeatRequest, MemberState
 from agent.groups.group import ClassicGroup
 from agent.groups.saved import SavedGroup, SavedMember, decode
 from agent.groups.values import (
@@ -24,6 +24,7 @@ from agent.groups.values import (
     SyncRequest,
 )
 from metastore.groups import GroupKind
+from metastore.log.image import MetadataImage
 from tests.agent.consumer_world import REBALANCE, SESSION, World
 from tests.agent.embedded_bytes import assignment_bytes, subscription_bytes
 
@@ -118,6 +119,40 @@ def test_a_classic_member_is_told_when_partitions_have_become_free(world: World)
     assert heartbeat(world, "k", 2) is ErrorCode.rebalance_in_progress
     assert join(world, "k").generation == 2
     assert len(given_by(world, sync(world, "k", 2))) == 2
+
+
+def test_what_a_lagging_coordinator_does_not_know_is_no_sign_of_a_revocation(world: World) -> None:
+    """The member still owns partitions of a topic that is new: they are not taken for given up."""
+    topics = world.topics.by_name
+    world.topics.put("u", 1)
+    metadata = subscription_bytes(["t", "u"], {})
+    join(world, "k", metadata=metadata)
+    sync(world, "k", 1)
+    world.say("new", 0)
+    join(world, "k", metadata=subscription_bytes(["t", "u"], {"t": [0, 1, 2, 3], "u": [0]}))
+    before = world.group.roster.get("k")
+    assert before is not None
+    assert before.state is MemberState.UNREVOKED
+    world.topics.by_name = topics
+    owned = sorted(key & 0xFFFFFF for key in before.assigned & world.topics.keys_of(["t"]))
+    join(world, "k", metadata=subscription_bytes(["t", "u"], {"t": owned, "u": [0]}))
+    after = world.group.roster.get("k")
+    assert after is not None
+    assert after.holds == before.holds
+
+
+def test_classic_members_are_told_of_topics_that_grow(world: World) -> None:
+    """Nobody of them leads, so nobody of them watches."""
+    generation = join(world, "k").generation
+    sync(world, "k", generation)
+    world.topics.put("t", 6)
+    world.perform(world.group.metadata_changed(world.now, MetadataImage()))
+    assert heartbeat(world, "k", generation) is ErrorCode.rebalance_in_progress
+    assert join(world, "k", [0, 1, 2, 3]).generation == generation + 1
+    assert given_by(world, sync(world, "k", generation + 1)) == [0, 1, 2, 3, 4, 5]
+    world.topics.put("other", 1)
+    world.perform(world.group.metadata_changed(world.now, MetadataImage()))
+    assert heartbeat(world, "k", generation + 1) is ErrorCode.none
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])

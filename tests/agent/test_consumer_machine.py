@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from agent.groups.consumer.saved import decode, from_topics
 from agent.groups.consumer.values import LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, HeartbeatRequest
 from agent.groups.values import MemberRef
+from metastore.log.image import MetadataImage
 from tests.agent.consumer_world import REBALANCE, SESSION, ClassicClient, Client, World
 
 NAMES = ("a", "b", "c")
@@ -132,6 +133,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def topic_appears_or_grows(self, name: str, partitions: int) -> None:
         known = self.world.topics.by_name.get(name)
         self.world.topics.put(name, max(partitions, len(known.leader_epochs) if known else 0))
+        self.world.perform(self.world.group.metadata_changed(self.world.now, MetadataImage()))
 
     @rule(name=st.sampled_from(NAMES))
     def topic_goes(self, name: str) -> None:

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
+from agent.groups.consumer.assignors.assignor import Partitions
 from agent.groups.consumer.embedded import PROTOCOL_TYPE, Subscription, keys, read_subscription, write_assignment
 from agent.groups.consumer.member import ClassicSide, Member
 from agent.groups.consumer.membership import GroupMembership
@@ -81,13 +82,18 @@ class ClassicMembers(GroupMembership):
         if known is not None and known.member_id != member_id:
             known = self._take_over(known, member_id)
         member = self._join_as(known or Member(member_id), request, subscription)
-        owned = keys(subscription.owned, self._topics(()))
-        member = self._advance(now, known, member, owned)
+        member = self._advance(now, known, member, self._owned(subscription))
         self._heard_of(now, member)
         self._expect(now, member)  # to sync
         if known is not None and known.classic is None:
             self._may_downgrade = True
         return JoinAnswer(ErrorCode.none, member_id, member.epoch, PROTOCOL_TYPE, request.protocols[0].name)
+
+    def _owned(self, subscription: Subscription) -> Partitions | None:
+        """None while it names a topic that is not known here: gone, or so new that this agent lags behind."""
+        topics = self._topics(())
+        known = all(name in topics.by_name for name, _ in subscription.owned)
+        return keys(subscription.owned, topics) if known else None
 
     @staticmethod
     def _join_as(member: Member, request: JoinRequest, subscription: Subscription) -> Member:

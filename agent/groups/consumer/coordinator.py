@@ -102,7 +102,12 @@ class ConsumerGroups:
                 return refusal
         assert isinstance(held.group, ConsumerGroup)
         answer: asyncio.Future[HeartbeatAnswer] = asyncio.get_running_loop().create_future()
-        groups.perform(held, held.group.consumer_heartbeat(self._clock.monotonic(), request, answer))
+        try:
+            effects = held.group.consumer_heartbeat(self._clock.monotonic(), request, answer)
+        except Exception:
+            groups.drop(held)  # half changed: the next request finds it as it was stored
+            raise
+        groups.perform(held, effects)
         return await answer
 
     def _convert(

@@ -86,8 +86,14 @@ class ConsumerGroup(ClassicMembers):
         return ErrorCode.none if ref.generation == member.epoch else stale
 
     def metadata_changed(self, now: float, image: MetadataImage) -> list[Effect]:
-        """Nothing at once: the next heartbeat is judged by the new topics."""
-        return []
+        """The next heartbeat is judged by the new topics; but classic members have to be told to join again."""
+        if self.is_dead or not self.target.is_judged or self.judges_by(self._topics(()).by_name):
+            return []
+        if all(member.classic is None for member in self.roster):
+            return []
+        if self.target.refresh(self.roster, self._topics(self.roster.patterns), changed=False):
+            self._outbox.changed()
+        return self._drain()
 
     def tick(self, now: float) -> list[Effect]:
         """Whoever is late is given up; the others learn of it as they heartbeat."""

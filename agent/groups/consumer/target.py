@@ -56,6 +56,11 @@ class Target:
         self.group_epoch += 1
         self._seen = None
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether the group was judged by any topics since it is here and since somebody went."""
+        return self._seen is not None
+
     def is_judged_by(self, by_name: Mapping[str, TopicImage]) -> bool:
         """Whether these are the topics that the group was judged by last."""
         return self._seen is by_name
