@@ -133,7 +133,7 @@ def _open(extent: Extent, data: memoryview) -> list[StoredBatch]:
         batch = view[position : position + header.size]
         is_sound = batch_crc(batch) == header.crc
         patch_offset(batch, offset, extent.leader_epoch)
-        patched = header._replace(base_offset=offset, leader_epoch=extent.leader_epoch)
+        patched = BatchHeader(offset, header.batch_length, extent.leader_epoch, *header[3:])
         batches.append(StoredBatch(offset, patched, batch, is_sound))
         offset += header.last_offset_delta + 1
     if offset != extent.last_offset + 1:

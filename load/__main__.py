@@ -12,6 +12,7 @@ BENCHES = {
     "load.bench_codec": "Produce and Fetch codecs, and the listener",
     "load.bench_store": "object store requests",
     "load.bench_commit": "the commit on Postgres",
+    "load.bench_compaction": "compaction, level by level",
     "load.bench_metadata": "a million partitions: image, snapshot, Metadata answers",
     "load.bench_groups": "a consumer group's coordinator",
     "load.bench_request": "a Produce request's own Python",
