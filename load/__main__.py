@@ -17,6 +17,7 @@ BENCHES = {
     "load.bench_groups": "a consumer group's coordinator",
     "load.bench_request": "a Produce request's own Python",
     "load.bench_agent": "a whole agent",
+    "load.bench_isolation": "a backfill beside live producers and consumers",
 }
 
 

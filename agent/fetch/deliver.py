@@ -5,7 +5,7 @@ Invariant: limits hold for the response and for each partition, but for one batc
 goes to the first partition in an order that is rotated anew each time: nobody starves behind a
 partition that lags, has huge batches or lies in many files. A file that is missing or corrupt is asked of the primary
 once more (compaction may have swapped it away), then it is a storage error: never a loop, never a
-wrong byte.
+wrong byte. Historical extents are gone through one at a time, the loop left to others as long in between.
 If the process dies here clients repeat their fetch.
 Source: KIP-74 (limits, one batch at least).
 """
@@ -27,6 +27,7 @@ from agent.fetch.read import Slice, SliceReader
 from agent.fetch.seek import Seeker
 from agent.fetch.walk import BatchStart, first_size, start_of
 from metastore.values import Extent, ExtentQuery
+from storage.clock import Clock
 from storage.errors import CorruptError, HeadraceError, NotFoundError
 from storage.records.header import HEADER_BYTES
 
@@ -71,6 +72,7 @@ class Delivery:
         reader: SliceReader,
         seeker: Seeker,
         cache: ChunkCache,
+        clock: Clock,
         rng: random.Random,
         metrics: FetchMetrics,
     ) -> None:
@@ -78,6 +80,7 @@ class Delivery:
         self._reader = reader
         self._cache = cache
         self._seeker = seeker
+        self._clock = clock
         self._rng = rng
         self._metrics = metrics
 
@@ -161,6 +164,7 @@ class Delivery:
         """The portion that the stretches give. What fails after the first extent ends it; the next fetch meets it."""
         portion = Portion()
         for (extent, start, wanted), read in zip(plan, pieces, strict=True):
+            began = self._clock.monotonic()
             try:
                 piece = _sound(read)
                 if at_least_one and not portion.buffers:
@@ -174,7 +178,13 @@ class Delivery:
                 if end != start:
                     self._seeker.remember(extent, end)
                 break
+            if not wanted.recent:
+                await self._give_way(began)
         return portion
+
+    async def _give_way(self, began: float) -> None:
+        """Let the loop do other things for as long as it was held since `began`: a backfill gets half of it at most."""
+        await self._clock.sleep(self._clock.monotonic() - began)
 
     async def _whole_first(self, extent: Extent, start: BatchStart, wanted: Slice, piece: Piece) -> Piece:
         """`piece`, or a larger one when it does not hold its first batch."""

@@ -95,7 +95,7 @@ class FetchService:
         reader = SliceReader(store, self._cache, index.live_end, metrics, shared)
         seeker = Seeker(reader, ResumeHints())
         locator = Locator(index, metastore, metrics)
-        delivery = Delivery(locator, reader, seeker, self._cache, rng, metrics)
+        delivery = Delivery(locator, reader, seeker, self._cache, clock, rng, metrics)
         sessions = FetchSessions(clock, rng, metrics)
         metadata_topic = None if metadata_log is None else MetadataTopic(metadata_log, view)
         self._fetch = FetchHandler(
