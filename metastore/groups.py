@@ -52,7 +52,7 @@ class GroupListing(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """A consumer group's position in one partition. `metadata` is the client's own text."""
+    """A consumer group's position in one partition. `metadata` is the client's own text, whatever is in it."""
 
     partition_key: int
     offset: int

@@ -21,3 +21,7 @@ UPDATE consumer_groups SET state = 'Stable', protocol_type = 'consumer' WHERE sa
 ALTER TABLE group_offsets ADD COLUMN expiry_slot int NOT NULL DEFAULT 0;
 CREATE INDEX group_offsets_expiry ON group_offsets (expiry_slot);
 CREATE INDEX consumer_groups_expiry ON consumer_groups (expiry_slot);
+
+-- Clients' own text may hold NUL, which text may not (confluent-kafka ends it with one).
+ALTER TABLE group_offsets ALTER COLUMN metadata TYPE bytea USING convert_to(metadata, 'UTF8');
+DROP FUNCTION IF EXISTS commit_group_offsets(text, bigint, bigint[], bigint[], int[], text[]);

@@ -52,6 +52,8 @@ class JoinGroup:
         schema, entity = decode(request)
         if not is_legal_group_id(entity.group_id):
             answer = JoinAnswer(ErrorCode.invalid_group_id, entity.member_id)
+        elif not storable(entity.protocol_type):
+            answer = JoinAnswer(ErrorCode.inconsistent_group_protocol, entity.member_id)
         elif not self._shortest <= entity.session_timeout <= self._longest:
             answer = JoinAnswer(ErrorCode.invalid_session_timeout, entity.member_id)
         else:

@@ -87,8 +87,6 @@ class OffsetCommit:
         metadata = partition.committed_metadata or ""
         if len(metadata.encode()) > self._metadata_bytes_max:
             return ErrorCode.offset_metadata_too_large
-        if not storable(metadata):
-            return ErrorCode.invalid_request
         return CommittedOffset(
             key, partition.committed_offset, getattr(partition, "committed_leader_epoch", -1), metadata
         )

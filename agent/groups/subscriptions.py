@@ -34,5 +34,8 @@ def _topics(metadata: bytes) -> Iterable[str]:
         at += 2
         if length < 0 or at + length > len(metadata):
             raise ValueError(f"topic's name ends after the subscription: length={length}")
-        yield metadata[at : at + length].decode()
+        topic = metadata[at : at + length].decode()
+        if "\0" in topic:
+            raise ValueError("no topic has such a name")
+        yield topic
         at += length

@@ -89,7 +89,7 @@ class PostgresGroups:
             keys=[offset.partition_key for offset in ordered],
             offsets=[offset.offset for offset in ordered],
             leader_epochs=[offset.leader_epoch for offset in ordered],
-            metadata=[offset.metadata for offset in ordered],
+            metadata=[offset.metadata.encode() for offset in ordered],
         )
         if known is None:
             raise _claimed_since(group_id, coordinator_epoch)
@@ -99,7 +99,7 @@ class PostgresGroups:
     async def fetch_offsets(self, group_id: str, partition_keys: Sequence[int] | None) -> list[CommittedOffset]:
         keys = None if partition_keys is None else list(partition_keys)
         rows = await _FETCH_OFFSETS.rows(self.pool, group_id=group_id, keys=keys)
-        return [CommittedOffset(*row) for row in rows]
+        return [CommittedOffset(key, offset, epoch, text.decode()) for key, offset, epoch, text in rows]
 
     async def delete_offsets(self, group_id: str, coordinator_epoch: int, partition_keys: Sequence[int]) -> None:
         (done,) = await _DELETE_OFFSETS.row(

@@ -308,7 +308,7 @@ group_offsets = Table(
     _column("partition_key", BigInteger(), key=True),
     _column("committed_offset", BigInteger()),
     _column("leader_epoch", Integer()),
-    _column("metadata", Text()),
+    _column("metadata", LargeBinary()),
     _column("committed_at", TIMESTAMP),
     _column("expiry_slot", Integer(), default="0"),
     Index("group_offsets_partition", "partition_key"),

@@ -270,7 +270,8 @@ async def test_what_real_clients_sent_is_answered(world: GroupsWorld, api_key: i
 
 
 @pytest.mark.parametrize(
-    "damaged", [b"", b"\0\1", struct.pack(">hi", 1, 2**31 - 1), subscription("orders")[:-12], b"x" * 20]
+    "damaged",
+    [b"", b"\0\1", struct.pack(">hi", 1, 2**31 - 1), subscription("orders")[:-12], subscription("a\0b"), b"x" * 20],
 )
 def test_a_subscription_that_is_not_kafkas_is_not_known(damaged: bytes) -> None:
     assert subscribed_topics("consumer", [subscription("a"), damaged]) is None

@@ -9,7 +9,7 @@ CREATE OR REPLACE FUNCTION commit_group_offsets(
     p_keys               bigint[],   -- ascending, each once
     p_offsets            bigint[],
     p_leader_epochs      int[],
-    p_metadata           text[]
+    p_metadata           bytea[]
 ) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
