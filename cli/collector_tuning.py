@@ -11,8 +11,8 @@ import gc
 YOUNG_OBJECTS = 200_000
 """New objects, beyond those that are gone again, before the youngest generation is looked at.
 
-More than a busy agent's requests in flight have, some 40 each: a look finds them all alive. At a quarter of this
-looks were 7 % of the agent's CPU, each of them 20 ms (docs/PERFORMANCE.md). Python's 700 means several looks per flush.
+More than a busy agent's requests in flight have, some 40 each, and nothing else stays: so there is no look under load
+(docs/PERFORMANCE.md). Python's 700 means several looks per flush, at objects that are all alive.
 """
 
 

@@ -89,16 +89,6 @@ BUGS: dict[str, tuple[str, list[tuple[str, str]]]] = {
         "delete_topics",
         [("PERFORM FROM partitions WHERE topic_id = ANY (p_topic_ids) ORDER BY partition_key FOR UPDATE;", "")],
     ),
-    "a swap that takes its shards' locks first": (
-        "swap_extents",
-        [
-            (
-                "PERFORM FROM partitions WHERE",
-                "PERFORM lock_shards(array_agg(DISTINCT commit_shard(key, v_shards))) FROM unnest(p_key) AS key;"
-                " PERFORM FROM partitions WHERE",
-            )
-        ],
-    ),
     "a swap that does not look whether its inputs stand": (
         "swap_extents",
         [("(i.last < p.log_start_offset OR e.file_id IS NOT DISTINCT FROM i.file_id)", "true")],
