@@ -54,6 +54,9 @@ class SparkCompactor:
 
     def _run(self, group: str, task: str) -> None:
         """On a thread of its own: Spark's calls block."""
+        # Writers are looked up in the thread's active session, which only the thread that made it has.
+        assert self._spark._jvm is not None
+        self._spark._jvm.SparkSession.setActiveSession(self._spark._jsparkSession)
         self._spark.sparkContext.setJobGroup(group, "compact segment files", interruptOnCancel=True)
         try:
             parts = self._spark.read.format(NAME).option("task", task).load()
