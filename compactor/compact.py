@@ -11,6 +11,7 @@ If the process dies between two steps, no reader notices.
 from __future__ import annotations
 
 import random
+from contextlib import aclosing
 
 from compactor.lease import Lease
 from compactor.merge import MergeCounts, MergedFile, MergeLimits, merge
@@ -52,11 +53,12 @@ class Compactor:
         plan = make_plan(wanted.level, await self._metastore.live_extents(wanted.file_ids))
         counts, files = MergeCounts(), 0
         with self._metrics.merging(plan, counts):
-            async for file in merge(plan, self._store, self._limits, counts):
-                born_ms = plan.made_ms + round((self._clock.monotonic() - began) * 1000)
-                await self._take_over(lease, plan.level, born_ms, file)
-                files += 1
-                lease.progress = f"files={files} batches={counts.batches_in}"
+            async with aclosing(merge(plan, self._store, self._limits, counts)) as merged:
+                async for file in merged:
+                    born_ms = plan.made_ms + round((self._clock.monotonic() - began) * 1000)
+                    await self._take_over(lease, plan.level, born_ms, file)
+                    files += 1
+                    lease.progress = f"files={files} batches={counts.batches_in}"
         if counts.unreadable_files:
             await self._metastore.mark_unreadable(lease.token, sorted(counts.unreadable_files))
 

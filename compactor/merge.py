@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -62,8 +62,10 @@ class MergedFile(NamedTuple):
     swaps: list[Swap]
 
 
-async def merge(plan: Plan, store: ObjectStore, limits: MergeLimits, counts: MergeCounts) -> AsyncIterator[MergedFile]:
-    """New files one after the other, each no longer needed here once the next is asked for.
+async def merge(
+    plan: Plan, store: ObjectStore, limits: MergeLimits, counts: MergeCounts
+) -> AsyncGenerator[MergedFile, None]:
+    """New files one after the other, each no longer needed here once the next is asked for. Close it when done.
 
     Raises what the store raises, but for inputs that are missing or damaged.
     """

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from compactor.merge import MergeLimits
 from compactor.policy import LAST_LEVEL, PolicyLimits, choose
+from compactor.sources import WINDOW_BYTES_MAX, WINDOW_BYTES_MIN
 from metastore.compaction import FileFacts
 from storage.file_id import new_file_id
 
@@ -42,6 +43,12 @@ class Outcome:
     rows: int
     files_by_level: dict[int, int]
     write_amplification: float
+    puts: int
+    """Flushes and merged files."""
+    gets: int
+    """Of merges; files are read in parts of up to 8 MiB."""
+    stored_bytes: int
+    arrived_bytes: int
     replay_reads: int
     """Files that hold something of one partition: what a replay from its start asks for."""
     jobs: int
@@ -63,7 +70,7 @@ def simulate(arrivals: Arrivals, limits: PolicyLimits, seed: int = 0) -> Outcome
     rng = random.Random(seed)
     merging = MergeLimits()
     files: dict[object, _File] = {}
-    arrived = written = flushed = jobs = 0
+    arrived = written = flushed = jobs = merged_files = gets = 0
     for now in range(0, arrivals.seconds, PLAN_SECONDS):
         for flush in range(round(arrivals.flushes_per_second * PLAN_SECONDS)):
             born = now + flush / arrivals.flushes_per_second
@@ -77,9 +84,12 @@ def simulate(arrivals: Arrivals, limits: PolicyLimits, seed: int = 0) -> Outcome
         facts = [f.facts._replace(age_ms=round((end - f.born_s) * 1000)) for f in files.values()]
         for job in choose(facts, frozenset(), limits):
             inputs = [files.pop(file_id) for file_id in job.file_ids]
+            window = min(max(merging.read_bytes // len(inputs), WINDOW_BYTES_MIN), WINDOW_BYTES_MAX)
+            gets += sum(-(-file.facts.body_bytes // window) for file in inputs)
             for merged in _merged(inputs, job.level, end, merging, arrivals.partitions, rng):
                 files[merged.facts.file_id] = merged
                 written += merged.facts.body_bytes
+                merged_files += 1
             jobs += 1
     return Outcome(
         flushed_files=flushed,
@@ -88,6 +98,10 @@ def simulate(arrivals: Arrivals, limits: PolicyLimits, seed: int = 0) -> Outcome
         rows=sum(file.rows for file in files.values()),
         files_by_level=dict(sorted(Counter(file.facts.level for file in files.values()).items())),
         write_amplification=(arrived + written) / arrived,
+        puts=flushed + merged_files,
+        gets=gets,
+        stored_bytes=sum(file.facts.body_bytes for file in files.values()),
+        arrived_bytes=arrived,
         replay_reads=round(sum(file.partitions for file in files.values()) / arrivals.partitions),
         jobs=jobs,
         oldest_unmerged_s=max((arrivals.seconds - f.born_s for f in files.values() if f.facts.level == 0), default=0),
@@ -124,7 +138,10 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=24)
     hours: float = parser.parse_args().hours
     print(f"{hours:g} h of arrivals; every figure is the policy's, nothing is stored")
-    print(f"{'case':32} {'files':>18} {'rows':>22} {'levels':>26} {'written':>8} {'replay reads':>18} {'jobs':>7}")
+    print(
+        f"{'case':32} {'files':>18} {'rows':>22} {'levels':>26} {'written':>8} {'replay reads':>18} {'jobs':>7}"
+        f" {'PUTs':>9} {'GETs':>9} {'GB kept':>15}"
+    )
     for name, arrivals in CASES.items():
         scaled = Arrivals(
             round(hours * 3600),
@@ -137,7 +154,8 @@ def main() -> None:
         print(
             f"{name:32} {done.flushed_files:>9,} > {done.files:>6,} {done.flushed_rows:>11,} > {done.rows:>8,} "
             f"{done.files_by_level!s:>26} {done.write_amplification:>7.2f}x "
-            f"{done.flushed_files:>9,} > {done.replay_reads:>6,} {done.jobs:>7,}",
+            f"{done.flushed_files:>9,} > {done.replay_reads:>6,} {done.jobs:>7,}"
+            f" {done.puts:>9,} {done.gets:>9,} {done.arrived_bytes / 1e9:>6.1f} > {done.stored_bytes / 1e9:>6.1f}",
             flush=True,
         )
 
