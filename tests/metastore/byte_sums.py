@@ -1,4 +1,4 @@
-"""What must always add up: live bytes of files, sizes of partitions, and when a file is dead.
+"""What must always hold: live bytes of files, when a file is dead, sizes of partitions, and what was removed.
 
 Whatever a test did to a database, `unaccounted` must find nothing in the end.
 """
@@ -23,7 +23,15 @@ SELECT p.partition_key, h.appended_bytes - p.removed_bytes, coalesce(e.bytes, 0)
  WHERE h.appended_bytes - p.removed_bytes <> coalesce(e.bytes, 0)
 """
 
+REMOVED = """
+SELECT p.partition_key, p.extents_from, p.log_start_offset
+  FROM partitions p
+ WHERE p.extents_from > p.log_start_offset
+    OR EXISTS (SELECT FROM extents e WHERE e.partition_key = p.partition_key AND e.last_offset < p.extents_from)
+    OR EXISTS (SELECT FROM time_blocks b WHERE b.partition_key = p.partition_key AND b.last_offset < p.extents_from)
+"""
+
 
 async def unaccounted(connection: Session) -> list[tuple[Any, ...]]:
-    """Files and partitions whose sums are wrong."""
-    return [*await rows(connection, FILES), *await rows(connection, PARTITIONS)]
+    """Files and partitions whose sums are wrong, and partitions with rows below where all were removed."""
+    return [row for query in (FILES, PARTITIONS, REMOVED) for row in await rows(connection, query)]
