@@ -18,9 +18,9 @@ from pathlib import Path
 from load.torture.proxy import FaultProxy
 from load.torture.servers import CREDENTIALS, free_port
 
-START_SECONDS = 60
+START_SECONDS = 120
 """Of one attempt."""
-PATIENCE_SECONDS = 180
+PATIENCE_SECONDS = 240
 """With an agent that does not start: its metastore and its bucket may be struck again and again meanwhile."""
 COUNTED = (
     "headrace_produce_duplicates_total",
