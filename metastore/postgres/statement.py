@@ -45,7 +45,6 @@ class Statement:
     def __init__(self, name: str, *, writes: bool) -> None:
         self.name = name
         self.writes = writes
-        self._seconds = SECONDS.labels(name)
 
     async def rows(self, pool: Pool, **parameters: Any) -> list[tuple[Any, ...]]:
         """All result rows. Raises what storage/errors.py says, never a psycopg error."""
@@ -68,6 +67,11 @@ class Statement:
         """The only result row."""
         (row,) = await self.rows(pool, **parameters)
         return row
+
+    @cached_property
+    def _seconds(self) -> Histogram:
+        """Shown from the first call on: most processes make few of all calls."""
+        return SECONDS.labels(self.name)
 
     @cached_property
     def _sql(self) -> bytes:
