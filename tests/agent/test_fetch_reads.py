@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agent.fetch import deliver
+from agent.fetch.assemble import Portion
 from agent.fetch.deliver import FILES_MAX
 from storage.file_id import new_file_id, object_key
 from tests.agent.fetch_world import NEVER_SEEN, World, expected, split_sent
@@ -234,18 +234,18 @@ async def test_own_batches_are_sent_from_the_flushed_bytes_without_a_copy(world:
     data = await world.store.get(object_key(file_id))
     world.service.on_flushed(file_id, data)
     sent = []
-    encode = deliver.Portion.add
+    encode = Portion.add
 
-    def spy(portion: deliver.Portion, *args: object, **options: object) -> object:
+    def spy(portion: Portion, *args: object, **options: object) -> object:
         end = encode(portion, *args, **options)  # type: ignore[arg-type]
         sent.extend(portion.buffers)
         return end
 
-    deliver.Portion.add = spy  # type: ignore[method-assign, assignment]
+    Portion.add = spy  # type: ignore[method-assign, assignment]
     try:
         await world.fetch({key: 0})
     finally:
-        deliver.Portion.add = encode  # type: ignore[method-assign]
+        Portion.add = encode  # type: ignore[method-assign]
 
     views = [buffer for buffer in sent if isinstance(buffer, memoryview)]
     assert views
