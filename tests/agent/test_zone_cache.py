@@ -28,7 +28,7 @@ async def _foreign_file(zone: Zone, asker: int, owner: int | None = None, size: 
     """A file of one chunk that another member (`owner`, if it matters which) keeps."""
     for number in range(1, 1000):
         file_id = uuid.UUID(int=number)
-        found = zone.members[asker].zone_cache.shared._owners.owner(file_id, 0)
+        found = zone.members[asker].zone_cache.shared.owners.owner(file_id, 0)
         if found is not None and owner in (None, found.node_id):
             return await zone.put(number, size)
     raise AssertionError("no such file")
@@ -259,7 +259,7 @@ async def test_slow_once_is_forgiven_and_slow_again_and_again_is_not() -> None:
     zone.members[2].silent = True
     files = [await _foreign_file(zone, asker=1)]
     files += [(uuid.UUID(int=n), (await zone.put(n, CHUNK))[1]) for n in range(1000, 1040)]
-    foreign = [f for f, _ in files if zone.members[1].zone_cache.shared._owners.owner(f, 0) is not None]
+    foreign = [f for f, _ in files if zone.members[1].zone_cache.shared.owners.owner(f, 0) is not None]
     for file_id in foreign[: SLOW_CALLS + 2]:
         await zone.read(1, recent(file_id, 0, 80))
     member = zone.members[1]

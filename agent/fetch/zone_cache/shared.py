@@ -35,7 +35,7 @@ class SharedCache:
         self, cache: ChunkCache, owners: ChunkOwners, peers: Peers, metrics: ZoneCacheMetrics, fetch: FetchMetrics
     ) -> None:
         self._cache = cache
-        self._owners = owners
+        self.owners = owners
         self._peers = peers
         self._metrics = metrics
         self._fetch_metrics = fetch
@@ -70,7 +70,7 @@ class SharedCache:
         key = part.file_id, part.start, part.end
         arrival = self._asked.get(key)
         if arrival is None:
-            owner = self._owners.owner(part.file_id, self._cache.chunk_of(part.start))
+            owner = self.owners.owner(part.file_id, self._cache.chunk_of(part.start))
             if owner is None:
                 return None
             calls.setdefault(owner.node_id, (owner, []))[1].append(part)
