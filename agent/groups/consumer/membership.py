@@ -120,8 +120,7 @@ class GroupMembership:
 
     def _drain(self) -> list[Effect]:
         """What is to be done now; the last thing that this group asks for when it ends as a classic one."""
-        speaks_classic = len(self.roster) > 0 and all(member.classic is not None for member in self.roster)
-        if self._may_downgrade and speaks_classic and self._rules.migration.downgrades and not self.is_dead:
+        if self._may_downgrade and self._ends_as_classic():
             # of the target's epoch: members that have arrived need not fear to be of another generation
             self._outbox.emit(Become(to_classic(self.roster, self.target.epoch, self._topics(())).record()))
             self._outbox.give_up()
@@ -129,6 +128,10 @@ class GroupMembership:
         if self._outbox.has_news and not self.is_dead:
             self.state_name = self._state()
         return self._outbox.drain()
+
+    def _ends_as_classic(self) -> bool:
+        speak_classic = all(member.classic is not None for member in self.roster)
+        return len(self.roster) > 0 and speak_classic and self._rules.migration.downgrades and not self.is_dead
 
     def _is_full(self) -> bool:
         return len(self.roster) >= self._rules.size_max
