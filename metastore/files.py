@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from metastore.jobs import JobSchedule, JobToken
 from metastore.values import Extent
 
-DELETE_DEAD_FILES = JobSchedule("delete", period_ms=60_000)
+DELETE_DEAD_FILES = JobSchedule("delete", period_ms=60_000, priority=5)
 """Also how soon a restore of the metastore is noticed (compactor/permit.py)."""
 SWEEP_ORPHANS = JobSchedule("sweep", period_ms=3_600_000)
 
