@@ -1,0 +1,33 @@
+"""A compaction source whose tasks all fail once after they stored their files: Spark tries them again.
+
+Fault model: the executor dies between its last put and its report to the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
+from pyspark.sql.types import Row, StructType
+
+from compactor.spark.source import CompactionSource, MergeWriter
+
+
+class FlakySource(CompactionSource):
+    """Registered in the place of CompactionSource."""
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return FlakyWriter(self._task())
+
+
+class FlakyWriter(MergeWriter):
+    """Each task's first attempt is lost."""
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        written = super().write(iterator)
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() == 0:
+            raise ConnectionError("the executor is gone")
+        return written

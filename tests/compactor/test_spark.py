@@ -1,0 +1,245 @@
+"""Compaction on Spark, in local mode, against a real Postgres and a directory as bucket.
+
+The same merge, so the same records as the local worker leaves; tasks that are tried again and drivers
+that are killed leave no record twice and lose none. Needs Java 17 and pyspark, and skips without them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from prometheus_client import CollectorRegistry
+
+from compactor.compact import LARGE_KIND
+from compactor.job_metrics import JobMetrics
+from compactor.lease import Lease
+from compactor.plan import CompactionJob, PartitionPlan, Plan, encode
+from compactor.runner import JobRunner
+from metastore.jobs import Job, NewJob
+from metastore.postgres.store import PostgresMetastore
+from metastore.values import Extent
+from storage.clock import SystemClock
+from storage.file_id import object_key
+from storage.objects.directory import DirectoryStore
+from tests.agent.fetch_world import NEVER_SEEN
+from tests.compactor.test_compact import batch
+from tests.compactor.world import LEASE_MS, CompactionWorld
+from tests.metastore.sessions import rows, session
+from tests.storage.batches import plain_batch
+
+pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("java") is None, reason="Java 17 is needed for Spark"),
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.timeout(400),
+]
+
+from pyspark.sql import SparkSession  # noqa: E402
+
+from compactor.spark.handler import SparkCompactor  # noqa: E402
+from compactor.spark.parts import split  # noqa: E402
+from tests.compactor.flaky_source import FlakySource  # noqa: E402
+
+REPOSITORY = Path(__file__).parents[2]
+SPARK_SECONDS = 300
+
+
+class SparkWorld(CompactionWorld):
+    """A bucket that Spark's own processes reach too."""
+
+    def __init__(self, metastore: PostgresMetastore, url: str, bucket: Path) -> None:
+        super().__init__(metastore, url)
+        self.bucket = bucket
+        self.store = DirectoryStore(bucket, SystemClock())  # type: ignore[assignment]
+        self.service = self.new_service()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For Spark's driver and executors."""
+        return {
+            "HEADRACE_METASTORE_URL": self.url,
+            "HEADRACE_BUCKET": self.bucket.as_uri(),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+
+    async def fill(self, name: str) -> list[int]:
+        """Six files of a topic: small batches, dead ones between them, one codec recompressed, one kept."""
+        kept = await self.topic(f"{name}-kept", 3)
+        packed = await self.topic(f"{name}-packed", 1, compression_type="zstd")
+        dead = plain_batch(2, b"dead" * 50, **NEVER_SEEN)
+        for number in range(6):
+            value = b"value-%d " % number * 30
+            await self.commit(
+                *((key, data) for key in kept + packed for data in (batch(value, 3), dead, batch(value, 1)))
+            )
+        return kept + packed
+
+    async def enqueue(self, keys: list[int]) -> None:
+        """One large job over all files that hold something of these partitions."""
+        files = sorted({extent.file_id for extent in await self.extents(*keys)})
+        job = CompactionJob(tuple(files), 2, is_large=True)
+        await self.postgres.enqueue_jobs([NewJob(LARGE_KIND, str(uuid.uuid4()), encode(job))])
+
+    async def claim_large(self) -> Job:
+        job = await self.postgres.claim_job("test", [LARGE_KIND], LEASE_MS)
+        assert job is not None
+        return job
+
+    def objects(self) -> set[str]:
+        """Keys of all segment files in the bucket."""
+        return {str(path.relative_to(self.bucket)) for path in self.bucket.rglob("*") if path.is_file()}
+
+    async def named(self) -> set[str]:
+        return {object_key(file_id) for file_id in await self.file_rows()}
+
+
+@pytest.fixture
+async def world(metastore: PostgresMetastore, metastore_url: str, tmp_path: Path) -> AsyncIterator[SparkWorld]:
+    world = SparkWorld(metastore, metastore_url, tmp_path)
+    await world.begin()
+    yield world
+    await world.service.close()
+
+
+@contextmanager
+def spark_session(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
+    """A local Spark that tries each task twice."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    builder = SparkSession.builder.master("local[2,2]").appName("headrace-tests")
+    spark = builder.config("spark.ui.enabled", "false").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@pytest.mark.requirement("W9", "W10")
+async def test_spark_leaves_the_records_of_the_local_worker_though_every_task_fails_once(
+    world: SparkWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local, large = await world.fill("local"), await world.fill("spark")
+    before = [await world.records(key) for key in large]
+    files = sorted({extent.file_id for extent in await world.extents(*local)})
+    await world.run(await world.claim(files, 2))
+    await world.enqueue(large)
+    stored_before = world.objects()
+
+    with spark_session(world.environment, monkeypatch) as spark:
+        compactor = SparkCompactor(spark, part_bytes=1, file_bytes=1 << 20, source=FlakySource)
+        job = await world.claim_large()
+        lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
+        await compactor.handle(job, lease)
+        await world.postgres.finish_job(job.token)
+
+    assert [await world.records(key) for key in large] == before
+    assert [await world.records(key) for key in local] == before
+    assert await layout(world, large) == await layout(world, local)
+    await world.check_accounts()
+    stored = world.objects() - stored_before
+    assert len(stored) == 2 * len(large), "each task stored a file, twice"
+    assert len(stored & await world.named()) == len(large), "one of each is named, the other is an orphan"
+
+
+async def layout(world: SparkWorld, keys: list[int]) -> list[list[tuple[int, int, int]]]:
+    """How each partition lies in its file: offsets and lengths of its extents."""
+    return [[(e.base_offset, e.last_offset, e.length) for e in await world.extents(key)] for key in keys]
+
+
+@pytest.mark.requirement("W10")
+async def test_a_driver_killed_before_its_commit_leaves_the_job_to_others(world: SparkWorld) -> None:
+    keys = await world.fill("t")
+    before = [await world.records(key) for key in keys]
+    stored_before = world.objects()
+    await world.enqueue(keys)
+
+    with psycopg.connect(world.url) as blocker:  # the swap waits for this
+        blocker.execute("SELECT FROM partitions FOR UPDATE")
+        driver = spark_submit(world, "--lease-ms", "2000")
+        try:
+            await until_swapping(world, driver)
+        finally:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+        blocker.rollback()
+    assert world.objects() - stored_before, "it had stored files"
+    assert [await world.records(key) for key in keys] == before
+
+    compactor = world.compactor()
+    metrics = JobMetrics(world.clock, CollectorRegistry())
+    runner = JobRunner(world.postgres, {LARGE_KIND: compactor.handle}, world.clock, world.rng, metrics, worker="local")
+    async with asyncio.timeout(30):
+        while not await done(world):
+            await runner.drain()
+            await asyncio.sleep(0.2)
+    assert [await world.records(key) for key in keys] == before
+    assert {(await world.file_rows())[file_id]["level"] for file_id in await world.live_files()} == {2}
+    await world.check_accounts()
+
+
+@pytest.mark.requirement("W10")
+async def test_the_application_ends_when_no_job_is_left(world: SparkWorld) -> None:
+    keys = await world.fill("t")
+    before = [await world.records(key) for key in keys]
+    await world.enqueue(keys)
+    driver = spark_submit(world)
+    output, _ = await asyncio.to_thread(driver.communicate, timeout=SPARK_SECONDS)
+    assert driver.returncode == 0, output.decode()
+    assert [await world.records(key) for key in keys] == before
+    assert [len(await world.extents(key)) for key in keys] == [1] * len(keys)
+    assert await done(world)
+    assert world.url.encode() not in output, "nothing secret is logged"
+
+
+def spark_submit(world: SparkWorld, *arguments: str) -> subprocess.Popen[bytes]:
+    """The application as a CronJob starts it, in a process group of its own."""
+    submit = Path(sys.executable).parent / "spark-submit"
+    return subprocess.Popen(
+        [
+            str(submit), "--master", "local[2]", "--conf", "spark.ui.enabled=false",
+            "--conf", "spark.driver.bindAddress=127.0.0.1", "compactor/spark/application.py", *arguments,
+        ],
+        env={**os.environ, **world.environment}, cwd=REPOSITORY, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+async def until_swapping(world: SparkWorld, driver: subprocess.Popen[bytes]) -> None:
+    """Wait until the driver's commit waits for a lock."""
+    async with session(world.url) as connection, asyncio.timeout(SPARK_SECONDS):
+        while not await rows(
+            connection,
+            "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%swap_extents%'"
+            " AND datname = current_database()",
+        ):
+            assert driver.poll() is None, driver.communicate()[0].decode()
+            await asyncio.sleep(0.1)
+
+
+async def done(world: SparkWorld) -> bool:
+    """Whether no job waits or runs."""
+    return not await world.postgres.unfinished_payloads(LARGE_KIND)
+
+
+def test_parts_keep_partitions_whole_and_in_order() -> None:
+    plan = Plan(2, 0, tuple(_partition(number, size) for number, size in enumerate([10, 10, 25, 3, 3, 3])))
+    parts = split(plan, 20)
+    assert [[partition.partition_index for partition in part.partitions] for part in parts] == [[0, 1], [2], [3, 4, 5]]
+    assert split(Plan(2, 0, ()), 20) == []
+
+
+def _partition(number: int, size: int) -> PartitionPlan:
+    extent = Extent(number, 0, 0, uuid.UUID(int=number), 0, size, 0, 0)
+    return PartitionPlan(number, uuid.UUID(int=1), number, None, (extent,))
