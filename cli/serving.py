@@ -19,7 +19,7 @@ from agent.controller_process import ControllerProcess
 from agent.process import Agent
 from cli.collector_tuning import tune_collector
 from cli.compactor_process import CompactorProcess
-from compactor.worker import Worker
+from cli.worker_thread import WorkerThread
 from config.listeners import BROKER, COMPACTOR, CONTROLLER, listeners, roles
 from config.load import ConfigError
 from config.settings import Settings
@@ -48,8 +48,8 @@ async def _serve(settings: Settings) -> int:
         await front.require_formatted_storage()
         await front.start()
         if COMPACTOR in roles(settings) and not isinstance(front, CompactorProcess):
-            worker = await Worker.open(settings, REGISTRY)
-            worker.start()
+            worker = WorkerThread(settings, REGISTRY)
+            await worker.start()
         tune_collector()
         print(front.ready_line(), flush=True)
         await stopping.wait()

@@ -1,0 +1,59 @@
+"""The background worker of an agent's process, on a thread and an event loop of its own.
+
+Place: under serving.py, beside an agent or controller; alone, a worker needs no thread (compactor_process.py).
+Invariant: nothing of it runs on the loop that carries the Kafka listener: plans of ten thousand extents
+take that long. They still share the interpreter; docs/COMPACTION.md says when to give it a process.
+If the thread dies, Kafka traffic goes on and the leases run out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+
+from prometheus_client import CollectorRegistry
+
+from compactor.worker import Worker
+from config.settings import Settings
+
+Running = tuple[asyncio.AbstractEventLoop, asyncio.Event]
+"""The thread's loop, and what ends it."""
+
+
+class WorkerThread:
+    """`start`, then `stop`, both awaited on the process's own loop."""
+
+    def __init__(self, settings: Settings, registry: CollectorRegistry) -> None:
+        self._settings, self._registry = settings, registry
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._work()), name="worker", daemon=True)
+        self._opened: Future[Running] = Future()
+
+    async def start(self) -> None:
+        """Look for jobs from now on. Raises what Worker.open raises."""
+        self._thread.start()
+        await asyncio.wrap_future(self._opened)
+
+    async def stop(self) -> None:
+        """As Worker.stop, once. Safe in any state, also after a failed start."""
+        if self._thread.ident is not None:
+            self._opened.add_done_callback(_end)  # at once, if it is open
+            await asyncio.to_thread(self._thread.join)
+
+    async def _work(self) -> None:
+        stopping = asyncio.Event()
+        try:
+            worker = await Worker.open(self._settings, self._registry)
+        except BaseException as error:
+            self._opened.set_exception(error)
+            return
+        worker.start()
+        self._opened.set_result((asyncio.get_running_loop(), stopping))
+        await stopping.wait()
+        await worker.stop()
+
+
+def _end(opened: Future[Running]) -> None:
+    if opened.exception() is None:
+        loop, stopping = opened.result()
+        loop.call_soon_threadsafe(stopping.set)
