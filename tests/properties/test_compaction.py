@@ -68,7 +68,7 @@ batches = st.builds(
     records=st.integers(1, 4),
     value_bytes=st.sampled_from([0, 1, 30, 400]),
     codec=st.sampled_from([Codec.NONE, Codec.NONE, *Codec]),
-    time_ms=st.sampled_from([0, 0, 1, 5_000, -2_000]),
+    time_ms=st.sampled_from([0, 0, 1, 5_000, -2_000, -TIME_MS]),
     by_broker=st.booleans(),
     kind=st.sampled_from(["live", "live", "live", "dead", "transactional"]),
 )
