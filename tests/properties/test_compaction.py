@@ -196,12 +196,11 @@ class Story:
                 if silent:  # it has not heard of them yet
                     await self.world.clock.advance(0.05)
                 for sent in batches:
-                    got += _seen(sent)
+                    # a batch that holds the offset may begin before it, merged since: consumers skip what they have
+                    got += [item for item in _seen(sent) if item[3].offset >= at]
                     header = read_header(sent)
                     at = header.base_offset + header.last_offset_delta + 1
-            assert [item for item in got if item[3].offset >= offset] == [
-                item for item in records if item[3].offset >= offset
-            ]
+            assert got == [item for item in records if item[3].offset >= offset]
 
     def _standing(self) -> list[int]:
         return [key for key in self.keys if key not in self.deleted]
