@@ -19,8 +19,10 @@ BEGIN
                    (1::smallint, '00000000-0000-0000-0000-000000000000'::uuid),
                    (2::smallint, p_scan_from)) AS l (level, after)
      CROSS JOIN LATERAL (SELECT * FROM segment_files s
-                          WHERE s.state = 0 AND s.dead_at IS NULL AND s.level = l.level AND s.file_id > l.after
+                          -- spelled so that only the one index gives this order, whatever the planner believes
+                          WHERE s.state = 0 AND s.dead_at IS NULL
+                            AND (s.level, s.file_id) > (l.level, l.after) AND s.level <= l.level
                             AND coalesce(s.unreadable_at < v_day_ago, true)
-                          ORDER BY s.file_id LIMIT p_limit) AS f
+                          ORDER BY s.level, s.file_id LIMIT p_limit) AS f
      ORDER BY l.level, f.file_id;
 END $$;
