@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from metastore.compaction import LiveExtents, LivePartition, NewFile, Swap, SwapOutcome
 from metastore.jobs import JobToken
 from metastore.keys import split_partition_key
+from storage.errors import NotFoundError
 from tests.model.metastore_model import ModelMetastore
 
 
@@ -35,6 +36,8 @@ class ModelCompactionApi:
     async def swap_extents(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
         """See metastore.compaction.CompactionApi."""
         outcomes, new = self.model.decide_swaps(file.file_id, swaps)
+        if outcomes is None:
+            raise NotFoundError(f"file id is not to be had: file={file.file_id}")
         self.model.announce_swaps(new)
         return outcomes
 
