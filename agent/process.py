@@ -260,6 +260,7 @@ class Agent:
                 on_committed=self._fetch.on_committed,
                 on_fenced=cluster.membership.check_now,
                 on_settled=self._on_settled,
+                log_start_offset=self._fetch.log_start_offset,
             ),
             self._registry,
         )

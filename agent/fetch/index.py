@@ -43,7 +43,7 @@ class Sight(NamedTuple):
 
 
 class _Tail:
-    """One partition. Offsets are lower bounds until the primary `confirmed` them once."""
+    """One partition. Offsets are lower bounds until `confirmed`, by the primary or by the feed's first row of all."""
 
     __slots__ = ("confirmed", "extents", "high_watermark", "log_start_offset")
 
@@ -85,6 +85,11 @@ class TailIndex:
         """The newest high watermark that was heard of; 0 when nothing was."""
         tail = self._tails.get(key)
         return tail.high_watermark if tail else 0
+
+    def log_start_offset(self, key: int) -> int:
+        """As far as it is known here; -1 when it is not."""
+        tail = self._tails.get(key)
+        return tail.log_start_offset if tail is not None and tail.confirmed else -1
 
     def live_end(self, file_id: uuid.UUID) -> int:
         """Where the last live byte lies that the feed named in this file; 0 when it named none."""
@@ -172,6 +177,7 @@ class TailIndex:
             self.generation += 1
             tail = self._tails[key] = _Tail()
         tail.extents.append(extent)
+        tail.confirmed = tail.confirmed or extent.base_offset == 0  # heard of from its first record on
         tail.high_watermark = max(tail.high_watermark, extent.last_offset + 1)
         self._arrivals.append(key)
         while len(self._arrivals) > self._extents_max:

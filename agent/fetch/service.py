@@ -66,7 +66,7 @@ class FetchService:
         self._on_metadata_moved = on_metadata_moved
         metrics = FetchMetrics(registry)
         self._cache = ChunkCache(store, metrics, capacity_bytes=settings.cache_bytes)
-        index = TailIndex(view.commit_shards)
+        self._index = index = TailIndex(view.commit_shards)
         waiters = Waiters(metrics)
         self._feed = FeedFollower(
             metastore,
@@ -134,6 +134,10 @@ class FetchService:
     def on_committed(self) -> None:
         """This agent committed something: poll the feed now."""
         self._feed.poke()
+
+    def log_start_offset(self, partition_key: int) -> int:
+        """As far as it is known here, for answers to producers; -1 when it is not."""
+        return self._index.log_start_offset(partition_key)
 
     def database_now_ms(self) -> int:
         """The database's clock, for the birth of file ids. UnavailableError before `start`."""

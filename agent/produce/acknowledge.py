@@ -70,7 +70,10 @@ class Acknowledger:
                 reply = entry.reply
                 reply.error_code = 0
                 reply.base_offset = base_offset + entry.records_before
-                reply.log_start_offset = self._log_start_offset(entry.batch.partition_key)
+                if base_offset or outcome is BatchOutcome.DUPLICATE:
+                    reply.log_start_offset = self._log_start_offset(entry.batch.partition_key)
+                else:  # the first record of all: the log starts here, heard of or not
+                    reply.log_start_offset = 0
                 if entry.is_log_append_time:
                     reply.log_append_time_ms = append_time_ms
                 duplicates += outcome is BatchOutcome.DUPLICATE

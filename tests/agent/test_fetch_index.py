@@ -265,3 +265,15 @@ def test_forget_all_starts_over() -> None:
     assert index.positions == {}
     index.apply(page(s0=7))
     assert index.positions[SHARD] == 7
+
+
+def test_the_log_start_is_known_once_the_primary_or_the_first_row_of_all_told_it() -> None:
+    index = TailIndex(SHARDS)
+    index.apply(first_page())
+    index.apply(page(commit(1, extent(0, 4), extent(7, 9, key=OTHER))))
+    assert (index.log_start_offset(KEY), index.log_start_offset(OTHER)) == (0, -1)
+
+    index.observe(PartitionExtents(OTHER, True, 2, 10, []), index.generation)
+    index.apply(page(FeedRow(SHARD, 2, FeedKind.LOG_START, log_starts=[LogStartMove(KEY, 3)])))
+
+    assert (index.log_start_offset(KEY), index.log_start_offset(OTHER)) == (3, 2)
