@@ -5,8 +5,8 @@ through storage/segment/writer.py.
 Invariant: partitions stand in a file's order; a new extent takes the place of whole old ones, so that
 each can be swapped by itself. An extent that cannot be read is left where it is, counted and named; one
 with a broken checksum is copied and stays an extent by itself. Neither holds up its neighbours. In
-memory at a time: one file being written (twice while it is joined), and `read_bytes` of what is being
-read. If the process dies here nothing was stored.
+memory at a time: one file being written (twice while it is joined; its taker holds the one before), and
+`read_bytes` of what is being read. If the process dies here nothing was stored.
 """
 
 from __future__ import annotations
