@@ -85,6 +85,9 @@ async def merge(
                     await asyncio.to_thread(run.add, extent, batches, counts)
             await asyncio.to_thread(run.close, counts)
             counts.kept_as_is += run.rewriter.kept_as_is
+            if file.size >= limits.file_bytes:
+                yield await asyncio.to_thread(file.finish)
+                file = _OpenFile()
         if file.swaps:
             yield await asyncio.to_thread(file.finish)
     finally:

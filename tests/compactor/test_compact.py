@@ -185,3 +185,19 @@ async def test_a_reader_whose_files_were_deleted_under_it_asks_once_more(world: 
     assert stale.asked == 2
     assert [read_header(sent).base_offset for sent in split_sent(result.records(key))] == [0, 2, 4]
     await late.close()
+
+
+async def test_a_file_ends_between_partitions_too(world: CompactionWorld) -> None:
+    """Each partition's extents become one: nothing else would ever end the file, which is in memory."""
+    keys = await world.topic("t", 12)
+    for _ in range(2):
+        await world.commit(*((key, batch(b"v" * 400)) for key in keys))
+    before = [await world.records(key) for key in keys]
+
+    await world.compact(1, file_bytes=2_000)
+
+    files = [row for row in (await world.file_rows()).values() if row["level"] == 1]
+    assert len(files) == 4, "three partitions reach 2,000 bytes"
+    assert max(row["body_bytes"] for row in files) < 4_000
+    assert [await world.records(key) for key in keys] == before
+    await world.check_accounts()
