@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY
 
 from agent.controller_process import ControllerProcess
 from agent.process import Agent
+from cli.allocator_tuning import tune_allocator
 from cli.collector_tuning import tune_collector
 from cli.compactor_process import CompactorProcess
 from cli.worker_thread import WorkerThread
@@ -50,6 +51,7 @@ async def _serve(settings: Settings) -> int:
         if COMPACTOR in roles(settings) and not isinstance(front, CompactorProcess):
             worker = WorkerThread(settings, REGISTRY)
             await worker.start()
+        tune_allocator()
         tune_collector()
         print(front.ready_line(), flush=True)
         await stopping.wait()

@@ -36,7 +36,7 @@ T = TypeVar("T")
 HISTORICAL_BYTES = 16 * 1024 * 1024
 """The most that a response carries when some of it is historical: bounds what backfills hold in memory."""
 FILES_MAX = 64
-"""The most files that a response is read from: bounds how long it takes when they are many, small and cold.
+"""The most files that a response is read from, but for what is in memory: bounds how long it takes when they are many.
 
 A client that loses patience before its answer asks for the same again, and for ever if that takes as long.
 """
@@ -126,7 +126,7 @@ class Delivery:
         starts = await self._starts(chosen)
         files: set[uuid.UUID] = set()
         plans = [
-            start if isinstance(start, HeadraceError) else _stretches(job.place, start, limit, files)
+            start if isinstance(start, HeadraceError) else self._stretches(job.place, start, limit, files)
             for (job, limit), start in zip(chosen, starts, strict=True)
         ]
         slices = [stretch.slice for plan in plans if isinstance(plan, list) for stretch in plan]
@@ -145,6 +145,27 @@ class Delivery:
             except HeadraceError as error:
                 outcomes[job.number] = error
         return outcomes
+
+    def _stretches(self, place: Located, start: BatchStart, limit: int, files: set[uuid.UUID]) -> list[Stretch]:
+        """Slices of the extents in order, `limit` bytes of them from `start` on; of the first at least a header.
+
+        `files`: those that the response is read from; beyond FILES_MAX only such as need no reading.
+        """
+        plan: list[Stretch] = []
+        for extent in place.extents:
+            if plan:
+                start = start_of(extent)
+            end = extent.position + extent.length
+            stop = min(end, start.position + max(limit, HEADER_BYTES))
+            is_one_more = len(files) >= FILES_MAX and extent.file_id not in files
+            if is_one_more and self._cache.peek(extent.file_id, start.position, stop) is None:
+                break
+            files.add(extent.file_id)
+            plan.append(Stretch(extent, start, Slice(extent.file_id, start.position, stop, end, place.recent)))
+            limit -= stop - start.position
+            if limit < HEADER_BYTES:
+                break
+        return plan
 
     async def _starts(self, chosen: Sequence[tuple[Job, int]]) -> list[BatchStart | HeadraceError]:
         """Where each job begins. Extents that are entered midway for the first time are searched side by side."""
@@ -226,28 +247,6 @@ def _within(jobs: Sequence[Job], max_bytes: int) -> list[tuple[Job, int]]:
         chosen.append((job, limit))
         left -= min(available_bytes(job.query, job.place), limit)
     return chosen
-
-
-def _stretches(place: Located, start: BatchStart, limit: int, files: set[uuid.UUID]) -> list[Stretch]:
-    """Slices of the extents in order, `limit` bytes of them from `start` on; of the first at least a header.
-
-    `files`: those that the response is read from, which become FILES_MAX at most.
-    """
-    plan: list[Stretch] = []
-    for extent in place.extents:
-        if extent.file_id not in files:
-            if len(files) == FILES_MAX:
-                break
-            files.add(extent.file_id)
-        if plan:
-            start = start_of(extent)
-        end = extent.position + extent.length
-        stop = min(end, start.position + max(limit, HEADER_BYTES))
-        plan.append(Stretch(extent, start, Slice(extent.file_id, start.position, stop, end, place.recent)))
-        limit -= stop - start.position
-        if limit < HEADER_BYTES:
-            break
-    return plan
 
 
 def _sound(value: T | HeadraceError) -> T:

@@ -286,3 +286,15 @@ async def test_a_response_reads_few_of_many_small_files_and_the_next_one_goes_on
             got[key] += split_sent(result.records(key))
 
     assert got == {key: expected(world.live[key], 0) for key in keys}
+
+
+async def test_files_in_memory_are_as_many_as_a_response_has_room_for(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    for number in range(2 * FILES_MAX):
+        await world.append(key, b"value %d" % number, own=True)
+    before = len(world.store.gets)
+
+    result = await world.fetch({key: 0})
+
+    assert split_sent(result.records(key)) == expected(world.live[key], 0)
+    assert len(world.store.gets) == before

@@ -7,6 +7,7 @@ of ours, an environment variable, or a port.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,8 @@ class Suite(NamedTuple):
     settings: dict[str, object]
     """For `headrace dev`, above those of every suite (runner.SETTINGS)."""
     agents: int = 1
+    scripts: tuple[str, ...] = ()
+    """Of ours, from plugins/, in the place of the suite's own scripts/ that ask Docker."""
     seconds_max: int = 2400
 
 
@@ -72,8 +75,8 @@ SUITES: tuple[Suite, ...] = (
         copied=("kafka", "test", "pyproject.toml"),
         requirements=("pytest", "pytest-mock", "pytest-timeout", "crc32c", "lz4", "python-snappy", "zstandard"),
         command=(*_PYTEST, "test/integration"),
-        environment={"KAFKA_URI": "kafka://{bootstrap}", "KAFKA_VERSION": "4.2.0", "KAFKA_ROOT": "."},
-        settings={"num.partitions": 4},
+        environment={"KAFKA_URI": "kafka://{bootstrap}", "KAFKA_VERSION": "4.3.0", "KAFKA_ROOT": "."},
+        settings={"num.partitions": 4, "group.min.session.timeout.ms": 100},
     ),
     Suite(
         name="aiokafka",
@@ -109,9 +112,11 @@ SUITES: tuple[Suite, ...] = (
         ),
         environment={
             "KAFKA_VERSION": "2.4", "NODE_ENV": "test",
+            "BOOTSTRAP": "{bootstrap}", "HEADRACE_PYTHON": sys.executable, "PYTHONPATH": str(PLUGINS.parents[3]),
             "JEST_JUNIT_OUTPUT_DIR": "{work}", "JEST_JUNIT_OUTPUT_NAME": "kafkajs.xml",
         },
         settings={"kafka.port": 9092, "num.partitions": 1},
         agents=3,
+        scripts=("addPartitions.sh",),
     ),
 )  # fmt: skip

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from load.dev_server import DevServer
-from tests.compat.suites.catalog import Suite
+from tests.compat.suites.catalog import PLUGINS, Suite
 
 SETTINGS: dict[str, object] = {
     "linger.ms": 25,
@@ -63,6 +63,9 @@ def prepare(suite: Suite, checkout: Path, work: Path) -> Path:
             shutil.copytree(source, run_in / name)
         elif source.exists():
             shutil.copy(source, run_in / name)
+    for name in suite.scripts:
+        (run_in / "scripts").mkdir(exist_ok=True)
+        shutil.copy(PLUGINS / name, run_in / "scripts")
     if suite.requirements:
         _install_python(suite, work / f"{checkout.name}.venv")
     else:
