@@ -9,8 +9,9 @@ Source: KIP-195; Kafka's ReplicationControlManager.
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -48,11 +49,12 @@ class CreatePartitions:
         return reply(request, schema.response(throttle_time=NO_THROTTLE, results=results))
 
     async def _grow(self, topics: Sequence[Any], deadline: float, *, validate_only: bool) -> list[Verdict]:
-        in_doubt: list[PartitionGrowth] = []
+        times = Counter(topic.name for topic in topics)
+        in_doubt: dict[uuid.UUID, int] = {}
         try:
             while True:
                 image = await self._cluster.catch_up()
-                judged = [self._judge(image, topics, topic, in_doubt) for topic in topics]
+                judged = [self._judge(image, topic, times[topic.name], in_doubt) for topic in topics]
                 verdicts = [judgement if isinstance(judgement, Verdict) else Verdict() for judgement in judged]
                 growths = [judgement for judgement in judged if isinstance(judgement, PartitionGrowth)]
                 if sum(g.partition_count - g.first_index for g in growths) > PARTITIONS_PER_REQUEST_MAX:
@@ -67,7 +69,7 @@ class CreatePartitions:
                         await self._cluster.catch_up()
                         return verdicts
                 except OutcomeUnknownError:
-                    in_doubt = growths
+                    in_doubt = {growth.topic_id: growth.partition_count for growth in growths}
                 if self._clock.monotonic() >= deadline:
                     late = Verdict(ErrorCode.request_timed_out, "the metadata log kept moving, or its answers got lost")
                     return [
@@ -77,16 +79,19 @@ class CreatePartitions:
             return [Verdict(ErrorCode(admin_error(error)), str(error))] * len(topics)
 
     def _judge(
-        self, image: MetadataImage, topics: Sequence[Any], wanted: Any, in_doubt: Sequence[PartitionGrowth]
+        self, image: MetadataImage, wanted: Any, times: int, in_doubt: Mapping[uuid.UUID, int]
     ) -> PartitionGrowth | Verdict:
-        """What is to be done, or the answer; an append whose answer was lost is recognised by its result."""
-        if Counter(topic.name for topic in topics)[wanted.name] > 1:
+        """What is to be done, or the answer; an append whose answer was lost is recognised by its result.
+
+        `times`: how often the request names the topic; `in_doubt`: topic id -> the count that it may have got.
+        """
+        if times > 1:
             return Verdict(ErrorCode.invalid_request, f"duplicate topic name: {wanted.name}")
         topic = image.topics_by_name.get(wanted.name)
         if topic is None:
             return Verdict(ErrorCode.unknown_topic_or_partition, "there is no such topic")
         count = len(topic.leader_epochs)
-        if any(g.topic_id == topic.topic_id and g.partition_count == count for g in in_doubt):
+        if in_doubt.get(topic.topic_id) == count:
             return Verdict()
         if wanted.count == count:
             return Verdict(ErrorCode.invalid_partitions, f"the topic already has {count} partitions")
