@@ -3,7 +3,7 @@
 Place: the handler of job kind "compact-large" in the driver's job loop (application.py).
 Invariant: the lease is kept by the driver while Spark works; once it is lost, Spark's job is cancelled,
 and what it could still commit is refused. If the driver dies, its lease runs out and the job goes on
-elsewhere, on Spark or not; what its executors had stored is swept.
+with the next driver; what its executors had stored is swept.
 """
 
 from __future__ import annotations
