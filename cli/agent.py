@@ -27,7 +27,7 @@ DESCRIPTION = """\
 Run one stateless agent. Start as many as you like on the same metastore and bucket, behind a load
 balancer or not: each serves every topic.
 
-  headrace storage format -t $(headrace storage random-uuid) \
+  headrace storage format -t $(headrace storage random-uuid) \\
       --metastore-url postgresql://headrace@db/headrace --bucket s3://logs/headrace
   headrace agent --metastore-url postgresql://headrace@db/headrace --bucket s3://logs/headrace
 

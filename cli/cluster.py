@@ -20,10 +20,22 @@ from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
 from cli.client.cluster import require
 from cli.client.transport import ask, client_config
 
+DESCRIPTION = """\
+A running cluster: which one it is, and who is in it.
+
+  headrace cluster cluster-id -b 127.0.0.1:9092
+  headrace cluster unregister -i 3 -b 127.0.0.1:9092      an agent that will not come back
+"""
+
 
 def add(subparsers: Any) -> None:
     """Register the command."""
-    parser = subparsers.add_parser("cluster", help="ask a running cluster for its id, or unregister an agent")
+    parser = subparsers.add_parser(
+        "cluster",
+        help="ask a running cluster for its id, or unregister an agent",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = parser.add_subparsers(title="commands", metavar="{cluster-id,unregister}", required=True)
     showing = commands.add_parser("cluster-id", help="print the cluster's id")
     showing.set_defaults(run=run_cluster_id)

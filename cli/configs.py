@@ -18,6 +18,13 @@ from storage.errors import InvalidError
 
 TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
 SET, DELETE = 0, 1
+DESCRIPTION = """\
+Configs of topics, brokers and groups of a running cluster, and brokers' log levels.
+
+  headrace configs describe --topic orders --all --explain -b 127.0.0.1:9092
+  headrace configs set retention.ms=86400000 --topic orders -b 127.0.0.1:9092
+  headrace configs delete retention.ms --topic orders -b 127.0.0.1:9092
+"""
 _SOURCES = {1: "topic", 2: "broker", 3: "cluster", 4: "file", 5: "default", 6: "logger", 8: "group"}
 _OWN = {TOPIC: (1,), BROKER: (2, 3), LOGGER: (6,), GROUP: (8,)}
 """Which sources say that a value was set for the resource itself."""
@@ -30,7 +37,12 @@ Change = tuple[str, int, str | None]
 
 def add(subparsers: Any) -> None:
     """Register the command."""
-    parser = subparsers.add_parser("configs", help="describe, set or delete configs")
+    parser = subparsers.add_parser(
+        "configs",
+        help="describe, set or delete configs",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = parser.add_subparsers(title="commands", metavar="{describe,set,delete}", required=True)
     describing = commands.add_parser("describe", help="values and where they come from")
     describing.add_argument("key", nargs="*", help="only these")

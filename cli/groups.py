@@ -23,11 +23,23 @@ from storage.errors import InvalidError
 
 NO_GENERATION = -1
 NOTHING_COMMITTED = -1
+DESCRIPTION = """\
+Consumer groups of a running cluster, ours or any other that speaks Kafka.
+
+  headrace groups list -b 127.0.0.1:9092
+  headrace groups describe billing --members -b 127.0.0.1:9092
+  headrace groups reset-offsets billing --topic orders --to-earliest --execute -b 127.0.0.1:9092
+"""
 
 
 def add(subparsers: Any) -> None:
     """Register the command."""
-    parser = subparsers.add_parser("groups", help="list, describe, rewind or delete consumer groups")
+    parser = subparsers.add_parser(
+        "groups",
+        help="list, describe, rewind or delete consumer groups",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = parser.add_subparsers(title="commands", metavar="{list,describe,reset-offsets,delete}", required=True)
     listing = commands.add_parser("list", help="all groups")
     listing.add_argument("--state", action="append", default=[], help="only groups in this state: Stable, Empty, ...")
@@ -41,8 +53,8 @@ def add(subparsers: Any) -> None:
         "--topic", action="append", metavar="TOPIC[:PARTITION]", help="all that it has read if not given"
     )
     where = resetting.add_mutually_exclusive_group(required=True)
-    where.add_argument("--to-earliest", action="store_true")
-    where.add_argument("--to-latest", action="store_true")
+    where.add_argument("--to-earliest", action="store_true", help="the first record")
+    where.add_argument("--to-latest", action="store_true", help="behind the last record")
     where.add_argument("--to-datetime", metavar="TIME", help="the first record from then on: 2026-01-31T12:00:00+00:00")
     where.add_argument("--to-offset", type=int, metavar="N")
     resetting.add_argument("--execute", action="store_true", help="do it")

@@ -16,12 +16,20 @@ from metastore.postgres.store import PostgresMetastore
 DESCRIPTION = """\
 Create or upgrade the metastore's tables and functions. Forward only, safe to run twice and by two
 processes at once, and before the new agents start.
+
+  headrace migrate --metastore-url postgresql://headrace@db/headrace
+  headrace migrate --restored --metastore-url …       after a restore from a backup: see docs/OPERATIONS.md
 """
 
 
 def add(subparsers: Any) -> None:
     """Register the command."""
-    parser = subparsers.add_parser("migrate", help="create or upgrade the metastore", description=DESCRIPTION)
+    parser = subparsers.add_parser(
+        "migrate",
+        help="create or upgrade the metastore",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "--restored",
         action="store_true",

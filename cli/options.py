@@ -1,6 +1,7 @@
 """Settings as command-line flags: every setting is one, generated from its declaration.
 
-Place: shared by the commands that start an agent.
+Place: shared by the commands that open metastore or bucket themselves; tools that speak to a running cluster
+take the flags of tables.py.
 """
 
 from __future__ import annotations
@@ -19,9 +20,14 @@ PREFIX = "setting:"
 
 
 def add_settings(parser: argparse.ArgumentParser, shown: tuple[str, ...], *, short_config: bool = True) -> None:
-    """Add --config (-c) and a flag per setting; `shown` come first, the rest in a group of their own."""
+    """Add --config (-c) and a flag per setting; `shown` come first, the rest in a group of their own.
+
+    Call it last: the usage line names what the command has of its own, and settings as one.
+    """
     names = ("--config", "-c") if short_config else ("--config",)
     parser.add_argument(*names, type=Path, metavar="FILE", help="properties file with settings (key=value lines)")
+    own = parser.format_usage().removeprefix("usage: ").rstrip()
+    parser.usage = f"{own} [--SETTING VALUE ...]".replace("%", "%%")
     meanings = descriptions()
     rest = parser.add_argument_group("every other setting", "also from --config and HEADRACE_* variables")
     for name in (*shown, *(n for n in meanings if n not in shown)):

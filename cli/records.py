@@ -30,11 +30,23 @@ from storage.records.compression import Codec
 
 BATCH_RECORDS = 500
 FORMATS = ("value", "key", "json")
+DESCRIPTION = """\
+Records of a running cluster, ours or any other that speaks Kafka.
+
+  echo 42:paid | headrace records produce orders --key-separator : -b 127.0.0.1:9092
+  headrace records consume orders --from 2026-01-31T12:00:00+00:00 --format json -b 127.0.0.1:9092
+  headrace records offsets orders -b 127.0.0.1:9092
+"""
 
 
 def add(subparsers: Any) -> None:
     """Register the command."""
-    parser = subparsers.add_parser("records", help="produce, consume and delete records; offsets")
+    parser = subparsers.add_parser(
+        "records",
+        help="produce, consume and delete records; offsets",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = parser.add_subparsers(title="commands", metavar="{produce,consume,delete,offsets}", required=True)
     producing = commands.add_parser("produce", help="one record per line of stdin")
     producing.add_argument("--key-separator", metavar="TEXT", help="what stands between key and value in a line")
@@ -50,7 +62,7 @@ def add(subparsers: Any) -> None:
     consuming.add_argument("--format", choices=FORMATS, default="value", help="value; key, tab and value; or json")
     deleting = commands.add_parser("delete", help="the oldest records of partitions")
     until = deleting.add_mutually_exclusive_group(required=True)
-    until.add_argument("--before-offset", type=int, metavar="N")
+    until.add_argument("--before-offset", type=int, metavar="N", help="the first offset that stays")
     until.add_argument("--all", action="store_true", help="everything there is now")
     add_yes(deleting)
     offsets = commands.add_parser("offsets", help="first and next offset of each partition")

@@ -28,11 +28,23 @@ from storage.objects.open import StoreOptions, open_store
 from storage.objects.store import ObjectStore
 
 SHOWN = ("metastore.url", "bucket")
+DESCRIPTION = """\
+Make a metastore and a bucket one cluster's, once, before its first agent starts; or see whose they are.
+
+  headrace storage format -t $(headrace storage random-uuid) \\
+      --metastore-url postgresql://headrace@db/headrace --bucket s3://logs/headrace
+  headrace storage info --metastore-url postgresql://headrace@db/headrace --bucket s3://logs/headrace
+"""
 
 
 def add(subparsers: Any) -> None:
     """Register the command."""
-    parser = subparsers.add_parser("storage", help="format metastore and bucket, or look at them")
+    parser = subparsers.add_parser(
+        "storage",
+        help="format metastore and bucket, or look at them",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = parser.add_subparsers(title="commands", metavar="{info,format,random-uuid}", required=True)
     info = commands.add_parser("info", help="which cluster do metastore and bucket belong to")
     add_settings(info, SHOWN)

@@ -20,12 +20,24 @@ from cli.configs import DELETE, SET, TOPIC, Change, change_configs, describe_con
 from cli.tables import Row, add_flags, add_yes, confirm, open_cluster, pairs, say, show
 
 TIMEOUT = datetime.timedelta(seconds=30)
+DESCRIPTION = """\
+Topics of a running cluster, ours or any other that speaks Kafka.
+
+  headrace topics create orders --partitions 12 --set retention.ms=86400000 -b 127.0.0.1:9092
+  headrace topics describe orders -b 127.0.0.1:9092
+  headrace topics alter orders --partitions 24 -b 127.0.0.1:9092
+"""
 ACTIONS = "{list,describe,create,alter,delete}"
 
 
 def add(subparsers: Any) -> None:
     """Register the command."""
-    parser = subparsers.add_parser("topics", help="list, describe, create, alter or delete topics")
+    parser = subparsers.add_parser(
+        "topics",
+        help="list, describe, create, alter or delete topics",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = parser.add_subparsers(title="commands", metavar=ACTIONS, required=True)
     listing = commands.add_parser("list", help="all topics")
     describing = commands.add_parser("describe", help="partitions, offsets and own configs")
