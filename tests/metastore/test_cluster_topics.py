@@ -150,10 +150,11 @@ async def test_one_record_deletes_a_topic_with_everything_that_names_it(
         assert await rows(raw, "SELECT resource_name FROM configs") == [("kept",)]
 
 
-async def _file(store: PostgresMetastore, batch: StagedBatch) -> FileCommit:
-    """A file that was born just now, with one batch."""
+async def _file(store: PostgresMetastore, *batches: StagedBatch) -> FileCommit:
+    """A file that was born just now."""
     now_ms = (await store.poll_feed({})).wall_ms
-    return FileCommit(new_file_id(now_ms, random.Random(batch.partition_key)), batch.length, [batch])
+    size = sum(batch.length for batch in batches)
+    return FileCommit(new_file_id(now_ms, random.Random(batches[0].partition_key)), size, list(batches))
 
 
 @pytest.mark.requirement("C8")
@@ -227,3 +228,30 @@ async def test_a_deletion_waits_for_an_offset_commit_that_is_under_way(
             await waiting(observer, 1)
         assert await deletion
         assert await rows(observer, "SELECT count(*) FROM group_offsets") == [(0,)]
+
+
+async def test_commits_do_not_wait_for_the_positions_of_a_deleted_topic(
+    metastore: PostgresMetastore, metastore_url: str
+) -> None:
+    """A topic may have positions of any number of groups, and somebody may be at one of them."""
+    agent = await join(metastore)
+    doomed, other = new_topic("doomed", 1), new_topic("other", metastore.commit_shards)
+    image = await create(metastore, doomed, other)
+    key = image.topics_by_name["doomed"].key(0) or 0
+    claim = await metastore.claim_group("readers", *agent)
+    assert claim is not None
+    await metastore.commit_offsets("readers", claim.coordinator_epoch, [CommittedOffset(key, 5, -1, "")])
+    keys = [image.topics_by_name["other"].key(index) or 0 for index in range(metastore.commit_shards)]
+    batches = [StagedBatch(found, number * 100, 100, 5, 1000) for number, found in enumerate(sorted(keys))]
+    async with session(metastore_url) as slow, session(metastore_url) as observer:
+        async with slow.transaction():
+            await slow.execute("SELECT FROM group_offsets FOR UPDATE")
+            deletion = asyncio.create_task(metastore.delete_topics(image.offset, [doomed.topic_id]))
+            await waiting(observer, 1)
+            commit = asyncio.create_task(metastore.commit_files(*agent, [await _file(metastore, *batches)]))
+            behind = asyncio.create_task(waiting(observer, 2))
+            await asyncio.wait({commit, behind}, return_when=asyncio.FIRST_COMPLETED)
+            assert commit.done(), "it waits behind the deletion"
+            behind.cancel()
+        assert await deletion
+    assert {batch.outcome for batch in (await commit)[0].batches} == {BatchOutcome.APPENDED}

@@ -1,7 +1,7 @@
 -- Append RemoveTopicRecords and take the topics out of the projection, unless the log has moved on:
 -- then false, and nothing happened. From then on no commit, look-up or fetch knows their partitions.
 -- Locks: metadata_head, the topics' partitions' rows (a log start that moves holds them before its shard),
--- their commit shards, their group offsets.
+-- their group offsets, their commit shards.
 -- Idempotent: a repeated call finds the head moved and does nothing.
 -- Cost: three rows deleted and one queued per partition; extents and producer state are left to
 -- purge_deleted_partitions.
@@ -27,13 +27,14 @@ BEGIN
     PERFORM FROM partitions WHERE topic_id = ANY (p_topic_ids) ORDER BY partition_key FOR UPDATE;
     SELECT array_agg(partition_key), array_agg(DISTINCT shard) INTO v_keys, v_shards
       FROM partitions WHERE topic_id = ANY (p_topic_ids);
+    -- any number of groups: nobody adds positions while we hold the partitions' rows, and no commit waits for this
+    DELETE FROM group_offsets WHERE partition_key = ANY (v_keys);
     PERFORM lock_shards(v_shards);
     PERFORM append_feed(d.shard, 3::smallint, d.payload)
        FROM (SELECT shard, string_agg(int8send(partition_key), ''::bytea ORDER BY partition_key) AS payload
                FROM partitions WHERE topic_id = ANY (p_topic_ids) GROUP BY shard) AS d;
     DELETE FROM partitions WHERE partition_key = ANY (v_keys);
     DELETE FROM partition_heads WHERE partition_key = ANY (v_keys);
-    DELETE FROM group_offsets WHERE partition_key = ANY (v_keys);
     INSERT INTO deleted_partitions (partition_key, deleted_at) SELECT key, wall_time() FROM unnest(v_keys) AS key;
     RETURN true;
 END $$;
