@@ -1,7 +1,8 @@
 """One client's connection: frames in, requests started in order, replies out in the same order.
 
 Place: between asyncio and the dispatcher; first and last step of every request.
-Invariants: requests start in the order in which they arrived; what is in progress is bounded (requests
+Invariants: requests start in the order in which they arrived, and what follows one that changes
+something (CHANGING) starts when that is answered, as on Kafka's connections; what is in progress is bounded (requests
 per connection, bytes of produce frames over all connections) by reading no further; whatever goes
 wrong on a connection ends this connection, after the replies before it, and no other.
 A handler is never cancelled because its client went away: a batch that is in the buffer stays there.
@@ -20,7 +21,7 @@ from agent.listener.host import ConnectionHost
 from agent.listener.replies import ReplyQueue, Slot
 from agent.listener.request import CloseConnection, Connection, Promise, Request, Response
 from agent.listener.writer import ReplyWriter
-from agent.protocol.api_keys import ApiKey
+from agent.protocol.api_keys import CHANGING, ApiKey
 from agent.protocol.api_versions import APIS
 from storage.errors import InvalidError
 
@@ -52,6 +53,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Whether the read in progress goes into the frame rather than the slab."""
         self._awaited: FrameHead | None = None
         """The frame that waits for memory."""
+        self._alone: Slot | None = None
+        """The request in progress that the next one must not overtake."""
         self._reserved_bytes = 0
         """Held for the frame that is being read."""
         self._frame_deadline = _NEVER
@@ -147,6 +150,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return (
             self._deaf
             or self._awaited is not None
+            or self._alone is not None
             or self._writer.blocked
             or len(self._replies) >= self._host.limits.max_inflight_requests
         )
@@ -207,6 +211,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         slot = Slot(header, now, self._reserved_bytes)
         self._reserved_bytes = 0
         self._replies.append(slot)
+        if api_key in CHANGING:
+            self._alone = slot
         self._host.metrics.requests.received(api_key, version)
         request = Request(self._client, api_key, version, correlation_id, client_id, frame[body_start:], now)
         try:
@@ -257,6 +263,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _finish(self, slot: Slot) -> None:
         """The request has its answer: give its frame's memory back, and reply when its turn comes."""
         slot.done = True
+        if self._alone is slot:
+            self._alone = None
         self._host.budget.release(slot.reserved_bytes)
         self._schedule_flush()
 

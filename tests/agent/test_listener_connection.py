@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from agent.listener.request import CloseConnection, Request, Response
+from agent.protocol.api_keys import ApiKey
 from storage.errors import InvalidError, OutcomeUnknownError
 from tests.agent.listener_client import MIB, frame, limits, listening, produce_frame, until
 from tests.manual_clock import ManualClock
@@ -64,6 +65,26 @@ async def test_a_request_reaches_the_handler_whole() -> None:
         assert request.connection.listener_host == "127.0.0.1"
         assert request.connection.peer.startswith("127.0.0.1:")
         await client.close()
+
+
+async def test_what_follows_a_change_begins_when_the_change_is_answered() -> None:
+    """Clients send DeleteRecords and ListOffsets at once, and expect the second to see the first."""
+    gate = Gate()
+    async with listening(gate.handle) as server:
+        client, other = await server.connect(), await server.connect()
+        await client.send(frame(1, api_key=ApiKey.FETCH, version=4) + frame(2, api_key=ApiKey.DELETE_RECORDS))
+        await client.send(frame(3, api_key=ApiKey.LIST_OFFSETS, version=1))
+        await until(gate.has_started(2))
+        await other.send(frame(4, api_key=ApiKey.LIST_OFFSETS, version=1))
+        await until(gate.has_started(3))
+        assert gate.started == [1, 2, 4], "the third waits, another connection does not"
+        gate.open(2)
+        await until(gate.has_started(4))
+        assert gate.started == [1, 2, 4, 3]
+        gate.open(1, 3, 4)
+        assert [(await client.reply())[0] for _ in range(3)] == [1, 2, 3]
+        await client.close()
+        await other.close()
 
 
 @pytest.mark.parametrize("size", [0, 1, 20_000, 200_000, 3 * MIB])
