@@ -15,6 +15,10 @@ ALTER TABLE consumer_groups
     ADD COLUMN empty_since    timestamptz,                         -- NULL while it has members or never had any
     ADD COLUMN expiry_slot    int    NOT NULL DEFAULT 0;
 UPDATE consumer_groups SET state = 'Stable', protocol_type = 'consumer' WHERE saved <> '';
+-- Whoever assigned itself committed without a group; from now on every position belongs to one, which expires it.
+INSERT INTO consumer_groups (group_id, coordinator_epoch, node_id, saved)
+SELECT DISTINCT group_id, 0, -1, ''::bytea FROM group_offsets
+ON CONFLICT DO NOTHING;
 
 -- Ten minutes each: when an offset, or a group without any, is old enough to be looked at for expiry
 -- (functions/expire_group_offsets.sql). A column of its own, as few commits change it: the others stay HOT.

@@ -1,7 +1,7 @@
 -- Make a registered, unfenced agent a group's holder, under an epoch that no other claim ever got.
 -- Answers why not, if so: 'agent' (it is not registered so, or fenced) or 'held' by another live agent.
 -- A live holder answers its members from memory; it lets go when it sees that it is no longer the
--- group's coordinator (release_group.sql), or when its lease ran out and it is fenced: its own count
+-- group's coordinator (release_groups.sql), or when its lease ran out and it is fenced: its own count
 -- of the lease began earlier, so it has stopped answering by then.
 -- Locks: the group's row. Idempotent: a repeated claim only raises the epoch again. Cost: one upsert.
 CREATE OR REPLACE FUNCTION claim_group(
