@@ -221,7 +221,7 @@ async def until_swapping(world: SparkWorld, driver: subprocess.Popen[bytes]) -> 
     async with session(world.url) as connection, asyncio.timeout(SPARK_SECONDS):
         while not await rows(
             connection,
-            "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%swap_extents%'"
+            "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND position('swap_extents' IN query) > 0"
             " AND datname = current_database()",
         ):
             assert driver.poll() is None, driver.communicate()[0].decode()
