@@ -34,7 +34,7 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": 100,
     "group.consumer.heartbeat.interval.ms": 300,
     "group.consumer.min.heartbeat.interval.ms": 100,
-    "group.consumer.session.timeout.ms": 4_000,
+    "group.consumer.session.timeout.ms": 10_000,  # a JVM starts within it on a busy machine
     "group.consumer.min.session.timeout.ms": 1_000,
     "broker.heartbeat.interval.ms": 500,
     "broker.session.timeout.ms": 3_000,
