@@ -126,6 +126,18 @@ async def test_a_lost_answer_of_a_deletion_is_asked_again(world: JanitorWorld) -
     assert await world.files() == {}
 
 
+async def test_what_was_taken_is_given_again_however_lately_it_died(world: JanitorWorld) -> None:
+    """Or the object of a file that died young would outlive a worker that died by an hour."""
+    dead = await world.add_file()
+    await world.advance(SETTLED_SECONDS + 1)
+    await world.kill_all()
+    await world.advance(1)
+    _, lease = await world.claim("delete")
+    for _ in range(2):
+        taken = await world.metastore.take_dead_files(lease.token, world.metastore.incarnation_id, delay_ms=0, limit=10)
+        assert [found.file_id for found in taken] == [dead]
+
+
 async def test_what_the_store_does_not_confirm_keeps_its_row(world: JanitorWorld) -> None:
     stays, goes = await world.add_file(), await world.add_file()
     await world.kill_all()

@@ -4,7 +4,7 @@
 -- None is younger than settled_age(): its row could go at once.
 --
 -- Locks: the job's row, shared; the files' rows, ascending. Idempotent: what was taken is given again.
--- Cost: O(result), plus the dead files that only a read pin keeps.
+-- Cost: O(result), plus the dead files that only a read pin keeps, or that are younger than settled_age().
 CREATE OR REPLACE FUNCTION take_dead_files(
     p_job_id bigint, p_epoch bigint, p_incarnation_id uuid, p_delay interval, p_limit int
 ) RETURNS TABLE (file_id uuid, size bigint, condemned boolean)
@@ -24,7 +24,7 @@ BEGIN
     v_horizon := least(wall_time() - p_delay, pin_horizon());
     SELECT array_agg(id) INTO v_ids
       FROM ((SELECT f.file_id AS id FROM segment_files f
-              WHERE f.state IN (1, 2) AND f.dead_at < v_settled AND f.committed_at < v_settled
+              WHERE f.state IN (1, 2) AND f.committed_at < v_settled
               ORDER BY f.dead_at LIMIT p_limit)
             UNION
             (SELECT f.file_id FROM segment_files f
