@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from agent.groups.consumer.topics import GroupTopics
 from agent.listener.request import Request, Response
 from agent.protocol.typed import schema
 from metastore.groups import GroupKind
@@ -183,6 +184,22 @@ async def test_no_pattern_holds_the_agent(world: GroupsWorld) -> None:
     world.cluster_api.add_topic("a" * 200 + "b", 1)
     pattern = {"subscribed_topic_names": None, "subscribed_topic_regex": "(a|a|aa)+$"}
     assert assigned(await heartbeat(world.home, "m", 0, **pattern)) == {}
+
+
+async def test_no_number_of_patterns_fills_the_agents_memory(
+    world: GroupsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has to be a member to ask for one."""
+    monkeypatch.setattr("agent.groups.consumer.topics.PATTERNS_MAX", 3)
+    topics = GroupTopics(world.home.cluster)
+    await topics.prepare(["t"])
+    before = topics.topics(["t"])
+    for number in range(10):
+        await topics.prepare([f"{number}|t"])
+        assert len(topics.topics().matches) <= 3
+    many = [f"t{{{number}}}" for number in range(1, 6)]
+    assert [len(topics.topics(many).of((), pattern)) for pattern in many] == [1, 0, 0, 0, 0]
+    assert before.of((), "t") == topics.topics(["t"]).of((), "t")
 
 
 async def test_a_coordinator_that_lags_catches_up_before_it_judges(world: GroupsWorld) -> None:

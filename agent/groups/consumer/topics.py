@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import re2
 
@@ -24,6 +24,9 @@ from metastore.log.image import TopicImage
 
 PROGRAM_BYTES = 256 * 1024
 """Memory that one pattern's program and its automaton may take."""
+PATTERNS_MAX = 1_000
+MATCHES_MAX = 4_000_000
+"""Topic numbers and characters of patterns: anybody may ask for any number of patterns, and is remembered till then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,11 @@ class GroupTopics:
     async def prepare(self, patterns: Iterable[str]) -> None:
         """Match them on a thread, so that `topics` has nothing left to do."""
         matches, source = self._matches(), self._cluster.image.topics_by_name
-        for pattern in set(patterns) - matches.keys() - {""}:
+        missing = set(patterns) - matches.keys() - {""}
+        if missing and _is_full(matches):
+            self._newest = replace(self._newest, matches={})
+            matches, missing = self._newest.matches, set(patterns) - {""}
+        for pattern in missing:
             matches[pattern] = await asyncio.to_thread(_matching, pattern, source)
 
     def topics(self, patterns: Iterable[str] = ()) -> Topics:
@@ -83,6 +90,11 @@ class GroupTopics:
                 {**image.topics_by_name, own.name: own}, {**image.topics_by_number, own.topic_number: own}, {}
             )
         return self._newest.matches
+
+
+def _is_full(matches: Mapping[str, frozenset[int]]) -> bool:
+    size = sum(len(pattern) + len(numbers) for pattern, numbers in matches.items())
+    return len(matches) >= PATTERNS_MAX or size >= MATCHES_MAX
 
 
 def is_valid(pattern: str) -> bool:
