@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from kafka.protocol.admin import ListConfigResourcesRequest
+from kafka.protocol.admin import DescribeConfigsRequest, ListConfigResourcesRequest
 from kio.schema.errors import ErrorCode
 
 from agent.admin.configs.rules import Operation, Resource, Wish, judge
@@ -124,6 +124,17 @@ async def test_unknown_resources_have_their_own_errors(admin: ConfigsWorld) -> N
     assert (await admin.describe(CLIENT_METRICS, "m")).error_code == ErrorCode.invalid_request
     admin.api.fail_before["read_metadata"] = [UnavailableError("down")]
     assert (await admin.describe(TOPIC, "nope")).error_code == ErrorCode.request_timed_out
+
+
+async def test_what_is_named_twice_is_described_not_even_once(admin: ConfigsWorld) -> None:
+    """Five bytes of a request would be answered with thirty thousand, as often as they stand in it."""
+    named = DescribeConfigsRequest.DescribeConfigsResource
+    resources = [named(resource_type=BROKER, resource_name=NODE, configuration_keys=None) for _ in range(1_000)]
+    resources.append(named(resource_type=TOPIC, resource_name="orders", configuration_keys=None))
+    message = DescribeConfigsRequest(resources=resources, include_synonyms=True, include_documentation=True)
+    *twice, once = (await call(admin.describe_configs, message, 4)).results
+    assert {(result.error_code, len(result.configs)) for result in twice} == {(ErrorCode.invalid_request, 0)}
+    assert once.configs
 
 
 async def test_a_groups_configs(admin: ConfigsWorld) -> None:

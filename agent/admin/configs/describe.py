@@ -9,6 +9,8 @@ Source: KIP-133, KIP-226 (synonyms), KIP-569 (documentation and types), KIP-412 
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -52,39 +54,30 @@ class DescribeConfigs:
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
-        results = [await self._result(schema, entity, asked) for asked in entity.resources]
+        named = [Resource(asked.resource_type, asked.resource_name) for asked in entity.resources]
+        times = Counter(named)
+        image, unreachable = await self._newest_image()
+        results = []
+        for asked, resource in zip(entity.resources, named, strict=True):
+            found: list[ShownConfig] | Verdict = Verdict(ErrorCode.invalid_request, "name each resource once")
+            if times[resource] == 1:  # or a few bytes, repeated, would be answered with as many pages
+                found = self._describe(image, unreachable, resource)
+            results.append(_result(schema, entity, asked, resource, found))
+            await asyncio.sleep(0)  # there may be thousands: other requests are served in between
         return reply(request, schema.response(throttle_time=NO_THROTTLE, results=tuple(results)))
 
-    async def _result(self, schema: Schema, entity: Any, asked: Any) -> Any:
-        resource = Resource(asked.resource_type, asked.resource_name)
-        found = await self._describe(resource)
-        verdict, shown = (found, []) if isinstance(found, Verdict) else (Verdict(), found)
-        return schema.make(
-            "DescribeConfigsResult",
-            error_code=verdict.code,
-            error_message=verdict.message,
-            resource_type=resource.type,
-            resource_name=resource.name,
-            configs=tuple(
-                rendered(
-                    schema,
-                    config,
-                    with_synonyms=entity.include_synonyms,
-                    with_documentation=getattr(entity, "include_documentation", False),
-                )
-                for config in shown
-                if not asked.configuration_keys or config.name in asked.configuration_keys
-            ),
-        )
+    async def _newest_image(self) -> tuple[MetadataImage, Verdict | None]:
+        """The image to answer from, and what to say of a resource that it lacks if it may be out of date."""
+        try:
+            return await self._cluster.catch_up(), None
+        except HeadraceError as error:
+            return self._cluster.image, Verdict(ErrorCode(admin_error(error)), str(error))
 
-    async def _describe(self, resource: Resource) -> list[ShownConfig] | Verdict:
+    def _describe(
+        self, image: MetadataImage, unreachable: Verdict | None, resource: Resource
+    ) -> list[ShownConfig] | Verdict:
         if resource.type == ResourceType.BROKER_LOGGER:
             return self._not_here(resource) or list(_loggers())
-        unreachable = None
-        try:
-            image = await self._cluster.catch_up()
-        except HeadraceError as error:
-            image, unreachable = self._cluster.image, Verdict(ErrorCode(admin_error(error)), str(error))
         refusal = why_no_such_resource(image, resource)
         if refusal is not None:
             return unreachable or refusal
@@ -133,6 +126,29 @@ class DescribeConfigs:
             is_read_only=name not in PER_BROKER,
             is_sensitive=setting.is_sensitive,
         )
+
+
+def _result(schema: Schema, entity: Any, asked: Any, resource: Resource, found: list[ShownConfig] | Verdict) -> Any:
+    """`found` in the fields of one version, as far as it was asked for."""
+    verdict, shown = (found, []) if isinstance(found, Verdict) else (Verdict(), found)
+    keys = frozenset(asked.configuration_keys or ())
+    return schema.make(
+        "DescribeConfigsResult",
+        error_code=verdict.code,
+        error_message=verdict.message,
+        resource_type=resource.type,
+        resource_name=resource.name,
+        configs=tuple(
+            rendered(
+                schema,
+                config,
+                with_synonyms=entity.include_synonyms,
+                with_documentation=getattr(entity, "include_documentation", False),
+            )
+            for config in shown
+            if not keys or config.name in keys
+        ),
+    )
 
 
 def documentation(definition: ConfigDefinition) -> str:
