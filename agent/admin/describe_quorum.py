@@ -9,6 +9,7 @@ Source: KIP-595, KIP-836 (times), KIP-853 (nodes).
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -43,12 +44,13 @@ class DescribeQuorum:
         except HeadraceError as error:
             code = ErrorCode(error_code(error))
             return reply(request, schema.response(error_code=code, error_message=str(error), topics=(), nodes=()))
+        times = Counter((topic.topic_name, p.partition_index) for topic in entity.topics for p in topic.partitions)
         topics = tuple(
             schema.make(
                 "TopicData",
                 topic_name=topic.topic_name,
                 partitions=tuple(
-                    self._partition(schema, topic.topic_name, p.partition_index, lease, agents)
+                    self._partition(schema, topic.topic_name, p.partition_index, lease, agents, times)
                     for p in topic.partitions
                 ),
             )
@@ -60,17 +62,27 @@ class DescribeQuorum:
         )
 
     def _partition(
-        self, schema: Schema, topic: str, index: int, lease: ControllerLease, agents: list[AgentLease]
+        self,
+        schema: Schema,
+        topic: str,
+        index: int,
+        lease: ControllerLease,
+        agents: list[AgentLease],
+        times: Counter[tuple[str, int]],
     ) -> Any:
+        """`times`: how often the request names each partition; all the agents are listed for one that it names once."""
         image = self._cluster.image
-        known = topic == METADATA_TOPIC and index == 0
+        is_quorum = topic == METADATA_TOPIC and index == 0
+        known = is_quorum and times[topic, index] == 1
         observers = tuple(
-            _replica(schema, agent, image.offset) for agent in agents if agent.node_id != lease.controller_id
+            _replica(schema, agent, image.offset) for agent in agents if known and agent.node_id != lease.controller_id
         )
         leader = AgentLease(lease.controller_id, image.offset, NEVER)
         voters = () if lease is _NOBODY else (_replica(schema, leader, image.offset),)
         code, message = ErrorCode.none, None
-        if not known:
+        if is_quorum and not known:
+            code, message = ErrorCode.invalid_request, "name each partition once"
+        elif not known:
             code, message = ErrorCode.unknown_topic_or_partition, f"only {METADATA_TOPIC}-0 has a quorum"
         return schema.make(
             "PartitionData",
@@ -81,7 +93,7 @@ class DescribeQuorum:
             leader_epoch=lease.controller_epoch if known else -1,
             high_watermark=image.offset if known else -1,
             current_voters=voters if known else (),
-            observers=observers if known else (),
+            observers=observers,
         )
 
     def _nodes(self, schema: Schema, lease: ControllerLease) -> tuple[Any, ...]:

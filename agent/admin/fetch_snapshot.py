@@ -10,6 +10,7 @@ Source: KIP-630. An end offset of -1 asks for the newest, whose id a reader cann
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -38,17 +39,24 @@ class FetchSnapshot:
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
         topics = []
+        times = Counter((topic.name, p.partition) for topic in entity.topics for p in topic.partitions)
         for topic in entity.topics:
-            partitions = [await self._answer(schema, topic.name, p, entity.max_bytes) for p in topic.partitions]
+            partitions = [
+                await self._answer(schema, topic.name, p, entity.max_bytes, times[topic.name, p.partition])
+                for p in topic.partitions
+            ]
             topics.append(schema.make("TopicSnapshot", name=topic.name, partitions=tuple(partitions)))
         return reply(
             request, schema.response(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, topics=tuple(topics))
         )
 
-    async def _answer(self, schema: Schema, topic: str, asked: Any, max_bytes: int) -> Any:
+    async def _answer(self, schema: Schema, topic: str, asked: Any, max_bytes: int, times: int) -> Any:
+        """`times`: how often the request names the partition; each of them would be answered with a whole piece."""
         code, position, piece = ErrorCode.none, asked.position, b""
         if topic != METADATA_TOPIC or asked.partition != 0:
             code = ErrorCode.unknown_topic_or_partition
+        elif times > 1:
+            code = ErrorCode.invalid_request
         else:
             try:
                 await self._load(asked.snapshot_id.end_offset)

@@ -154,6 +154,8 @@ async def test_the_quorum_is_the_active_controller(world: World, version: int) -
     if version >= 2:
         assert [node.node_id for node in answer.nodes] == [CONTROLLER]
     other = [("TopicData", {"topic_name": "t", "partitions": [("PartitionData", {"partition_index": 0})]})]
+    twice = (await world.ask(ApiKey.DESCRIBE_QUORUM, version, topics=topics * 2)).topics[1].partitions[0]
+    assert (twice.error_code, twice.observers) == (ErrorCode.invalid_request, ())
     unknown = await world.ask(ApiKey.DESCRIBE_QUORUM, version, topics=other)
     assert unknown.topics[0].partitions[0].error_code is ErrorCode.unknown_topic_or_partition
 
@@ -299,14 +301,16 @@ async def test_a_reassignment_ends_with_its_topic(world: World) -> None:
     assert await _ongoing(world) == []
 
 
-async def _piece(world: World, end_offset: int, position: int, topic: str = "__cluster_metadata") -> Any:
+async def _piece(
+    world: World, end_offset: int, position: int, topic: str = "__cluster_metadata", times: int = 1
+) -> Any:
     wanted = ("PartitionSnapshot", {
         "partition": 0,
         "current_leader_epoch": -1,
         "snapshot_id": SnapshotId(end_offset=i64(end_offset), epoch=i32(0)),
         "position": position,
     })  # fmt: skip
-    topics = [("TopicSnapshot", {"name": topic, "partitions": [wanted]})]
+    topics = [("TopicSnapshot", {"name": topic, "partitions": [wanted] * times})]
     answer = await world.ask(ApiKey.FETCH_SNAPSHOT, 0, topics=topics, max_bytes=50)
     return answer.topics[0].partitions[0]
 
@@ -323,6 +327,7 @@ async def test_the_newest_snapshot_is_fetched_in_pieces(world: World) -> None:
     data = bytes(first.unaligned_records)
     while len(data) < first.size:
         data += (await _piece(world, image.offset, len(data))).unaligned_records
+    assert (await _piece(world, -1, 0, times=2)).error_code is ErrorCode.invalid_request, "it would be sent twice"
     values = [record.value or b"" for record in decode_records(memoryview(data))]
     assert apply(MetadataImage(), values).topics_by_name.keys() == {"orders"}
     assert (await _piece(world, image.offset, first.size)).error_code is ErrorCode.position_out_of_range
