@@ -43,15 +43,18 @@ class DescribeProducers:
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
-        targets = [Target(topic.name, index, -1) for topic in entity.topics for index in topic.partition_indexes]
+        asked: dict[str, dict[int, None]] = {}  # each once: an answer is much longer than an index
+        for topic in entity.topics:
+            asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+        targets = [Target(name, index, -1) for name, indexes in asked.items() for index in indexes]
         found = iter(await self._find(await resolve(self._cluster, targets)))
         topics = tuple(
             schema.make(
                 "TopicResponse",
-                name=topic.name,
-                partitions=tuple(_partition(schema, index, next(found)) for index in topic.partition_indexes),
+                name=name,
+                partitions=tuple(_partition(schema, index, next(found)) for index in indexes),
             )
-            for topic in entity.topics
+            for name, indexes in asked.items()
         )
         return reply(request, schema.response(throttle_time=NO_THROTTLE, topics=topics))
 

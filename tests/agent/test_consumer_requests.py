@@ -81,7 +81,7 @@ def topic_id(world: GroupsWorld, name: str = "t") -> uuid.UUID:
 
 
 async def describe(agent: Coordinating, group_id: str = "g", *, version: int = 1) -> Any:
-    fields = {"group_ids": (group_id,), "include_authorized_operations": True}
+    fields = {"group_ids": (group_id, group_id), "include_authorized_operations": True}
     answer = await ask(Front(agent), DESCRIBE, version, received_at=1000.0, **fields)  # type: ignore[arg-type]
     (group,) = answer.groups
     return group

@@ -38,7 +38,12 @@ class ConsumerGroupDescribe:
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
         operations = GROUP_OPERATIONS if entity.include_authorized_operations else NOT_ASKED
-        groups = tuple([await self._describe(schema, group_id, operations) for group_id in entity.group_ids])
+        groups = tuple(
+            [
+                await self._describe(schema, group_id, operations)
+                for group_id in dict.fromkeys(entity.group_ids)  # each once: an answer is much longer than a name
+            ]
+        )
         return reply(request, schema.response(throttle_time=NO_THROTTLE, groups=groups))
 
     async def _describe(self, schema: Schema, group_id: str, operations: int) -> Any:
