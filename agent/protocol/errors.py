@@ -139,12 +139,5 @@ def reassignment_error(error: BaseException) -> int:
     return int(_first_match(_REASSIGNMENT_CODES, error, error_code(error)))
 
 
-def stored_data_error(error: BaseException) -> int:
-    """As `error_code`, where our own stored data is read: a missing or corrupt object is a storage error."""
-    if isinstance(error, NotFoundError | CorruptError):
-        return int(ErrorCode.kafka_storage_error)
-    return error_code(error)
-
-
 def _first_match(codes: list[tuple[type[BaseException], int]], error: BaseException, otherwise: int) -> int:
     return next((code for kind, code in codes if isinstance(error, kind)), otherwise)

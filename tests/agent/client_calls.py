@@ -7,36 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kafka.protocol.admin import (
-    AlterConfigsResponse,
-    CreatePartitionsResponse,
-    CreateTopicsResponse,
-    DeleteGroupsResponse,
-    DeleteRecordsResponse,
-    DeleteTopicsResponse,
-    DescribeClusterResponse,
-    DescribeConfigsResponse,
-    DescribeGroupsResponse,
-    DescribeLogDirsResponse,
-    DescribeProducersResponse,
-    DescribeTopicPartitionsResponse,
-    ElectLeadersResponse,
-    IncrementalAlterConfigsResponse,
-    ListConfigResourcesResponse,
-    ListGroupsResponse,
-)
-from kafka.protocol.consumer import (
-    HeartbeatResponse,
-    JoinGroupResponse,
-    LeaveGroupResponse,
-    OffsetCommitResponse,
-    OffsetDeleteResponse,
-    OffsetFetchResponse,
-    OffsetForLeaderEpochResponse,
-    SyncGroupResponse,
-)
-from kafka.protocol.metadata import FindCoordinatorResponse, MetadataResponse
-from kafka.protocol.producer import InitProducerIdResponse
+from kafka.protocol import admin, consumer, metadata, producer
 from kio.serial import entity_reader
 
 from agent.listener.request import Connection, Handler, Request, Response
@@ -45,36 +16,10 @@ from agent.protocol.typed import schema
 from tests.agent.client_vectors import vectors
 
 RESPONSES = {
-    response.API_KEY: response
-    for response in (
-        AlterConfigsResponse,
-        CreatePartitionsResponse,
-        CreateTopicsResponse,
-        DeleteGroupsResponse,
-        DeleteRecordsResponse,
-        DeleteTopicsResponse,
-        DescribeClusterResponse,
-        DescribeConfigsResponse,
-        DescribeGroupsResponse,
-        DescribeLogDirsResponse,
-        DescribeProducersResponse,
-        DescribeTopicPartitionsResponse,
-        ElectLeadersResponse,
-        FindCoordinatorResponse,
-        HeartbeatResponse,
-        IncrementalAlterConfigsResponse,
-        InitProducerIdResponse,
-        JoinGroupResponse,
-        LeaveGroupResponse,
-        ListConfigResourcesResponse,
-        ListGroupsResponse,
-        MetadataResponse,
-        OffsetCommitResponse,
-        OffsetDeleteResponse,
-        OffsetFetchResponse,
-        OffsetForLeaderEpochResponse,
-        SyncGroupResponse,
-    )
+    found.API_KEY: found
+    for module in (admin, consumer, metadata, producer)
+    for name, found in vars(module).items()
+    if name.endswith("Response")
 }
 
 

@@ -26,7 +26,7 @@ from agent.protocol import typed
 from config.settings import Settings
 from metastore.keys import split_partition_key
 from metastore.leader_epochs import EpochEnd, EpochQuery
-from metastore.log.image import AgentImage, MetadataImage, TopicImage
+from metastore.log.image import TopicImage
 from metastore.values import (
     BatchOutcome,
     ExtentQuery,
@@ -43,6 +43,7 @@ from storage.objects.memory import MemoryStore
 from storage.objects.store import ByteRange
 from storage.records.header import read_header
 from storage.segment.writer import SegmentWriter
+from tests.agent.standing_view import StandingView
 from tests.manual_clock import ManualClock, T
 from tests.model.metastore_model import ModelMetastore
 from tests.storage.batches import plain_batch
@@ -118,34 +119,6 @@ class FeedGate:
         return await question()
 
 
-class StandingView:
-    """A ClusterView whose image moves only when `catch_up` is called."""
-
-    cluster_id = "cluster"
-    node_id = NODE_ID
-    broker_epoch = BROKER_EPOCH
-
-    def __init__(self, commit_shards: int) -> None:
-        self.commit_shards = commit_shards
-        self.image = MetadataImage()
-        self.head = MetadataImage()
-        self.catch_ups = 0
-        self.fail: HeadraceError | None = None
-
-    async def catch_up(self) -> MetadataImage:
-        self.catch_ups += 1
-        if self.fail is not None:
-            raise self.fail
-        self.image = self.head
-        return self.image
-
-    def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
-        return None
-
-    def coordinator(self, group_id: str) -> AgentImage | None:
-        return None
-
-
 class World:
     """`write` and `fetch` are what tests do; `live` is what they compare with."""
 
@@ -157,7 +130,7 @@ class World:
         self.model = ModelMetastore(self.clock, shards=shards)
         self.model.register_agent(NODE_ID, BROKER_EPOCH)
         self.metastore = FeedGate(self.model)
-        self.view = StandingView(shards)
+        self.view = StandingView(shards, node_id=NODE_ID, broker_epoch=BROKER_EPOCH)
         self.settings = Settings(cache_bytes=cache_bytes)
         self.metadata_moves = 0
         self.live: dict[int, list[Live]] = {}

@@ -16,6 +16,9 @@ from kio.schema.response_header.v1.header import ResponseHeader as HeaderV1
 from kio.serial import entity_reader, entity_writer
 
 Strategy = st.SearchStrategy[Any]
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+TEXT = st.text(max_size=8)
 
 
 def kio_write(entity: Any) -> bytes:

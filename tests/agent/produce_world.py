@@ -22,12 +22,12 @@ from agent.protocol import wire
 from agent.protocol.produce_codec import FIRST_BY_ID, FIRST_FLEXIBLE
 from agent.protocol.typed import schema
 from config.settings import Settings
-from metastore.log.image import AgentImage, MetadataImage, TopicImage
-from storage.errors import HeadraceError
+from metastore.log.image import MetadataImage, TopicImage
 from storage.file_id import object_key
 from storage.objects.memory import MemoryStore
 from storage.objects.store import ByteRange
 from storage.records.header import read_header
+from tests.agent.standing_view import StandingView
 from tests.manual_clock import ManualClock
 from tests.model.metastore_model import ModelMetastore
 
@@ -36,35 +36,6 @@ EPOCH = 7
 
 Batches = Mapping[str | uuid.UUID, Mapping[int, bytes]]
 """Topic name or id -> partition -> record bytes."""
-
-
-class FixedView:
-    """A ClusterView without a cluster: `image` is what the agent knows, `head` what it finds when it catches up."""
-
-    def __init__(self) -> None:
-        self.cluster_id = "bench"
-        self.commit_shards = 4
-        self.node_id = NODE_ID
-        self.broker_epoch = EPOCH
-        self.image = self.head = MetadataImage()
-        self.catch_ups = 0
-        self.unreachable: HeadraceError | None = None
-        self.before_catch_up: Callable[[], Awaitable[object]] | None = None
-
-    async def catch_up(self) -> MetadataImage:
-        self.catch_ups += 1
-        if self.before_catch_up:
-            await self.before_catch_up()
-        if self.unreachable:
-            raise self.unreachable
-        self.image = self.head
-        return self.image
-
-    def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
-        return None
-
-    def coordinator(self, group_id: str) -> AgentImage | None:
-        return None
 
 
 class Answer(NamedTuple):
@@ -95,7 +66,7 @@ class ProduceWorld:
         self.model.register_agent(NODE_ID, EPOCH)
         self.store: Any = self.bucket
         self.metastore: Any = self.model
-        self.view = FixedView()
+        self.view = StandingView(4, node_id=NODE_ID, broker_epoch=EPOCH)
         # tests look at stored bytes; merging rewrites them, and has tests of its own (test_produce_merge.py)
         self.settings = Settings(**{"ingest_merge_max_bytes": 0, **settings})
         self.registry = CollectorRegistry()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -20,27 +19,21 @@ from agent.protocol.fetch_codec import (
     decode_fetch,
     encode_fetch_response,
 )
+from agent.protocol.typed import schema
 from agent.protocol.wire import NULL_UUID, LeaderHint, NodeEndpoint
 from storage.errors import InvalidError
-from tests.agent.client_vectors import vectors
+from tests.agent.client_vectors import vectors, with_flipped_bits
 from tests.agent.codec_views import fetch_view, kio_fetch_view, milliseconds
-from tests.agent.kio_entities import entities, kio_read, kio_read_header, kio_write
+from tests.agent.kio_entities import INT32, INT64, TEXT, entities, kio_read, kio_read_header, kio_write
 
 VERSIONS = range(4, 19)
-INT32 = st.integers(-(2**31), 2**31 - 1)
-INT64 = st.integers(-(2**63), 2**63 - 1)
-TEXT = st.text(max_size=8)
-
-
-def _kio(version: int, side: str) -> Any:
-    return getattr(import_module(f"kio.schema.fetch.v{version}.{side}"), f"Fetch{side.capitalize()}")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @settings(max_examples=20)
 @given(st.data())
 def test_requests_decode_as_kio_wrote_them(version: int, data: st.DataObject) -> None:
-    theirs = data.draw(entities(_kio(version, "request")))
+    theirs = data.draw(entities(schema(1, version).request_type))
     ours = decode_fetch(memoryview(kio_write(theirs)), version)
     assert fetch_view(ours) == kio_fetch_view(theirs)
 
@@ -73,10 +66,7 @@ def test_noise_is_refused_or_read(version: int, noise: bytes) -> None:
 @settings(max_examples=300)
 @given(st.sampled_from([v for v in vectors() if v.api_key == 1]), st.data())
 def test_flipped_bits_are_refused_or_read(vector: Any, data: st.DataObject) -> None:
-    body = bytearray(vector.body)
-    for _ in range(data.draw(st.integers(1, 3))):
-        body[data.draw(st.integers(0, len(body) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    _decode_or_refuse(bytes(body), vector.version)
+    _decode_or_refuse(with_flipped_bits(vector, data), vector.version)
 
 
 def _decode_or_refuse(body: bytes, version: int) -> None:
@@ -119,7 +109,7 @@ def test_responses_are_what_kio_reads(version: int, correlation_id: int, reply: 
     data = b"".join(encode_fetch_response(correlation_id, version, reply))
     header, start = kio_read_header(data, version >= FIRST_FLEXIBLE)
     assert header.correlation_id == correlation_id
-    theirs = kio_read(_kio(version, "response"), data[start:])
+    theirs = kio_read(schema(1, version).response_type, data[start:])
     assert milliseconds(theirs.throttle_time) == reply.throttle_time_ms
     if version >= 7:
         assert (theirs.error_code, theirs.session_id) == (reply.error_code, reply.session_id)
@@ -170,7 +160,7 @@ def test_an_empty_partition_has_records_of_no_length(version: int) -> None:
     """Null makes librdkafka report a protocol error and kafka-python fail with a TypeError."""
     reply = FetchReply([FetchTopicReply("t", NULL_UUID, [FetchPartitionReply(0)])])
     data = b"".join(encode_fetch_response(1, version, reply))
-    theirs = kio_read(_kio(version, "response"), data[5 if version >= FIRST_FLEXIBLE else 4 :])
+    theirs = kio_read(schema(1, version).response_type, data[5 if version >= FIRST_FLEXIBLE else 4 :])
     assert theirs.responses[0].partitions[0].records == b""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import struct
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -23,27 +22,21 @@ from agent.protocol.produce_codec import (
     encode_produce_response,
     refuse,
 )
+from agent.protocol.typed import schema
 from agent.protocol.wire import NULL_UUID, LeaderHint, NodeEndpoint
 from storage.errors import InvalidError
-from tests.agent.client_vectors import vectors
+from tests.agent.client_vectors import vectors, with_flipped_bits
 from tests.agent.codec_views import kio_produce_view, milliseconds, produce_view
-from tests.agent.kio_entities import entities, kio_read, kio_read_header, kio_write
+from tests.agent.kio_entities import INT32, INT64, TEXT, entities, kio_read, kio_read_header, kio_write
 
 VERSIONS = range(3, 14)
-INT32 = st.integers(-(2**31), 2**31 - 1)
-INT64 = st.integers(-(2**63), 2**63 - 1)
-TEXT = st.text(max_size=8)
-
-
-def _kio(version: int, side: str) -> Any:
-    return getattr(import_module(f"kio.schema.produce.v{version}.{side}"), f"Produce{side.capitalize()}")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @settings(max_examples=20)
 @given(st.data())
 def test_requests_decode_as_kio_wrote_them(version: int, data: st.DataObject) -> None:
-    theirs = data.draw(entities(_kio(version, "request")))
+    theirs = data.draw(entities(schema(0, version).request_type))
     ours = decode_produce(memoryview(kio_write(theirs)), version)
     assert produce_view(ours) == kio_produce_view(theirs)
 
@@ -120,10 +113,7 @@ def test_noise_is_refused_or_read(version: int, noise: bytes) -> None:
 @settings(max_examples=300)
 @given(st.sampled_from([v for v in vectors() if v.api_key == 0]), st.data())
 def test_flipped_bits_are_refused_or_read(vector: Any, data: st.DataObject) -> None:
-    body = bytearray(vector.body)
-    for _ in range(data.draw(st.integers(1, 3))):
-        body[data.draw(st.integers(0, len(body) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    _decode_or_refuse(bytes(body), vector.version)
+    _decode_or_refuse(with_flipped_bits(vector, data), vector.version)
 
 
 def _decode_or_refuse(body: bytes, version: int) -> None:
@@ -163,7 +153,7 @@ def test_responses_are_what_kio_reads(version: int, correlation_id: int, reply: 
     data = b"".join(encode_produce_response(correlation_id, version, reply))
     header, start = kio_read_header(data, version >= FIRST_FLEXIBLE)
     assert header.correlation_id == correlation_id
-    theirs = kio_read(_kio(version, "response"), data[start:])
+    theirs = kio_read(schema(0, version).response_type, data[start:])
     assert milliseconds(theirs.throttle_time) == reply.throttle_time_ms
     assert len(theirs.responses) == len(reply.topics)
     for topic, their_topic in zip(reply.topics, theirs.responses, strict=True):

@@ -49,7 +49,7 @@ async def test_a_partition_beyond_the_last_is_unknown(world: World) -> None:
 async def test_a_name_is_not_called_unknown_while_the_log_cannot_be_read(world: World) -> None:
     (known,) = world.create_topic("known", 1)
     world.names[77] = "never created"
-    world.view.fail = UnavailableError("down")
+    world.view.unreachable = UnavailableError("down")
 
     result = await world.fetch({known: 0, 77 << 24: 0})
 

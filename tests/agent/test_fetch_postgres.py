@@ -15,7 +15,8 @@ from storage.clock import SystemClock
 from storage.file_id import new_file_id, object_key
 from storage.records.header import read_header
 from storage.segment.writer import SegmentWriter
-from tests.agent.fetch_world import NEVER_SEEN, Live, StandingView, World, expected, split_sent
+from tests.agent.fetch_world import BROKER_EPOCH, NEVER_SEEN, NODE_ID, Live, World, expected, split_sent
+from tests.agent.standing_view import StandingView
 from tests.storage.batches import plain_batch
 
 
@@ -27,7 +28,7 @@ class PostgresWorld(World):
         self.postgres = metastore
         self.clock = SystemClock()  # type: ignore[assignment]
         self.metastore = metastore  # type: ignore[assignment]
-        self.view = StandingView(metastore.commit_shards)
+        self.view = StandingView(metastore.commit_shards, node_id=NODE_ID, broker_epoch=BROKER_EPOCH)
         self.service = self.new_service()
 
     async def begin(self) -> None:

@@ -18,7 +18,8 @@ from agent.listener.host import Limits
 from agent.listener.server import KafkaListener
 from metastore.log.image import AgentImage
 from storage.clock import SystemClock
-from tests.agent.fetch_world import NODE_ID, StandingView, World
+from tests.agent.fetch_world import BROKER_EPOCH, NODE_ID, World
+from tests.agent.standing_view import StandingView
 from tests.agent.zone_world import SECRET
 from tests.storage.batches import plain_batch
 
@@ -47,7 +48,7 @@ class TwoAgents:
     async def start(self) -> TwoAgents:
         world = self.world
         self.keys = world.create_topic("t", PARTITIONS)
-        self.owner_view = StandingView(world.view.commit_shards)
+        self.owner_view = StandingView(world.view.commit_shards, node_id=NODE_ID, broker_epoch=BROKER_EPOCH)
         self.owner_view.node_id = OWNER
         self.owner = self._service(self.owner_view, CollectorRegistry())
         self.reader = self._service(world.view, self.registry)

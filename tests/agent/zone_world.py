@@ -25,7 +25,8 @@ from agent.listener.request import Connection, Request
 from metastore.log.image import AgentImage, MetadataImage
 from storage.errors import HeadraceError, UnavailableError
 from storage.file_id import object_key
-from tests.agent.fetch_world import FaultyStore, StandingView
+from tests.agent.fetch_world import BROKER_EPOCH, NODE_ID, FaultyStore
+from tests.agent.standing_view import StandingView
 from tests.manual_clock import ManualClock
 
 SECRET = b"s" * 32
@@ -39,7 +40,7 @@ class Member:
     def __init__(self, zone: Zone, node_id: int, rack: str | None, secret: bytes) -> None:
         self.node_id, self.rack = node_id, rack
         self.registry = CollectorRegistry()
-        self.view = StandingView(commit_shards=4)
+        self.view = StandingView(4, node_id=NODE_ID, broker_epoch=BROKER_EPOCH)
         self.view.node_id = node_id
         self.down = False
         self.silent = False

@@ -32,6 +32,9 @@ from tests.metastore.sessions import move_time, session
 
 HOUR = 3600
 DELAY_MS = 4 * HOUR * 1000
+DELAY_SECONDS = DELAY_MS / 1000
+SETTLED_SECONDS = 75 * 60
+"""How long a commit's row outlives its answer: nothing younger is deleted."""
 LEASE_MS = 30_000
 
 

@@ -12,11 +12,8 @@ from compactor.permit import Mark, read_mark, write_mark
 from metastore.postgres.store import PostgresMetastore
 from storage.errors import FencedError, OutcomeUnknownError, UnavailableError
 from storage.file_id import object_key
-from tests.compactor.janitor_world import DELAY_MS, HOUR, JanitorWorld, Killed, Tripwire
+from tests.compactor.janitor_world import DELAY_SECONDS, HOUR, SETTLED_SECONDS, JanitorWorld, Killed, Tripwire
 from tests.metastore.sessions import session
-
-DELAY_SECONDS = DELAY_MS / 1000
-SETTLED_SECONDS = 75 * 60
 
 
 @pytest.fixture

@@ -11,12 +11,9 @@ from metastore.postgres.store import PostgresMetastore
 from metastore.values import FileStatus
 from storage.errors import UnavailableError
 from storage.file_id import object_key
-from tests.compactor.janitor_world import DELAY_MS, HOUR, JanitorWorld, Killed, Tripwire
+from tests.compactor.janitor_world import HOUR, SETTLED_SECONDS, JanitorWorld, Killed, Tripwire
 from tests.metastore.commit_scenes import shard_gate
 from tests.metastore.sessions import rows, session, waiting
-
-DELAY_SECONDS = DELAY_MS / 1000
-SETTLED_SECONDS = 75 * 60
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
@@ -32,7 +33,18 @@ class _Altering:
     def __init__(self, change: LogChange) -> None:
         self._change = change
 
-    async def alter(self, asked: Asked, deadline: float, *, validate_only: bool, replace: bool) -> list[Verdict]:
+    async def answer(self, request: Request, wish: Callable[[Any], Wish], *, replace: bool) -> Response:
+        """`wish`: what a config of the request asks for."""
+        schema, entity = decode(request)
+        asked = [
+            (Resource(resource.resource_type, resource.resource_name), [wish(config) for config in resource.configs])
+            for resource in entity.resources
+        ]
+        deadline = request.received_at + PATIENCE_SECONDS
+        verdicts = await self._alter(asked, deadline, validate_only=entity.validate_only, replace=replace)
+        return _answer(request, schema, asked, verdicts)
+
+    async def _alter(self, asked: Asked, deadline: float, *, validate_only: bool, replace: bool) -> list[Verdict]:
         times = Counter(resource for resource, _ in asked)
         verdicts = [Verdict()] * len(asked)
 
@@ -83,34 +95,16 @@ class AlterConfigs(_Altering):
     """The handler of key 33: the resource has the configs that are named, and no others."""
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
-        asked = [
-            (
-                Resource(resource.resource_type, resource.resource_name),
-                [Wish(config.name, Operation.SET, config.value) for config in resource.configs],
-            )
-            for resource in entity.resources
-        ]
-        deadline = request.received_at + PATIENCE_SECONDS
-        verdicts = await self.alter(asked, deadline, validate_only=entity.validate_only, replace=True)
-        return _answer(request, schema, asked, verdicts)
+        return await self.answer(request, lambda config: Wish(config.name, Operation.SET, config.value), replace=True)
 
 
 class IncrementalAlterConfigs(_Altering):
     """The handler of key 44: what is not named stays."""
 
     async def __call__(self, request: Request) -> Response:
-        schema, entity = decode(request)
-        asked = [
-            (
-                Resource(resource.resource_type, resource.resource_name),
-                [Wish(config.name, config.config_operation, config.value) for config in resource.configs],
-            )
-            for resource in entity.resources
-        ]
-        deadline = request.received_at + PATIENCE_SECONDS
-        verdicts = await self.alter(asked, deadline, validate_only=entity.validate_only, replace=False)
-        return _answer(request, schema, asked, verdicts)
+        return await self.answer(
+            request, lambda config: Wish(config.name, config.config_operation, config.value), replace=False
+        )
 
 
 def _answer(request: Request, schema: Schema, asked: Asked, verdicts: Sequence[Verdict]) -> Response:
