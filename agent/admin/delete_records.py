@@ -27,8 +27,10 @@ from storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
 
-EXTENTS_PER_CALL = 1_000
+EXTENTS_PER_REQUEST = 1_000
 """Removed while the client waits."""
+PARTITIONS_PER_CALL = 200
+"""A call holds their rows, and at its end their commit shards' locks: no producer waits for a client's long list."""
 
 Place = tuple[str, int]
 """Topic and partition index."""
@@ -99,13 +101,20 @@ class DeleteRecords:
         return ErrorCode.policy_violation if keeps_the_newest else ErrorCode.none
 
     async def _move(self, targets: Sequence[LogStartTarget]) -> dict[int, _Deleted]:
-        """By partition key."""
-        try:
-            answers = await self._metastore.move_log_starts(targets, max_extents=EXTENTS_PER_CALL)
-        except HeadraceError as error:
-            log.warning("records not deleted: partitions=%d error=%s", len(targets), error)
-            return {target.partition_key: _Deleted(admin_error(error)) for target in targets}
-        return {target.partition_key: _judged(target, answer) for target, answer in zip(targets, answers, strict=True)}
+        """By partition key; a metastore that fails once is not asked for the rest."""
+        moved: dict[int, _Deleted] = {}
+        room = EXTENTS_PER_REQUEST
+        for begin in range(0, len(targets), PARTITIONS_PER_CALL):
+            some = targets[begin : begin + PARTITIONS_PER_CALL]
+            try:
+                answers = await self._metastore.move_log_starts(some, max_extents=room)
+            except HeadraceError as error:
+                log.warning("records not deleted: partitions=%d error=%s", len(targets) - begin, error)
+                failed = _Deleted(admin_error(error))
+                return moved | {target.partition_key: failed for target in targets[begin:]}
+            room -= sum(answer.removed_extents for answer in answers)
+            moved.update((t.partition_key, _judged(t, answer)) for t, answer in zip(some, answers, strict=True))
+        return moved
 
 
 def _judged(target: LogStartTarget, answer: LogStartAnswer) -> _Deleted:

@@ -98,6 +98,24 @@ async def test_a_metastore_that_does_not_answer_is_a_time_out(world: World, erro
     assert found["nobody", 0] == (ErrorCode.unknown_topic_or_partition, -1)
 
 
+async def test_no_call_moves_more_log_starts_than_producers_can_wait_for(world: World) -> None:
+    """A call's cost grows with the square of its partitions, and ends under their shards' locks."""
+    world.create_topic("t", 450)
+    sizes: list[int] = []
+
+    class Counting(ModelMetastore):
+        async def move_log_starts(self, targets: Sequence[LogStartTarget], **more: Any) -> list[LogStartAnswer]:
+            sizes.append(len(targets))
+            if len(sizes) == 3:
+                raise UnavailableError("down")
+            return await world.model.move_log_starts(targets, **more)
+
+    found = await delete(world, {"t": dict.fromkeys(range(450), -1)}, metastore=Counting())
+    assert sizes == [200, 200, 50]
+    codes = [found["t", index][0] for index in range(450)]
+    assert codes == [0] * 400 + [ErrorCode.request_timed_out] * 50
+
+
 async def test_readers_follow_the_log_start(world: World) -> None:
     """Below it OFFSET_OUT_OF_RANGE; the earliest offset, local or not, is the log start."""
     (key,) = world.create_topic("t", 1)
