@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
 from agent.listener.host import Limits
-from agent.listener.request import Handler
+from agent.listener.request import Handler, Request, Response
 from agent.listener.server import KafkaListener
 from storage.clock import Clock, SystemClock
 
@@ -116,3 +116,34 @@ async def until(condition: object, turns: int = 20_000) -> None:
             return
         await asyncio.sleep(0)
     raise AssertionError("the condition never came true")
+
+
+def answer(request: Request, body: bytes | memoryview = b"") -> Response:
+    return Response([struct.pack(">i", request.correlation_id), body])
+
+
+async def echo(request: Request) -> Response:
+    return answer(request, request.body)
+
+
+class Gate:
+    """A handler that answers each request when the test says so."""
+
+    def __init__(self) -> None:
+        self.started: list[int] = []
+        self._open: dict[int, asyncio.Event] = {}
+
+    async def handle(self, request: Request) -> Response:
+        self.started.append(request.correlation_id)
+        await self._event(request.correlation_id).wait()
+        return answer(request)
+
+    def open(self, *correlation_ids: int) -> None:
+        for correlation_id in correlation_ids:
+            self._event(correlation_id).set()
+
+    def has_started(self, count: int) -> Callable[[], bool]:
+        return lambda: len(self.started) >= count
+
+    def _event(self, correlation_id: int) -> asyncio.Event:
+        return self._open.setdefault(correlation_id, asyncio.Event())

@@ -30,7 +30,7 @@ def _request(correlation_id: int) -> Request:
 async def test_a_request_does_not_overtake_one_that_waited_for_the_agent_to_serve() -> None:
     clock = ManualClock()
     no_metastore = cast(Any, None)
-    agent = Agent(Settings(), MemoryStore(clock), no_metastore, clock, random.Random(0), CollectorRegistry())
+    agent = Agent(Settings(http_port=0), MemoryStore(clock), no_metastore, clock, random.Random(0), CollectorRegistry())
     started: list[int] = []
 
     def handle(request: Request) -> Promise:

@@ -91,6 +91,7 @@ async def test_written_here_read_here_and_by_a_stranger(world: PostgresWorld) ->
     stranger: FetchService = world.new_service()
 
     for service in (world.service, stranger):
+        await world.request_fetch({key: 4}, max_wait_ms=5_000, service=service)  # until it has heard of the last commit
         result = await world.request_fetch({key: 1, other: 0}, max_wait_ms=5_000, service=service)
         assert split_sent(result.records(key)) == expected(world.live[key], 1)
         assert split_sent(result.records(other)) == expected(world.live[other], 0)

@@ -6,46 +6,13 @@ import asyncio
 import logging
 import struct
 import tracemalloc
-from collections.abc import Callable
 
 import pytest
 
 from agent.listener.request import CloseConnection, Request, Response
 from agent.protocol.api_keys import ApiKey
 from storage.errors import InvalidError, OutcomeUnknownError
-from tests.agent.listener_client import MIB, frame, limits, listening, produce_frame, until
-from tests.manual_clock import ManualClock
-
-
-def _answer(request: Request, body: bytes | memoryview = b"") -> Response:
-    return Response([struct.pack(">i", request.correlation_id), body])
-
-
-async def echo(request: Request) -> Response:
-    return _answer(request, request.body)
-
-
-class Gate:
-    """A handler that answers each request when the test says so."""
-
-    def __init__(self) -> None:
-        self.started: list[int] = []
-        self._open: dict[int, asyncio.Event] = {}
-
-    async def handle(self, request: Request) -> Response:
-        self.started.append(request.correlation_id)
-        await self._event(request.correlation_id).wait()
-        return _answer(request)
-
-    def open(self, *correlation_ids: int) -> None:
-        for correlation_id in correlation_ids:
-            self._event(correlation_id).set()
-
-    def has_started(self, count: int) -> Callable[[], bool]:
-        return lambda: len(self.started) >= count
-
-    def _event(self, correlation_id: int) -> asyncio.Event:
-        return self._open.setdefault(correlation_id, asyncio.Event())
+from tests.agent.listener_client import MIB, Gate, answer, echo, frame, limits, listening, produce_frame, until
 
 
 async def test_a_request_reaches_the_handler_whole() -> None:
@@ -53,7 +20,7 @@ async def test_a_request_reaches_the_handler_whole() -> None:
 
     async def handle(request: Request) -> Response:
         seen.append(request)
-        return _answer(request, b"done")
+        return answer(request, b"done")
 
     async with listening(handle) as server:
         client = await server.connect()
@@ -103,7 +70,7 @@ async def test_a_body_stays_valid_while_somebody_holds_it() -> None:
 
     async def keep(request: Request) -> Response:
         held.append(request.body)
-        return _answer(request)
+        return answer(request)
 
     bodies = [bytes([i]) * 5000 for i in range(50)]
     async with listening(keep) as server:
@@ -134,7 +101,7 @@ async def test_requests_start_in_order_and_are_answered_in_order() -> None:
 
 async def test_a_request_without_an_answer_leaves_no_gap() -> None:
     async def handle(request: Request) -> Response:
-        return Response(None) if request.correlation_id == 1 else _answer(request)
+        return Response(None) if request.correlation_id == 1 else answer(request)
 
     async with listening(handle) as server:
         client = await server.connect()
@@ -243,7 +210,7 @@ async def test_a_handler_is_not_cancelled_when_its_client_leaves() -> None:
         connections.append(request.connection)
         await release.wait()
         finished.set()
-        return _answer(request)
+        return answer(request)
 
     async with listening(handle) as server:
         client = await server.connect()
@@ -290,7 +257,7 @@ async def test_a_failing_handler_ends_its_connection_after_the_replies_before_it
         if request.correlation_id == 1:
             raise error
         await asyncio.sleep(0.01)
-        return _answer(request)
+        return answer(request)
 
     async with listening(handle) as server:
         client, other = await server.connect(), await server.connect()
@@ -353,66 +320,4 @@ async def test_requests_and_bytes_are_counted() -> None:
         assert server.metric("headrace_kafka_request_seconds_count", api="Metadata") == 1
         assert server.metric("headrace_kafka_received_bytes_total") == len(frame(1, b"12345")) + len(frame(2))
         assert server.metric("headrace_kafka_sent_bytes_total") == 8 + 5 + 8
-        await client.close()
-
-
-async def test_an_idle_connection_is_closed(fake_clock: ManualClock) -> None:
-    async with listening(echo, limits(idle_ms=60_000), fake_clock) as server:
-        idle, busy = await server.connect(), await server.connect()
-        for i in range(3):
-            await fake_clock.advance(30)
-            await busy.send(frame(i))
-            assert (await busy.reply())[0] == i
-        assert await idle.ended() == b""
-        await busy.send(frame(9))
-        assert (await busy.reply())[0] == 9
-        await busy.close()
-
-
-async def test_a_connection_that_waits_for_us_is_not_idle(fake_clock: ManualClock) -> None:
-    gate = Gate()
-    async with listening(gate.handle, limits(idle_ms=60_000, memory=1000), fake_clock) as server:
-        working, waiting = await server.connect(), await server.connect()
-        await working.send(produce_frame(0, 900))
-        await until(gate.has_started(1))
-        await waiting.send(produce_frame(1, 900))
-        await until(lambda: server.metric("headrace_kafka_paused_producers") == 1)
-        await fake_clock.advance(600)
-        gate.open(0, 1)
-        assert (await working.reply())[0] == 0
-        assert (await waiting.reply())[0] == 1
-        gate.open(2, 3)
-        for correlation_id, client in ((2, working), (3, waiting)):
-            await client.send(frame(correlation_id))
-            assert (await client.reply())[0] == correlation_id
-        await working.close()
-        await waiting.close()
-
-
-async def test_half_a_frame_does_not_hold_memory_for_ever(fake_clock: ManualClock) -> None:
-    async with listening(echo, limits(memory=100_000), fake_clock) as server:
-        slow, other = await server.connect(), await server.connect()
-        await slow.send(produce_frame(0, 90_000)[:100])
-        await until(lambda: server.metric("headrace_kafka_budget_bytes") > 0)
-        await other.send(produce_frame(1, 90_000))
-        for _ in range(7):
-            await slow.send(b"p")  # a byte now and then does not help
-            await fake_clock.advance(10)
-        assert await slow.ended() == b""
-        assert await other.reply() == (1, b"p" * 90_000)
-        assert server.metric("headrace_kafka_connections_closed_total", reason="stalled") == 1
-        await other.close()
-
-
-async def test_a_client_that_does_not_read_its_replies_is_given_up(fake_clock: ManualClock) -> None:
-    async def flood(request: Request) -> Response:
-        return Response([struct.pack(">i", request.correlation_id), bytes(20 * MIB)])
-
-    async with listening(flood, limits(idle_ms=60_000), fake_clock) as server:
-        client = await server.connect()
-        await client.send(frame(0))
-        await until(lambda: server.metric("headrace_kafka_sent_bytes_total") > 0)
-        await fake_clock.advance(120)
-        await until(lambda: server.metric("headrace_kafka_connections") == 0)
-        assert server.metric("headrace_kafka_connections_closed_total", reason="not_reading") == 1
         await client.close()
