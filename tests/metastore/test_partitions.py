@@ -64,6 +64,28 @@ async def test_growth_waits_for_a_commit_in_progress(metastore: PostgresMetastor
         assert len(await rows(watching, "SELECT FROM partitions")) == 3
 
 
+async def test_commits_do_not_wait_while_partitions_are_written(
+    metastore: PostgresMetastore, metastore_url: str
+) -> None:
+    """There may be ten thousand. Here somebody is at the second one's place, and goes away."""
+    scene = await open_scene(metastore, partitions=1)
+    head = await metastore.metadata_head()
+    async with session(metastore_url) as slow, session(metastore_url) as watching:
+        async with slow.transaction(force_rollback=True):
+            await slow.execute("INSERT INTO partition_heads VALUES (%s, 0)", (scene.keys[0] + 1,))
+            growing = asyncio.create_task(
+                metastore.create_partitions(head, [PartitionGrowth(scene.topic.topic_id, 1, 3)])
+            )
+            await waiting(watching, 1)
+            commit = asyncio.create_task(scene.outcomes(batch(scene.keys[0])))
+            behind = asyncio.create_task(waiting(watching, 2))
+            await asyncio.wait({commit, behind}, return_when=asyncio.FIRST_COMPLETED)
+            assert commit.done(), "it waits behind the growth"
+            behind.cancel()
+        assert await growing
+    assert await commit == [(BatchOutcome.APPENDED, 0)]
+
+
 @pytest.mark.parametrize(("first", "count"), [(1, 4), (3, 4), (2, 2), (2, 1), (2, (1 << 24) + 1)])
 async def test_partitions_out_of_turn_are_refused_whole(metastore: PostgresMetastore, first: int, count: int) -> None:
     topic = new_topic("t", 2)

@@ -1,7 +1,7 @@
 -- Append new partitions' records to topics and write their projection, unless the log has moved on: then
 -- false, and nothing happened.
--- Locks: metadata_head, then the topics' commit shards: a commit compares the count that its batches
--- were partitioned by, and must not see half of this.
+-- Locks: metadata_head; last, for no longer than it takes to end, the topics' commit shards: a commit compares
+-- the count that its batches were partitioned by, and must not see half of this.
 -- Idempotent: a repeated call finds the head moved and does nothing.
 -- Cost: three rows per partition.
 CREATE OR REPLACE FUNCTION create_partitions(
@@ -21,7 +21,6 @@ BEGIN
         RAISE EXCEPTION 'partitions out of turn: topic_ids=% first_indexes=%', p_topic_ids, p_first_indexes;
     END IF;
     PERFORM append_metadata(p_expected_head, p_records);
-    PERFORM lock_shards(array_agg(DISTINCT shard)) FROM partitions WHERE topic_id = ANY (p_topic_ids);
 
     INSERT INTO partitions (partition_key, topic_id, partition_index, shard, leader_epoch)
     SELECT t.topic_number << 24 | i, t.topic_id, i, commit_shard(t.topic_number << 24 | i, c.commit_shards), 0
@@ -37,5 +36,7 @@ BEGIN
     UPDATE topics t SET undeleted_partition_count = g.count
       FROM unnest(p_topic_ids, p_counts) AS g (topic_id, count)
      WHERE t.topic_id = g.topic_id;
+    -- nobody sees any of it yet: the locks only keep the end of this transaction out of the midst of a commit
+    PERFORM lock_shards(array_agg(DISTINCT shard)) FROM partitions WHERE topic_id = ANY (p_topic_ids);
     RETURN true;
 END $$;
