@@ -1,6 +1,7 @@
 """`headrace compactor`: background work in the foreground of a process of its own.
 
 Place: `headrace agent` with process.roles=compactor, under a name of its own and without listeners.
+If the process dies here, the leases of its jobs run out and other workers go on.
 """
 
 from __future__ import annotations

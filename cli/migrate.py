@@ -1,4 +1,8 @@
-"""`headrace migrate`: bring the metastore's schema up to this version."""
+"""`headrace migrate`: bring the metastore's schema up to this version.
+
+Place: before the first agent of a new version; what it does is metastore/postgres/migrate.py's.
+Invariant: forward only. If the process dies here, the same command goes on where it stopped.
+"""
 
 from __future__ import annotations
 

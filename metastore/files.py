@@ -4,6 +4,7 @@ Place: under the compactor's janitor, sweeper and audit; part of metastore.api.M
 Invariant: an object is deleted only after its row says so (`deleting`, or `condemned` under the same
 unique key that a commit inserts) and a row goes only after the store confirmed; neither state ever
 ends otherwise. So a deletion may be repeated, stopped half-way or done by a worker that lost its lease.
+If the process dies in mid-call, the same call again is safe.
 Sizes in bytes, times in milliseconds on the database's clock.
 """
 

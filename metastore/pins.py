@@ -1,7 +1,8 @@
 """Read pins: a long reader's claim on every file that was live when it began.
 
-Place: held by whoever reads planned files for longer than the janitor's grace (an export, Spark);
-honoured by the janitor, which asks the SQL function pin_horizon() how far it may delete.
+Place: for whoever reads planned files for longer than the janitor's grace, and must have them all (an export);
+merges do without, they leave out what went. Honoured by the janitor, which asks the SQL function
+pin_horizon() how far it may delete.
 Invariant: while a pin lives, no file that was live when it was taken is deleted. It lives as long as
 it is renewed; if its holder dies, it runs out.
 """
