@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import random
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -68,10 +69,10 @@ def run(args: argparse.Namespace) -> int:
 
 async def _dump(args: argparse.Namespace, settings: Settings) -> None:
     if not args.files:
-        async for line in metadata_log_lines(
-            settings, args.start_offset, skip_record_metadata=args.skip_record_metadata
-        ):
-            print(line)
+        lines = metadata_log_lines(settings, args.start_offset, skip_record_metadata=args.skip_record_metadata)
+        async with contextlib.aclosing(lines):
+            async for line in lines:
+                print(line)
         return
     for address in args.files.split(","):
         print(f"Dumping {address}")
@@ -102,7 +103,7 @@ async def read_address(address: str, settings: Settings) -> bytes:
 
 async def metadata_log_lines(
     settings: Settings, start_offset: int | None, *, skip_record_metadata: bool
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[str, None]:
     """The log from `start_offset` (None: its start) to the head, page by page; a page is printed as a batch."""
     if not settings.metastore_url:
         raise ConfigError("metastore.url is not set (--metastore-url)")

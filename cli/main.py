@@ -8,6 +8,7 @@ Invariant: an error that a person can mend is one line on stderr and exit status
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from cli import (
@@ -29,6 +30,8 @@ from cli.shell import command as shell
 from config.load import ConfigError
 from storage.errors import HeadraceError
 
+STATUS_SIGPIPE = 141
+"""What a shell says of a program that wrote to a pipe that nobody reads."""
 DESCRIPTION = """\
 Headrace: a streaming service that speaks the Kafka protocol, keeps its data in object
 storage and its metadata in Postgres.
@@ -69,12 +72,17 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     args = make_parser().parse_args(argv)
     try:
-        return int(args.run(args) or 0)
+        status = int(args.run(args) or 0)
+        sys.stdout.flush()
+        return status
     except (ConfigError, HeadraceError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever read our output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return STATUS_SIGPIPE
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -109,11 +108,8 @@ def run_consume(args: argparse.Namespace) -> int:
         positions = {tp[1]: offset for tp, offset in _starts(cluster, args.start, partitions, latest).items()}
         ends = None if args.follow else {tp[1]: offset for tp, offset in latest.items()}
         records = _read(cluster, args.topic, partitions, positions, ends)
-        try:
-            for index, record in itertools.islice(records, args.max):
-                print(_shown(args.topic, index, record, "json" if args.json else args.format), flush=args.follow)
-        except BrokenPipeError:  # whoever read our output has enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        for index, record in itertools.islice(records, args.max):
+            print(_shown(args.topic, index, record, "json" if args.json else args.format), flush=args.follow)
     return 0
 
 
