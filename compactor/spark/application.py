@@ -29,7 +29,9 @@ from config.load import ConfigError, load
 from config.settings import Settings
 from metastore.postgres.store import PostgresMetastore
 from storage.clock import SystemClock
+from storage.cluster_properties import require_formatted
 from storage.errors import HeadraceError
+from storage.objects.open import StoreOptions, open_store
 
 PART_BYTES = 128 * 1024 * 1024
 
@@ -56,16 +58,21 @@ def main(argv: list[str] | None = None) -> int:
 
 
 async def work(settings: Settings, spark: SparkSession, *, part_bytes: int, lease_ms: int) -> None:
-    """Carry out every job that is due, one after another."""
-    clock = SystemClock()
+    """Carry out every job that is due, one after another. InvalidError for a bucket that is not the metastore's."""
+    clock, rng = SystemClock(), random.Random()
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     try:
+        store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
+        try:
+            await require_formatted(store, metastore.cluster_id)
+        finally:
+            await store.close()
         compactor = SparkCompactor(spark, part_bytes=part_bytes, file_bytes=settings.compaction_file_bytes)
         runner = JobRunner(
             metastore,
             {LARGE_KIND: compactor.handle},
             clock,
-            random.Random(),
+            rng,
             JobMetrics(clock, CollectorRegistry()),
             worker=f"spark-{socket.gethostname()}-{os.getpid()}",
             lease_ms=lease_ms,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -30,7 +31,8 @@ from metastore.jobs import Job, NewJob
 from metastore.postgres.store import PostgresMetastore
 from metastore.values import Extent
 from storage.clock import SystemClock
-from storage.file_id import object_key
+from storage.cluster_properties import random_cluster_id, write_cluster_id
+from storage.file_id import SEGMENTS, object_key
 from storage.objects.directory import DirectoryStore
 from tests.agent.fetch_world import NEVER_SEEN
 from tests.compactor.test_compact import batch
@@ -99,7 +101,7 @@ class SparkWorld(CompactionWorld):
 
     def objects(self) -> set[str]:
         """Keys of all segment files in the bucket."""
-        return {str(path.relative_to(self.bucket)) for path in self.bucket.rglob("*") if path.is_file()}
+        return {str(path.relative_to(self.bucket)) for path in (self.bucket / SEGMENTS).rglob("*") if path.is_file()}
 
     async def named(self) -> set[str]:
         return {object_key(file_id) for file_id in await self.file_rows()}
@@ -109,6 +111,7 @@ class SparkWorld(CompactionWorld):
 async def world(metastore: PostgresMetastore, metastore_url: str, tmp_path: Path) -> AsyncIterator[SparkWorld]:
     world = SparkWorld(metastore, metastore_url, tmp_path)
     await world.begin()
+    await write_cluster_id(world.store, metastore.cluster_id)
     yield world
     await world.service.close()
 
@@ -201,6 +204,17 @@ async def test_the_application_ends_when_no_job_is_left(world: SparkWorld) -> No
     assert [len(await world.extents(key)) for key in keys] == [1] * len(keys)
     assert await done(world)
     assert world.url.encode() not in output, "nothing secret is logged"
+
+
+async def test_the_application_refuses_another_clusters_bucket(world: SparkWorld) -> None:
+    """It would take every input for lost."""
+    (world.bucket / "cluster.properties").unlink()
+    await write_cluster_id(world.store, random_cluster_id(random.Random(1)))
+    await world.enqueue(await world.fill("t"))
+    driver = spark_submit(world)
+    output, _ = await asyncio.to_thread(driver.communicate, timeout=SPARK_SECONDS)
+    assert (driver.returncode, b"belong to different clusters" in output) == (1, True), output.decode()
+    assert not await done(world)
 
 
 def spark_submit(world: SparkWorld, *arguments: str) -> subprocess.Popen[bytes]:
