@@ -15,6 +15,9 @@ from config.docs import markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
+PATH = re.compile(r"`((?:[a-z_.]+/)+[A-Za-z_.]*)`")
+BOX = re.compile(r"(?<![\w/.])((?:agent|cli|compactor|config|load|metastore|storage|tests)/[\w/]+\.(?:py|sql|sh))\b")
+"""A file in a drawing."""
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
 
 
@@ -74,5 +77,5 @@ def test_paths_named_in_the_documents_exist() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        for path in re.findall(r"`((?:[a-z_.]+/)+[A-Za-z_.]*)`", text):
+        for path in {*PATH.findall(text), *BOX.findall(text)}:
             assert (ROOT / path).exists(), f"{page.name} names {path}, which is not there"

@@ -1,6 +1,6 @@
 """Failures of the suites that have a reason, by a pattern over the test's name.
 
-Place: read by __main__.py; docs/COMPATIBILITY.md prints the same table.
+Place: read by __main__.py.
 Invariant: a pattern names what is not built or is another product's; never a fault of ours.
 """
 
