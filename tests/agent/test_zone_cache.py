@@ -11,8 +11,8 @@ import pytest
 from agent.fetch.cache import Piece
 from agent.fetch.read import Slice
 from agent.fetch.zone_cache.asking import REST_SECONDS, SLOW_CALLS
-from agent.fetch.zone_cache.wire import WINDOW_MS
-from storage.errors import HeadraceError, NotFoundError
+from agent.fetch.zone_cache.wire import MAX_PARTS, WINDOW_MS, Ask, Part, decode_ask, encode_ask
+from storage.errors import HeadraceError, InvalidError, NotFoundError
 from tests.agent.zone_world import CHUNK, SECRET, TIMEOUT_MS, Zone, recent
 
 
@@ -228,6 +228,15 @@ async def test_a_question_that_was_altered_gets_nothing(position: int) -> None:
     zone.members[2].bend_question = _bent(position)
     await _read_with_fault(zone, "down")
     assert zone.members[2].metric("zone_cache_refused_total") == 1
+
+
+def test_a_long_question_is_not_even_hashed() -> None:
+    parts = [Part(uuid.UUID(int=1), number, number + 1, 0) for number in range(MAX_PARTS)]
+    frame, mac = encode_ask(Ask(0, 1, 2, parts), SECRET, 7)
+    body = memoryview(frame)[-(len(mac) + 20 + 36 * MAX_PARTS) :]
+    assert decode_ask(body, SECRET) == (Ask(0, 1, 2, parts), mac)
+    with pytest.raises(InvalidError, match="too long"):
+        decode_ask(memoryview(bytes(len(body) + 1)), SECRET)
 
 
 async def test_an_old_question_gets_nothing() -> None:

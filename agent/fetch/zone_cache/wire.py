@@ -80,6 +80,8 @@ def decode_ask(body: memoryview, secret: bytes) -> tuple[Ask, bytes]:
     """(question, its MAC). InvalidError when the MAC is not the cluster's or the body not a question."""
     mac = bytes(body[:_MAC_BYTES])
     rest = body[_MAC_BYTES:]
+    if len(rest) > _ASK.size + MAX_PARTS * _PART.size:  # a stranger's frame may have 100 MB: none of it is hashed
+        raise InvalidError(f"zone cache: question too long: bytes={len(rest)}")
     if not hmac.compare_digest(mac, _mac(secret, rest)):
         raise InvalidError("zone cache: not from an agent of this cluster")
     try:
