@@ -121,6 +121,7 @@ async def test_a_broker_knows_only_its_own_settings(admin: ConfigsWorld) -> None
 async def test_unknown_resources_have_their_own_errors(admin: ConfigsWorld) -> None:
     assert (await admin.describe(TOPIC, "nope")).error_code == ErrorCode.unknown_topic_or_partition
     assert (await admin.describe(GROUP, "")).error_code == ErrorCode.invalid_request
+    assert (await admin.describe(BROKER, "9" * 5_000)).error_code == ErrorCode.invalid_request
     assert (await admin.describe(CLIENT_METRICS, "m")).error_code == ErrorCode.invalid_request
     admin.api.fail_before["read_metadata"] = [UnavailableError("down")]
     assert (await admin.describe(TOPIC, "nope")).error_code == ErrorCode.request_timed_out

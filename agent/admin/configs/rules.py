@@ -109,7 +109,9 @@ def _check_resource(image: MetadataImage, resource: Resource) -> None:
                     ErrorCode.unknown_topic_or_partition, f"there is no such topic: {resource.name or '(no name)'}"
                 )
         case ResourceType.BROKER:
-            if resource.name and not (resource.name.isascii() and resource.name.isdecimal()):
+            if resource.name and not (
+                resource.name.isascii() and resource.name.isdecimal() and len(resource.name) < 20
+            ):
                 raise _RefusedError(ErrorCode.invalid_request, f"not a node id: {resource.name}")
             if resource.name and int(resource.name) not in image.agents:
                 raise _RefusedError(ErrorCode.invalid_request, f"there is no such broker: {resource.name}")
