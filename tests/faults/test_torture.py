@@ -7,6 +7,7 @@ server where installed. The two Python clients are always there; which others to
 from __future__ import annotations
 
 import asyncio
+import functools
 
 import pytest
 
@@ -26,15 +27,20 @@ CLEAN = [Read(0, 0, "a/0/0"), Read(0, 1, "b/0/0"), Read(0, 2, "a/0/1"), Read(1, 
 ACKNOWLEDGED = {Name("a", 0, 0): 0, Name("b", 0, 0): 1, Name("a", 0, 1): 2, Name("a", 1, 0): 0}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def outcome() -> Outcome:
-    """Of one run, for all tests of this file."""
+    """Of one run, for all tests of this file, whatever pytest runs between them."""
+    return run_once()
+
+
+@functools.cache
+def run_once() -> Outcome:
     outcome = asyncio.run(torture(Plan(seed=SEED, seconds=SECONDS)))
     print_outcome(outcome)
     return outcome
 
 
-@pytest.mark.xdist_group("faults")
+@pytest.mark.xdist_group("torture")
 @pytest.mark.timeout(300)
 @pytest.mark.requirement("W1", "W3", "W7", "W8")
 def test_nothing_is_lost_doubled_or_out_of_order(outcome: Outcome) -> None:
@@ -47,7 +53,7 @@ def test_nothing_is_lost_doubled_or_out_of_order(outcome: Outcome) -> None:
     assert not any(reports[name].failed for name in reports.keys() - {"kafkajs"}), "gave up before its time"
 
 
-@pytest.mark.xdist_group("faults")
+@pytest.mark.xdist_group("torture")
 @pytest.mark.timeout(300)
 @pytest.mark.requirement("W13")
 def test_four_client_implementations_took_part(outcome: Outcome) -> None:
