@@ -118,7 +118,11 @@ class KafkaPython(Reader):
         )
         consumer.subscribe([self.topic], listener=_listener(kafka.ConsumerRebalanceListener, self))
         while not self.closing.is_set():
-            for records in consumer.poll(timeout_ms=100).values():
+            try:
+                polled = consumer.poll(timeout_ms=100)
+            except kafka.errors.KafkaConnectionError:  # it leaves the retry to its caller
+                continue
+            for records in polled.values():
                 self.values += [int(record.value) for record in records]
         consumer.close()
 

@@ -107,7 +107,11 @@ class Scene:
 
 @pytest.fixture
 def pair(agent_settings: dict[str, object]) -> Iterator[Pair]:
-    settings = agent_settings | {"broker.session.timeout.ms": int(SESSION_SECONDS * 1000)}
+    settings = agent_settings | {
+        "broker.session.timeout.ms": int(SESSION_SECONDS * 1000),
+        # kafka-python's leader shares out nothing, and stays so, when it is made leader before it knows the topic.
+        "group.initial.rebalance.delay.ms": 1_000,
+    }
     with AgentUnderTest(settings) as first, AgentUnderTest(settings) as second:
         yield first, second
 
