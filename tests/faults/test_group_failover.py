@@ -109,7 +109,8 @@ class Scene:
 def pair(agent_settings: dict[str, object]) -> Iterator[Pair]:
     settings = agent_settings | {
         "broker.session.timeout.ms": int(SESSION_SECONDS * 1000),
-        # kafka-python's leader shares out nothing, and stays so, when it is made leader before it knows the topic.
+        # Without it kafka-python's leader may be elected before it knows the topic: it then shares out nothing, and the
+        # group was seen to stay so for a minute. Why it stays so is not known.
         "group.initial.rebalance.delay.ms": 1_000,
     }
     with AgentUnderTest(settings) as first, AgentUnderTest(settings) as second:
