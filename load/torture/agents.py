@@ -13,6 +13,7 @@ import sys
 import urllib.request
 from collections import Counter
 from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
 
 from load.torture.proxy import FaultProxy
@@ -114,7 +115,7 @@ class ProxiedAgent:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._http_port}/metrics", timeout=1) as response:
                 text = response.read().decode()
-        except OSError:
+        except (OSError, HTTPException):  # not there, stopped, or killed in the middle of its answer
             return {}
         samples: Counter[str] = Counter()
         for line in text.splitlines():

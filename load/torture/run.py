@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from load.torture.agents import ProxiedAgent
 from load.torture.checker import Verdict, check, compare
 from load.torture.cluster import Cluster
 from load.torture.faults import KINDS, schedule
@@ -23,6 +25,9 @@ TOPIC = "torture"
 PARTITIONS = 6
 QUIET_SECONDS = 60
 """After the last fault, what a writer gets to have everything answered (and its delivery timeout)."""
+SETTLE_SECONDS = 60
+"""After the last answer, what an agent gets to end the fate of its files."""
+IN_FLIGHT = "headrace_produce_files_in_flight"
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,11 @@ class Outcome:
     """Above the number of clients, or above 0: clients gave records up and went on under another id or epoch."""
     unsettled: list[str] = field(default_factory=list)
     """Named files that the bucket lacks, and agents that still hold files in flight."""
+
+    @property
+    def struck(self) -> int:
+        """Requests that a fault reached, as far as agents and clients counted them."""
+        return self.counters.total() + sum(max(0, report.retries) for report in self.reports)
 
     @property
     def offences(self) -> list[str]:
@@ -106,14 +116,26 @@ async def _torture(plan: Plan, cluster: Cluster, writers: Sequence[Writer], miss
 def _look_at_what_is_left(cluster: Cluster, outcome: Outcome) -> None:
     """Every file has a definite end: the metastore names it and the bucket holds it, or nobody names it."""
     for agent in cluster.agents.values():
-        in_flight = agent.read_metrics().get("headrace_produce_files_in_flight")
+        in_flight = _files_in_flight(agent)
         if in_flight != 0:
             outcome.unsettled.append(f"{agent.name} still holds files in flight: {in_flight}")
+    # compaction goes on meanwhile: a file must have been named before and after the bucket was listed
+    before = cluster.files_of_metastore()
     stored = {name.rpartition("/")[2] for name in cluster.s3.object_names() if "/segments/" in name}
-    named = {str(file_id) for file_id in cluster.files_of_metastore()}
+    named = {str(file_id) for file_id in before & cluster.files_of_metastore()}
     outcome.objects, outcome.named = len(stored), len(named)
     outcome.producer_ids, outcome.highest_epoch = cluster.producers_of_metastore()
     outcome.unsettled += [f"the bucket lacks a named file: {name}" for name in sorted(named - stored)]
+
+
+def _files_in_flight(agent: ProxiedAgent) -> float | None:
+    """The last count it gave, None if it gave none: it gets SETTLE_SECONDS to come to 0."""
+    until = time.monotonic() + SETTLE_SECONDS
+    count = agent.read_metrics().get(IN_FLIGHT)
+    while count != 0 and time.monotonic() < until:
+        time.sleep(0.2)
+        count = agent.read_metrics().get(IN_FLIGHT, count)
+    return count
 
 
 def _create_topic(bootstrap: str) -> None:
