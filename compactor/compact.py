@@ -25,7 +25,7 @@ from storage.objects.store import ObjectStore
 
 KIND = "compact"
 LARGE_KIND = "compact-large"
-"""For Spark (spark/handler.py); the policy tells which jobs are large."""
+"""For Spark (spark/handler.py); the policy tells which jobs are large, the planner how long they are Spark's."""
 
 
 class Compactor:

@@ -24,6 +24,11 @@ class CompactionMetrics:
         self.planned = Counter(
             "headrace_compaction_planned_jobs", "Jobs planned, by level", ["level"], registry=registry
         )
+        self.handed_over = Counter(
+            "headrace_compaction_handed_over_jobs",
+            "Large jobs that Spark did not finish in time, given to the cluster's own workers",
+            registry=registry,
+        )
         self.waiting = Gauge(
             "headrace_compaction_waiting_files",
             "Live files seen by the last plan, by level",

@@ -50,6 +50,8 @@ class PolicyLimits:
     """... and that is at least this much."""
     large_bytes: int = 0
     """Jobs with so many live bytes are for Spark; 0: none is."""
+    large_wait_ms: int = 3_600_000
+    """Spark has so long to finish one; then it is anybody's."""
 
 
 _OLD_FACTOR = (1, 6)

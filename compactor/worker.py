@@ -116,6 +116,7 @@ class Worker:
             max_age_ms=settings.compaction_max_age_ms,
             small_bytes=settings.compaction_file_bytes // 2,
             large_bytes=settings.compaction_spark_min_bytes,
+            large_wait_ms=settings.compaction_spark_max_wait_ms,
         )
         deletions = JanitorMetrics(self._registry)
         return {

@@ -332,6 +332,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int,
         Meta(ge=0, description="Compaction jobs with so many live bytes are left to the Spark application; 0: none."),
     ] = field(default=0, name="compaction.spark.min.bytes")
+    compaction_spark_max_wait_ms: Annotated[
+        int,
+        Meta(ge=0, description="Jobs left to the Spark application that it did not finish in this time are done here."),
+    ] = field(default=3_600_000, name="compaction.spark.max.wait.ms")
 
     # -- the process
     shutdown_grace_ms: Annotated[

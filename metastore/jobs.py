@@ -97,6 +97,8 @@ class JobCount(NamedTuple):
     kind: str
     state: JobState
     jobs: int
+    overdue_ms: int
+    """How long the longest of them has been due, or without a holder since its lease ran out; 0: none is."""
 
 
 class JobApi(Protocol):
@@ -110,6 +112,12 @@ class JobApi(Protocol):
 
     async def enqueue_jobs(self, jobs: Sequence[NewJob], *, by: JobToken | None = None) -> list[bool]:
         """Add jobs; False for one whose key is taken by an unfinished job of its kind. `by` fences the planner."""
+
+    async def hand_over_jobs(self, kind: str, to_kind: str, *, after_ms: int, attempts: int, by: JobToken) -> int:
+        """Let jobs of `kind` be `to_kind` that were added `after_ms` ago or claimed `attempts` times; how many.
+
+        Only jobs that nobody holds; they begin anew, and whoever held one before has lost it. `by` fences the planner.
+        """
 
     async def claim_job(self, worker: str, kinds: Sequence[str], lease_ms: int) -> Job | None:
         """Lease the most urgent job that is due or whose lease ran out; None when there is none.
@@ -136,7 +144,7 @@ class JobApi(Protocol):
         """Unfinished ones by id, then the newest of the finished, up to `limit` in all."""
 
     async def count_jobs(self) -> list[JobCount]:
-        """How many jobs there are by kind and state; finished ones count until they are pruned."""
+        """How many jobs there are by kind and state, and how late; finished ones count until they are pruned."""
 
     async def prune_jobs(self, limit: int) -> int:
         """Forget up to `limit` jobs that ended over a day ago; how many."""

@@ -25,7 +25,7 @@ from agent.cluster.controller_metrics import ControllerMetrics
 from agent.cluster.follower import MetadataFollower
 from config.settings import Settings
 from metastore.api import ClusterApi, ControllerApi
-from metastore.jobs import JobSchedule
+from metastore.jobs import JobCount, JobSchedule
 from metastore.log.delegation_tokens import expired_tokens
 from metastore.log.image import MetadataImage
 from metastore.log.reassignment import completions
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 TURNS_PER_LEASE = 3
 SNAPSHOT_CHECK_SECONDS = 30.0
 SCHEDULE_SECONDS = 30.0
-"""Between looks whether the periodic jobs are there."""
+"""Between looks whether the periodic jobs are there, and whether anybody takes jobs."""
 TRUNCATED_ROWS = 10_000
 
 
@@ -48,6 +48,9 @@ class ControllerMetastore(ClusterApi, ControllerApi, Protocol):
     """The part of the metastore that a controller needs."""
 
     async def schedule_jobs(self, controller_epoch: int, schedules: Sequence[JobSchedule]) -> None:
+        """See metastore.jobs.JobApi."""
+
+    async def count_jobs(self) -> list[JobCount]:
         """See metastore.jobs.JobApi."""
 
 
@@ -181,6 +184,7 @@ class Controller:
         now = self._clock.monotonic()
         if self._schedules and now >= self._next_schedule:
             await self._api.schedule_jobs(epoch, self._schedules)
+            self._metrics.show_jobs(await self._api.count_jobs())
             self._next_schedule = now + SCHEDULE_SECONDS
 
     def _keep_snapshots(self, epoch: int) -> None:
@@ -215,6 +219,7 @@ class Controller:
         elif was and not now:
             logger.info("standing by: controller=%s", lease)
             self._metrics.snapshot_lag.set(0)
+            self._metrics.show_jobs([])
         self._lease = lease
         self._metrics.active.set(now)
 

@@ -6,7 +6,11 @@ metadata_metrics.py. If the process dies here nothing is lost.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry, Gauge
+
+from metastore.jobs import JobCount
 
 
 class ControllerMetrics:
@@ -26,3 +30,26 @@ class ControllerMetrics:
             "Records of the metadata log that this controller had not applied at its last turn",
             registry=registry,
         )
+        self._jobs = Gauge(
+            "headrace_jobs",
+            "Background jobs of the cluster, as the active controller last saw; finished ones count for a day",
+            ["kind", "state"],
+            registry=registry,
+        )
+        self._overdue = Gauge(
+            "headrace_jobs_overdue_seconds",
+            "How long the job that waits longest has been due without a worker, as the active controller last saw",
+            ["kind"],
+            registry=registry,
+        )
+
+    def show_jobs(self, counts: Sequence[JobCount]) -> None:
+        """In place of what was shown before."""
+        self._jobs.clear()
+        self._overdue.clear()
+        overdue_ms: dict[str, int] = {}
+        for count in counts:
+            self._jobs.labels(count.kind, count.state.name.lower()).set(count.jobs)
+            overdue_ms[count.kind] = max(overdue_ms.get(count.kind, 0), count.overdue_ms)
+        for kind, longest_ms in overdue_ms.items():
+            self._overdue.labels(kind).set(longest_ms / 1000)

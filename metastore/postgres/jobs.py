@@ -15,6 +15,7 @@ from storage.errors import FencedError
 
 _SCHEDULE_JOBS = Statement("schedule_jobs", writes=True)
 _ENQUEUE_JOBS = Statement("enqueue_jobs", writes=True)
+_HAND_OVER_JOBS = Statement("hand_over_jobs", writes=True)
 _CLAIM_JOB = Statement("claim_job", writes=True)
 _HEARTBEAT_JOB = Statement("heartbeat_job", writes=True)
 _FINISH_JOB = Statement("finish_job", writes=True)
@@ -57,6 +58,18 @@ class PostgresJobs:
         )
         return [added for (added,) in rows]
 
+    async def hand_over_jobs(self, kind: str, to_kind: str, *, after_ms: int, attempts: int, by: JobToken) -> int:
+        (handed,) = await _HAND_OVER_JOBS.row(
+            self.pool,
+            by_job=by.job_id,
+            by_epoch=by.epoch,
+            kind=kind,
+            to_kind=to_kind,
+            after_ms=after_ms,
+            attempts=attempts,
+        )
+        return int(handed)
+
     async def claim_job(self, worker: str, kinds: Sequence[str], lease_ms: int) -> Job | None:
         rows = await _CLAIM_JOB.rows(self.pool, worker=worker, kinds=list(kinds), lease_ms=lease_ms)
         return Job(JobToken(*rows[0][:2]), *rows[0][2:]) if rows else None
@@ -85,7 +98,8 @@ class PostgresJobs:
         ]
 
     async def count_jobs(self) -> list[JobCount]:
-        return [JobCount(kind, JobState(state), jobs) for kind, state, jobs in await _COUNT_JOBS.rows(self.pool)]
+        rows = await _COUNT_JOBS.rows(self.pool)
+        return [JobCount(kind, JobState(state), jobs, overdue_ms) for kind, state, jobs, overdue_ms in rows]
 
     async def prune_jobs(self, limit: int) -> int:
         (pruned,) = await _PRUNE_JOBS.row(self.pool, limit=limit)

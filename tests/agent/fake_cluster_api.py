@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from metastore.jobs import JobSchedule
+from metastore.jobs import JobCount, JobSchedule
 from metastore.log.records import (
     BrokerEndpoint,
     ConfigRecord,
@@ -78,6 +78,7 @@ class FakeClusterApi:
     controller_incarnation: uuid.UUID | None = None
     controller_until: float = 0.0
     scheduled: list[list[str]] = field(default_factory=list)
+    job_counts: list[JobCount] = field(default_factory=list)
     """The kinds of each call."""
     latency: float = 0.0
     """Seconds of the test's clock that each call takes, before anything is done."""
@@ -282,6 +283,9 @@ class FakeClusterApi:
         self._require_controller(controller_epoch)
         self.scheduled.append([schedule.kind for schedule in schedules])
         self._end("schedule_jobs")
+
+    async def count_jobs(self) -> list[JobCount]:
+        return self.job_counts
 
     # -- the part of CommitApi that hands out producer ids
 

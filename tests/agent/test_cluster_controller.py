@@ -16,7 +16,7 @@ from agent.cluster.controller import Controller, ControllerTimes
 from agent.cluster.controller_metrics import ControllerMetrics
 from agent.cluster.follower import MetadataFollower
 from agent.cluster.metadata_metrics import MetadataMetrics
-from metastore.jobs import JobSchedule
+from metastore.jobs import JobCount, JobSchedule, JobState
 from metastore.log.delegation_tokens import TokenTimes, issue_token
 from metastore.log.image import Assignment, MetadataImage
 from metastore.log.reassignment import reassign
@@ -66,8 +66,8 @@ class Candidate:
             task.cancel()
         await asyncio.gather(*self.controller._tasks, return_exceptions=True)
 
-    def metric(self, name: str) -> float | None:
-        return self.registry.get_sample_value(f"headrace_{name}")
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"headrace_{name}", labels)
 
 
 @pytest.mark.requirement("C15")
@@ -140,6 +140,28 @@ async def test_periodic_jobs_are_kept_by_the_active_controller_only(
     await one.controller.stop()
     await fake_clock.advance(TIMES.lease_ms / 1000 + 3)
     assert len(api.scheduled) == 3, "a new one looks at once, and again after a failure"
+    await two.controller.stop()
+
+
+async def test_the_active_controller_shows_jobs_that_nobody_takes(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    api.job_counts = [
+        JobCount("compact-large", JobState.WAITING, 3, 7_200_000),
+        JobCount("compact-large", JobState.LEASED, 1, 0),
+        JobCount("compact", JobState.GIVEN_UP, 2, 0),
+    ]
+    one, two = Candidate(api, 1), Candidate(api, 2)
+    await fake_clock.advance(5)
+    assert one.metric("jobs_overdue_seconds", kind="compact-large") == 7200
+    assert one.metric("jobs_overdue_seconds", kind="compact") == 0
+    assert one.metric("jobs", kind="compact-large", state="waiting") == 3
+    assert one.metric("jobs", kind="compact", state="given_up") == 2
+    assert two.metric("jobs_overdue_seconds", kind="compact-large") is None, "standing by"
+    api.job_counts = [JobCount("compact-large", JobState.DONE, 4, 0)]
+    await fake_clock.advance(30)
+    assert one.metric("jobs_overdue_seconds", kind="compact-large") == 0
+    assert one.metric("jobs", kind="compact-large", state="waiting") is None
+    await one.controller.stop()
+    assert one.metric("jobs", kind="compact-large", state="done") is None, "what it saw last is not true for ever"
     await two.controller.stop()
 
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from prometheus_client import CollectorRegistry
 
+from compactor import planner
 from compactor.compact import KIND as COMPACT
+from compactor.compact import LARGE_KIND
 from compactor.lease import Lease
 from compactor.metrics import CompactionMetrics
 from compactor.plan import decode_job
 from compactor.planner import KIND, Planner
 from compactor.policy import PolicyLimits
-from metastore.jobs import NewJob
+from metastore.jobs import Job, NewJob
 from storage.errors import FencedError
 from tests.compactor.world import LEASE_MS, CompactionWorld
-from tests.metastore.sessions import session
+from tests.metastore.sessions import move_time, session
 from tests.storage.batches import plain_batch
 
 EAGER = PolicyLimits(min_age_ms=0, fan_in=3)
+SPARK = replace(EAGER, large_bytes=1, large_wait_ms=3_600_000)
+"""Every job is large."""
 
 
 async def plan(world: CompactionWorld, limits: PolicyLimits = EAGER) -> None:
@@ -85,3 +91,96 @@ async def test_a_planner_that_lost_its_lease_plans_nothing(world: CompactionWorl
     with pytest.raises(FencedError):
         await Planner(world.postgres, EAGER, CompactionMetrics(CollectorRegistry())).handle(job, lease)
     assert await world.postgres.unfinished_payloads(COMPACT) == []
+
+
+# -- large jobs: Spark's for a time
+
+
+async def three_files(world: CompactionWorld, *keys: int) -> None:
+    for number in range(3):
+        await world.commit(*((key, plain_batch(2, b"%d" % number)) for key in keys))
+
+
+async def claim_large(world: CompactionWorld, *, lease_ms: int = LEASE_MS) -> Job | None:
+    """As a Spark driver does."""
+    return await world.postgres.claim_job("spark", [LARGE_KIND], lease_ms)
+
+
+async def count(world: CompactionWorld, kind: str) -> int:
+    return len(await world.postgres.unfinished_payloads(kind))
+
+
+async def test_large_jobs_are_left_to_spark_for_its_time_and_then_done_here(world: CompactionWorld) -> None:
+    (key,) = await world.topic("t", 1)
+    await three_files(world, key)
+    before = await world.records(key)
+    await plan(world, SPARK)
+    await plan(world, SPARK)
+    assert (await count(world, COMPACT), await count(world, LARGE_KIND)) == (0, 1)
+    async with session(world.url) as connection:
+        await move_time(connection, 3_601)
+    await plan(world, SPARK)
+    assert await claim_large(world) is None
+    await world.run(await world.claim_next())
+    assert len(await world.live_files(level=1)) == 1
+    assert await world.records(key) == before
+    await world.check_accounts()
+
+
+async def test_a_spark_driver_that_came_too_late_swaps_nothing(world: CompactionWorld) -> None:
+    (key,) = await world.topic("t", 1)
+    await three_files(world, key)
+    await plan(world, SPARK)
+    driver = await claim_large(world)
+    assert driver is not None
+    async with session(world.url) as connection:
+        await move_time(connection, 3_601)  # its lease ran out, too
+    await plan(world, SPARK)
+    before = await world.extents(key)
+    with pytest.raises(FencedError):
+        await world.run(driver)
+    assert await world.extents(key) == before
+    await world.run(await world.claim_next())
+    assert len(await world.extents(key)) == 1
+
+
+async def test_what_spark_fails_at_again_and_again_is_done_here(world: CompactionWorld) -> None:
+    (key,) = await world.topic("t", 1)
+    await three_files(world, key)
+    await plan(world, SPARK)
+    for attempt in range(planner.SPARK_ATTEMPTS):
+        assert await count(world, COMPACT) == 0, attempt
+        driver = await claim_large(world)
+        assert driver is not None
+        await plan(world, SPARK)
+        await world.postgres.fail_job(driver.token, "no executors", 0)
+    await plan(world, SPARK)
+    await world.run(await world.claim_next())
+    assert len(await world.live_files()) == 1
+
+
+async def test_without_large_jobs_those_that_are_left_are_done_here_at_once(world: CompactionWorld) -> None:
+    (key,) = await world.topic("t", 1)
+    await three_files(world, key)
+    await plan(world, SPARK)
+    await plan(world, EAGER)
+    assert (await count(world, COMPACT), await count(world, LARGE_KIND)) == (1, 0)
+
+
+async def test_what_waits_for_spark_holds_up_nothing_else(
+    world: CompactionWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More large jobs than Spark should be given, and more files in them than a plan looks at."""
+    monkeypatch.setattr(planner, "UNFINISHED_MAX", 2)
+    monkeypatch.setattr(planner, "FILES_PER_LEVEL", 3)
+    (key,) = await world.topic("t", 1)
+    for large in range(1, 3):
+        await three_files(world, key)
+        await plan(world, SPARK)
+        assert (await count(world, COMPACT), await count(world, LARGE_KIND)) == (0, large)
+    await three_files(world, key)
+    await plan(world, SPARK)
+    assert (await count(world, COMPACT), await count(world, LARGE_KIND)) == (1, 2)
+    await world.run(await world.claim_next())
+    assert len(await world.live_files(level=0)) == 6
+    assert len(await world.live_files(level=1)) == 1

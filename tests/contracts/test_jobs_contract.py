@@ -90,7 +90,7 @@ async def test_a_job_is_enqueued_once_claimed_once_and_done(jobs: JobsUnderTest)
     await api.finish_job(first.token)
     await api.finish_job(first.token)  # its answer was lost
     assert await api.enqueue_jobs([NewJob("merge", "x")]) == [True]
-    counted = {(kind, state): jobs for kind, state, jobs in await api.count_jobs()}
+    counted = {(kind, state): jobs for kind, state, jobs, _ in await api.count_jobs()}
     assert counted == {
         ("merge", JobState.WAITING): 1,
         ("merge", JobState.LEASED): 1,
@@ -232,3 +232,58 @@ async def test_finished_jobs_are_kept_for_a_day(jobs: JobsUnderTest) -> None:
     await jobs.move_clock(86_401)
     assert [await api.prune_jobs(1) for _ in range(3)] == [1, 1, 0]
     assert (await only_job(api)).key == "z"
+
+
+async def test_jobs_that_nobody_finishes_are_handed_over_and_begin_anew(jobs: JobsUnderTest) -> None:
+    """By age, or by claims in vain; not what somebody holds, and not beside an unfinished job of the same key."""
+    api = jobs.api
+    await api.enqueue_jobs([NewJob("plan", ""), NewJob("large", "old", b"files"), NewJob("large", "held", priority=1)])
+    await api.enqueue_jobs([NewJob("large", "twin"), NewJob("small", "twin")])
+    planner, twin = await claim(api, "p", "plan"), await claim(api, "w", "small")
+    await api.heartbeat_job(twin.token, 3_600_000, "")
+
+    async def hand_over(after_ms: int, attempts: int = 99) -> int:
+        return await api.hand_over_jobs("large", "small", after_ms=after_ms, attempts=attempts, by=planner.token)
+
+    assert await hand_over(60_000) == 0
+    await jobs.move_clock(61)
+    held = await claim(api, "driver", "large")
+    assert held.key == "held"
+    assert await hand_over(60_000) == 1
+    assert await hand_over(60_000) == 0
+    old = await claim(api, "w", "small")
+    assert (old.key, old.payload, old.attempts) == ("old", b"files", 1)
+
+    await jobs.move_clock(61 + LEASE_MS / 1000 + 1)  # the driver died
+    assert await hand_over(3_600_000, attempts=2) == 0
+    assert await hand_over(3_600_000, attempts=1) == 1
+    with pytest.raises(FencedError):
+        await api.heartbeat_job(held.token, LEASE_MS, "back again")
+    again = await claim(api, "w", "small")
+    assert (again.key, again.attempts) == ("held", 1)
+    assert again.token.epoch > held.token.epoch
+
+    assert await hand_over(0) == 0
+    await api.finish_job(twin.token)
+    assert await hand_over(0) == 1
+    await api.finish_job(planner.token)
+    with pytest.raises(FencedError):
+        await hand_over(0)
+
+
+async def test_it_is_counted_how_long_jobs_wait_for_a_worker(jobs: JobsUnderTest) -> None:
+    api = jobs.api
+    await api.enqueue_jobs([NewJob("merge", "x"), NewJob("merge", "y", delay_ms=60_000), NewJob("sweep", "")])
+    sweep = await claim(api, "a", "sweep")
+    await jobs.move_clock(20)
+    overdue = {(kind, state): overdue_ms for kind, state, _, overdue_ms in await api.count_jobs()}
+    assert 20_000 <= overdue.pop(("merge", JobState.WAITING)) < 50_000
+    assert overdue == {("sweep", JobState.LEASED): 0}
+    await jobs.move_clock(LEASE_MS / 1000 + 20)  # its holder died
+    overdue = {(kind, state): overdue_ms for kind, state, _, overdue_ms in await api.count_jobs()}
+    assert 10_000 <= overdue["sweep", JobState.LEASED] < 50_000
+    await api.heartbeat_job(sweep.token, LEASE_MS, "")
+    await api.finish_job(sweep.token)
+    await jobs.move_clock(3600)
+    overdue = {(kind, state): overdue_ms for kind, state, _, overdue_ms in await api.count_jobs()}
+    assert overdue["sweep", JobState.DONE] == 0

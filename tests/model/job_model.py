@@ -76,6 +76,18 @@ class ModelJobs:
                 job.max_attempts = new.max_attempts
         return added
 
+    async def hand_over_jobs(self, kind: str, to_kind: str, *, after_ms: int, attempts: int, by: JobToken) -> int:
+        """See metastore.jobs.JobApi."""
+        self._held(by)
+        now, handed = self.clock.wall_ms(), 0
+        for job in self.jobs:
+            is_free = job.state is JobState.WAITING or (job.state is JobState.LEASED and job.due_ms <= now)
+            is_stale = job.created_ms <= now - after_ms or job.attempts >= attempts
+            if job.kind == kind and is_free and is_stale and self._unfinished(to_kind, job.key) is None:
+                job.kind, job.state, job.due_ms, job.attempts = to_kind, JobState.WAITING, now, 0
+                handed += 1
+        return handed
+
     async def claim_job(self, worker: str, kinds: Sequence[str], lease_ms: int) -> Job | None:
         """See metastore.jobs.JobApi."""
         now = self.clock.wall_ms()
@@ -132,8 +144,11 @@ class ModelJobs:
 
     async def count_jobs(self) -> list[JobCount]:
         """See metastore.jobs.JobApi."""
-        places = [(job.kind, job.state) for job in self.jobs]
-        return [JobCount(*place, places.count(place)) for place in sorted(set(places))]
+        counted = []
+        for kind, state in sorted({(job.kind, job.state) for job in self.jobs}):
+            late = [self.clock.wall_ms() - job.due_ms for job in self.jobs if (job.kind, job.state) == (kind, state)]
+            counted.append(JobCount(kind, state, len(late), max(0, *late) if state in UNFINISHED else 0))
+        return counted
 
     async def prune_jobs(self, limit: int) -> int:
         """See metastore.jobs.JobApi."""

@@ -1,0 +1,29 @@
+-- Let the workers of another kind have the jobs of p_kind that nobody holds and that were added p_after ago,
+-- or were claimed p_attempts times in vain; how many. They begin anew: due at once, attempts from 0. A lease
+-- that ran out is over with it. Only while p_by's lease holds (assert_job).
+-- Locks: the planner's job row, then those rows, skipping those that somebody holds; one whose key is taken
+-- by an unfinished job of the other kind stays. Idempotent: yes. Cost: one update per job.
+CREATE OR REPLACE FUNCTION hand_over_jobs(
+    p_by_job bigint, p_by_epoch bigint, p_kind text, p_to_kind text, p_after interval, p_attempts int
+) RETURNS int
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off
+AS $$
+DECLARE
+    v_now    timestamptz;
+    v_handed int;
+BEGIN
+    PERFORM assert_job(p_by_job, p_by_epoch);
+    v_now := wall_time();
+    UPDATE jobs
+       SET kind = p_to_kind, state = 0, due_at = v_now, attempts = 0
+     WHERE job_id IN (SELECT j.job_id
+                        FROM jobs j
+                       WHERE j.kind = p_kind AND (j.state = 0 OR (j.state = 1 AND j.due_at <= v_now))
+                         AND (j.created_at <= v_now - p_after OR j.attempts >= p_attempts)
+                         AND NOT EXISTS (SELECT FROM jobs o
+                                          WHERE o.kind = p_to_kind AND o.key = j.key AND o.state IN (0, 1))
+                         FOR UPDATE SKIP LOCKED);
+    GET DIAGNOSTICS v_handed = ROW_COUNT;
+    RETURN v_handed;
+END $$;
