@@ -19,6 +19,7 @@ import kafka
 COMMIT_INTERVAL_MS = 500
 SESSION_TIMEOUT_MS = 10_000
 HEARTBEAT_INTERVAL_MS = 500
+JOIN_TIMEOUT_MS = 5_000
 
 
 class Reader(ABC):
@@ -104,6 +105,12 @@ class ConfluentCooperative(_Confluent):
 
 
 class KafkaPython(Reader):
+    """kafka-python 3.0.12 forgets a join that outlives the `poll` it began in, if new metadata caused it: its leader
+    takes note of the metadata as it shares out, sees no reason to rejoin in the next `poll`, and drops the answer of
+    SyncGroup, its heartbeats still off (kafka/coordinator/base.py, `while self.need_rejoin()`). The coordinator then
+    has to put it out, and it never comes back. So a poll is long while there is nothing to read.
+    """
+
     name = "kafka-python"
 
     def run(self) -> None:
@@ -119,7 +126,7 @@ class KafkaPython(Reader):
         consumer.subscribe([self.topic], listener=_listener(kafka.ConsumerRebalanceListener, self))
         while not self.closing.is_set():
             try:
-                polled = consumer.poll(timeout_ms=100)
+                polled = consumer.poll(timeout_ms=100 if self.partitions else JOIN_TIMEOUT_MS)
             except kafka.errors.KafkaConnectionError:  # it leaves the retry to its caller
                 continue
             for records in polled.values():
