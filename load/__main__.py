@@ -8,10 +8,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from load.machine_state import machine_state
+
 BENCHES = {
     "load.bench_codec": "Produce and Fetch codecs, and the listener",
     "load.bench_store": "object store requests",
     "load.bench_commit": "the commit on Postgres",
+    "load.bench_ceiling": "how much one Postgres orders, and the GiB/s that it carries",
     "load.bench_compaction": "compaction, level by level",
     "load.bench_metadata": "a million partitions: image, snapshot, Metadata answers",
     "load.bench_groups": "a consumer group's coordinator",
@@ -25,7 +28,7 @@ def main() -> int:
     """Run them all; 1 if any failed."""
     failed = []
     for module, title in BENCHES.items():
-        print(f"\n== {title} ({module})", flush=True)
+        print(f"\n== {title} ({module}); {machine_state()}", flush=True)
         if subprocess.run([sys.executable, "-m", module], check=False).returncode:
             failed.append(module)
     for module in failed:

@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from config.settings import Settings
+from load.machine_state import machine_state
 from load.percentiles import percentile
+from load.postgres_server import cpu_seconds, grow_old, read_cost
 from metastore.keys import partition_key
 from metastore.postgres.embedded import EmbeddedPostgres
 from metastore.postgres.installation import Installation
@@ -44,7 +46,6 @@ from storage.file_id import new_file_id
 
 BATCH_BYTES = 1_000
 CONNECTIONS = 4
-WAL_SEGMENTS = 64
 ROUND_TRIP_SECONDS = 0.001
 FLUSH_DELAY_US = 2_000
 """Added to each flush of the log while churning (Postgres' commit_delay): a disk slower than this one."""
@@ -115,6 +116,7 @@ class Committer:
 class Bench:
     """A metastore with one unfenced agent and one topic per workload."""
 
+    url: str
     store: PostgresMetastore
     agent: RegisteredAgent
     seed: int
@@ -159,29 +161,6 @@ class Bench:
         async with self.store.pool.connection() as connection:
             return await (await connection.execute(sql.encode())).fetchall()
 
-    async def postgres_seconds(self) -> float:
-        """CPU time of all Postgres processes that are alive."""
-        pids = [row[0] for row in await self.query("SELECT pid FROM pg_stat_activity")]
-        return sum(_cpu_seconds(pid) for pid in pids)
-
-    async def wal_bytes(self) -> int:
-        """Bytes of write-ahead log ever written."""
-        ((position,),) = await self.query("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
-        return int(position)
-
-
-def _cpu_seconds(pid: int) -> float:
-    """Processor time of a process's main thread."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
-
-
-async def grow_old(bench: Bench) -> None:
-    """Give a new server what an old one has: WAL segments to use again. Filling a new one takes 40 ms."""
-    for _ in range(WAL_SEGMENTS):
-        await bench.query("SELECT pg_logical_emit_message(false, '', ''), pg_switch_wal()")
-    async with bench.store.pool.connection() as connection:
-        await connection.execute("CHECKPOINT")
-
 
 async def closed_loop(bench: Bench, workload: Workload, count: int, seconds: float) -> None:
     """Print throughput, latency and cost of `count` committers that never wait."""
@@ -200,17 +179,17 @@ async def closed_loop(bench: Bench, workload: Workload, count: int, seconds: flo
             await bench.commit(file)
             latencies.append(time.perf_counter() - began)
 
-    cpu, ours, wal, began = await bench.postgres_seconds(), time.process_time(), await bench.wal_bytes(), time.time()
+    before, ours, began = read_cost(bench.url), time.process_time(), time.time()
     await asyncio.gather(*(run(committer) for committer in committers))
     elapsed = time.time() - began
     batches = len(latencies) * (workload.partitions * workload.batches)
-    cpu, ours = await bench.postgres_seconds() - cpu, time.process_time() - ours - building
-    wal = await bench.wal_bytes() - wal
+    ours = time.process_time() - ours - building
+    spent = read_cost(bench.url).since(before)
     print(
         f"{workload.name:28} {count} committers {len(latencies) / elapsed:8.0f} commits/s {batches / elapsed:9.0f}"
         f" batches/s  p50 {percentile(latencies, 50) * 1e3:6.1f} ms  p99 {percentile(latencies, 99) * 1e3:6.1f} ms"
-        f"  Postgres {cpu / batches * 1e6:5.2f} ms, ours {ours / batches * 1e6:5.2f} ms per 1,000 batches"
-        f"  WAL {wal / batches:4.0f} B/batch",
+        f"  Postgres {spent.cpu_seconds / batches * 1e6:5.2f} ms, ours {ours / batches * 1e6:5.2f} ms per 1,000 batches"
+        f"  WAL {spent.wal_bytes / batches:4.0f} B/batch",
         flush=True,
     )
 
@@ -223,12 +202,12 @@ async def latency(bench: Bench, workload: Workload, commits: int) -> None:
     running: list[float] = []
     for _ in range(commits):
         file = committer.next_file()
-        cpu = sum(_cpu_seconds(pid) for pid in pids)
+        cpu = sum(cpu_seconds(pid) for pid in pids)
         began = time.perf_counter()
         await asyncio.sleep(ROUND_TRIP_SECONDS)
         await bench.commit(file)
         latencies.append(time.perf_counter() - began)
-        running.append(sum(_cpu_seconds(pid) for pid in pids) - cpu)
+        running.append(sum(cpu_seconds(pid) for pid in pids) - cpu)
     print(
         f"{workload.name:28} 1 committer, 1 ms sleep added: "
         f" elapsed p50 {percentile(latencies, 50) * 1e3:.1f} p99 {percentile(latencies, 99) * 1e3:.1f} ms, "
@@ -290,8 +269,8 @@ async def run(url: str, arguments: argparse.Namespace) -> None:
     agent = await store.register_agent(AgentRegistration(1, uuid.uuid4(), "127.0.0.1", 1, None))
     head = await store.metadata_head()
     await store.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=18_000)
-    bench = Bench(store, agent, arguments.seed)
-    await grow_old(bench)
+    bench = Bench(url, store, agent, arguments.seed)
+    grow_old(url)
     if arguments.churn:
         await churn(bench, arguments.seconds)
     else:
@@ -319,7 +298,7 @@ def main() -> None:
         place = Path(directory)
         place.chmod(0o711)
         with EmbeddedPostgres(place, installation=installation) as url:
-            print(f"seed {arguments.seed}", flush=True)
+            print(f"{machine_state()}, seed {arguments.seed}", flush=True)
             migrate(url)
             gc.collect()
             gc.freeze()

@@ -31,7 +31,9 @@ from agent.produce.staged_file import FileTrace
 from cli.collector_tuning import tune_collector
 from cli.storage import format_bucket
 from config.settings import Settings
+from load.machine_state import machine_state
 from load.percentiles import percentile
+from load.postgres_server import read_cost
 from load.torture.servers import BUCKET, CREDENTIALS, S3Server
 from metastore.postgres.embedded import EmbeddedPostgres
 from metastore.postgres.migrate import migrate
@@ -127,7 +129,7 @@ class Hostile:
 
     async def _load(self, flags: list[str]) -> dict[str, Any]:
         """Run the producers; their summary, and what agent and Postgres spent meanwhile."""
-        before, started = self._postgres_cpu(), time.process_time()
+        before, started = read_cost(self._settings.metastore_url), time.process_time()
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "load.hostile_producer", "--port", str(self._agent.kafka_port), *flags,
             stdout=asyncio.subprocess.PIPE, limit=1 << 28,
@@ -135,7 +137,7 @@ class Hostile:
         output, _ = await process.communicate()
         spent = {
             "agent_cpu_seconds": time.process_time() - started,
-            "postgres_cpu_seconds": self._postgres_cpu() - before,
+            "postgres_cpu_seconds": read_cost(self._settings.metastore_url).since(before).cpu_seconds,
         }
         summary: dict[str, Any] = json.loads(output) | spent
         if summary["errors"]:
@@ -156,14 +158,6 @@ class Hostile:
             row = connection.execute("SELECT coalesce(sum(size), 0)::bigint FROM segment_files").fetchone()
         assert row is not None
         return int(row[0])
-
-    def _postgres_cpu(self) -> float:
-        """CPU seconds of all Postgres processes that are alive."""
-        with psycopg.connect(self._settings.metastore_url) as connection:
-            pids = [
-                row[0] for row in connection.execute("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-            ]
-        return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9 for pid in pids)
 
 
 def _later(first: int, times: int) -> str:
@@ -245,6 +239,7 @@ def main() -> None:
     parser.add_argument("--linger-ms", type=int, default=100)
     args = parser.parse_args()
     os.environ.update(CREDENTIALS)
+    print(machine_state(), flush=True)
     with _servers() as (url, cluster_id, s3):
         print_bars(asyncio.run(run(url, s3, cluster_id, args)))
 

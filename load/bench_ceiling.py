@@ -1,0 +1,351 @@
+"""How much one Postgres orders: `python -m load.bench_ceiling`, about a minute; `--seconds 10` for steadier figures.
+
+Starts a Postgres of its own (fsync and synchronous_commit on). Several agents, each registered and with
+a connection of its own, commit in a closed loop; a call commits one file. Files are made outside of what is
+timed. Three tables:
+  shapes   files of 1, 40 and 1,000 extents, of one and of ten batches each, with and without a producer id;
+           every agent commits to any partition, so that files of many extents wait for each other's shards
+  shards   the same files under 1, 2, 4 and 8 commit shards, where clients follow the leaders they are told:
+           no two agents share a shard, while there are enough of them
+  reads    what readers ask, in a closed loop of every agent: the feed, and where the next extents are
+A batch of `--batch-bytes` is a row's entry like any other: GiB/s is batches/s times its size, no byte moves.
+Postgres and the agents share this machine, so a figure is what they reach together; CPU per commit and per batch
+and WAL bytes are Postgres' own; the agents' CPU (packing, the driver, unpacking) stands beside it.
+One batch per producer and file costs more: (iii) in load.bench_commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import random
+import tempfile
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import psycopg
+
+from config.settings import Settings
+from load.machine_state import machine_state
+from load.percentiles import percentile
+from load.postgres_server import PostgresCost, grow_old, read_cost
+from metastore.keys import commit_shard, partition_key
+from metastore.postgres.embedded import EmbeddedPostgres
+from metastore.postgres.migrate import migrate
+from metastore.postgres.store import PostgresMetastore
+from metastore.values import (
+    AgentRegistration,
+    BatchOutcome,
+    ExtentQuery,
+    FileCommit,
+    NewTopic,
+    RegisteredAgent,
+    StagedBatch,
+)
+from storage.file_id import new_file_id
+
+PARTITIONS = 1_000
+RECORDS = 10
+"""Of a batch."""
+ROUND_BATCHES = 4_000
+"""About so many are made, then committed and timed, then more are made."""
+RESPONSE_BYTES = 1024 * 1024
+LATE_ROWS = 8
+"""Per shard, that a poll behind its time finds."""
+GIB = 1 << 30
+
+
+class Shape(NamedTuple):
+    """A file: so many extents, of so many batches each."""
+
+    extents: int
+    batches: int
+    idempotent: bool
+
+    def __str__(self) -> str:
+        return f"{self.extents:>5} x {self.batches:<3} {'idempotent' if self.idempotent else 'plain':<10}"
+
+
+@dataclass
+class Measured:
+    """What a closed loop came to: `operations` calls of `batches` batches in all, or none."""
+
+    name: str
+    operations: int = 0
+    batches: int = 0
+    elapsed: float = 0.0
+    cost: PostgresCost = field(default_factory=lambda: PostgresCost(0.0, 0))
+    own_seconds: float = 0.0
+    """CPU of the agents."""
+    latencies: list[float] = field(default_factory=list)
+
+    @property
+    def batches_per_s(self) -> float:
+        return self.batches / self.elapsed
+
+    @property
+    def operations_per_s(self) -> float:
+        return self.operations / self.elapsed
+
+
+@dataclass
+class CommittingAgent:
+    """One of several; its producer goes on where it was, partition by partition."""
+
+    number: int
+    store: PostgresMetastore
+    agent: RegisteredAgent
+    rng: random.Random
+    sequences: dict[int, int] = field(default_factory=dict)
+
+    def make(self, shape: Shape, keys: Sequence[int], batch_bytes: int) -> FileCommit:
+        """A file that the bucket might hold."""
+        chosen = sorted(self.rng.sample(keys, min(shape.extents, len(keys))))
+        batches = list(self._batches(shape, chosen, batch_bytes))
+        return FileCommit(new_file_id(time.time_ns() // 1_000_000, self.rng), len(batches) * batch_bytes, batches)
+
+    def _batches(self, shape: Shape, keys: Sequence[int], batch_bytes: int) -> Iterator[StagedBatch]:
+        now_ms = time.time_ns() // 1_000_000
+        for place in range(len(keys) * shape.batches):
+            key = keys[place // shape.batches]
+            batch = StagedBatch(key, place * batch_bytes, batch_bytes, RECORDS, now_ms, leader_epoch=0)
+            if shape.idempotent:
+                sequence = self.sequences.get(key, 0)
+                self.sequences[key] = sequence + RECORDS
+                batch = batch._replace(producer_id=self.number, producer_epoch=0, base_sequence=sequence)
+            yield batch
+
+    async def commit(self, file: FileCommit) -> float:
+        """Seconds that it took; every batch must have been appended."""
+        began = time.perf_counter()
+        (answer,) = await self.store.commit_files(*self.agent, [file])
+        took = time.perf_counter() - began
+        assert len(answer.batches) == len(file.batches), answer.status
+        assert all(batch.outcome is BatchOutcome.APPENDED for batch in answer.batches)
+        return took
+
+
+class Ceiling:
+    """A metastore with several agents and one topic."""
+
+    def __init__(self, url: str, agents: list[CommittingAgent], keys: list[int], args: argparse.Namespace) -> None:
+        self.url, self.agents, self.keys = url, agents, keys
+        self._seconds: float = args.seconds
+        self._batch_bytes: int = args.batch_bytes
+        self._rng = random.Random(args.seed)
+
+    @classmethod
+    async def open(cls, url: str, args: argparse.Namespace, stack: AsyncExitStack) -> Ceiling:
+        """On a migrated database; every agent has committed to every partition, so that its producer is known."""
+        agents = []
+        for number in range(1, args.agents + 1):
+            store = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
+            stack.push_async_callback(store.close)
+            agent = await store.register_agent(AgentRegistration(number, uuid.uuid4(), "127.0.0.1", 1, None))
+            agents.append(CommittingAgent(number, store, agent, random.Random(f"{args.seed} {number}")))
+        store = agents[0].store
+        topic_number = await store.metadata_head()
+        assert await store.create_topics(topic_number, [NewTopic("ceiling", uuid.uuid4(), args.partitions, {})])
+        head = await store.metadata_head()
+        for each in agents:
+            await each.store.heartbeat(
+                *each.agent, metadata_offset=head, want_fence=False, session_timeout_ms=3_600_000
+            )
+        keys = [partition_key(topic_number, index) for index in range(args.partitions)]
+        ceiling = cls(url, agents, keys, args)
+        for each in agents:
+            await each.commit(each.make(Shape(len(keys), 1, idempotent=True), keys, args.batch_bytes))
+        return ceiling
+
+    def own_keys(self, number: int) -> list[int]:
+        """The partitions that clients bring to this agent when they follow the leaders."""
+        shards = self.agents[0].store.commit_shards
+        share = min(shards, len(self.agents))
+        return [key for key in self.keys if commit_shard(key, shards) % share == number % share]
+
+    async def commits(self, shape: Shape, *, routed: bool) -> Measured:
+        """Every agent commits such files and never waits, until the time is up."""
+        found = Measured(str(shape))
+        per_round = min(max(4, ROUND_BATCHES // (shape.extents * shape.batches)), 100)
+        keys = [self.own_keys(agent.number) if routed else self.keys for agent in self.agents]
+        while found.elapsed < self._seconds:
+            files = [
+                [agent.make(shape, mine, self._batch_bytes) for _ in range(per_round)]
+                for agent, mine in zip(self.agents, keys, strict=True)
+            ]
+
+            async def run(agent: CommittingAgent, mine: list[FileCommit]) -> None:
+                found.latencies.extend([await agent.commit(file) for file in mine])
+
+            before, own, began = read_cost(self.url), time.process_time(), time.perf_counter()
+            await asyncio.gather(*(run(agent, mine) for agent, mine in zip(self.agents, files, strict=True)))
+            found.elapsed += time.perf_counter() - began
+            found.own_seconds += time.process_time() - own
+            spent = read_cost(self.url).since(before)
+            found.cost = PostgresCost(
+                found.cost.cpu_seconds + spent.cpu_seconds, found.cost.wal_bytes + spent.wal_bytes
+            )
+            found.operations += sum(map(len, files))
+            found.batches += sum(len(file.batches) for mine in files for file in mine)
+        return found
+
+    async def reads(self, name: str, ask: Callable[[PostgresMetastore], Awaitable[object]]) -> Measured:
+        """Every agent asks and never waits, until the time is up."""
+        found = Measured(name)
+        before, own, began = read_cost(self.url), time.process_time(), time.perf_counter()
+
+        async def run(store: PostgresMetastore) -> None:
+            while (asked := time.perf_counter()) - began < self._seconds:
+                await ask(store)
+                found.latencies.append(time.perf_counter() - asked)
+
+        await asyncio.gather(*(run(agent.store) for agent in self.agents))
+        found.elapsed = time.perf_counter() - began
+        found.own_seconds = time.process_time() - own
+        found.cost = read_cost(self.url).since(before)
+        found.operations = len(found.latencies)
+        return found
+
+    async def questions(self) -> dict[str, Callable[[PostgresMetastore], Awaitable[object]]]:
+        """What readers ask."""
+        store = self.agents[0].store
+        heads = (await store.poll_feed({})).heads
+        late = {shard: max(0, seq - LATE_ROWS) for shard, seq in heads.items()}
+        news = sum(len(row.extents) for row in (await store.poll_feed(late)).rows)
+        found = await store.find_extents([ExtentQuery(key, 0, 1) for key in self.keys])
+        ends = {answer.partition_key: answer.high_watermark for answer in found}
+
+        def plan(partitions: int) -> list[ExtentQuery]:
+            """A fetch of 1 MiB of each, from anywhere in its history."""
+            chosen = self._rng.sample(self.keys, min(partitions, len(self.keys)))
+            return [ExtentQuery(key, self._rng.randrange(ends[key]), RESPONSE_BYTES) for key in chosen]
+
+        return {
+            "feed, no news": lambda store: store.poll_feed(heads),
+            f"feed, {news:,} extents of news": lambda store: store.poll_feed(late),
+            "next extents of 1 partition": lambda store: store.find_extents(plan(1)),
+            "next extents of 100 partitions": lambda store: store.find_extents(plan(100)),
+        }
+
+
+def print_commits(shapes: Sequence[Measured], batch_bytes: int) -> None:
+    """A row per measurement."""
+    print(
+        f"{'extents x batches':28} {'commits/s':>9} {'batches/s':>9} {'GiB/s':>7} {'p50 ms':>7} {'p99 ms':>7} {'n':>6}"
+        f" {'CPU us/commit':>13} {'us/batch':>8} {'WAL B/batch':>11} {'agents us/commit':>16}",
+        flush=True,
+    )
+    for shape in shapes:
+        print(
+            f"{shape.name:28} {shape.operations_per_s:>9,.0f} {shape.batches_per_s:>9,.0f}"
+            f" {shape.batches_per_s * batch_bytes / GIB:>7.2f}"
+            f" {percentile(shape.latencies, 50) * 1e3:>7.1f} {percentile(shape.latencies, 99) * 1e3:>7.1f}"
+            f" {shape.operations:>6,} {shape.cost.cpu_seconds / shape.operations * 1e6:>13,.0f}"
+            f" {shape.cost.cpu_seconds / shape.batches * 1e6:>8.1f} {shape.cost.wal_bytes / shape.batches:>11,.0f}"
+            f" {shape.own_seconds / shape.operations * 1e6:>16,.0f}",
+            flush=True,
+        )
+
+
+def print_reads(reads: Sequence[Measured]) -> None:
+    """A row per question."""
+    print(f"{'question':28} {'ops/s':>9} {'p50 ms':>7} {'p99 ms':>7} {'CPU us/op':>9} {'agents us/op':>12}")
+    for read in reads:
+        print(
+            f"{read.name:28} {read.operations_per_s:>9,.0f} {percentile(read.latencies, 50) * 1e3:>7.2f}"
+            f" {percentile(read.latencies, 99) * 1e3:>7.2f} {read.cost.cpu_seconds / read.operations * 1e6:>9,.0f}"
+            f" {read.own_seconds / read.operations * 1e6:>12,.0f}",
+            flush=True,
+        )
+
+
+def print_ceiling(shapes: Sequence[Measured], batch_bytes: int) -> None:
+    """The most of each."""
+    most, batches = max(shapes, key=lambda m: m.operations_per_s), max(shapes, key=lambda m: m.batches_per_s)
+    print(
+        f"the most in this run: {most.operations_per_s:,.0f} commits/s ({' '.join(most.name.split())}); "
+        f"{batches.batches_per_s:,.0f} batches/s ({' '.join(batches.name.split())}), which carry "
+        f"{batches.batches_per_s * 1024 / GIB:.2f} GiB/s of 1 KiB batches, "
+        f"{batches.batches_per_s * batch_bytes / GIB:.2f} GiB/s of {batch_bytes:,} bytes",
+        flush=True,
+    )
+
+
+async def measure(url: str, args: argparse.Namespace) -> list[Measured]:
+    """Shapes and reads, on a database at `url`."""
+    async with AsyncExitStack() as stack:
+        ceiling = await Ceiling.open(url, args, stack)
+        shards = ceiling.agents[0].store.commit_shards
+        print(f"\nshapes: {args.agents} agents, {shards} commit shards, {args.partitions:,} partitions")
+        shapes = [
+            await ceiling.commits(Shape(extents, batches, idempotent), routed=False)
+            for idempotent in (False, True)
+            for extents in args.extents
+            for batches in args.batches
+        ]
+        print_commits(shapes, args.batch_bytes)
+        print_ceiling(shapes, args.batch_bytes)
+        print("\nreads, of what these commits left")
+        reads = [await ceiling.reads(name, ask) for name, ask in (await ceiling.questions()).items()]
+        print_reads(reads)
+        return shapes + reads
+
+
+async def measure_shards(url: str, args: argparse.Namespace) -> list[Measured]:
+    """Files of one and of 40 extents from agents that keep to their shards, on a database at `url`."""
+    async with AsyncExitStack() as stack:
+        ceiling = await Ceiling.open(url, args, stack)
+        shards = ceiling.agents[0].store.commit_shards
+        found = [await ceiling.commits(Shape(extents, 1, idempotent=True), routed=True) for extents in args.extents[:2]]
+        for each in found:
+            each.name = f"{shards:>2} shards {each.name}"
+        return found
+
+
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line, parsed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each row")
+    parser.add_argument("--agents", type=int, default=4)
+    parser.add_argument("--partitions", type=int, default=PARTITIONS)
+    parser.add_argument("--extents", type=int, nargs="+", default=[1, 40, 1_000], help="of a file")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 10], help="of an extent")
+    parser.add_argument("--shards", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--batch-bytes", type=int, default=16_384, help="that GiB/s is said of; batch.size's default")
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args(given)
+
+
+def main() -> None:
+    """Start Postgres, a database per number of shards, and print the tables."""
+    args = arguments()
+    print(machine_state(), flush=True)
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
+        place = Path(directory)
+        place.chmod(0o711)  # started by root, Postgres runs as another user and must get through
+        server = EmbeddedPostgres(place)
+        with server as url:
+            grow_old(url)
+            migrate(url)
+            gc.collect()
+            gc.freeze()
+            asyncio.run(measure(url, args))
+            print(f"\nshards: {args.agents} agents, clients follow the leaders")
+            found = []
+            for shards in args.shards:
+                with psycopg.connect(url, autocommit=True) as connection:
+                    connection.execute(f"CREATE DATABASE shards_{shards}".encode())
+                migrate(server.url(f"shards_{shards}"), commit_shards=shards)
+                found += asyncio.run(measure_shards(server.url(f"shards_{shards}"), args))
+            print_commits(sorted(found, key=lambda each: each.name.split("shards")[1]), args.batch_bytes)
+    print(machine_state())
+
+
+if __name__ == "__main__":
+    main()
