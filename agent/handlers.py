@@ -68,7 +68,7 @@ def register_handlers(
         ApiKey.METADATA: Metadata(cluster, creation, auto_create_topics=settings.auto_create_topics_enable),
         ApiKey.CREATE_TOPICS: CreateTopics(creation, configs),
         ApiKey.DELETE_TOPICS: DeleteTopics(cluster, metastore, clock),
-        ApiKey.DELETE_RECORDS: DeleteRecords(cluster, metastore, configs),
+        ApiKey.DELETE_RECORDS: DeleteRecords(cluster, metastore, configs, fetch.before_log_starts_move),
         ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirs(cluster, metastore, settings.bucket),
         ApiKey.DESCRIBE_PRODUCERS: DescribeProducers(cluster, metastore),
         ApiKey.CREATE_PARTITIONS: CreatePartitions(cluster, metastore, clock),

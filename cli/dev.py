@@ -35,7 +35,7 @@ cleanly on SIGTERM or Ctrl-C. Starting again on the same directory finds all dat
   headrace dev
   headrace dev --data-dir /tmp/headrace --agents 2 --kafka-port 9092
 """
-AGENT_START_SECONDS = 60
+AGENT_START_SECONDS = 180
 
 
 def add(subparsers: Any) -> None:

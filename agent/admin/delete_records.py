@@ -1,8 +1,9 @@
 """DeleteRecords (key 21, versions 0-2): log starts move forward, and what lies before them is gone.
 
 Place: between the listener and the metastore, which judges each offset under the partition's lock.
-Invariant: once it is answered, nobody who asks the primary reads below the low watermark. A first portion
-of the extents goes with the call; the rest, invisible, is left to retention (compactor/retention.py).
+Invariant: once it is answered, nobody reads below the low watermark by way of this agent; other agents hear
+of it from the feed, a poll later. A first portion of the extents goes with the call; the rest, invisible, is
+left to retention (compactor/retention.py).
 If the process dies here, the client asks again: a log start that has moved stays where it is.
 Source: KIP-107; Kafka's Partition.deleteRecordsOnLeader for what is refused.
 """
@@ -10,7 +11,7 @@ Source: KIP-107; Kafka's Partition.deleteRecordsOnLeader for what is refused.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -46,10 +47,18 @@ class _Deleted(NamedTuple):
 class DeleteRecords:
     """The handler."""
 
-    def __init__(self, cluster: ClusterView, metastore: RetentionApi, configs: EffectiveConfigs) -> None:
+    def __init__(
+        self,
+        cluster: ClusterView,
+        metastore: RetentionApi,
+        configs: EffectiveConfigs,
+        before_move: Callable[[], Callable[[int, int], None]],
+    ) -> None:
+        """`before_move()` returns what hears of (partition key, log start): FetchService.before_log_starts_move."""
         self._cluster = cluster
         self._metastore = metastore
         self._configs = configs
+        self._before_move = before_move
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
@@ -106,6 +115,7 @@ class DeleteRecords:
         room = EXTENTS_PER_REQUEST
         for begin in range(0, len(targets), PARTITIONS_PER_CALL):
             some = targets[begin : begin + PARTITIONS_PER_CALL]
+            on_moved = self._before_move()
             try:
                 answers = await self._metastore.move_log_starts(some, max_extents=room)
             except HeadraceError as error:
@@ -113,7 +123,10 @@ class DeleteRecords:
                 failed = _Deleted(admin_error(error))
                 return moved | {target.partition_key: failed for target in targets[begin:]}
             room -= sum(answer.removed_extents for answer in answers)
-            moved.update((t.partition_key, _judged(t, answer)) for t, answer in zip(some, answers, strict=True))
+            for target, answer in zip(some, answers, strict=True):
+                if answer.known:
+                    on_moved(target.partition_key, answer.log_start_offset)
+                moved[target.partition_key] = _judged(target, answer)
         return moved
 
 

@@ -108,6 +108,12 @@ class TailIndex:
         tail.confirmed = True
         self._move_log_start(tail, answer.log_start_offset)
 
+    def move_log_start(self, generation: int, key: int, log_start_offset: int) -> None:
+        """Learn of a move that this agent made itself, unless something was forgotten since `generation`."""
+        tail = self._tails.get(key)
+        if generation == self.generation and tail is not None:
+            self._move_log_start(tail, log_start_offset)
+
     def apply(self, page: FeedPage) -> dict[int, int]:
         """Take a page in. Returns what waiting fetches must hear: key -> new bytes, or LOOK_AGAIN."""
         if page.incarnation_id != self._incarnation:

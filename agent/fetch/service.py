@@ -139,6 +139,11 @@ class FetchService:
         """As far as it is known here, for answers to producers; -1 when it is not."""
         return self._index.log_start_offset(partition_key)
 
+    def before_log_starts_move(self) -> Callable[[int, int], None]:
+        """Call it before the primary is asked to move log starts; what it returns, with each (partition key, new log
+        start): readers of this agent need not wait for the feed to see them."""
+        return partial(self._index.move_log_start, self._index.generation)
+
     def database_now_ms(self) -> int:
         """The database's clock, for the birth of file ids. UnavailableError before `start`."""
         return self._feed.database_now_ms()

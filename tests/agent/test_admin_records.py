@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -52,7 +53,8 @@ async def delete(
         ],
         timeout_ms=30_000,
     )
-    handler = DeleteRecords(world.view, metastore or world.model, EffectiveConfigs(Settings()))
+    configs = EffectiveConfigs(Settings())
+    handler = DeleteRecords(world.view, metastore or world.model, configs, world.service.before_log_starts_move)
     answer: Any = await call(handler, message, version)
     return {(t.name, p.partition_index): (p.error_code, p.low_watermark) for t in answer.topics for p in t.partitions}
 
@@ -130,6 +132,33 @@ async def test_readers_follow_the_log_start(world: World) -> None:
     for timestamp, wanted in ((OffsetKind.EARLIEST, 2), (-4, 2), (-5, -1), (OffsetKind.LATEST, 3)):
         (found,) = await world.list_offsets([("t", 0, int(timestamp))], version=9)
         assert (found.error_code, found.offset) == (0, wanted)
+
+
+async def test_who_deleted_records_never_reads_them_again_here_whatever_the_feed_has_come_to(world: World) -> None:
+    key, other = world.create_topic("t", 2)
+    for value in (b"1", b"2", b"3"):
+        await world.append(key, value)
+        await world.append(other, value)
+    assert (await world.fetch({key: 0})).code(key) == 0
+    assert (await world.fetch({other: 0})).code(other) == 0
+    world.metastore.change_page = lambda page: dataclasses.replace(page, rows=[], heads={})
+    await delete(world, {"t": {0: 2}})
+    assert (await world.fetch({key: 1})).code(key) == ErrorCode.offset_out_of_range
+    assert (await world.fetch({key: 2})).code(key) == 0
+    assert (await world.fetch({other: 0})).code(other) == 0
+
+
+async def test_a_log_start_of_another_life_of_the_metastore_is_not_learnt(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    await world.append(key, b"1", b"2")
+    await world.fetch({key: 0})
+    on_moved = world.service.before_log_starts_move()
+    world.model.incarnation_id = uuid.UUID(int=2)
+    await world.clock.advance(1)
+    assert (await world.fetch({key: 0})).code(key) == 0
+    on_moved(key, 2)
+    assert (await world.fetch({key: 0})).code(key) == 0
+    assert world.service.log_start_offset(key) == 0
 
 
 async def test_a_lagging_agent_asks_the_primary_before_it_tells_a_consumer_that_it_is_out_of_range(
