@@ -7,8 +7,14 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from types import TracebackType
+
+from confluent_kafka.admin import AdminClient
+
+SECONDS_MAX = 90
+"""Far beyond what anything here takes, even on a machine that stands still for a while."""
 
 
 class AgentUnderTest:
@@ -35,7 +41,7 @@ class AgentUnderTest:
             self._process.send_signal(signal.SIGCONT)
             self._process.terminate()
             try:
-                self._process.wait(30)
+                self._process.wait(SECONDS_MAX)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
@@ -50,7 +56,7 @@ class AgentUnderTest:
     def stop(self) -> int:
         """SIGTERM; the exit status after the drain."""
         self._process.terminate()
-        return self._process.wait(40)
+        return self._process.wait(SECONDS_MAX)
 
     def pause(self) -> None:
         """SIGSTOP."""
@@ -59,3 +65,20 @@ class AgentUnderTest:
     def resume(self) -> None:
         """SIGCONT."""
         os.kill(self._process.pid, signal.SIGCONT)
+
+
+def until_told(agents: Sequence[AgentUnderTest], topic: str) -> None:
+    """Return once clients of each agent are told of all these agents and of the topic.
+
+    Metadata does not wait for the log: an agent may hear of a new neighbour or topic a moment later.
+    """
+    wanted = {agent.node_id for agent in agents}
+    until = time.monotonic() + SECONDS_MAX
+    for agent in agents:
+        admin = AdminClient({"bootstrap.servers": agent.kafka})
+        while True:
+            told = admin.list_topics(timeout=SECONDS_MAX)
+            if wanted <= told.brokers.keys() and topic in told.topics:
+                break
+            assert time.monotonic() < until, (agent.node_id, told.brokers, told.topics)
+            time.sleep(0.02)

@@ -16,9 +16,11 @@ from dataclasses import dataclass, field
 import aiokafka
 import confluent_kafka
 
+from tests.confluent_records import passes
+
 PARTITIONS = 6
 PAUSE_SECONDS = 0.01
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 
 
 @dataclass
@@ -168,7 +170,7 @@ class ConfluentReader:
                 error = message.error()
                 if error is None:
                     self.seen.read.append((message.partition(), message.offset(), message.value()))
-                elif not error.retriable() and error.code() != confluent_kafka.KafkaError._ALL_BROKERS_DOWN:
+                elif not passes(error):
                     self.seen.errors.append(str(error))
 
 
@@ -237,6 +239,14 @@ class Load:
         await asyncio.gather(
             self._aiokafka_reader.finish(wanted), asyncio.to_thread(self._confluent_reader.finish, wanted)
         )
+
+    async def until_acknowledged(self, more: int) -> None:
+        """Until each producer has heard of so many more of its records."""
+        wanted = [len(seen.acknowledged) + more for seen in self.producers]
+        until = time.monotonic() + PATIENCE_SECONDS
+        while any(len(seen.acknowledged) < count for seen, count in zip(self.producers, wanted, strict=True)):
+            assert time.monotonic() < until, [(seen.name, seen.sent, len(seen.acknowledged)) for seen in self.producers]
+            await asyncio.sleep(PAUSE_SECONDS)
 
     def assert_nothing_went_wrong(self) -> None:
         """No error for a user, each record acknowledged, stored once, and read once, in its producer's order."""

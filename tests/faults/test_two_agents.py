@@ -14,12 +14,13 @@ import confluent_kafka
 import pytest
 
 from tests.agent_process import AgentUnderTest
+from tests.confluent_records import consume
 
 Pair = tuple[AgentUnderTest, AgentUnderTest]
 PARTITIONS = 6
 RECORDS = 6_000
-SECONDS_MAX = 60
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(180)]
+SECONDS_MAX = 120
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(400)]
 
 
 def _bootstrap(*agents: AgentUnderTest) -> str:
@@ -31,7 +32,7 @@ def _create(bootstrap: str, topic: str) -> None:
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(topic, PARTITIONS)]).values():
-        future.result(20)
+        future.result(SECONDS_MAX)
 
 
 def _produce(bootstrap: str, topic: str, count: int, at: dict[int, Callable[[], None]]) -> list[str]:
@@ -75,10 +76,8 @@ def _read_all(bootstrap: str, topic: str, count: int) -> list[tuple[int, int, in
     found: list[tuple[int, int, int]] = []
     until = time.monotonic() + SECONDS_MAX
     while len(found) < count and time.monotonic() < until:
-        for message in consumer.consume(1_000, 0.5):
-            assert message.error() is None or message.error().retriable(), message.error()
-            if message.error() is None:
-                found.append((message.partition(), message.offset(), int(message.value())))
+        messages = consume(consumer, 1_000, 0.5)
+        found += [(message.partition(), message.offset(), int(message.value())) for message in messages]
     consumer.close()
     return found
 

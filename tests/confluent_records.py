@@ -1,0 +1,41 @@
+"""Records that librdkafka's consumer hands over, without the errors that it gets over by itself.
+
+Fault model: a machine that stands still for seconds. The library then tells its user of brokers that did not
+answer in time, or of a topic that an agent has not heard of yet, and goes on. Any other error fails the test.
+"""
+
+from __future__ import annotations
+
+import confluent_kafka
+from confluent_kafka import KafkaError
+
+PASSING = {
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
+
+
+def passes(error: KafkaError) -> bool:
+    """Whether the library tries again by itself."""
+    return not error.fatal() and (error.retriable() or error.code() in PASSING)
+
+
+def consume(consumer: confluent_kafka.Consumer, count: int, seconds: float) -> list[confluent_kafka.Message]:
+    """At most `count` records, waited for at most so long; other errors raise."""
+    records = []
+    for message in consumer.consume(count, seconds):
+        error = message.error()
+        if error is None:
+            records.append(message)
+        else:
+            assert passes(error), error
+    return records
