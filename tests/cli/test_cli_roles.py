@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,9 +23,10 @@ from cli.client.transport import ask, client_config
 from cli.main import main
 from metastore.postgres.formatted import formatted_cluster_id
 
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
+Controller = tuple[subprocess.Popen[str], dict[str, str]]
 LEASE_MS = 1_000
-SECONDS_MAX = 30
+SECONDS_MAX = 90
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def flags(metastore_url: str, tmp_path: Path) -> list[str]:
     cluster_id = formatted_cluster_id(metastore_url)
     assert cluster_id is not None
     assert main(["storage", "format", "-g", "-t", cluster_id, *places]) == 0
-    return [*places, "--http-port", "0", "--controller-lease-ms", str(LEASE_MS), "--log-level", "warning"]
+    return [*places, "--http-port", "0", "--log-level", "warning"]
 
 
 @contextmanager
@@ -53,27 +54,20 @@ def _running(
         yield process, dict(re.findall(r"(\w+)=(\S+)", line))
     finally:
         process.terminate()
-        process.wait(40)
+        process.wait(SECONDS_MAX)
         process.stdout.close()  # type: ignore[union-attr]
 
 
 def _controller(node_id: int) -> list[str]:
     listening = ["--listeners", "CONTROLLER://127.0.0.1:0", "--controller-listener-names", "CONTROLLER"]
-    return ["--process-roles", "controller", "--node-id", str(node_id), *listening]
+    lease = ["--controller-lease-ms", str(LEASE_MS)]
+    return ["--process-roles", "controller", "--node-id", str(node_id), *listening, *lease]
 
 
 def _status(addresses: dict[str, str]) -> dict[str, object]:
-    with urllib.request.urlopen(f"http://{addresses['http']}/v1/status", timeout=5) as response:
+    with urllib.request.urlopen(f"http://{addresses['http']}/v1/status", timeout=SECONDS_MAX) as response:
         found: dict[str, object] = json.load(response)
         return found
-
-
-def _until_active(addresses: dict[str, str]) -> float:
-    began = time.monotonic()
-    while not _status(addresses)["active"]:
-        assert time.monotonic() - began < SECONDS_MAX
-        time.sleep(0.05)
-    return time.monotonic() - began
 
 
 def _unregister(address: str) -> ErrorCode:
@@ -84,23 +78,48 @@ def _unregister(address: str) -> ErrorCode:
     return code
 
 
+def _until(holds: Callable[[], bool]) -> float:
+    """Seconds until it does."""
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began < SECONDS_MAX
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+def _active_first(pair: Sequence[Controller]) -> Sequence[Controller]:
+    """The active one and its standby, once both say so.
+
+    Their lease is short: on a machine that stands still for a moment the role may change hands at any time.
+    """
+    found: Sequence[Controller] = ()
+
+    def divided() -> bool:
+        nonlocal found
+        found = sorted(pair, key=lambda controller: not _status(controller[1])["active"])
+        answers = [_unregister(addresses["controller"]) for _, addresses in found]
+        return answers == [ErrorCode.none, ErrorCode.not_controller]
+
+    _until(divided)
+    return found
+
+
 @pytest.mark.requirement("C15")
 def test_controllers_stand_apart_and_a_killed_one_is_replaced(
     flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with _running(flags, *_controller(101)) as (first, one), _running(flags, *_controller(102)) as (_, two):
-        _until_active(one)
-        assert not _status(two)["active"]
-        assert _unregister(one["controller"]) is ErrorCode.none
-        assert _unregister(two["controller"]) is ErrorCode.not_controller
+    with _running(flags, *_controller(101)) as one, _running(flags, *_controller(102)) as two:
+        _active_first([one, two])
         with _running(flags, "--process-roles", "broker", "--kafka-port", "0") as (_, agent):
             shown = ["shell", "-C", agent["kafka"], "ls", "/brokers"]
             assert main(shown) == 0
             assert capsys.readouterr().out.splitlines()[-1:] == [agent["node"]], "controllers are no brokers"
-        first.kill()
-        first.wait()
-        print(f"\ncontroller taken over after {_until_active(two):.2f}s (lease {LEASE_MS / 1000:.0f}s)")
-        assert _unregister(two["controller"]) is ErrorCode.none
+        (active, _), (_, standby) = _active_first([one, two])
+        active.kill()
+        active.wait()
+        taken_over = _until(lambda: _unregister(standby["controller"]) is ErrorCode.none)
+        print(f"\ncontroller taken over after {taken_over:.2f}s (lease {LEASE_MS / 1000:.0f}s)")
+        _until(lambda: bool(_status(standby)["active"]))
 
 
 @pytest.mark.requirement("C15", "C17")
@@ -117,12 +136,12 @@ def test_a_compactor_stands_alone_or_in_an_agent(flags: list[str]) -> None:
         assert _status(addresses)["roles"] == ["compactor"]
         beside = ["--process-roles", "broker,controller,compactor", "--kafka-port", "0"]
         with _running(flags, *beside) as (agent, both):
-            with urllib.request.urlopen(f"http://{both['http']}/metrics", timeout=5) as response:
+            with urllib.request.urlopen(f"http://{both['http']}/metrics", timeout=SECONDS_MAX) as response:
                 assert "headrace_compaction_waiting_files" in response.read().decode()
             agent.send_signal(signal.SIGTERM)
-            assert agent.wait(30) == 0
+            assert agent.wait(SECONDS_MAX) == 0
         alone.send_signal(signal.SIGTERM)
-        assert alone.wait(30) == 0
+        assert alone.wait(SECONDS_MAX) == 0
 
 
 @pytest.mark.requirement("C16")
@@ -135,7 +154,7 @@ def test_a_node_id_in_use_keeps_a_second_process_out_until_its_time_is_up(
             [sys.executable, "-m", "cli.main", "agent", *own, "--initial-broker-registration-timeout-ms", "500"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=SECONDS_MAX,
             check=False,
         )
         assert second.returncode == 1
