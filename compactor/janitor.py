@@ -3,8 +3,8 @@
 Place: run by the job loop every minute; what takes files' bytes away (retention, DeleteRecords, topic
 deletion, compaction) only marks them dead.
 Invariant: row first (`deleting`, which nothing undoes), then the object, and the row goes only when the
-store confirmed. Grace: file.delete.delay.ms after a file died, and as long as a read pin from before its
-death lives. If the process dies at any step, the next run is given the same files again.
+store confirmed. Grace: file.delete.delay.ms after a file died, and as long as a merge is at work that
+began before it did. If the process dies at any step, the next run is given the same files again.
 """
 
 from __future__ import annotations

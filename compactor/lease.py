@@ -1,6 +1,7 @@
 """One lease of one job, kept alive while its handler works.
 
-Place: between the runner and a handler, which tells it how far it got and takes the fence from it.
+Place: between the runner and a handler, which tells it how far it got and takes the fence from it. For the
+janitor it is a read pin: what was live when the lease began is there as long as it is kept.
 Invariant: the lease counts from before the call that took or renewed it was sent. Once it was lost to
 somebody else, or ran out without an answer, the handler is cancelled: whatever it does in the metastore
 is refused then, and what it writes to the bucket is nobody's.

@@ -22,7 +22,6 @@ from metastore.jobs import JobApi
 from metastore.leader_epochs import LeaderEpochApi
 from metastore.log.records import MetadataRecord
 from metastore.partitions import PartitionApi
-from metastore.pins import PinApi
 from metastore.retention import RetentionApi
 from metastore.values import (
     AgentRegistration,
@@ -178,7 +177,6 @@ class Metastore(
     ControllerApi,
     GroupApi,
     JobApi,
-    PinApi,
     RetentionApi,
     PartitionApi,
     LeaderEpochApi,

@@ -97,7 +97,10 @@ class FileApi(Protocol):
     async def take_dead_files(
         self, token: JobToken, incarnation_id: uuid.UUID, *, delay_ms: int, limit: int
     ) -> list[DeadFile]:
-        """Files to delete now: dead for `delay_ms` and not pinned, and what was taken before and not dropped."""
+        """Files to delete now: dead for `delay_ms`, and what was taken before and not dropped.
+
+        Not what died since the oldest lease of a job in progress, periodic ones aside: that is its read pin.
+        """
 
     async def drop_files(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> int:
         """Forget files whose objects are gone; how many. What is not deleting or condemned stays."""

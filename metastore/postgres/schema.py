@@ -340,11 +340,3 @@ jobs = Table(
     Index("jobs_finished", "ended_at", postgresql_where=text("state IN (2, 3)")),
     **_churning(0, 1000, fillfactor=50),
 )
-read_pins = Table(
-    "read_pins",
-    metadata,
-    _column("pin_id", Uuid(), key=True),
-    _column("holder", Text()),
-    _column("pinned_at", TIMESTAMP),
-    _column("deadline", TIMESTAMP),
-)

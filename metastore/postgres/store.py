@@ -25,7 +25,6 @@ from metastore.postgres.jobs import PostgresJobs
 from metastore.postgres.leader_epochs import PostgresLeaderEpochs
 from metastore.postgres.migrate import MIGRATIONS, sql_files
 from metastore.postgres.partitions import PostgresPartitions
-from metastore.postgres.pins import PostgresPins
 from metastore.postgres.pool import open_pool
 from metastore.postgres.retention import PostgresRetention
 from metastore.postgres.statement import Pool, Statement
@@ -57,7 +56,6 @@ class PostgresMetastore(
     PostgresLeaderEpochs,
     PostgresZoneSecret,
     PostgresJobs,
-    PostgresPins,
     PostgresRetention,
     PostgresCompaction,
     PostgresFiles,

@@ -183,6 +183,27 @@ async def test_a_file_that_compaction_swapped_away_is_found_in_its_new_place(wor
     assert split_sent(result.records(key)) == expected(world.live[key], 0)[:1]
 
 
+async def test_a_file_that_retention_took_away_in_mid_fetch_is_out_of_range(world: World) -> None:
+    """However long the fetch took: it asks again, and nobody is alarmed."""
+    (key,) = world.create_topic("t", 1)
+    file_id = await world.append(key, b"a")
+    await world.append(key, b"b")
+    await world.clock.advance(0.1)  # the index knows both
+
+    async def retention_is_quicker(_: str) -> None:
+        if world.model.partitions[key].log_start_offset == 0:
+            world.model.move_log_start(key, 1)
+            await world.store.rewrite(object_key(file_id), lambda _: None)
+
+    world.store.before_get = retention_is_quicker
+    late = await world.fetch({key: 0})
+
+    assert late.code(key) == ErrorCode.offset_out_of_range
+    assert late.partitions[key].log_start_offset == 1
+    assert world.metric("storage_errors_total", reason="missing") == 0
+    assert split_sent((await world.fetch({key: 1})).records(key)) == expected(world.live[key], 1)
+
+
 def _cut(data: bytes) -> bytes:
     return data[: len(data) // 3]
 

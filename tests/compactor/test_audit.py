@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from compactor.audit import Audit, Kind, audit
 from compactor.permit import Mark, read_mark, write_mark
 from compactor.rebuild import rebuild_index
 from config.settings import Settings
+from metastore.files import AuditedFile
 from metastore.postgres.migrate import migrate
 from metastore.postgres.store import PostgresMetastore
 from metastore.values import ExtentQuery
@@ -84,6 +86,35 @@ async def test_a_missing_object(world: CompactionWorld) -> None:
     await _fill(world)
     await world.store.delete_many([await _first_key(world)])
     assert await _kinds(world) == [Kind.MISSING]
+
+
+@pytest.mark.parametrize("deep", [False, True])
+async def test_files_that_are_replaced_and_deleted_under_an_audit_are_no_violation(
+    world: CompactionWorld, *, deep: bool
+) -> None:
+    await _fill(world)
+    old = await world.live_files()
+
+    class Slow:
+        """What it lists is gone by the time that it is looked at."""
+
+        listed = 0
+
+        async def audit_files(self, after: uuid.UUID, limit: int) -> list[AuditedFile]:
+            page = await world.postgres.audit_files(after, limit)
+            self.listed += 1
+            if self.listed == 1:
+                await world.compact(1)
+                await world.store.delete_many([object_key(file_id) for file_id in old])
+            return page
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(world.postgres, name)
+
+    api: Any = Slow()
+    found = await audit(api, world.store, deep=deep, on_progress=lambda *_: None)
+    assert found.violations == []
+    assert api.listed > len(old), "each was asked for again"
 
 
 def _flipped(at: int) -> Callable[[bytes], bytes]:

@@ -7,25 +7,31 @@ broken. After each, another worker ends the job, and readers see the very record
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from compactor.janitor import Janitor
+from compactor.janitor_metrics import JanitorMetrics
 from compactor.lease import Lease
 from compactor.take_over import SWAP_ATTEMPTS
 from metastore.compaction import NewFile, Swap, SwapOutcome
-from metastore.jobs import JobToken
+from metastore.jobs import JobToken, NewJob
 from metastore.postgres.store import PostgresMetastore
-from metastore.retention import LogStartTarget
+from metastore.retention import TO_HIGH_WATERMARK, LogStartTarget
 from storage.errors import FencedError, NotFoundError, OutcomeUnknownError, UnavailableError
 from storage.file_id import file_id_of, new_file_id, object_key
+from storage.objects.decorator import StoreDecorator
+from storage.objects.store import ByteRange, ObjectStore
 from storage.records.codec import Record
 from tests.agent.fetch_world import NEVER_SEEN
 from tests.compactor.janitor_world import Killed, Tripwire
 from tests.compactor.world import LEASE_MS, CompactionWorld
 from tests.metastore.commit_scenes import condemn
-from tests.metastore.sessions import session
+from tests.metastore.sessions import move_time, session
 from tests.storage.batches import plain_batch
 
 SMALL = {"file_bytes": 1_500, "extent_bytes": 900, "batch_bytes": 500}
@@ -268,3 +274,52 @@ async def test_a_bit_flipped_on_the_way_is_read_again(world: CompactionWorld) ->
     await world.run(await world.claim(await world.live_files(), 1), world.compactor(store=Noisy()))
     assert world.counted("kept_batches_total") == 0
     assert await world.records(key) == before
+
+
+class Gated(StoreDecorator):
+    """Lets no read pass until `gate` is open; `reached` tells that one waits."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.reached, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        self.reached.set()
+        await self.gate.wait()
+        return await super().get(key, byte_range)
+
+
+async def run_janitor(world: CompactionWorld) -> None:
+    """Delete at once what may be deleted."""
+    await world.postgres.enqueue_jobs([NewJob("delete", "")])
+    job = await world.postgres.claim_job("janitor", ["delete"], LEASE_MS)
+    assert job is not None
+    lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
+    await Janitor(world.postgres, world.store, JanitorMetrics(CollectorRegistry()), delay_ms=0)(job, lease)
+    await world.postgres.finish_job(job.token)
+
+
+async def test_what_dies_under_a_merge_is_there_until_it_ends(world: CompactionWorld) -> None:
+    """Its lease is a read pin: what retention won is lost to it, but nothing is missing, and nobody is alarmed."""
+    keys = await fill(world)
+    inputs = await world.live_files()
+    async with session(world.url) as connection:
+        await move_time(connection, 76 * 60)  # old enough to be deleted as soon as they are dead
+    job = await world.claim(inputs, 2)
+    store = Gated(world.store)
+    worker = world.compactor(store=store)
+    lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
+    merging = asyncio.create_task(worker.handle(job, lease))
+    await store.reached.wait()
+    await world.postgres.move_log_starts([LogStartTarget(key, TO_HIGH_WATERMARK) for key in keys], max_extents=1_000)
+    await run_janitor(world)
+    assert {file_id for file_id, row in (await world.file_rows()).items() if row["dead_at"]} == set(inputs)
+    store.gate.set()
+    await merging
+    assert world.counted("unreadable_extents_total") == 0
+    assert world.counted("extents_total", side="lost") > 0
+    await world.postgres.finish_job(job.token)
+    await run_janitor(world)
+    stored = {file_id_of(info.key) async for info in world.store.list_objects("segments/")}
+    assert not stored & set(inputs)
+    assert not set(await world.file_rows()) & set(inputs)

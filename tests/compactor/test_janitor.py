@@ -12,7 +12,15 @@ from compactor.permit import Mark, read_mark, write_mark
 from metastore.postgres.store import PostgresMetastore
 from storage.errors import FencedError, OutcomeUnknownError, UnavailableError
 from storage.file_id import object_key
-from tests.compactor.janitor_world import DELAY_SECONDS, HOUR, SETTLED_SECONDS, JanitorWorld, Killed, Tripwire
+from tests.compactor.janitor_world import (
+    DELAY_SECONDS,
+    HOUR,
+    LEASE_MS,
+    SETTLED_SECONDS,
+    JanitorWorld,
+    Killed,
+    Tripwire,
+)
 from tests.metastore.sessions import session
 
 
@@ -59,19 +67,29 @@ async def test_a_file_is_kept_while_its_commits_answer_may_be_asked_for(world: J
     assert await world.files() == {}
 
 
-async def test_a_read_pin_keeps_what_died_after_it_was_taken(world: JanitorWorld) -> None:
+async def test_a_job_in_progress_keeps_what_died_since_it_began(world: JanitorWorld) -> None:
     before = await world.add_file()
     await world.kill_all()
     await world.advance(DELAY_SECONDS)
-    pin = uuid.uuid4()
-    await world.metastore.pin_reads(pin, "export", 100 * HOUR * 1000)
+    job, _ = await world.claim("compact")
     after = await world.add_file()
     await world.kill_all()
-    await world.advance(2 * DELAY_SECONDS)
+    for _ in range(8):
+        await world.advance(DELAY_SECONDS / 4)
+        await world.metastore.heartbeat_job(job.token, LEASE_MS, "")
     await world.run("delete")
     assert set(await world.files()) == {after}
     assert object_key(before) not in await world.store.keys()
-    await world.metastore.unpin_reads(pin)
+    await world.metastore.finish_job(job.token)
+    await world.run("delete")
+    assert await world.store.keys() == set()
+
+
+async def test_a_job_whose_worker_died_keeps_nothing_for_long(world: JanitorWorld) -> None:
+    await world.claim("compact")
+    await world.add_file()
+    await world.kill_all()
+    await world.advance(DELAY_SECONDS + 1)
     await world.run("delete")
     assert await world.store.keys() == set()
 

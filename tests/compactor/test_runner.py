@@ -184,7 +184,7 @@ async def test_failures_wait_longer_each_time_until_the_job_is_given_up(
 ) -> None:
     await enqueued(api, fake_clock, max_attempts=4)
     waits = []
-    for error in (UnavailableError("away"), RuntimeError("a bug"), FencedError("a pin ran out"), OSError("disk")):
+    for error in (UnavailableError("away"), RuntimeError("a bug"), FencedError("fenced"), OSError("disk")):
         works.result.put_nowait(error)
         await fake_clock.settle()
         waits.append(api.jobs[0].due_ms - fake_clock.wall_ms())

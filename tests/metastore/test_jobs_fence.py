@@ -1,4 +1,4 @@
-"""What only Postgres has of jobs: the fence under the row lock, read pins, refused values."""
+"""What only Postgres has of jobs: the fence under the row lock, leases as read pins, refused values."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import uuid
 
 import pytest
 
-from metastore.jobs import NewJob
+from metastore.jobs import JobSchedule, NewJob
 from metastore.postgres.store import PostgresMetastore
-from storage.errors import FencedError, InvalidError
+from storage.errors import InvalidError
 from tests.metastore.sessions import move_time, rows, session
 
 LEASE_MS = 30_000
@@ -34,34 +34,40 @@ async def test_nobody_claims_a_job_while_an_action_of_its_holder_runs(
         assert await metastore.claim_job("b", ["merge"], LEASE_MS) is not None
 
 
-async def test_a_pin_protects_what_died_since_it_was_taken(metastore: PostgresMetastore, metastore_url: str) -> None:
-    pin = uuid.uuid4()
+async def test_a_lease_pins_what_died_since_it_began(metastore: PostgresMetastore, metastore_url: str) -> None:
     async with session(metastore_url) as raw:
 
-        async def seconds_protected() -> float:
+        async def seconds_pinned() -> float:
             """How far back; 0 when nothing is."""
             query = (
                 "SELECT CASE WHEN h = 'infinity' THEN 0 ELSE extract(epoch FROM wall_time() - h) END::float"
-                " FROM pin_horizon() AS h"
+                " FROM read_horizon(0) AS h"
             )
             return float((await rows(raw, query))[0][0])
 
-        assert await seconds_protected() == 0
-        await metastore.pin_reads(pin, "export", 30_000)
-        assert await seconds_protected() >= 60  # what a statement that still runs may have killed
-        await move_clock(metastore_url, 20)
-        await metastore.renew_pin(pin, 30_000)
-        await metastore.pin_reads(pin, "export", 30_000)
-        await move_clock(metastore_url, 40)
-        assert await seconds_protected() >= 100
-        await move_clock(metastore_url, 80)
-        with pytest.raises(FencedError):
-            await metastore.renew_pin(pin, 30_000)
-        assert await seconds_protected() == 0
-        await metastore.pin_reads(pin, "export", 30_000)
-        await metastore.unpin_reads(pin)
-        await metastore.unpin_reads(pin)
-        assert await seconds_protected() == 0
+        lease = await metastore.hold_controller_lease(0, uuid.UUID(int=1), 60_000)
+        await metastore.schedule_jobs(lease.controller_epoch, [JobSchedule("sweep", 60_000)])
+        assert await metastore.claim_job("a", ["sweep"], 10 * LEASE_MS) is not None
+        await metastore.enqueue_jobs([NewJob("merge", "x"), NewJob("merge", "y")])
+        assert await seconds_pinned() == 0, "nobody reads"
+        job = await metastore.claim_job("a", ["merge"], LEASE_MS)
+        assert job is not None
+        assert 60 <= await seconds_pinned() < 80, "what a statement that still runs may have killed"
+        for seconds in (20, 40):
+            await move_clock(metastore_url, seconds)
+            await metastore.heartbeat_job(job.token, LEASE_MS, "")
+        other = await metastore.claim_job("b", ["merge"], LEASE_MS)
+        assert other is not None
+        assert 100 <= await seconds_pinned() < 120, "the oldest counts"
+        await move_clock(metastore_url, 60)
+        await metastore.finish_job(job.token)
+        assert 80 <= await seconds_pinned() < 100
+        await move_clock(metastore_url, 100)
+        assert await seconds_pinned() == 0, "its lease ran out"
+        await metastore.heartbeat_job(other.token, LEASE_MS, "")
+        assert await seconds_pinned() >= 120, "nobody took it over: it goes on"
+        await metastore.fail_job(other.token, "no", 0)
+        assert await seconds_pinned() == 0
 
 
 async def test_a_job_without_sense_is_refused(metastore: PostgresMetastore) -> None:

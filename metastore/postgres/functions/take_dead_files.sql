@@ -1,4 +1,4 @@
--- Which files' objects may be deleted now: dead for p_delay and longer than any read pin is old, and
+-- Which files' objects may be deleted now: dead for p_delay and since before any read pin, and
 -- whatever an earlier call took or the sweeper condemned and nobody dropped yet. From then on a dead file
 -- is `deleting`: it never comes back, so its object may be deleted late, twice, or by a worker that died.
 -- None is younger than settled_age(): its row could go at once.
@@ -21,7 +21,7 @@ DECLARE
 BEGIN
     PERFORM assert_janitor(p_job_id, p_epoch, p_incarnation_id);
     v_settled := wall_time() - settled_age();
-    v_horizon := least(wall_time() - p_delay, pin_horizon());
+    v_horizon := least(wall_time() - p_delay, read_horizon(p_job_id));
     SELECT array_agg(id) INTO v_ids
       FROM ((SELECT f.file_id AS id FROM segment_files f
               WHERE f.state IN (1, 2) AND f.committed_at < v_settled
