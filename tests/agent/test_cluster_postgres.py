@@ -93,19 +93,31 @@ def a_controller(metastore: PostgresMetastore, node_id: int) -> tuple[Controller
 
 async def _until(holds: Callable[[], bool]) -> None:
     """The database's clock is real here; a thousandth part of the limit is usual."""
-    for _ in range(2_000):
+    for _ in range(9_000):
         if holds():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("not within 20 s")
+    raise AssertionError("not within 90 s")
+
+
+async def _the_active(*controllers: Controller) -> Controller:
+    """The one that all of them name. Their leases are short: any pause may have changed it meanwhile."""
+    found: list[Controller] = []
+
+    def agreed() -> bool:
+        found[:] = [each for each in controllers if each.is_active]
+        return len(found) == 1 and len({each.active_id for each in controllers}) == 1
+
+    await _until(agreed)
+    return found[0]
 
 
 @pytest.mark.requirement("C5", "C9", "C15")
 async def test_a_standby_takes_over_and_finishes_what_the_first_one_left(metastore: PostgresMetastore) -> None:
-    first, _ = a_controller(metastore, 1)
-    await _until(lambda: first.is_active)
-    second, follower = a_controller(metastore, 2)
-    await _until(lambda: second.active_id == 1)
+    followers = dict(a_controller(metastore, node_id) for node_id in (1, 2))
+    first = await _the_active(*followers)
+    (second,) = followers.keys() - {first}
+    follower = followers[second]
     for task in first._tasks:
         task.cancel()  # a kill: nothing is resigned
 
@@ -116,8 +128,9 @@ async def test_a_standby_takes_over_and_finishes_what_the_first_one_left(metasto
     assert await metastore.append_records(image.offset, [reassign(image, orders.topic_id, 1, [7])])
     await _until(lambda: second.is_active)
     assert follower.image.topics_by_id[orders.topic_id].assignment(1).under_way, "7 is not live yet"
-    assert not (await beat(metastore, agent)).is_fenced
-    await _until(lambda: follower.image.topics_by_id[orders.topic_id].assignment(1) == Assignment((7,)))
+    while follower.image.topics_by_id[orders.topic_id].assignment(1) != Assignment((7,)):
+        assert not (await beat(metastore, agent)).is_fenced
+        await asyncio.sleep(0.01)
     await _until(lambda: follower.image.live_agents() == [])  # it was not heard again
     assert 7 in follower.image.agents
     snapshot = await metastore.newest_snapshot()

@@ -35,7 +35,7 @@ async def waiting(connection: Session, count: int) -> None:
         "SELECT count(*) FROM pg_stat_activity"
         " WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid <> pg_backend_pid()"
     )
-    for _ in range(2000):
+    for _ in range(20_000):
         if (await rows(connection, query))[0][0] >= count:
             return
         await asyncio.sleep(0.005)
@@ -45,7 +45,7 @@ async def waiting(connection: Session, count: int) -> None:
 async def kill_session(connection: Session, query: str) -> None:
     """End the session that runs this very query, once it does."""
     kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = %s AND state = 'active'"
-    for _ in range(2000):
+    for _ in range(20_000):
         if await rows(connection, kill, query):
             return
         await asyncio.sleep(0.005)
@@ -98,7 +98,7 @@ async def beat(
         metadata_offset=await store.metadata_head(),
         want_fence=want_fence,
         want_shut_down=want_shut_down,
-        session_timeout_ms=18_000,
+        session_timeout_ms=store.settings.broker_session_timeout_ms,
     )
 
 

@@ -15,7 +15,8 @@ from metastore.values import ControllerLease, SnapshotState, StoredSnapshot
 from storage.errors import FencedError, InvalidError, TruncatedError
 from tests.metastore.sessions import beat, create, join, move_time, new_topic, session, waiting
 
-LEASE_MS = 3_000
+LEASE_MS = 3_000_000
+"""So long that the time which the test itself takes is nothing to it."""
 FIRST, SECOND = uuid.UUID(int=1), uuid.UUID(int=2)
 PassTime = Callable[[float], Awaitable[None]]
 
@@ -46,13 +47,13 @@ async def test_a_standby_takes_over_when_the_lease_ran_out_and_the_old_one_may_d
     first = await _hold(metastore, 1, FIRST)
     assert first == ControllerLease(1, 1, is_own=True)
     assert await _hold(metastore, 2, SECOND) == ControllerLease(1, 1, is_own=False)
-    await pass_time(2)
+    await pass_time(2_000)
     assert await _hold(metastore, 1, FIRST) == first, "renewed, under the same epoch"
-    await pass_time(2)
-    assert not (await _hold(metastore, 2, SECOND)).is_own, "2 s after it was renewed"
+    await pass_time(2_000)
+    assert not (await _hold(metastore, 2, SECOND)).is_own, "2000 s after it was renewed"
     assert await metastore.describe_controller() == ControllerLease(1, 1, is_own=False)
 
-    await pass_time(1.5)
+    await pass_time(1_500)
     assert await metastore.describe_controller() is None
     second = await _hold(metastore, 2, SECOND)
     assert second == ControllerLease(2, 2, is_own=True)
@@ -79,7 +80,7 @@ async def test_a_standby_takes_over_when_the_lease_ran_out_and_the_old_one_may_d
 @pytest.mark.requirement("C15")
 async def test_of_many_standbys_one_takes_over(metastore: PostgresMetastore, pass_time: PassTime) -> None:
     await _hold(metastore, 9, uuid.UUID(int=9))
-    await pass_time(4)
+    await pass_time(4_000)
     answers = await asyncio.gather(*(_hold(metastore, n, uuid.UUID(int=n)) for n in range(1, 5)))
     assert [answer.is_own for answer in answers].count(True) == 1
     assert len({answer[:2] for answer in answers}) == 1, "all name the same one"
@@ -99,7 +100,7 @@ async def test_a_take_over_waits_for_an_action_and_the_action_that_comes_after_i
 ) -> None:
     """The epoch's check holds until the statement ends: no action of the old one lands after a take-over."""
     first = await _hold(metastore, 1, FIRST)
-    await pass_time(4)
+    await pass_time(4_000)
     async with session(metastore_url) as gate, session(metastore_url) as observer:
         async with gate.transaction():
             await gate.execute("SELECT lock_metadata_head()")
@@ -176,7 +177,7 @@ async def test_what_a_snapshot_leaves_is_known(metastore: PostgresMetastore, pas
     await pass_time(60)
     end, age_ms, records, size = await metastore.snapshot_state()
     assert (end, records, size) == (made.end_offset, 0, 0)
-    assert 60_000 <= age_ms < 90_000
+    assert 60_000 <= age_ms < 160_000, "since the snapshot, not since the beginning"
     assert isinstance(state, SnapshotState)
 
 

@@ -57,7 +57,7 @@ def _gone(pid: int) -> bool:
 
 
 def _wait_until_gone(pid: int) -> None:
-    for _ in range(1000):
+    for _ in range(9_000):
         if _gone(pid):
             return
         time.sleep(0.01)
@@ -131,7 +131,7 @@ def test_kill_9_of_postgres_keeps_committed_rows_and_start_recovers(place: Path)
 
 def _start_once_noticed(server: EmbeddedPostgres) -> str:
     assert server._process is not None
-    server._process.wait(30)
+    server._process.wait(90)
     return server.start()
 
 
