@@ -144,7 +144,9 @@ class ChunkCache:
             if data is not None and len(data) >= length:
                 return data
             load = self._loads.get(entry)
-            if load is not None:  # somebody else's, which may turn out too short for this reader
+            # Somebody else's, which may turn out too short for this reader. One that is done is named until its
+            # callbacks run: waiting for that would not let them, nor anybody else.
+            if load is not None and not load.done():
                 data = await asyncio.shield(load)
                 if len(data) >= length:
                     return data
@@ -167,7 +169,8 @@ class ChunkCache:
         return view
 
     def _loaded(self, entry: _Entry, load: asyncio.Task[memoryview]) -> None:
-        del self._loads[entry]
+        if self._loads.get(entry) is load:
+            del self._loads[entry]
         if not load.cancelled():
             load.exception()  # each reader raised it; without a reader left, nobody needs it
 

@@ -50,6 +50,27 @@ async def test_any_range_reads_the_same_bytes_cold_and_warm(store: FaultyStore, 
     assert not cold.checked
 
 
+@pytest.mark.timeout(20)
+async def test_a_reader_that_comes_as_a_shorter_load_ends_gets_its_bytes(store: FaultyStore) -> None:
+    """It finds the load done, and still named: its callbacks run only after this reader's step. It must not spin."""
+    cache = cache_of(store)
+    late: list[asyncio.Task[bytes]] = []
+
+    async def read(end: int) -> bytes:
+        return bytes((await cache.read(FILE, 0, end)).data)
+
+    async def call_another(_: str) -> None:
+        if not late:
+            late.append(asyncio.create_task(read(20)))
+            await asyncio.sleep(0)  # now its look at the chunk is the very next step, before this load's callbacks
+
+    store.before_get = call_another
+    assert await read(10) == DATA[:10]
+    assert await late[0] == DATA[:20]
+    assert await read(20) == DATA[:20]
+    assert [byte_range and byte_range.length for _, byte_range in store.gets] == [10, 20]
+
+
 async def test_many_readers_of_one_chunk_make_one_get(store: FaultyStore) -> None:
     cache = cache_of(store)
     gate = asyncio.Event()
