@@ -18,7 +18,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from metastore.postgres.statistics import Statistics, read_statistics
 
-STOP_SECONDS = 40
+STOP_SECONDS = 90
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class DevServer:
         """Read every living agent's /metrics."""
         for agent in self.agents:
             try:
-                with urllib.request.urlopen(f"http://{agent.http}/metrics", timeout=10) as response:
+                with urllib.request.urlopen(f"http://{agent.http}/metrics", timeout=60) as response:
                     text = response.read().decode()
             except OSError:
                 continue  # killed on purpose by whoever runs us

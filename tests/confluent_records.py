@@ -6,6 +6,8 @@ answer in time, or of a topic that an agent has not heard of yet, and goes on. A
 
 from __future__ import annotations
 
+import time
+
 import confluent_kafka
 from confluent_kafka import KafkaError
 
@@ -38,4 +40,14 @@ def consume(consumer: confluent_kafka.Consumer, count: int, seconds: float) -> l
             records.append(message)
         else:
             assert passes(error), error
+    return records
+
+
+def read(consumer: confluent_kafka.Consumer, count: int, seconds: float) -> list[confluent_kafka.Message]:
+    """The next `count` records, which must come within so long."""
+    records: list[confluent_kafka.Message] = []
+    until = time.monotonic() + seconds
+    while len(records) < count:
+        assert time.monotonic() < until, f"only {len(records)} of {count} records within {seconds} s"
+        records += consume(consumer, count - len(records), 0.5)
     return records

@@ -81,7 +81,7 @@ def real_s3_url(aws_credentials: None) -> Iterator[str]:
             yield f"http://127.0.0.1:{port}"
         finally:
             server.terminate()
-            server.wait(timeout=10)
+            server.wait(timeout=60)
 
 
 def find_real_server() -> str | None:
@@ -110,7 +110,7 @@ def _free_port() -> int:
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(200):
+    for _ in range(1_200):
         if server.poll() is not None:
             break
         with socket.socket() as probe:

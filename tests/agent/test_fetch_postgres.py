@@ -91,8 +91,10 @@ async def test_written_here_read_here_and_by_a_stranger(world: PostgresWorld) ->
     stranger: FetchService = world.new_service()
 
     for service in (world.service, stranger):
-        await world.request_fetch({key: 4}, max_wait_ms=5_000, service=service)  # until it has heard of the last commit
-        result = await world.request_fetch({key: 1, other: 0}, max_wait_ms=5_000, service=service)
+        await world.request_fetch(
+            {key: 4}, max_wait_ms=60_000, service=service
+        )  # until it has heard of the last commit
+        result = await world.request_fetch({key: 1, other: 0}, max_wait_ms=60_000, service=service)
         assert split_sent(result.records(key)) == expected(world.live[key], 1)
         assert split_sent(result.records(other)) == expected(world.live[other], 0)
         assert result.partitions[key].high_watermark == 6
@@ -106,7 +108,7 @@ async def test_a_waiting_fetch_is_woken_by_the_feed_and_reads_its_extents_from_i
     assert not waiting.done()
 
     await world.commit((key, plain_batch(2, b"news")))
-    result = await asyncio.wait_for(waiting, 10)
+    result = await asyncio.wait_for(waiting, 60)
 
     assert split_sent(result.records(key)) == expected(world.live[key], 0)
     assert world.store.gets == []
@@ -120,6 +122,6 @@ async def test_a_deleted_topic_ends_a_wait_and_is_unknown(world: PostgresWorld) 
 
     (topic,) = world.view.image.topics_by_id
     assert await world.postgres.delete_topics(await world.postgres.metadata_head(), [topic])
-    result = await asyncio.wait_for(waiting, 10)
+    result = await asyncio.wait_for(waiting, 60)
 
     assert result.code(key) == 100  # UNKNOWN_TOPIC_ID

@@ -54,7 +54,7 @@ async def owner() -> AsyncIterator[Owner]:
     await owner.listener.drain(0)
 
 
-def _peers(timeout_ms: int = 10_000, secret: bytes = SECRET) -> tuple[Peers, CollectorRegistry]:
+def _peers(timeout_ms: int = 60_000, secret: bytes = SECRET) -> tuple[Peers, CollectorRegistry]:
     registry = CollectorRegistry()
     metrics = ZoneCacheMetrics(registry)
     return Peers(secret, lambda: 1, lambda: NOW_MS, SystemClock(), metrics, timeout_ms=timeout_ms), registry

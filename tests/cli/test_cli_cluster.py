@@ -24,9 +24,10 @@ from metastore.log.replay import apply
 from metastore.log.snapshot import encode_snapshot
 from metastore.postgres.formatted import formatted_cluster_id
 from metastore.postgres.store import PostgresMetastore
-from tests.agent_process import AgentUnderTest
+from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.confluent_records import read
 
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def agent(metastore_url: str, tmp_path: Path) -> Iterator[AgentUnderTest]:
     assert main(["storage", "format", "-g", "-t", cluster_id, *flags]) == 0
     with AgentUnderTest({**places, "log.level": "warning"}) as agent:
         admin = AdminClient({"bootstrap.servers": agent.kafka})
-        admin.create_topics([NewTopic("orders", 3)])["orders"].result(20)
+        admin.create_topics([NewTopic("orders", 3)])["orders"].result(SECONDS_MAX)
         yield agent
 
 
@@ -104,16 +105,14 @@ async def _truncate(metastore_url: str) -> None:
 def test_other_libraries_read_the_metadata_topic_and_none_writes_it(agent: AgentUnderTest) -> None:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": agent.kafka, "group.id": "readers"})
     consumer.assign([confluent_kafka.TopicPartition("__cluster_metadata", 0, 0)])
-    _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition("__cluster_metadata", 0), 20)
-    messages = []
-    while len(messages) < end:
-        messages += consumer.consume(end, 20)
+    _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition("__cluster_metadata", 0), SECONDS_MAX)
+    messages = read(consumer, end, SECONDS_MAX)
     consumer.close()
-    assert [(m.error(), m.key(), m.offset()) for m in messages] == [(None, None, n) for n in range(len(messages))]
+    assert [(m.key(), m.offset()) for m in messages] == [(None, n) for n in range(end)]
     image = apply(MetadataImage(), [bytes(m.value()) for m in messages])
     assert list(image.topics_by_name) == ["orders"]
 
-    other = kafka.KafkaConsumer(bootstrap_servers=agent.kafka, consumer_timeout_ms=20_000)
+    other = kafka.KafkaConsumer(bootstrap_servers=agent.kafka, consumer_timeout_ms=SECONDS_MAX * 1000)
     partition = kafka.TopicPartition("__cluster_metadata", 0)
     other.assign([partition])
     other.seek(partition, 0)
@@ -124,7 +123,7 @@ def test_other_libraries_read_the_metadata_topic_and_none_writes_it(agent: Agent
     refusals: list[object] = []
     producer = confluent_kafka.Producer({"bootstrap.servers": agent.kafka})
     producer.produce("__cluster_metadata", b"x", on_delivery=lambda error, message: refusals.append(error))
-    assert producer.flush(20) == 0
+    assert producer.flush(SECONDS_MAX) == 0
     assert isinstance(refusals[0], confluent_kafka.KafkaError)
     assert refusals[0].name() == "TOPIC_EXCEPTION"
 

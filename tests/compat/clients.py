@@ -20,9 +20,11 @@ import aiokafka
 import confluent_kafka
 import kafka
 
+from tests.confluent_records import read
+
 TOOLS = Path(os.environ.get("HEADRACE_TEST_TOOLS", str(Path.home() / ".cache" / "headrace-test-tools")))
 KAFKAJS = TOOLS / "node_modules" / "kafkajs"
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -57,17 +59,10 @@ def _confluent_consume(bootstrap: str, topic: str, count: int) -> list[str]:
         {"bootstrap.servers": bootstrap, "group.id": f"confluent-{topic}", "auto.offset.reset": "earliest"}
     )
     consumer.subscribe([topic])
-    values: list[str] = []
     try:
-        while len(values) < count:
-            messages = consumer.consume(1_000, timeout=TIMEOUT_SECONDS)
-            assert messages, f"nothing for {TIMEOUT_SECONDS} s after {len(values)} records"
-            for message in messages:
-                assert message.error() is None, message.error()
-                values.append(message.value().decode())
+        return [message.value().decode() for message in read(consumer, count, TIMEOUT_SECONDS)]
     finally:
         consumer.close()
-    return values
 
 
 def _aiokafka_produce(bootstrap: str, topic: str, count: int) -> None:

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException
 from load.dev_server import DevServer
 from tests.compat.clients import KAFKAJS, TIMEOUT_SECONDS, TOOLS
 
-pytestmark = pytest.mark.xdist_group("compat")
+pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(400)]
 HERE = Path(__file__).parent
 JAVA_LIBRARIES = TOOLS / "java" / "lib"
 

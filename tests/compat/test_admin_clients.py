@@ -28,10 +28,11 @@ from kafka.admin import KafkaAdminClient
 
 from load.dev_server import DevServer
 from tests.compat.clients import KAFKAJS, KAFKAJS_MISSING, TIMEOUT_SECONDS, TOOLS
+from tests.confluent_records import read
 
 FAR_FUTURE_MS = 4_000_000_000_000
 JAVA_LIBRARIES = TOOLS / "java" / "lib"
-pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(400)]
 
 
 def done(futures: dict[Any, Any]) -> dict[Any, Any]:
@@ -178,7 +179,7 @@ def test_a_consumer_of_a_topic_that_grows_gets_the_new_partitions_records(one_ag
         {"bootstrap.servers": one_agent.bootstrap, "group.id": "growing", "auto.offset.reset": "earliest"}
     )
     consumer.assign([confluent_kafka.TopicPartition("growing", n, 0) for n in range(3)])
-    messages = consumer.consume(3, timeout=TIMEOUT_SECONDS)
+    messages = read(consumer, 3, TIMEOUT_SECONDS)
     consumer.close()
     assert sorted((m.partition(), m.value()) for m in messages) == [(n, b"%d" % n) for n in range(3)]
 

@@ -10,10 +10,12 @@ import confluent_kafka
 import pytest
 
 from load.dev_server import DevServer
+from tests.compat.clients import TIMEOUT_SECONDS
+from tests.confluent_records import read
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS = 500
-pytestmark = pytest.mark.xdist_group("compat")
+pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,7 @@ def test_what_librdkafka_compresses_both_can_read(server: DevServer, codec: str)
     )
     for value in sent:
         producer.produce(topic, value, on_delivery=lambda error, _: error and failures.append(error))
-    assert (producer.flush(30), failures) == (0, [])
+    assert (producer.flush(TIMEOUT_SECONDS), failures) == (0, [])
     assert _confluent(server.bootstrap, topic) == sent
     assert asyncio.run(_aiokafka(server.bootstrap, topic)) == sent
 
@@ -40,7 +42,7 @@ def test_what_librdkafka_compresses_both_can_read(server: DevServer, codec: str)
 def _confluent(bootstrap: str, topic: str) -> list[bytes]:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "codecs"})
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-    messages = consumer.consume(RECORDS, timeout=30)
+    messages = read(consumer, RECORDS, TIMEOUT_SECONDS)
     consumer.close()
     return [message.value() for message in messages]
 
@@ -52,5 +54,7 @@ async def _aiokafka(bootstrap: str, topic: str) -> list[bytes]:
         consumer.assign([partition])
         await consumer.seek_to_beginning(partition)
         while len(values) < RECORDS:
-            values += [r.value for batch in (await consumer.getmany(timeout_ms=30_000)).values() for r in batch]
+            values += [
+                r.value for batch in (await consumer.getmany(timeout_ms=TIMEOUT_SECONDS * 1000)).values() for r in batch
+            ]
     return values

@@ -27,7 +27,7 @@ from load.dev_server import DevServer
 from tests.compat.clients import TOOLS
 
 PARTITIONS = 6
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 120
 JAVA_LIBRARIES = TOOLS / "java" / "lib"
 SETTINGS = {
     "linger.ms": 25,
@@ -37,9 +37,9 @@ SETTINGS = {
     "group.consumer.session.timeout.ms": 10_000,  # a JVM starts within it on a busy machine
     "group.consumer.min.session.timeout.ms": 1_000,
     "broker.heartbeat.interval.ms": 500,
-    "broker.session.timeout.ms": 3_000,
+    "broker.session.timeout.ms": 6_000,
 }
-pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(600)]
 
 
 def produce_one(server: DevServer, topic: str, value: int) -> None:
@@ -87,7 +87,7 @@ class Member:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(30)
+            self._process.wait(TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
             raise

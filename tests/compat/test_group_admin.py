@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 
 import aiokafka.admin
@@ -13,10 +14,11 @@ from confluent_kafka.admin import AdminClient
 from kafka.admin import KafkaAdminClient
 
 from load.dev_server import DevServer
+from tests.compat.clients import TIMEOUT_SECONDS
 
 TOPIC = "orders"
 GROUPS = {f"group-{n}" for n in range(8)}
-pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +33,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
             consumer.commit(offsets=positions, asynchronous=False)
             consumer.close()
         member = kafka.KafkaConsumer(TOPIC, bootstrap_servers=running.bootstrap.split(","), group_id="group-0")
+        while member.partitions_for_topic(TOPIC) != {0, 1}:
+            time.sleep(0.05)  # a leader elected before it knows the topic shares out nothing, and may stay so for long
         while not member.assignment():
             member.poll(timeout_ms=100)
         yield running
@@ -39,22 +43,22 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
 
 def test_confluent_lists_describes_and_deletes(server: DevServer) -> None:
     admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
-    listed = admin.list_consumer_groups().result(30)
+    listed = admin.list_consumer_groups().result(TIMEOUT_SECONDS)
     assert listed.errors == []
     assert sorted(g.group_id for g in listed.valid) == sorted(GROUPS), "each once"
-    stable = admin.list_consumer_groups(states={confluent_kafka.ConsumerGroupState.STABLE}).result(30)
+    stable = admin.list_consumer_groups(states={confluent_kafka.ConsumerGroupState.STABLE}).result(TIMEOUT_SECONDS)
     assert [g.group_id for g in stable.valid] == ["group-0"]
 
-    found = admin.describe_consumer_groups(["group-0"])["group-0"].result(30)
+    found = admin.describe_consumer_groups(["group-0"])["group-0"].result(TIMEOUT_SECONDS)
     assert (found.state.name, found.partition_assignor) == ("STABLE", "range")
     (described,) = found.members
     assert {p.partition for p in described.assignment.topic_partitions} == {0, 1}
 
     with pytest.raises(confluent_kafka.KafkaException, match="NON_EMPTY_GROUP"):
-        admin.delete_consumer_groups(["group-0"])["group-0"].result(30)
-    admin.delete_consumer_groups(["group-1"])["group-1"].result(30)
+        admin.delete_consumer_groups(["group-0"])["group-0"].result(TIMEOUT_SECONDS)
+    admin.delete_consumer_groups(["group-1"])["group-1"].result(TIMEOUT_SECONDS)
     with pytest.raises(confluent_kafka.KafkaException, match="GROUP_ID_NOT_FOUND"):
-        admin.delete_consumer_groups(["group-1"])["group-1"].result(30)
+        admin.delete_consumer_groups(["group-1"])["group-1"].result(TIMEOUT_SECONDS)
     GROUPS.discard("group-1")
 
 

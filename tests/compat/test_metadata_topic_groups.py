@@ -13,9 +13,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from load.dev_server import DevServer
 from metastore.log.image import MetadataImage
 from metastore.log.replay import apply
+from tests.confluent_records import read
 
 TOPIC = "__cluster_metadata"
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 120
 pytestmark = pytest.mark.xdist_group("compat")
 
 
@@ -40,10 +41,7 @@ def _read(server: DevServer, group: str, *, until: str) -> list[confluent_kafka.
     messages: list[confluent_kafka.Message] = []
     try:
         while not any(until.encode() in message.value() for message in messages):
-            message = consumer.poll(TIMEOUT_SECONDS)
-            assert message is not None, f"nothing for {TIMEOUT_SECONDS} s after {len(messages)} records"
-            assert message.error() is None, message.error()
-            messages.append(message)
+            messages += read(consumer, 1, TIMEOUT_SECONDS)
         (stored,) = consumer.commit(messages[-1], asynchronous=False)
         assert (stored.error, stored.offset) == (None, messages[-1].offset() + 1)
     finally:
@@ -52,7 +50,7 @@ def _read(server: DevServer, group: str, *, until: str) -> list[confluent_kafka.
 
 
 @pytest.mark.requirement("C1")
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_group_follows_the_log_and_goes_on_where_it_was(server: DevServer) -> None:
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
     admin.create_topics([NewTopic("first", 2)])["first"].result(TIMEOUT_SECONDS)
@@ -70,7 +68,7 @@ def test_a_group_follows_the_log_and_goes_on_where_it_was(server: DevServer) -> 
     assert [(p.topic, p.partition, p.offset) for p in listed.topic_partitions] == [(TOPIC, 0, len(before) + len(after))]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_aiokafka_commits_there_too(server: DevServer) -> None:
     async def read(count: int) -> list[int]:
         offsets: list[int] = []

@@ -35,7 +35,7 @@ def topics(server: DevServer) -> dict[str, str]:
     return written
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("reader", CLIENTS, ids=lambda client: client.name)
 def test_reads_what_every_client_wrote(reader: Client, server: DevServer, topics: dict[str, str]) -> None:
     if reader.missing is not None:

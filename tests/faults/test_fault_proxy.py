@@ -42,7 +42,7 @@ async def _connect(proxy: FaultProxy) -> Ends:
 
 async def _ask(ends: Ends, text: bytes) -> bytes:
     ends[1].write(text)
-    return await asyncio.wait_for(ends[0].readexactly(len(text)), 5)
+    return await asyncio.wait_for(ends[0].readexactly(len(text)), 60)
 
 
 async def _opened(proxy: FaultProxy, fault: str, seconds: float = 3600) -> asyncio.Task[None]:

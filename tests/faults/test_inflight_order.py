@@ -20,7 +20,7 @@ from load.torture.writers import installed
 
 KINDS = ("pause", "mute", "half_open", "delay")
 GIVE_UP_MS = 4_000
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 
 
 @pytest.mark.requirement("W4", "W7")

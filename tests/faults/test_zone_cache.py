@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.agent_process import AgentUnderTest, until_told
-from tests.confluent_records import consume
+from tests.confluent_records import read
 
 RECORDS = 1200
 PARTITIONS = 16
@@ -84,13 +83,6 @@ def _produce(agents: Three, zone: str, size: int = 400) -> None:
     assert producer.flush(SECONDS_MAX) == 0
 
 
-def _read_all(consumer: confluent_kafka.Consumer, count: int) -> None:
-    found, until = 0, time.monotonic() + SECONDS_MAX
-    while found < count and time.monotonic() < until:
-        found += len(consume(consumer, count, 0.5))
-    assert found == count
-
-
 def _create(agents: Three) -> None:
     admin = AdminClient({"bootstrap.servers": _bootstrap(agents)})
     admin.create_topics([NewTopic("t", PARTITIONS)])["t"].result(SECONDS_MAX)
@@ -107,7 +99,7 @@ def test_a_zone_shares_its_files_and_no_data_byte_crosses_zones(patient_three: T
         reader.consume(1, 1.0)  # it is there when the records come
     _produce(three, "zone-b")
     for reader in readers:
-        _read_all(reader, RECORDS)
+        read(reader, RECORDS, SECONDS_MAX)
         reader.close()
 
     first, second, third = three
@@ -134,7 +126,7 @@ def test_readers_go_on_when_an_agent_of_their_zone_is_killed(three: Three) -> No
     _produce(three, "zone-b")
     three[1].kill()
     reader = _consumer(three, "zone-a", "a")
-    _read_all(reader, RECORDS)
+    read(reader, RECORDS, SECONDS_MAX)
     reader.close()
 
 
@@ -144,7 +136,7 @@ def test_readers_go_on_when_an_agent_of_their_zone_hangs(three: Three) -> None:
     _produce(three, "zone-b")
     try:
         reader = _consumer(three, "zone-a", "a")
-        _read_all(reader, RECORDS)
+        read(reader, RECORDS, SECONDS_MAX)
         reader.close()
     finally:
         three[1].resume()

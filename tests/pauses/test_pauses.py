@@ -43,7 +43,7 @@ def _run(schedule: Schedule, step: int | None) -> set[Site]:
 
 
 @pytest.mark.requirement("C5", "C15", "W1", "W7")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1_200)
 def test_an_agent_paused_wherever_its_code_can_stand_harms_nobody() -> None:
     met: set[Site] = set()
     for schedule in SCHEDULES:
@@ -79,7 +79,7 @@ def _problems() -> Iterator[str]:
             yield from world.problems
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize(
     ("owner", "name", "bug", "found"),
     [
