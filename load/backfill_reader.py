@@ -1,7 +1,8 @@
-"""Reads a topic from offset 0 as fast as it is served, again and again: raw Fetch v4, record bytes dropped.
+"""Reads a topic from offset 0 as fast as it is served: raw Fetch v4, record bytes dropped.
 
 Runs as a process of its own, so that it costs the agent nothing but what it asks for. Prints `ready`, reads
-from the first line of its input on until that ends, then prints one JSON object: bytes, seconds.
+from the first line of its input on, then prints one JSON object: bytes, seconds. It reads the topic again and
+again until its input ends, or just `once`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import struct
 import sys
 import time
+from typing import Any
 
 VERSION = 4
 PARTITION_BYTES = 8 * 1024 * 1024
@@ -22,15 +24,16 @@ _BATCH = struct.Struct(">qi11xi")
 class Reader:
     """One connection that reads some of the partitions."""
 
-    def __init__(self, topic: str, partitions: list[int]) -> None:
+    def __init__(self, topic: str, partitions: list[int], *, once: bool) -> None:
         self._topic = topic.encode()
         self._offsets = dict.fromkeys(partitions, 0)
+        self._once = once
         self.bytes = 0
 
     async def read(self, host: str, port: int) -> None:
-        """Until cancelled."""
+        """Until cancelled, or each partition was read once."""
         reader, writer = await asyncio.open_connection(host, port, limit=4 << 20)
-        while True:
+        while self._offsets:
             writer.write(self._request())
             (size,) = struct.unpack(">i", await reader.readexactly(4))
             self._take(memoryview(await reader.readexactly(size)))
@@ -61,17 +64,22 @@ class Reader:
             offset = base + delta + 1
             at += 12 + length
         self._offsets[partition] = 0 if offset >= high_watermark else offset
+        if self._once and offset >= high_watermark:
+            del self._offsets[partition]
 
 
-async def run(port: int, topic: str, partitions: int, connections: int) -> None:
+async def run(port: int, topic: str, partitions: int, connections: int, *, once: bool) -> None:
     loop = asyncio.get_running_loop()
     print("ready", flush=True)
     await loop.run_in_executor(None, sys.stdin.readline)
-    readers = [Reader(topic, list(range(n, partitions, connections))) for n in range(connections)]
+    readers = [Reader(topic, list(range(n, partitions, connections)), once=once) for n in range(connections)]
     started = time.monotonic()
-    tasks = [asyncio.create_task(reader.read("127.0.0.1", port)) for reader in readers]
-    over = loop.run_in_executor(None, sys.stdin.read)
-    done, _ = await asyncio.wait([*tasks, over], return_when=asyncio.FIRST_COMPLETED)
+    tasks: list[asyncio.Future[Any]] = [asyncio.create_task(reader.read("127.0.0.1", port)) for reader in readers]
+    if once:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    else:
+        over = loop.run_in_executor(None, sys.stdin.read)
+        done, _ = await asyncio.wait([*tasks, over], return_when=asyncio.FIRST_COMPLETED)
     seconds = time.monotonic() - started
     for task in tasks:
         if task in done:
@@ -81,4 +89,4 @@ async def run(port: int, topic: str, partitions: int, connections: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(run(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+    asyncio.run(run(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), once=sys.argv[5:] == ["once"]))

@@ -2,8 +2,8 @@
 
 Starts a Postgres of its own and a bucket in a directory; commits L0 files of many small batches, then
 merges them level by level as a worker would, in this process. CPU is this process's, all threads; a GB
-is 10^9 bytes read. A replay reads one partition from its beginning, before and after; the bucket is a local
-directory, so look at its GETs: in S3 each is some 20 ms.
+is 10^9 bytes read. Before the first merge and after each, a Kafka client reads the whole topic from its
+beginning (load/replay.py): once from the directory, once with `--get-ms` added to each GET, as S3 would take.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from compactor.merge import MergeLimits
 from compactor.metrics import CompactionMetrics
 from compactor.plan import CompactionJob, encode
 from config.settings import Settings
+from load.counting_store import CountingStore
+from load.machine_state import machine_state
+from load.replay import Replay, replay
 from metastore.jobs import NewJob
 from metastore.postgres.embedded import EmbeddedPostgres
 from metastore.postgres.migrate import migrate
@@ -34,35 +37,23 @@ from storage.clock import SystemClock
 from storage.errors import InvalidError
 from storage.file_id import new_file_id, object_key
 from storage.objects.directory import DirectoryStore
-from storage.objects.store import ByteRange
 from storage.records.codec import Record, encode_batch
 from storage.records.compression import Codec
 from storage.records.header import read_header
 from storage.segment.writer import SegmentWriter
 
 PARTITIONS = 20
-VALUE_BYTES = 100
 FILES_PER_JOB = 64
-RESPONSE_BYTES = 1024 * 1024
-
-
-class CountingStore(DirectoryStore):
-    """Counts requests."""
-
-    gets = puts = 0
-
-    async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
-        self.gets += 1
-        return await super().get(key, byte_range)
+TOPIC = "bench"
 
 
 class Bench:
     """One cluster, one topic."""
 
-    def __init__(self, metastore: PostgresMetastore, directory: Path, codec: Codec) -> None:
-        self.metastore, self.codec = metastore, codec
+    def __init__(self, url: str, metastore: PostgresMetastore, directory: Path, codec: Codec) -> None:
+        self.url, self.metastore, self.codec = url, metastore, codec
         self.clock, self.rng = SystemClock(), random.Random(1)
-        self.store = CountingStore(directory, self.clock)
+        self.store = CountingStore(DirectoryStore(directory, self.clock), self.clock)
         self.registry = CollectorRegistry()
         self.worker = Compactor(
             self.store,
@@ -73,16 +64,15 @@ class Bench:
             self.rng,
             CompactionMetrics(self.registry),
         )
-        self.files: list[uuid.UUID] = []
 
     async def fill(self, files: int, records_per_batch: int, batches: int) -> int:
         """Flush and commit; the bytes of all batches."""
         agent = await self.metastore.register_agent(AgentRegistration(None, uuid.uuid4(), "bench", 1, None))
         head = await self.metastore.metadata_head()
         await self.metastore.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=60_000)
-        topic = NewTopic("bench", uuid.uuid4(), PARTITIONS, {})
+        topic = NewTopic(TOPIC, uuid.uuid4(), PARTITIONS, {})
         assert await self.metastore.create_topics(await self.metastore.metadata_head(), [topic])
-        number = (await self.metastore.load_image()).topics_by_name["bench"].topic_number
+        number = (await self.metastore.load_image()).topics_by_name[TOPIC].topic_number
         self.keys = [number << 24 | index for index in range(PARTITIONS)]
         total = 0
         for _ in range(files):
@@ -97,7 +87,7 @@ class Bench:
             file_id = new_file_id(self.clock.wall_ms(), self.rng)
             await self.store.put(object_key(file_id), body)
             await self.metastore.commit_files(*agent, [FileCommit(file_id, len(body), staged)])
-            self.files.append(file_id)
+        await self.metastore.unregister_agent(*agent)  # else a replay's agent would ask it for its cache
         return total
 
     def _batch(self, count: int) -> bytes:
@@ -124,21 +114,21 @@ class Bench:
             await self.metastore.finish_job(claimed.token)
         return time.process_time() - cpu, time.perf_counter() - began
 
-    async def replay(self) -> str:
-        """Read one partition from its beginning as Fetch does, a response of 1 MiB at a time: what it takes."""
-        self.store.gets = questions = size = offset = 0
-        began = time.perf_counter()
-        while True:
-            (found,) = await self.metastore.find_extents([ExtentQuery(self.keys[0], offset, RESPONSE_BYTES)])
-            questions += 1
-            if not found.extents:
-                break
-            ranges = [(e.file_id, ByteRange(e.position, e.length)) for e in found.extents]
-            for body in await asyncio.gather(*(self.store.get(object_key(file_id), r) for file_id, r in ranges)):
-                size += len(body)
-            offset = found.extents[-1].last_offset + 1
-        elapsed = time.perf_counter() - began
-        return f"replay: {self.store.gets:>4} GETs {questions:>3} look-ups {size / 1e6 / elapsed:>5.0f} MB/s"
+    async def replay(self, get_ms: float = 0.0) -> Replay:
+        """The whole topic, each GET this much slower."""
+        self.store.get_seconds = get_ms / 1000
+        found = await replay(self.url, self.store, self.clock, TOPIC, PARTITIONS)
+        self.store.get_seconds = 0.0
+        return found
+
+    async def print_replays(self, get_ms: float) -> None:
+        """Both of them: what they take."""
+        quick, slow = await self.replay(), await self.replay(get_ms)
+        print(
+            f"   replay {quick.mb_per_s:>5.0f} MB/s, {slow.mb_per_s:>5.1f} MB/s at {get_ms:g} ms a GET,"
+            f" {quick.gets:>6,} GETs of {quick.got_bytes / max(quick.gets, 1) / 1000:>6,.0f} KB",
+            flush=True,
+        )
 
     async def state(self) -> tuple[list[uuid.UUID], int, int]:
         """(live files, extents, live bytes)."""
@@ -151,23 +141,23 @@ async def run(url: str, settings: Settings, directory: Path, args: argparse.Name
     """One codec, from L0 to L2."""
     metastore = await PostgresMetastore.open(url, settings)
     try:
-        bench = Bench(metastore, directory, codec)
+        bench = Bench(url, metastore, directory, codec)
         read = await bench.fill(args.files, args.records, args.batches)
         before = await bench.state()
         print(f"\n{codec.name.lower()}: {read / 1e6:.0f} MB in {len(before[0])} files, {args.records} records a batch")
-        replay = await bench.replay()
-        print(f"  level 0  {len(before[0]):>6} files {before[1]:>8,} rows {before[2] / 1e6:>8.1f} MB   {replay}")
+        print(f"  level 0  {len(before[0]):>6} files {before[1]:>8,} rows {before[2] / 1e6:>8.1f} MB{'':44}", end="")
+        await bench.print_replays(args.get_ms)
         for level in (1, 2):
             files, _, live = await bench.state()
-            bench.store.gets = 0
+            bench.store.reset()
             cpu, elapsed = await bench.merge(level, files)
             after = await bench.state()
             print(
                 f"  level {level}  {len(after[0]):>6} files {after[1]:>8,} rows {after[2] / 1e6:>8.1f} MB   "
-                f"{cpu / (live / 1e9):>6.1f} CPU s/GB {live / 1e6 / elapsed:>6.0f} MB/s {bench.store.gets:>5} GETs   ",
+                f"{cpu / (live / 1e9):>6.1f} CPU s/GB {live / 1e6 / elapsed:>6.0f} MB/s {bench.store.gets:>5} GETs",
                 end="",
             )
-            print(await bench.replay(), flush=True)
+            await bench.print_replays(args.get_ms)
     finally:
         await metastore.close()
 
@@ -178,7 +168,9 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=64)
     parser.add_argument("--records", type=int, default=10, help="per batch")
     parser.add_argument("--batches", type=int, default=20, help="per partition and file")
+    parser.add_argument("--get-ms", type=float, default=20, help="of the second replay")
     args = parser.parse_args()
+    print(machine_state())
     if args.files < 1:
         raise InvalidError("nothing to merge")
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
