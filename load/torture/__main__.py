@@ -7,6 +7,7 @@ import asyncio
 import logging
 import random
 import sys
+from functools import partial
 from pathlib import Path
 
 from load.torture.faults import KINDS
@@ -37,7 +38,7 @@ def main() -> int:
         directory=args.directory and args.directory.resolve(),
     )
     print(f"seed {plan.seed}, {plan.seconds:g} s of faults", flush=True)
-    outcome = asyncio.run(torture(plan))
+    outcome = asyncio.run(torture(plan, partial(print, flush=True)))
     print_outcome(outcome)
     return 1 if outcome.offences else 0
 

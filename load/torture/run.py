@@ -7,8 +7,8 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,11 +18,14 @@ from load.torture.agents import ProxiedAgent
 from load.torture.checker import Verdict, check, compare
 from load.torture.cluster import Cluster
 from load.torture.faults import KINDS, schedule
+from load.torture.progress import Progress
 from load.torture.reading import read_with_aiokafka, read_with_confluent
 from load.torture.writers import DELIVERY_MS, Report, Writer, installed
 
 TOPIC = "torture"
 PARTITIONS = 6
+FIRST_ANSWER_SECONDS = 120
+"""Within which a client starts and has its first record acknowledged, with no fault about."""
 QUIET_SECONDS = 60
 """After the last fault, what a writer gets to have everything answered (and its delivery timeout)."""
 SETTLE_SECONDS = 60
@@ -78,8 +81,9 @@ class Outcome:
         return [*self.verdict.offences, *self.disagreements, *self.unsettled, *troubles, *idle]
 
 
-async def torture(plan: Plan) -> Outcome:
-    """Run it; the outcome says everything, offences do not raise. Logs lie in `plan.directory`, if it is set."""
+async def torture(plan: Plan, say: Callable[[str], None] = print) -> Outcome:
+    """Run it; the outcome says everything, offences do not raise. Logs lie in `plan.directory`, if it is set.
+    `say` is told how far it is, in words, at each step and now and then."""
     with tempfile.TemporaryDirectory(prefix="headrace-torture-", ignore_cleanup_errors=True) as place:
         directory = plan.directory or Path(place)
         os.chmod(directory, 0o711)  # started by root, Postgres runs as another user and must get through
@@ -89,18 +93,30 @@ async def torture(plan: Plan) -> Outcome:
         async with Cluster(directory, plan.seed) as cluster, AsyncExitStack() as leaving:
             for writer in writers:
                 leaving.push_async_callback(writer.stop)
-            return await _torture(plan, cluster, writers, missing)
+            progress = Progress(cluster, [writer.report for writer in writers], say)
+            telling = asyncio.create_task(progress.tell_for_ever())
+            leaving.callback(telling.cancel)
+            return await _torture(plan, cluster, writers, missing, progress)
 
 
-async def _torture(plan: Plan, cluster: Cluster, writers: Sequence[Writer], missing: dict[str, str]) -> Outcome:
+async def _torture(
+    plan: Plan, cluster: Cluster, writers: Sequence[Writer], missing: dict[str, str], progress: Progress
+) -> Outcome:
     await asyncio.to_thread(_create_topic, cluster.bootstrap)
     outcome = Outcome(plan, cluster.s3.name, missing, [writer.report for writer in writers])
     watching = asyncio.create_task(cluster.watch_metrics())
     for writer in writers:
         await writer.start(cluster.bootstrap, TOPIC, PARTITIONS, plan.rate, plan.delivery_ms)
+    progress.step("until every client writes")
+    with suppress(TimeoutError):  # one that never gets there is an offence of its own
+        async with asyncio.timeout(FIRST_ANSWER_SECONDS):
+            await asyncio.gather(*(writer.answered.wait() for writer in writers))
+    progress.step(f"faults for {plan.seconds:g} s")
     await cluster.run(schedule(plan.seed, plan.seconds, plan.kinds))
+    progress.step("no more faults; the last answers")
     patience_s = QUIET_SECONDS + plan.delivery_ms / 1000
     await asyncio.gather(*(writer.finish(patience_s) for writer in writers))
+    progress.step("reading everything back, twice")
     acknowledged = {name: offset for report in outcome.reports for name, offset in report.acknowledged.items()}
     first = await asyncio.to_thread(read_with_confluent, cluster.bootstrap, TOPIC, PARTITIONS)
     second = await asyncio.to_thread(read_with_aiokafka, cluster.bootstrap, TOPIC, PARTITIONS)

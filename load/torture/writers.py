@@ -81,10 +81,11 @@ class Report:
 
 
 class Writer:
-    """One client's process. `report` grows while it runs."""
+    """One client's process. `report` grows while it runs; `answered` once a record is acknowledged, or at its end."""
 
     def __init__(self, producer: str, command: list[str], log: Path) -> None:
         self.report = Report(producer)
+        self.answered = asyncio.Event()
         self._command = command
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
@@ -135,3 +136,6 @@ class Writer:
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             self.report.hear(line.decode().strip())
+            if self.report.acknowledged:
+                self.answered.set()
+        self.answered.set()
