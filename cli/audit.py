@@ -115,7 +115,8 @@ def _as_dict(found: Audit | Rebuilt) -> dict[str, Any]:
 def _audit_lines(found: Audit, stopped: str) -> Iterator[str]:
     yield f"files         {found.files:>14,}   extents {found.extents:,}"
     yield f"live bytes    {found.live_bytes:>14,}"
-    yield f"dead bytes    {found.dead_bytes:>14,}   in live files, footers too: compaction reclaims them"
+    yield f"dead bytes    {found.dead_bytes:>14,}   batches in live files: compaction reclaims them"
+    yield f"overhead      {found.overhead_bytes:>14,}   headers and footers of live files"
     yield f"dead files    {found.dead_files:>14,}   {found.dead_file_bytes:,} bytes, deleted after their grace"
     yield f"objects       {found.objects:>14,}   {found.object_bytes:,} bytes"
     yield f"unnamed       {found.unnamed:>14,}   {found.unnamed_bytes:,} bytes, swept once they are old enough"

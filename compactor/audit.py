@@ -64,7 +64,9 @@ class Audit:
     extents: int = 0
     live_bytes: int = 0
     dead_bytes: int = 0
-    """In those files, footers counted too: compaction reclaims them."""
+    """Batches in those files that no extent covers: compaction reclaims them. Of unsound files nobody knows."""
+    overhead_bytes: int = 0
+    """What those files hold beside batches: headers, indexes, footers."""
     dead_files: int = 0
     """Waiting for their grace or for the janitor."""
     dead_file_bytes: int = 0
@@ -158,7 +160,6 @@ class _FileCheck:
             found.files += 1
             found.extents += len(file.extents)
             found.live_bytes += live_bytes
-            found.dead_bytes += file.size - live_bytes
         if file.state is not FileState.LIVE and file.extents:
             found.report(Kind.MISMATCH, file.file_id, f"extents name a file that is {file.state.name.lower()}")
         if file.live_bytes != live_bytes or (file.dead_ms is None) != bool(live_bytes):
@@ -188,6 +189,9 @@ class _FileCheck:
         except CorruptError as error:
             self._found.report(Kind.UNSOUND, file.file_id, str(error))
             return
+        body_bytes = sum(entry.length for entry in footer.partitions)
+        self._found.dead_bytes += body_bytes - sum(extent.length for extent in file.extents)
+        self._found.overhead_bytes += file.size - body_bytes
         for problem in problems(file.extents, names, footer):
             self._found.report(Kind.MISMATCH, file.file_id, problem)
         if body:
