@@ -51,7 +51,7 @@ class OldExtent(NamedTuple):
     last_offset: int
     length: int
     newest_ms: int
-    """The highest timestamp of its records; when its file was committed, for records without one."""
+    """The highest timestamp of its records; for records without one, when they were committed."""
 
 
 class OldestExtents(NamedTuple):

@@ -221,6 +221,7 @@ extents = Table(
     _column("length", BigInteger()),
     _column("leader_epoch", Integer()),
     _column("max_timestamp", BigInteger()),
+    _column("appended_at", TIMESTAMP, null=True),
     Index("extents_file", "file_id"),
     postgresql_with={"autovacuum_vacuum_insert_scale_factor": 0.05, "autovacuum_analyze_scale_factor": 0.05},
 )

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from metastore.compaction import Swap, SwapOutcome
 from metastore.keys import commit_shard
 from metastore.values import Extent
+from storage.file_id import born_ms
 from tests.model.partition_model import ModelPartition
 
 
@@ -24,6 +25,7 @@ class ModelCompaction:
     leftovers: dict[int, list[Extent]]
     condemned: set[uuid.UUID]
     merged: set[uuid.UUID]
+    appended_ms: dict[Extent, int]
 
     def _append_swap(self, shard: int, extents: Sequence[Extent]) -> None:
         raise NotImplementedError
@@ -40,6 +42,7 @@ class ModelCompaction:
                 new = Extent(*swap[:3], file_id, *swap[3:-1])
                 partition = self.partitions[swap.partition_key]
                 kept = [e for e in partition.extents if (e.last_offset, e.file_id) not in swap.inputs]
+                self._keep_age(new, [e for e in partition.extents if (e.last_offset, e.file_id) in swap.inputs])
                 partition.extents = sorted([*kept, new], key=lambda extent: extent.last_offset)
                 taking_over.append(new)
         outcomes = [SwapOutcome.DONE if before or stands else SwapOutcome.LOST for before, stands, _ in judged]
@@ -53,6 +56,12 @@ class ModelCompaction:
                 by_shard[commit_shard(extent.partition_key, self.shards)].append(extent)
         for shard, announced in sorted(by_shard.items()):
             self._append_swap(shard, announced)
+
+    def _keep_age(self, new: Extent, inputs: Sequence[Extent]) -> None:
+        """A merged extent is as old as the newest of its inputs."""
+        timeless = [e for e in inputs if e in self.appended_ms or e.max_timestamp < 0]
+        if timeless:
+            self.appended_ms[new] = max(self.appended_ms.get(e, born_ms(e.file_id)) for e in timeless)
 
     def _was_done(self, file_id: uuid.UUID, swap: Swap) -> bool:
         """By an earlier call; also if the topic was deleted since."""

@@ -69,6 +69,8 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         self.condemned: set[uuid.UUID] = set()
         self.merged: set[uuid.UUID] = set()
         """Files that compaction named."""
+        self.appended_ms: dict[Extent, int] = {}
+        """Of merged extents that hold records without a timestamp: when the newest of these were committed."""
         self.feed: dict[int, list[FeedRow]] = {shard: [] for shard in range(shards)}
         self.feed_heads: dict[int, int] = dict.fromkeys(range(shards), 0)
         self.producer_id_blocks: list[tuple[range, int]] = []

@@ -20,7 +20,7 @@ from metastore.retention import (
     OldExtent,
     ProducerStatus,
 )
-from metastore.values import FeedKind, LogStartMove
+from metastore.values import Extent, FeedKind, LogStartMove
 from storage.clock import Clock
 from storage.file_id import born_ms
 from tests.model.partition_model import ModelPartition
@@ -32,6 +32,7 @@ class ModelRetention:
     clock: Clock
     shards: int
     partitions: dict[int, ModelPartition]
+    appended_ms: dict[Extent, int]
 
     def _append_feed(self, shard: int, kind: FeedKind, *, log_starts: Sequence[LogStartMove]) -> None:
         raise NotImplementedError
@@ -99,7 +100,7 @@ class ModelRetention:
         if partition is None:
             return OldestExtents(query.partition_key, False, -1, -1, -1, False, [])
         oldest = [
-            OldExtent(e.last_offset, e.length, e.max_timestamp if e.max_timestamp >= 0 else born_ms(e.file_id))
+            OldExtent(e.last_offset, e.length, self._newest_ms(e))
             for e in partition.visible_extents[: query.max_extents]
         ]
         return OldestExtents(
@@ -108,6 +109,13 @@ class ModelRetention:
             partition.extents != partition.visible_extents,
             oldest,
         )
+
+    def _newest_ms(self, extent: Extent) -> int:
+        """The highest timestamp of its records, or when those without one were committed."""
+        appended_ms = self.appended_ms.get(extent, -1)
+        if appended_ms < 0 and extent.max_timestamp < 0:
+            return born_ms(extent.file_id)
+        return max(extent.max_timestamp, appended_ms)
 
     async def partition_sizes(self, partition_keys: Sequence[int]) -> list[int]:
         """See metastore.retention.RetentionApi."""

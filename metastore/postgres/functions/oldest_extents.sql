@@ -1,6 +1,6 @@
 -- What retention judges a partition by: its size, and its first extents from the log start on, up to
--- p_limits[i] of partition p_keys[i]. newest: the highest timestamp in an extent, or when its file was
--- committed if its records have none.
+-- p_limits[i] of partition p_keys[i]. newest: the highest timestamp in an extent, or when its records were
+-- committed if they have none (a merged file is younger than they: extents.appended_at).
 -- One row per query, in order: NULLs for a partition that is gone; all as of one instant.
 -- Locks: none. Idempotent: reads only. Cost: a few index probes per query and one or two per extent.
 CREATE OR REPLACE FUNCTION oldest_extents(p_keys bigint[], p_limits int[])
@@ -26,8 +26,9 @@ BEGIN
       LEFT JOIN LATERAL (
           SELECT array_agg(x.last_offset ORDER BY x.last_offset) AS last_offsets,
                  array_agg(x.length ORDER BY x.last_offset) AS lengths,
-                 array_agg(CASE WHEN x.max_timestamp >= 0 THEN x.max_timestamp
-                                ELSE (SELECT to_ms(committed_at) FROM segment_files WHERE file_id = x.file_id) END
+                 array_agg(CASE WHEN x.appended_at IS NULL AND x.max_timestamp < 0
+                                THEN (SELECT to_ms(committed_at) FROM segment_files WHERE file_id = x.file_id)
+                                ELSE greatest(x.max_timestamp, to_ms(x.appended_at)) END
                            ORDER BY x.last_offset) AS newest
             FROM (SELECT * FROM extents
                    WHERE partition_key = p.partition_key AND last_offset >= p.log_start_offset

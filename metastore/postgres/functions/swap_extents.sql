@@ -7,6 +7,8 @@
 --
 -- A swap stands while each of its inputs does, but for those below the log start. Retention, deletion or
 -- another job may take one away at any time: that swap is lost, its neighbours are not.
+-- A new extent is as old as the newest thing in its inputs (appended_at): a merge expires nothing, and
+-- keeps nothing for longer.
 -- The file's row is claimed by the first call, dead until something lives in it: a job that stops before
 -- or between two calls leaves nothing that the janitor does not find.
 --
@@ -30,12 +32,13 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 DECLARE
-    v_shards  smallint := (SELECT commit_shards FROM cluster);
-    v_before  boolean[];  -- by swap: done by an earlier call
-    v_stands  boolean[];  -- by swap
-    v_keys    bigint[];   -- by extent removed
-    v_files   uuid[];
-    v_bytes   bigint[];
+    v_shards   smallint := (SELECT commit_shards FROM cluster);
+    v_before   boolean[];      -- by swap: done by an earlier call
+    v_stands   boolean[];      -- by swap
+    v_appended timestamptz[];  -- by swap: the newest commit of records without a timestamp, if there are any
+    v_keys     bigint[];       -- by extent removed
+    v_files    uuid[];
+    v_bytes    bigint[];
 BEGIN
     PERFORM assert_job(p_job_id, p_epoch);
     PERFORM FROM partitions WHERE partition_key = ANY (p_key) ORDER BY partition_key FOR NO KEY UPDATE;
@@ -52,11 +55,15 @@ BEGIN
     END IF;
 
     -- Which swaps stand?
-    SELECT array_agg(before ORDER BY swap), array_agg(stands ORDER BY swap) INTO v_before, v_stands
+    SELECT array_agg(before ORDER BY swap), array_agg(stands ORDER BY swap), array_agg(appended ORDER BY swap)
+      INTO v_before, v_stands, v_appended
       FROM (SELECT i.swap,
                    coalesce(bool_or(e.file_id = p_file_id), false) AS before,
                    bool_and(p.partition_key IS NOT NULL AND p_last[i.swap] >= p.log_start_offset
-                            AND (i.last < p.log_start_offset OR e.file_id IS NOT DISTINCT FROM i.file_id)) AS stands
+                            AND (i.last < p.log_start_offset OR e.file_id IS NOT DISTINCT FROM i.file_id)) AS stands,
+                   max(CASE WHEN e.appended_at IS NULL AND e.max_timestamp < 0
+                            THEN (SELECT committed_at FROM segment_files WHERE file_id = e.file_id)
+                            ELSE e.appended_at END) FILTER (WHERE e.file_id = i.file_id) AS appended
               FROM unnest(p_input_swap, p_input_last, p_input_file) AS i (swap, last, file_id)
               LEFT JOIN partitions p ON p.partition_key = p_key[i.swap]
               LEFT JOIN extents e ON e.partition_key = p_key[i.swap] AND e.last_offset = i.last
@@ -71,9 +78,10 @@ BEGIN
         RETURNING e.partition_key, e.file_id, e.length
     )
     SELECT array_agg(partition_key), array_agg(file_id), array_agg(length) INTO v_keys, v_files, v_bytes FROM removed;
-    INSERT INTO extents (partition_key, base_offset, last_offset, file_id, position, length, leader_epoch, max_timestamp)
+    INSERT INTO extents (partition_key, base_offset, last_offset, file_id, position, length, leader_epoch,
+                         max_timestamp, appended_at)
     SELECT p_key[swap], p_base[swap], p_last[swap], p_file_id, p_position[swap], p_length[swap],
-           p_leader_epoch[swap], p_time[swap]
+           p_leader_epoch[swap], p_time[swap], v_appended[swap]
       FROM generate_subscripts(p_key, 1) AS swap
      WHERE v_stands[swap];
 

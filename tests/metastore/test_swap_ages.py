@@ -1,0 +1,88 @@
+"""Compaction makes nothing older or younger: retention sees a merged extent as the newest of its inputs.
+
+Records without a timestamp (-1) are the ones at risk: their age is their commit's, and a merged file is
+younger than they. As in Kafka, whose cleaner hands its segments' modification time on.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from metastore.compaction import NewFile, Swap, SwapInput, SwapOutcome
+from metastore.jobs import JobToken, NewJob
+from metastore.postgres.store import PostgresMetastore
+from metastore.retention import OldestQuery, OldExtent
+from metastore.values import Extent, ExtentQuery
+from storage.file_id import born_ms, new_file_id
+from tests.metastore.commit_scenes import batch, file_of, open_scene
+from tests.metastore.sessions import session
+from tests.model.metastore_model import ModelMetastore
+
+MINUTE_MS = 60_000
+EXTENTS = 12
+
+
+async def _ages(store: PostgresMetastore | ModelMetastore, key: int) -> list[OldExtent]:
+    _, (log,) = await store.oldest_extents([OldestQuery(key, 100)])
+    return log.extents
+
+
+def _swap_of(inputs: list[Extent]) -> Swap:
+    return Swap(
+        *(inputs[0].partition_key, inputs[0].base_offset, inputs[-1].last_offset, 0),
+        sum(extent.length for extent in inputs),
+        inputs[0].leader_epoch,
+        max(extent.max_timestamp for extent in inputs),
+        tuple(SwapInput(extent.last_offset, extent.file_id) for extent in inputs),
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_merged_extent_is_as_old_as_the_newest_of_its_inputs(
+    metastore: PostgresMetastore, metastore_url: str, seed: int
+) -> None:
+    """Merged again and again, with and without timestamps, from the future, the past and none; the model agrees."""
+    rng = random.Random(seed)
+    now_ms = time.time_ns() // 1_000_000
+    scene = await open_scene(metastore)
+    (key,) = scene.keys
+    model = ModelMetastore(shards=metastore.commit_shards)
+    model.register_agent(*scene.agent)
+    model.create_topic(scene.topic.topic_number, 1)
+    for _ in range(EXTENTS):
+        stamp = rng.choice([-1, -1, 0, now_ms - rng.randrange(120) * MINUTE_MS, now_ms + MINUTE_MS])
+        file = file_of([batch(key, max_timestamp=stamp)], age_ms=rng.randrange(50) * MINUTE_MS)
+        await scene.commit(file)
+        await model.commit_files(*scene.agent, [file])
+        async with session(metastore_url) as raw:
+            await raw.execute(
+                "UPDATE segment_files SET committed_at = to_timestamp(%s / 1000.0) WHERE file_id = %s",
+                (born_ms(file.file_id), file.file_id),
+            )
+    await metastore.enqueue_jobs([NewJob("compact", "ages")])
+    job = await metastore.claim_job("test", ["compact"], lease_ms=MINUTE_MS)
+    assert job is not None
+    while True:
+        (found,) = await metastore.find_extents([ExtentQuery(key, 0, 1 << 40)])
+        before = await _ages(metastore, key)
+        assert await _ages(model, key) == before
+        if len(found.extents) == 1:
+            break
+        first = rng.randrange(len(found.extents) - 1)
+        last = min(first + rng.choice([1, 2, 5]), len(found.extents) - 1)
+        await _take_over(metastore, model, job.token, _swap_of(found.extents[first : last + 1]), rng)
+        newest = max(old.newest_ms for old in before[first : last + 1])
+        assert (await _ages(metastore, key))[first].newest_ms == newest
+
+
+async def _take_over(
+    metastore: PostgresMetastore, model: ModelMetastore, token: JobToken, swap: Swap, rng: random.Random
+) -> None:
+    """The swap, in both; asked for twice, as after a lost answer."""
+    file = NewFile(new_file_id(time.time_ns() // 1_000_000, rng), 1, swap.length, swap.length)
+    for _ in range(2):
+        assert await metastore.swap_extents(token, file, [swap]) == [SwapOutcome.DONE]
+        assert model.decide_swaps(file.file_id, [swap])[0] == [SwapOutcome.DONE]
