@@ -37,7 +37,7 @@ from storage.objects.directory import DirectoryStore
 from tests.agent.fetch_world import NEVER_SEEN
 from tests.compactor.test_compact import batch
 from tests.compactor.world import LEASE_MS, CompactionWorld
-from tests.metastore.sessions import rows, session
+from tests.metastore.sessions import move_time, rows, session
 from tests.storage.batches import plain_batch
 
 pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")
@@ -55,6 +55,8 @@ from tests.compactor.flaky_source import FlakySource  # noqa: E402
 
 REPOSITORY = Path(__file__).parents[2]
 SPARK_SECONDS = 300
+DRIVER_LEASE_SECONDS = 600
+"""Far longer than any pause of the machine; the test moves the clock past it."""
 
 
 class SparkWorld(CompactionWorld):
@@ -170,20 +172,22 @@ async def test_a_driver_killed_before_its_commit_leaves_the_job_to_others(world:
 
     with psycopg.connect(world.url) as blocker:  # the swap waits for this
         blocker.execute("SELECT FROM partitions FOR UPDATE")
-        driver = spark_submit(world, "--lease-ms", "2000")
+        driver = spark_submit(world, "--lease-ms", str(DRIVER_LEASE_SECONDS * 1000))
         try:
             await until_swapping(world, driver)
         finally:
             os.killpg(driver.pid, signal.SIGKILL)
             driver.wait()
         blocker.rollback()
+    async with session(world.url) as clock:
+        await move_time(clock, 2 * DRIVER_LEASE_SECONDS)
     assert world.objects() - stored_before, "it had stored files"
     assert [await world.records(key) for key in keys] == before
 
     compactor = world.compactor()
     metrics = JobMetrics(world.clock, CollectorRegistry())
     runner = JobRunner(world.postgres, {LARGE_KIND: compactor.handle}, world.clock, world.rng, metrics, worker="local")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SPARK_SECONDS):
         while not await done(world):
             await runner.drain()
             await asyncio.sleep(0.2)
