@@ -3,7 +3,8 @@
 Place: run as a process of its own (`python -m load.http_sink [certificate key]`) by load/bench_store.py, so
 that the measured process pays for its own half only. It prints its port, on 127.0.0.1, and serves
 until it is ended.
-Invariant: it takes a request's word for its length; it checks nothing, so it proves nothing.
+Invariant: it takes a request's word for its length; it checks nothing, so it proves nothing. It names a
+PUT's checksum in its answer, as S3 does: S3Store would ask for the length otherwise.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Sink(asyncio.BufferedProtocol):
         self._left = 0  # bytes of the body still to come; -1: chunked, until _CHUNKED_END
         self._tail = b""
         self._is_get = False
+        self._checksum = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -50,6 +52,8 @@ class Sink(asyncio.BufferedProtocol):
         request, *lines = head.split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         self._is_get = request.startswith("GET")
+        checksum = headers.get("x-amz-checksum-crc32c")
+        self._checksum = f"x-amz-checksum-crc32c: {checksum}\r\n" if checksum else ""
         self._left = -1 if "transfer-encoding" in headers else int(headers.get("content-length", "0"))
         if "expect" in headers:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -62,7 +66,8 @@ class Sink(asyncio.BufferedProtocol):
             self._left -= len(data)
         if self._left == 0:
             body = _ZEROS if self._is_get else b""
-            self._transport.write(b'HTTP/1.1 200 OK\r\nETag: "sink"\r\nContent-Length: %d\r\n\r\n' % len(body))
+            head = f'HTTP/1.1 200 OK\r\nETag: "sink"\r\n{self._checksum}Content-Length: {len(body)}\r\n\r\n'
+            self._transport.write(head.encode())
             self._transport.write(body)
 
 

@@ -56,8 +56,10 @@ class Exchange:
         await self.answer(status, f"<Error><Code>{code}</Code><Message>scripted</Message></Error>".encode())
 
     async def accept(self) -> None:
+        """As S3 does, naming the checksum that came with the body."""
         await self.read_body()
-        await self.answer()
+        name = "x-amz-checksum-crc32c"
+        await self.answer(headers={name: self.headers[name]} if name in self.headers else {})
 
     def reset(self) -> None:
         """Drop the connection so that the client sees a reset, not an end."""

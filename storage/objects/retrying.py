@@ -49,7 +49,10 @@ class RetryingStore(StoreDecorator):
         self._rng = rng
 
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
-        """With `if_absent`, OutcomeUnknownError when the key is taken and an earlier attempt may have taken it."""
+        """With `if_absent`, OutcomeUnknownError when the key is taken and an earlier attempt may have taken it.
+
+        It may have been kept short or altered: then this is CorruptError, or OutcomeUnknownError as above.
+        """
         return await self._attempts("put", key, lambda: self._inner.put(key, body, if_absent=if_absent))
 
     async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
@@ -78,7 +81,7 @@ class RetryingStore(StoreDecorator):
                 await self._pause("list", prefix, attempt, error)
 
     async def _attempts(self, operation: str, key: str, call: Callable[[], Awaitable[T]]) -> T:
-        doubt: OutcomeUnknownError | None = None
+        doubt: OutcomeUnknownError | CorruptError | None = None
         attempt = 0
         while True:
             try:
@@ -89,8 +92,8 @@ class RetryingStore(StoreDecorator):
                 text = f"key is taken, perhaps by an earlier attempt of this put: key={key} check=read it"
                 raise OutcomeUnknownError(text) from error
             except _TRY_AGAIN as error:
-                if isinstance(error, OutcomeUnknownError):
-                    doubt = error
+                if isinstance(error, OutcomeUnknownError) or (operation == "put" and isinstance(error, CorruptError)):
+                    doubt = error  # CorruptError too: what was stored wrongly has taken the key
                 attempt += 1
                 if attempt > self._retries:
                     if doubt is None or doubt is error:

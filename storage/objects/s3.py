@@ -1,11 +1,11 @@
 """Objects in S3 or anything that speaks like it.
 
 Place: under the decorators; the only file that sends requests to a bucket.
-Invariant: a put that returned is whole and unaltered in the store. S3 answers 200 only after it read
-Content-Length bytes (else 400 IncompleteBody) whose CRC32C is the one we sent (else 400 BadDigest), and
-keeps that CRC32C; when its answer carries a CRC32C it is compared here as well. So `put`'s answer is the
-proof, and `head` is for a put whose answer was lost. A server that ignores the checksum header
-still proves the length.
+Invariant: a put that returned is whole in the store, by the store's own word. S3 answers 200 only after it
+read Content-Length bytes (else 400 IncompleteBody) whose CRC32C is the one we sent (else 400 BadDigest), and
+its answer names that CRC32C, which is compared here: that proves the whole, and costs nothing. A server that
+names none may have ignored ours, so it is asked for the object's length, with one HEAD for each put.
+Objects are put in one request, whatever their size: there are no multi-part uploads.
 If the process dies in a put, S3 drops the half-received body: nothing is visible, nothing is kept.
 Time-outs: `request_timeout_s` covers a request whole, the wait for a pooled connection included.
 Keys are listed in key order by S3 general purpose buckets; directory buckets (S3 Express) list in none.
@@ -24,7 +24,7 @@ from typing import Any
 import crc32c
 
 from storage.clock import Clock
-from storage.errors import CorruptError, UnavailableError
+from storage.errors import CorruptError, NotFoundError, OutcomeUnknownError, RetryableError, UnavailableError
 from storage.objects.keys import check_key
 from storage.objects.ranges import check_range, read_each
 from storage.objects.s3_body import RequestBody
@@ -59,6 +59,7 @@ class S3Store:
         self._connections = AsyncExitStack()
         self._client: Any = None
         self._closed = False
+        self._names_no_checksums = False
 
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
         view = memoryview(body).cast("B")
@@ -74,7 +75,9 @@ class S3Store:
                 ChecksumCRC32C=checksum,
                 **condition,
             )
-        if (stored := answer.get("ChecksumCRC32C", checksum)) != checksum:
+        if (stored := answer.get("ChecksumCRC32C")) is None:
+            await self._check_length(key, view.nbytes)
+        elif stored != checksum:
             raise CorruptError(f"stored body differs from what was sent: key={key} crc32c={stored} sent={checksum}")
         return ObjectInfo(key, view.nbytes, self._clock.wall_ms(), _etag(answer))
 
@@ -125,6 +128,20 @@ class S3Store:
     async def close(self) -> None:
         self._closed = True
         await self._connections.aclose()
+
+    async def _check_length(self, key: str, sent: int) -> None:
+        """CorruptError unless the store has `sent` bytes; OutcomeUnknownError, as for any put, if it does not say."""
+        if not self._names_no_checksums:
+            self._names_no_checksums = True
+            logger.warning("store names no crc32c, so a head follows each put: bucket=%s", self._bucket)
+        try:
+            stored = (await self.head(key)).size
+        except NotFoundError:
+            stored = 0
+        except RetryableError as error:
+            raise OutcomeUnknownError(f"put, and its length not learned: key={key} error={error}") from error
+        if stored != sent:
+            raise CorruptError(f"stored length differs: key={key} sent={sent} stored={stored}")
 
     async def _delete(self, names: list[str]) -> list[str]:
         objects = [{"Key": name} for name in names]

@@ -39,6 +39,16 @@ async def test_the_server_refuses_a_body_that_differs_from_its_checksum(
     await store.close()
 
 
+async def test_an_accepted_put_names_its_checksum_and_needs_no_head(
+    real_s3_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = store_at(real_s3_url)
+    await store.put("named", bytes(1000))
+    await store.put("named if absent", bytes(1000), if_absent=True)
+    await store.close()
+    assert "a head follows each put" not in caplog.text
+
+
 async def test_the_server_drops_a_body_that_ends_early(real_s3_url: str) -> None:
     """The same signed request, cut after half of its body and then sent whole."""
     signer = boto3.client(

@@ -99,15 +99,19 @@ async def test_attempts_are_bounded() -> None:
     assert len(inner.put_bodies) == 3
 
 
-async def test_a_put_once_in_doubt_never_ends_as_nothing_happened() -> None:
-    clock, inner = ManualClock(), FailingStore([OutcomeUnknownError("lost"), *[UnavailableError("down")] * 9])
-    with pytest.raises(OutcomeUnknownError, match="lost") as caught:
+@pytest.mark.parametrize("first", [OutcomeUnknownError, CorruptError])
+async def test_a_put_once_in_doubt_never_ends_as_nothing_happened(first: type[HeadraceError]) -> None:
+    clock, inner = ManualClock(), FailingStore([first("lost"), *[UnavailableError("down")] * 9])
+    with pytest.raises(first, match="lost") as caught:
         await clock.run(retried(inner, clock).put("k", b""))
     assert isinstance(caught.value.__cause__, RetryableError)
 
 
-async def test_a_conditional_put_that_finds_the_key_taken_after_doubt_stays_in_doubt() -> None:
-    clock, inner = ManualClock(), FailingStore([OutcomeUnknownError("lost")], landed=True)
+@pytest.mark.parametrize("first", [OutcomeUnknownError, CorruptError])
+async def test_a_conditional_put_that_finds_the_key_taken_after_doubt_stays_in_doubt(
+    first: type[HeadraceError],
+) -> None:
+    clock, inner = ManualClock(), FailingStore([first("lost, or kept short")], landed=True)
     with pytest.raises(OutcomeUnknownError, match="perhaps by an earlier attempt"):
         await clock.run(retried(inner, clock).put("k", b"mine", if_absent=True))
     assert await inner.get("k") == b"mine"

@@ -14,10 +14,12 @@ import crc32c
 import pytest
 
 from load.self_signed import write_certificate
-from storage.errors import CorruptError, InvalidError, UnavailableError
-from storage.objects.store import ByteRange
+from storage.errors import CorruptError, InvalidError, OutcomeUnknownError, UnavailableError
+from storage.objects.retrying import RetryingStore
+from storage.objects.store import ByteRange, ObjectInfo
 from tests.fixtures_s3 import aws_credentials, s3_at
-from tests.scripted_http import Exchange, ScriptedServer, never_answer, refusing
+from tests.manual_clock import ManualClock
+from tests.scripted_http import Exchange, ScriptedServer, Step, never_answer, refusing
 
 __all__ = ["aws_credentials"]
 
@@ -97,6 +99,75 @@ async def test_a_stored_checksum_that_differs_is_corrupt() -> None:
         with pytest.raises(CorruptError, match="differs from what was sent"):
             await store.put("k", BODY)
         await store.close()
+
+
+def keeping(length: int) -> list[Step]:
+    """A gateway that knows no CRC32C: it takes a body whole, and has `length` bytes of it when it is asked."""
+
+    async def take(exchange: Exchange) -> None:
+        await exchange.read_body()
+        await exchange.answer()
+
+    async def say(exchange: Exchange) -> None:
+        await exchange.answer(body=bytes(length), headers={"Last-Modified": "Wed, 01 Jan 2025 00:00:00 GMT"})
+
+    return [take, say]
+
+
+async def test_an_answer_with_the_checksum_proves_the_whole_and_costs_no_request() -> None:
+    async with ScriptedServer() as server:
+        store = s3_at(server.url)
+        assert (await store.put("k", BODY)).size == len(BODY)
+        await store.close()
+    assert [exchange.method for exchange in server.exchanges] == ["PUT"]
+
+
+@pytest.mark.requirement("W3")
+@pytest.mark.parametrize("kept", [len(BODY), len(BODY) // 2, 0])
+async def test_a_store_that_names_no_checksum_is_asked_for_the_length(
+    kept: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ScriptedServer(keeping(kept) * 2) as server:
+        store = s3_at(server.url)
+        for _ in range(2):
+            if kept == len(BODY):
+                assert (await store.put("k", BODY)).size == kept
+            else:
+                with pytest.raises(CorruptError, match=f"sent={len(BODY)} stored={kept}"):
+                    await store.put("k", BODY)
+        await store.close()
+    assert [exchange.method for exchange in server.exchanges] == ["PUT", "HEAD"] * 2
+    assert caplog.text.count("a head follows each put: bucket=bucket") == 1
+
+
+@pytest.mark.parametrize(
+    ("step", "kind"),
+    [
+        (refusing(503, "SlowDown"), OutcomeUnknownError),
+        (refusing(500, "InternalError"), OutcomeUnknownError),
+        (refusing(404, "NoSuchKey"), CorruptError),
+        (refusing(403, "AccessDenied"), InvalidError),
+    ],
+)
+async def test_a_put_whose_length_is_not_learned_never_says_that_nothing_happened(
+    step: Step, kind: type[Exception]
+) -> None:
+    async with ScriptedServer([*keeping(0)[:1], step, step, step]) as server:
+        store = s3_at(server.url)
+        with pytest.raises(kind):
+            await store.put("k", BODY)
+        await store.close()
+
+
+async def test_a_put_that_was_kept_short_is_sent_again_whole() -> None:
+    clock = ManualClock()
+    async with ScriptedServer([*keeping(len(BODY) // 2), *keeping(len(BODY))]) as server:
+        store = RetryingStore(s3_at(server.url), retries=1, clock=clock, rng=random.Random(1))
+        info = await clock.run(store.put("k", BODY))
+        await store.close()
+    assert isinstance(info, ObjectInfo)
+    assert info.size == len(BODY)
+    assert [exchange.body for exchange in server.exchanges if exchange.method == "PUT"] == [BODY, BODY]
 
 
 async def test_what_the_store_refuses_to_delete_is_not_confirmed(caplog: pytest.LogCaptureFixture) -> None:
