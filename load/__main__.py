@@ -16,6 +16,8 @@ BENCHES = {
     "load.bench_commit": "the commit on Postgres",
     "load.bench_ceiling": "how much one Postgres orders, and the GiB/s that it carries",
     "load.bench_compaction": "compaction, level by level",
+    "load.compaction_hour": "an hour of arrivals, with and without compaction",
+    "load.purge_duplicates": "dead bytes after a run of hostile duplicates",
     "load.bench_metadata": "a million partitions: image, snapshot, Metadata answers",
     "load.bench_groups": "a consumer group's coordinator",
     "load.bench_request": "a Produce request's own Python",
