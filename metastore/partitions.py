@@ -14,11 +14,15 @@ from typing import NamedTuple, Protocol
 
 
 class PartitionGrowth(NamedTuple):
-    """A topic that gets partitions `first_index` (how many it has) to `partition_count - 1`."""
+    """A topic that gets partitions `first_index` (how many it has) to `partition_count - 1`.
+
+    `preferred`: node ids for each of these in turn, best first; empty: nobody is.
+    """
 
     topic_id: uuid.UUID
     first_index: int
     partition_count: int
+    preferred: Sequence[Sequence[int]] = ()
 
 
 class PartitionApi(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
@@ -272,7 +272,10 @@ class SnapshotState(NamedTuple):
 
 
 class NewTopic(NamedTuple):
+    """A topic to create. `preferred`: node ids for each partition in turn, best first; empty: nobody is."""
+
     name: str
     topic_id: uuid.UUID
     partition_count: int
     configs: dict[str, str]
+    preferred: Sequence[Sequence[int]] = ()

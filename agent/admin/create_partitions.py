@@ -17,6 +17,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from agent.admin.log_change import Verdict
+from agent.admin.manual_assignment import why_unassignable
 from agent.admin.topic_rules import PARTITIONS_PER_REQUEST_MAX
 from agent.cluster.view import ClusterView
 from agent.listener.request import Request, Response
@@ -98,16 +99,14 @@ class CreatePartitions:
         if wanted.count < count:
             message = f"the topic has {count} partitions: {wanted.count} would not be more"
             return Verdict(ErrorCode.invalid_partitions, message)
-        if wanted.assignments is not None and (refusal := _assignment_refusal(wanted, wanted.count - count)):
+        preferred = [a.broker_ids for a in wanted.assignments or ()]
+        if wanted.assignments is not None and (refusal := _assignment_refusal(image, preferred, wanted.count - count)):
             return refusal
-        return PartitionGrowth(topic.topic_id, count, wanted.count)
+        return PartitionGrowth(topic.topic_id, count, wanted.count, preferred)
 
 
-def _assignment_refusal(wanted: Any, added: int) -> Verdict | None:
-    if len(wanted.assignments) != added:
-        message = f"{added} partitions are added, but {len(wanted.assignments)} assigned"
-        return Verdict(ErrorCode.invalid_replica_assignment, message)
-    if any(not a.broker_ids or len(set(a.broker_ids)) != len(a.broker_ids) for a in wanted.assignments):
-        message = "each partition needs at least one broker, and none twice"
-        return Verdict(ErrorCode.invalid_replica_assignment, message)
-    return None
+def _assignment_refusal(image: MetadataImage, preferred: Sequence[Sequence[int]], added: int) -> Verdict | None:
+    reason = why_unassignable(image, preferred)
+    if len(preferred) != added:
+        reason = f"{added} partitions are added, but {len(preferred)} assigned"
+    return None if reason is None else Verdict(ErrorCode.invalid_replica_assignment, reason)

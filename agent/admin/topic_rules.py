@@ -2,8 +2,8 @@
 
 Place: under topic_creation, which appends what was accepted.
 Invariant: a judgement depends on its arguments alone, so it can be repeated on a newer image.
-Replication factor and manual assignments are checked and then only shown: the object store
-replicates, and any agent serves any partition. If the process dies here nothing is lost.
+The replication factor is checked and then only shown: the object store replicates. The agents of a manual
+assignment become the preferred ones; any agent serves any partition. If the process dies here nothing is lost.
 Source: Kafka's ReplicationControlManager, KIP-464 (-1 means the broker's default).
 """
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
+from agent.admin.manual_assignment import why_unassignable
 from agent.admin.topic_names import why_illegal
 from config import topic_configs
 from metastore.log.image import MetadataImage
@@ -76,7 +77,7 @@ def judge(wanted: Sequence[WantedTopic], image: MetadataImage, defaults: TopicDe
     for topic in wanted:
         refusal = (
             _name_refusal(topic, image, repeats[topic.name], lookalikes[_flat(topic.name)])
-            or _shape_refusal(topic)
+            or _shape_refusal(topic, image)
             or _config_refusal(topic)
         )
         judgements.append(refusal or _accepted(topic, defaults))
@@ -97,7 +98,9 @@ def _accepted(wanted: WantedTopic, defaults: TopicDefaults) -> AcceptedTopic:
     if replication_factor == USE_DEFAULT:
         replication_factor = defaults.replication_factor
     configs = {name: value.strip() for name, value in wanted.configs if value is not None}
-    return AcceptedTopic(NewTopic(wanted.name, wanted.topic_id, partition_count, configs), replication_factor)
+    preferred = [brokers for _, brokers in sorted(wanted.assignments)]
+    topic = NewTopic(wanted.name, wanted.topic_id, partition_count, configs, preferred)
+    return AcceptedTopic(topic, replication_factor)
 
 
 def _flat(name: str) -> str:
@@ -125,9 +128,9 @@ def _name_refusal(wanted: WantedTopic, image: MetadataImage, repeats: int, looka
     return None
 
 
-def _shape_refusal(wanted: WantedTopic) -> Refusal | None:
+def _shape_refusal(wanted: WantedTopic, image: MetadataImage) -> Refusal | None:
     if wanted.assignments:
-        return _assignment_refusal(wanted)
+        return _assignment_refusal(wanted, image)
     if wanted.partition_count != USE_DEFAULT and wanted.partition_count < 1:
         return Refusal(ErrorCode.invalid_partitions, "number of partitions must be -1 or larger than 0")
     if wanted.replication_factor != USE_DEFAULT and wanted.replication_factor < 1:
@@ -135,16 +138,15 @@ def _shape_refusal(wanted: WantedTopic) -> Refusal | None:
     return None
 
 
-def _assignment_refusal(wanted: WantedTopic) -> Refusal | None:
+def _assignment_refusal(wanted: WantedTopic, image: MetadataImage) -> Refusal | None:
     if wanted.partition_count != USE_DEFAULT or wanted.replication_factor != USE_DEFAULT:
         message = "a manual assignment was given, so partitions and replication factor must be -1"
         return Refusal(ErrorCode.invalid_request, message)
     if sorted(index for index, _ in wanted.assignments) != list(range(len(wanted.assignments))):
         return Refusal(ErrorCode.invalid_replica_assignment, "partitions must be numbered from 0 without gaps")
-    if any(not brokers or len(set(brokers)) != len(brokers) for _, brokers in wanted.assignments):
-        message = "each partition needs at least one broker, and none twice"
-        return Refusal(ErrorCode.invalid_replica_assignment, message)
-    return None
+    is_created = wanted.topic_id in image.topics_by_id  # an append whose answer was lost: judged before
+    reason = None if is_created else why_unassignable(image, [brokers for _, brokers in wanted.assignments])
+    return None if reason is None else Refusal(ErrorCode.invalid_replica_assignment, reason)
 
 
 def _config_refusal(wanted: WantedTopic) -> Refusal | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, TypeVar, dataclass_transform
 
@@ -42,6 +42,7 @@ Int32s = Annotated[tuple[int, ...], NotNull(Array(Fixed("i")))]
 Texts = Annotated[tuple[str, ...], NotNull(Array(NotNull(String())))]
 
 
+_FIRST_EPOCH = 0
 _PLAIN_PARTITION = struct.Struct(">3si16s4siib")
 _PLAIN_PARTITION_FRAME = bytes((FRAME_TYPE, 3, VERSION))
 _NO_ARRAYS = bytes((1, 1, 1, 1))
@@ -106,6 +107,26 @@ def plain_partition(data: bytes) -> tuple[int, bytes, int] | None:
 def encode_plain_partition(partition_id: int, topic_id: bytes, leader_epoch: int) -> bytes:
     """The framed bytes that plain_partition reads."""
     return _PLAIN_PARTITION.pack(_PLAIN_PARTITION_FRAME, partition_id, topic_id, _NO_ARRAYS, -1, leader_epoch, 0)
+
+
+def encode_new_partitions(topic_id: uuid.UUID, indexes: range, preferred: Sequence[Sequence[int]]) -> list[bytes]:
+    """A framed PartitionRecord for each; `preferred`: node ids for each in turn, or empty for nobody."""
+    if not preferred:
+        return [encode_plain_partition(index, topic_id.bytes, _FIRST_EPOCH) for index in indexes]
+    return [
+        encode_record(
+            PartitionRecord(
+                partition_id=index,
+                topic_id=topic_id,
+                replicas=tuple(agents),
+                isr=(),
+                removing_replicas=(),
+                adding_replicas=(),
+                leader_epoch=_FIRST_EPOCH,
+            )
+        )
+        for index, agents in zip(indexes, preferred, strict=True)
+    ]
 
 
 def record_types() -> list[type[MetadataRecord]]:

@@ -26,7 +26,6 @@ from metastore.log.records import (
     FeatureLevelRecord,
     MetadataRecord,
     PartitionChangeRecord,
-    PartitionRecord,
     QuotaRecord,
     RegisterBrokerRecord,
     RemoveAccessControlRecord,
@@ -36,6 +35,7 @@ from metastore.log.records import (
     RemoveUserScramCredentialRecord,
     TopicRecord,
     UserScramCredentialRecord,
+    encode_new_partitions,
     encode_record,
 )
 from metastore.postgres.statement import Pool, Statement
@@ -134,7 +134,7 @@ async def append_records(
 
 async def create_topics(pool: Pool, expected_head: int, topics: Sequence[NewTopic]) -> bool:
     """False when the head is not `expected_head`; AlreadyExistsError for a name or id that is taken."""
-    records: list[MetadataRecord] = []
+    records: list[bytes] = []
     numbers: list[int] = []
     for topic in topics:
         if not 1 <= topic.partition_count <= 1 << PARTITION_BITS:
@@ -145,7 +145,7 @@ async def create_topics(pool: Pool, expected_head: int, topics: Sequence[NewTopi
     (created,) = await _CREATE_TOPICS.row(
         pool,
         expected_head=expected_head,
-        records=[encode_record(record) for record in records],
+        records=records,
         topic_ids=[topic.topic_id for topic in topics],
         topic_numbers=numbers,
         names=[topic.name for topic in topics],
@@ -258,7 +258,7 @@ def _register_record(own: AgentRegistration) -> RegisterBrokerRecord:
     )
 
 
-def _topic_records(topic: NewTopic) -> list[MetadataRecord]:
+def _topic_records(topic: NewTopic) -> list[bytes]:
     """The topic's own record first: its offset becomes the topic's number."""
     count = topic.partition_count
     own = TopicRecord(
@@ -267,23 +267,9 @@ def _topic_records(topic: NewTopic) -> list[MetadataRecord]:
         initial_partition_count=count,
         undeleted_partition_count=count,
     )
-    partitions = [_partition_record(topic.topic_id, index) for index in range(count)]
     configs = [
         ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value)
         for name, value in topic.configs.items()
     ]
-    return [own, *partitions, *configs]
-
-
-def _partition_record(topic_id: uuid.UUID, index: int) -> PartitionRecord:
-    """Without replicas or leader: any agent serves any partition."""
-    return PartitionRecord(
-        partition_id=index,
-        topic_id=topic_id,
-        replicas=(),
-        isr=(),
-        removing_replicas=(),
-        adding_replicas=(),
-        leader=-1,
-        leader_epoch=0,
-    )
+    partitions = encode_new_partitions(topic.topic_id, range(count), topic.preferred)
+    return [encode_record(own), *partitions, *map(encode_record, configs)]

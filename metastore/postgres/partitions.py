@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metastore.keys import PARTITION_BITS
-from metastore.log.records import encode_plain_partition
+from metastore.log.records import encode_new_partitions
 from metastore.partitions import PartitionGrowth
 from metastore.postgres.statement import Pool, Statement
 from storage.errors import InvalidError
 
 _CREATE_PARTITIONS = Statement("create_partitions", writes=True)
-_FIRST_EPOCH = 0
 
 
 class PostgresPartitions:
@@ -35,9 +34,11 @@ class PostgresPartitions:
             self.pool,
             expected_head=expected_head,
             records=[
-                encode_plain_partition(index, growth.topic_id.bytes, _FIRST_EPOCH)
+                record
                 for growth in growths
-                for index in range(growth.first_index, growth.partition_count)
+                for record in encode_new_partitions(
+                    growth.topic_id, range(growth.first_index, growth.partition_count), growth.preferred
+                )
             ],
             topic_ids=[growth.topic_id for growth in growths],
             first_indexes=[growth.first_index for growth in growths],

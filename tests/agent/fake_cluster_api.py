@@ -27,7 +27,7 @@ from metastore.log.records import (
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
-    encode_plain_partition,
+    encode_new_partitions,
     encode_record,
 )
 from metastore.partitions import PartitionGrowth
@@ -95,9 +95,11 @@ class FakeClusterApi:
         self._append_topic(NewTopic(name, topic_id, partitions, configs or {}))
         return topic_id
 
-    def add_partitions(self, topic_id: uuid.UUID, first_index: int, count: int) -> None:
+    def add_partitions(
+        self, topic_id: uuid.UUID, first_index: int, count: int, preferred: Sequence[Sequence[int]] = ()
+    ) -> None:
         """Partitions `first_index` to `count - 1`."""
-        self.log.extend(encode_plain_partition(index, topic_id.bytes, 0) for index in range(first_index, count))
+        self.log.extend(encode_new_partitions(topic_id, range(first_index, count), preferred))
 
     def add_agent(self, node_id: int, rack: str | None = None, host: str = "agent") -> None:
         """Another agent, registered and unfenced, that never goes silent."""
@@ -164,7 +166,7 @@ class FakeClusterApi:
         if not self._compare(expected_head):
             return False
         for growth in growths:
-            self.add_partitions(growth.topic_id, growth.first_index, growth.partition_count)
+            self.add_partitions(*growth)
         self._end("create_partitions")
         return True
 
@@ -330,7 +332,7 @@ class FakeClusterApi:
                 undeleted_partition_count=count,
             )
         )
-        self.add_partitions(topic.topic_id, 0, count)
+        self.add_partitions(topic.topic_id, 0, count, topic.preferred)
         self.append(
             *(
                 ConfigRecord(resource_type=2, resource_name=topic.name, name=name, value=value)

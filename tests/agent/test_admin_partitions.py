@@ -82,9 +82,12 @@ async def test_a_request_of_very_many_topics_costs_what_it_names(admin: Admin) -
 async def test_topics_grow_and_the_answer_comes_when_the_image_knows(admin: Admin, version: int) -> None:
     admin.api.add_topic("a", 2)
     admin.api.add_topic("b", 1)
+    admin.api.add_agent(7)
     results = await admin.grow(growing("a", 5), growing("b", 2, [7]), version=version)
     assert [(result.name, result.error_code) for result in results] == [("a", 0), ("b", 0)]
     assert (admin.count("a"), admin.count("b")) == (5, 2)
+    grown = admin.cluster.image.topics_by_name["b"]
+    assert [grown.assignment(index).preferred for index in range(2)] == [(), (7,)]
     assert admin.cluster.image.topics_by_name["a"].undeleted_partition_count == 5
 
 
@@ -96,6 +99,7 @@ REFUSED = {
     "the metadata topic": (growing("__cluster_metadata", 3), ErrorCode.unknown_topic_or_partition),
     "too few assigned": (growing("t", 5, [1]), ErrorCode.invalid_replica_assignment),
     "assigned to nobody": (growing("t", 4, []), ErrorCode.invalid_replica_assignment),
+    "assigned to a stranger": (growing("t", 4, [99]), ErrorCode.invalid_replica_assignment),
     "assigned twice": (growing("t", 4, [1, 1]), ErrorCode.invalid_replica_assignment),
 }
 

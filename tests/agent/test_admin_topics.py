@@ -16,12 +16,12 @@ from kio.schema.errors import ErrorCode
 from agent.admin.create_topics import CreateTopics
 from agent.admin.delete_topics import DeleteTopics
 from agent.admin.topic_creation import TopicCreation
-from agent.admin.topic_rules import TopicDefaults
+from agent.admin.topic_rules import AcceptedTopic, Refusal, TopicDefaults, WantedTopic, judge
 from agent.cluster.cluster import Cluster
 from config import topic_configs
 from config.settings import Settings
 from metastore.log.effective_configs import EffectiveConfigs
-from metastore.log.records import RemoveTopicRecord
+from metastore.log.records import FenceBrokerRecord, RemoveTopicRecord
 from storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import call, captured_requests, read_reply, versions_of
 from tests.agent.fake_cluster_api import FakeClusterApi
@@ -60,6 +60,13 @@ class Admin:
 @pytest.fixture
 def admin(fake_clock: ManualClock) -> Admin:
     return Admin(fake_clock)
+
+
+def add_agents(admin: Admin) -> None:
+    """7 and 8 are live, 9 is fenced."""
+    for node_id in (7, 8, 9):
+        admin.api.add_agent(node_id)
+    admin.api.append(FenceBrokerRecord(broker_id=9, broker_epoch=admin.api.agents[9].epoch))
 
 
 def topic(name: str, partitions: int = -1, replicas: int = -1, **more: Any) -> Any:
@@ -124,6 +131,18 @@ REFUSED = {
         topic("t", assignments=[Assignment(partition_index=0, broker_ids=[])]),
         ErrorCode.invalid_replica_assignment,
     ),
+    "assigned unevenly": (
+        topic("t", assignments=[Assignment(partition_index=i, broker_ids=b) for i, b in enumerate([[7], [7, 8]])]),
+        ErrorCode.invalid_replica_assignment,
+    ),
+    "assigned to a stranger": (
+        topic("t", assignments=[Assignment(partition_index=0, broker_ids=[7, 99])]),
+        ErrorCode.invalid_replica_assignment,
+    ),
+    "assigned to the fenced": (
+        topic("t", assignments=[Assignment(partition_index=0, broker_ids=[9])]),
+        ErrorCode.invalid_replica_assignment,
+    ),
     "unknown config": (topic("t", configs=[Config(name="retention.hours", value="1")]), ErrorCode.invalid_config),
     "null config": (topic("t", configs=[Config(name="retention.ms", value=None)]), ErrorCode.invalid_config),
     "compaction": (topic("t", configs=[Config(name="cleanup.policy", value="compact")]), ErrorCode.invalid_config),
@@ -134,6 +153,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 async def test_a_refused_topic_leaves_its_neighbour_alone(admin: Admin, case: str) -> None:
     admin.api.add_topic("taken.name")
+    add_agents(admin)
     wanted, code = REFUSED[case]
     refused, neighbour = await admin.create(wanted, topic("neighbour"))
     assert refused.error_code == code
@@ -150,10 +170,26 @@ async def test_too_many_partitions_in_one_request(admin: Admin) -> None:
     assert admin.api.log == []
 
 
-async def test_a_manual_assignment_gives_the_partition_count(admin: Admin) -> None:
-    assignments = [Assignment(partition_index=index, broker_ids=[7, 8]) for index in (1, 0, 2)]
+async def test_a_manual_assignment_gives_the_partition_count_and_who_is_preferred(admin: Admin) -> None:
+    add_agents(admin)
+    wanted = {1: [8, 7], 0: [7, 8], 2: [7, 9]}
+    assignments = [Assignment(partition_index=index, broker_ids=brokers) for index, brokers in wanted.items()]
     (result,) = await admin.create(topic("t", assignments=assignments))
     assert (result.error_code, result.num_partitions, result.replication_factor) == (0, 3, 2)
+    created = admin.cluster.image.topics_by_name["t"]
+    assert {index: list(created.assignment(index).preferred) for index in range(3)} == wanted
+    assert not any(created.assignment(index).under_way for index in range(3))
+
+
+async def test_an_assignment_is_judged_before_it_is_there_not_after(admin: Admin) -> None:
+    """As when the answer of the append got lost, and the agent that was named has gone meanwhile."""
+    add_agents(admin)
+    (result,) = await admin.create(topic("t", assignments=[Assignment(partition_index=0, broker_ids=[8])]))
+    await admin.api.unregister_agent(8, admin.api.agents[8].epoch)
+    image = await admin.cluster.catch_up()
+    again, another = (WantedTopic("t", i, assignments=[(0, [8])]) for i in (result.topic_id, uuid.uuid4()))
+    assert isinstance(judge([again], image, TopicDefaults(1, 1))[0], AcceptedTopic)
+    assert isinstance(judge([another], image, TopicDefaults(1, 1))[0], Refusal)
 
 
 async def test_a_name_given_twice_is_refused_both_times(admin: Admin) -> None:

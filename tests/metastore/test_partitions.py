@@ -38,6 +38,16 @@ async def test_new_partitions_take_data_and_keep_the_old_ones(metastore: Postgre
     assert (latest.known, latest.offset) == (True, 5)
 
 
+async def test_who_is_preferred_for_a_new_partition_stands_in_the_log(metastore: PostgresMetastore) -> None:
+    topic = new_topic("assigned", 2)._replace(preferred=[[5, 6], [6]])
+    image = await create(metastore, topic)
+    growth = PartitionGrowth(topic.topic_id, 2, 4, preferred=[[6, 5], [5]])
+    assert await metastore.create_partitions(image.offset, [growth])
+    found = (await metastore.load_image()).topics_by_id[topic.topic_id]
+    assert [found.assignment(index).preferred for index in range(4)] == [(5, 6), (6,), (6, 5), (5,)]
+    assert found.leader_epochs == (0,) * 4
+
+
 async def test_a_commit_that_names_the_count_is_judged_by_the_new_one(metastore: PostgresMetastore) -> None:
     scene = await open_scene(metastore, partitions=1)
     assert await metastore.create_partitions(
