@@ -131,7 +131,7 @@ async def test_a_put_cut_amid_its_body_is_in_doubt() -> None:
 
 async def test_silence_ends_at_the_time_limit() -> None:
     """Long enough for the put to be under way on a busy machine: before that, nothing would be in doubt."""
-    read, written = await asyncio.gather(*(failure_of(call, never_answer, timeout_s=1.5) for call in (get, put)))
+    read, written = await asyncio.gather(*(failure_of(call, never_answer, timeout_s=4.0) for call in (get, put)))
     assert type(read) is UnavailableError
     assert type(written) is OutcomeUnknownError
 
