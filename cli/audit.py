@@ -75,7 +75,9 @@ async def _run(settings: Settings, args: argparse.Namespace) -> int:
             bar.close()
             _print(_as_dict(rebuilt) | {"lost": LOST} if args.json else _rebuilt_lines(rebuilt))
             return 1 if rebuilt.unsound or rebuilt.homeless else 0
-        found = await audit(metastore, store, deep=args.deep, on_progress=bar)
+        found = await audit(
+            metastore, store, deep=args.deep, delete_delay_ms=settings.file_delete_delay_ms, on_progress=bar
+        )
         bar.close()
         stopped = await _janitor(metastore, store, resume=args.resume_janitor)
         _print(_as_dict(found) | {"janitor_stopped": stopped} if args.json else _audit_lines(found, stopped))

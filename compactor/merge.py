@@ -124,6 +124,7 @@ class _Run:
         self._inputs: list[Extent] = []
         self._is_sound = True
         self._start = 0
+        self._max_timestamp = 0
 
     def takes(self, extent: Extent, batches: list[StoredBatch], extent_bytes: int) -> bool:
         """Whether the extent may join those that are in already. A damaged one stays by itself: readers stop at it."""
@@ -139,6 +140,7 @@ class _Run:
     def add(self, extent: Extent, batches: list[StoredBatch], counts: MergeCounts) -> None:
         if not self._inputs:
             self._start, self._is_sound = self.file.size, _are_sound(batches)
+            self._max_timestamp = -(2**63)
         self._inputs.append(extent)
         counts.batches_in += len(batches)
         for batch in batches:
@@ -158,7 +160,9 @@ class _Run:
                 self._start,
                 self.file.size - self._start,
                 inputs[0].leader_epoch,
-                max(extent.max_timestamp for extent in inputs),
+                # A header may promise more than its records hold, which rewriting shows. Never raised: look-ups
+                # by time rely on what the commit was told.
+                min(self._max_timestamp, max(extent.max_timestamp for extent in inputs)),
                 tuple(SwapInput(extent.last_offset, extent.file_id) for extent in inputs),
             )
         )
@@ -166,6 +170,7 @@ class _Run:
     def _write(self, batches: Iterable[Written], counts: MergeCounts) -> None:
         for written in batches:
             self.file.add(self._partition, written)
+            self._max_timestamp = max(self._max_timestamp, written[0].highest_timestamp)
             counts.batches_out += 1
 
 

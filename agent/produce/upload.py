@@ -98,7 +98,6 @@ def _stage(writer: SegmentWriter, laid: Laid, leader_epoch: int) -> list[Staged]
     data, header, members = laid
     topic_id, index, key = members[0][1][:3]
     position = writer.add(topic_id, index, key, data, header)
-    is_log_append_time = header.is_log_append_time
     producer = (
         (header.producer_id, header.producer_epoch, header.base_sequence) if header.producer_id >= 0 else NO_PRODUCER
     )
@@ -107,12 +106,11 @@ def _stage(writer: SegmentWriter, laid: Laid, leader_epoch: int) -> list[Staged]
         position,
         len(data),
         header.record_count,
-        # a producer may leave the maximum unset; a broker's stamp makes the base meaningless
-        header.max_timestamp if is_log_append_time else max(header.base_timestamp, header.max_timestamp),
+        header.highest_timestamp,
         *producer,
         leader_epoch,
     )
     return [
-        Staged(batch, before, arrival.owner, is_log_append_time, arrival.request, arrival.reply)
+        Staged(batch, before, arrival.owner, header.is_log_append_time, arrival.request, arrival.reply)
         for before, arrival in members
     ]

@@ -65,6 +65,11 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & LOG_APPEND_TIME_BIT)
 
     @property
+    def highest_timestamp(self) -> int:
+        """As far as the header tells: a producer may leave the maximum unset; a broker's stamp makes the base idle."""
+        return self.max_timestamp if self.is_log_append_time else max(self.base_timestamp, self.max_timestamp)
+
+    @property
     def is_transactional(self) -> bool:
         """Whether the batch belongs to a transaction of its producer."""
         return bool(self.attributes & TRANSACTIONAL_BIT)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,15 @@ from storage.objects.directory import DirectoryStore
 from tests.agent.fetch_world import NEVER_SEEN
 from tests.compactor.world import CompactionWorld
 from tests.metastore.sessions import delete, session
-from tests.storage.batches import plain_batch
+from tests.storage.batches import BASE_TIME_MS, forge, plain_batch
 
 HOUR_MS = 3_600_000
 
 
-async def _audit(world: CompactionWorld, *, deep: bool = False) -> Audit:
+async def _audit(world: CompactionWorld, *, deep: bool = False, **over: Any) -> Audit:
     steps: list[tuple[str, int, int]] = []
-    found = await audit(world.postgres, world.store, deep=deep, on_progress=lambda *step: steps.append(step))
+    api: Any = over.pop("api", world.postgres)
+    found = await audit(api, world.store, deep=deep, on_progress=lambda *step: steps.append(step), **over)
     assert all(done <= total or not total for _, done, total in steps)
     return found
 
@@ -184,6 +185,59 @@ async def test_unnamed_objects_are_a_violation_once_they_are_not_young(world: Co
     found = await _audit(world)
     assert (found.unnamed, found.unnamed_bytes, found.foreign) == (3, 18, 1)
     assert [violation.kind for violation in found.violations] == [Kind.UNNAMED]
+
+
+async def test_an_object_that_is_swept_between_list_and_question_is_no_violation(world: CompactionWorld) -> None:
+    old = new_file_id(time.time_ns() // 1_000_000 - 10 * HOUR_MS, world.rng)
+    await world.store.put(object_key(old), b"orphan")
+
+    class Ending:
+        """The janitor ends with the file, object and row, just before the metastore is asked for its name."""
+
+        async def unnamed_files(self, file_ids: Sequence[uuid.UUID]) -> list[uuid.UUID]:
+            await world.store.delete_many([object_key(old)])
+            return await world.postgres.unnamed_files(file_ids)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(world.postgres, name)
+
+    assert (await _audit(world, api=Ending())).violations == []
+
+
+@pytest.mark.parametrize(("delay_hours", "expected"), [(1, [Kind.UNNAMED]), (7, [Kind.UNNAMED]), (9, []), (24, [])])
+async def test_nobody_need_name_what_may_not_be_deleted_yet(
+    world: CompactionWorld, delay_hours: int, expected: list[Kind]
+) -> None:
+    old = new_file_id(time.time_ns() // 1_000_000 - 10 * HOUR_MS, world.rng)
+    await world.store.put(object_key(old), b"orphan")
+    found = await _audit(world, delete_delay_ms=delay_hours * HOUR_MS)
+    assert [violation.kind for violation in found.violations] == expected
+
+
+async def test_a_header_that_promises_a_later_time_than_its_records_have(world: CompactionWorld) -> None:
+    """The first level copies headers and so the promise; the second opens records, and says what they hold."""
+    (key,) = await world.topic("t", 1)
+    for _ in range(3):
+        lie = forge(plain_batch(2), max_timestamp=BASE_TIME_MS * 2)
+        await world.commit((key, lie), (key, plain_batch(3)))
+    for level, expected in ((0, BASE_TIME_MS * 2), (1, BASE_TIME_MS * 2), (2, BASE_TIME_MS + 2)):
+        if level:
+            await world.compact(level)
+        assert (await _audit(world, deep=True)).violations == []
+        assert {extent.max_timestamp for extent in await world.extents(key)} == {expected}
+
+
+async def test_a_header_that_promises_less_than_its_records_hold_stays_as_it_was_committed(
+    world: CompactionWorld,
+) -> None:
+    """A block's highest time is never below its extents': look-ups would pass over what is in it."""
+    (key,) = await world.topic("t", 1)
+    for _ in range(3):
+        await world.commit((key, forge(plain_batch(5), max_timestamp=BASE_TIME_MS + 1)))
+    for level in (1, 2):
+        await world.compact(level)
+        assert (await _audit(world, deep=True)).violations == []
+        assert {extent.max_timestamp for extent in await world.extents(key)} == {BASE_TIME_MS + 1}
 
 
 # -- the index from the bucket alone
