@@ -18,6 +18,7 @@ from compactor.sources import StoredBatch
 from storage.errors import CorruptError, InvalidError
 from storage.records.codec import Record, decode_records, encode_batch
 from storage.records.compression import Codec
+from storage.records.errors import BatchTooLargeError
 from storage.records.header import BatchHeader, read_header
 
 BATCH_BYTES = 512 * 1024
@@ -95,6 +96,8 @@ class MergeRecords:
             return None  # nothing to win
         try:
             records = decode_records(batch.data)
+        except BatchTooLargeError:
+            return None
         except CorruptError:
             records = []
         if not records:

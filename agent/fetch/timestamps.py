@@ -3,7 +3,8 @@
 Place: under ListOffsets; the metastore named the first extent that may hold the record.
 Invariant: the answer is a record that may be read (at or above the log start) whose own timestamp
 reaches the wanted one, and no earlier one does. Batches whose header promises more than its records
-hold are passed over.
+hold are passed over. Only of a batch that is too large to be opened the header is believed, and its first
+readable offset is the answer: whoever reads on from there misses nothing.
 If the process dies here clients repeat their request.
 """
 
@@ -16,7 +17,8 @@ from agent.fetch.seek import Seeker
 from agent.fetch.walk import FoundBatch, start_of
 from metastore.api import ReadApi
 from metastore.values import Extent, ExtentQuery
-from storage.records.codec import decode_records
+from storage.records.codec import open_batch
+from storage.records.errors import BatchTooLargeError
 from storage.records.header import read_header
 
 ALL_BYTES = 2**31 - 1
@@ -53,12 +55,9 @@ class TimestampSearch:
 
         start = start_of(extent)
         while batch := await self._seeker.first_batch(extent, may_hold, start, recent=False):
-            records = await asyncio.to_thread(decode_records, batch.data)
-            stored_offset = read_header(batch.data).base_offset
-            for record in records:
-                offset = batch.offset + record.offset - stored_offset
-                if record.timestamp >= timestamp and offset >= log_start_offset:
-                    return FoundRecord(offset, record.timestamp, extent.leader_epoch)
+            found = await asyncio.to_thread(_in_batch, batch, log_start_offset, timestamp)
+            if found is not None:
+                return FoundRecord(*found, extent.leader_epoch)
             start = batch.next
         return None
 
@@ -73,3 +72,16 @@ class TimestampSearch:
             if not answer.extents:
                 return None
             offset = answer.extents[-1].last_offset + 1
+
+
+def _in_batch(batch: FoundBatch, log_start_offset: int, timestamp: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of its first such record."""
+    try:
+        opened = open_batch(batch.data)
+    except BatchTooLargeError:
+        return max(batch.offset, log_start_offset), batch.max_timestamp
+    shift = batch.offset - read_header(batch.data).base_offset
+    for record in opened:
+        if record.timestamp >= timestamp and record.offset + shift >= log_start_offset:
+            return record.offset + shift, record.timestamp
+    return None

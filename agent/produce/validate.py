@@ -23,7 +23,7 @@ from metastore.log.effective_configs import EffectiveConfigs
 from metastore.log.image import MetadataImage, TopicImage
 from storage.errors import CorruptError, HeadraceError
 from storage.records.check import check_batch, split_batches
-from storage.records.codec import decode_records
+from storage.records.codec import open_batch
 from storage.records.compression import Codec
 from storage.records.errors import InvalidRecordError, UnsupportedCodecError
 from storage.records.header import BatchHeader, read_header
@@ -132,7 +132,8 @@ def _sound_batch(records: memoryview | None, rules: TopicRules, api_version: int
 async def judge_records(data: memoryview, rules: TopicRules, now_ms: int) -> Refusal | None:
     """Why a batch that `judge` let pass is refused for one of its records, if it is.
 
-    Opens it on another thread, for it may unpack to a lot.
+    Opens it on another thread, for it may unpack to a lot, and reads it record by record. What is too large to
+    be opened (64 MiB, a million records) is MESSAGE_TOO_LARGE: Kafka opens all that it takes, at any cost.
     """
     try:
         return await asyncio.to_thread(_judge_records, data, rules, now_ms)
@@ -141,7 +142,7 @@ async def judge_records(data: memoryview, rules: TopicRules, now_ms: int) -> Ref
 
 
 def _judge_records(data: memoryview, rules: TopicRules, now_ms: int) -> Refusal | None:
-    for index, record in enumerate(decode_records(data)):
+    for index, record in enumerate(open_batch(data)):
         if rules.needs_keys and record.key is None:
             raise InvalidRecordError(f"compacted topics take no record without a key: record={index}")
         if rules.stamps_append_time or record.timestamp == NO_TIMESTAMP:

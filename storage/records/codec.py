@@ -4,13 +4,14 @@ Place: on the write path only for compacted topics (keys); otherwise compaction 
 event loop: it costs about a microsecond per record.
 Invariant: what decodes has exactly the header's records, at increasing offsets inside the header's
 range; `decode_records(encode_batch(records))` gives the same records. Bytes that do not decode
-raise CorruptError and nothing else. If the process dies here nothing is lost.
+raise CorruptError; a batch that claims, or unpacks to, more than it may raises BatchTooLargeError before
+that is in memory: a few bytes may stand for millions of records. If the process dies here nothing is lost.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import crc32c
@@ -19,7 +20,9 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from storage.errors import CorruptError, InvalidError
+from storage.records.check import MIN_RECORD_BYTES
 from storage.records.compression import MAX_EXPANSION, Codec, compress, decompress_into
+from storage.records.errors import BatchTooLargeError
 from storage.records.header import (
     CODEC_MASK,
     CRC_START,
@@ -35,6 +38,8 @@ from storage.records.header import (
 
 MAX_OPENED_BYTES = 64 * 1024 * 1024
 """The most that the records of one batch may unpack to, unless a caller says otherwise."""
+MAX_OPENED_RECORDS = 1_000_000
+"""Half a second of CPU. 64 MiB hold nine times as many empty ones; a producer's buffer of a MiB at most 150,000."""
 
 _NO_TIMESTAMP = -1
 _INT32_MAX = 2**31 - 1
@@ -52,24 +57,54 @@ class Record(NamedTuple):
     headers: list[tuple[str, bytes | None]] = []  # noqa: RUF012 -- shared, and nobody changes it
 
 
-def decode_records(batch: memoryview, *, max_opened_bytes: int = MAX_OPENED_BYTES) -> list[Record]:
-    """The records of one whole batch, in order. Offsets count from the header's base offset.
+class OpenBatch:
+    """A batch with its records unpacked and none of them read: each iteration reads them one by one."""
 
-    CorruptError when checksum, compressed body, record framing or counts are wrong, or when the
-    records unpack to more than `max_opened_bytes`.
+    def __init__(self, header: BatchHeader, opened: memoryview) -> None:
+        self.body_bytes = len(opened) - HEADER_BYTES
+        """Of all records, unpacked."""
+        self._header = header
+        self._opened = opened
+
+    def __iter__(self) -> Iterator[Record]:
+        """The records in order. CorruptError at the first that is wrong: those before it were given out."""
+        header = self._header
+        previous, end = header.base_offset - 1, header.base_offset + header.last_offset_delta
+        try:
+            for r in DefaultRecordBatch(self._opened):  # it stops at the header's count and refuses left-over bytes
+                offset = r.offset
+                if offset <= previous:
+                    raise CorruptError(f"record offsets do not rise: offset={offset} after={previous}")
+                if offset > end:
+                    raise CorruptError(f"record beyond its batch: offset={offset} last={end}")
+                previous = offset
+                yield Record(offset, _NO_TIMESTAMP if r.timestamp is None else r.timestamp, r.key, r.value, r.headers)
+        # Lengths beyond any buffer surface as the last two; header names need not be UTF-8.
+        except (CorruptRecordException, UnicodeDecodeError, OverflowError, MemoryError) as error:
+            raise CorruptError(f"broken record: after={previous} last={end} {error!r}") from error
+
+
+def open_batch(batch: memoryview, *, max_opened_bytes: int = MAX_OPENED_BYTES) -> OpenBatch:
+    """One whole batch, unpacked in memory that its records are read from.
+
+    CorruptError when checksum, header or compressed body are wrong. BatchTooLargeError, mostly from the
+    header alone, when there are more than MAX_OPENED_RECORDS or they unpack to more than `max_opened_bytes`.
     """
     header = _sound_header(batch)
-    opened = _open(batch, header, max_opened_bytes)
-    try:
-        records = [
-            Record(r.offset, _NO_TIMESTAMP if r.timestamp is None else r.timestamp, r.key, r.value, r.headers)
-            for r in DefaultRecordBatch(opened)
-        ]
-    # Lengths beyond any buffer surface as the last two; header names need not be UTF-8.
-    except (CorruptRecordException, UnicodeDecodeError, OverflowError, MemoryError) as error:
-        raise CorruptError(f"broken record: batch_bytes={len(batch)} {error!r}") from error
-    _check_offsets(header, records)
-    return records
+    count = header.record_count
+    if count * MIN_RECORD_BYTES > (len(batch) - HEADER_BYTES) * MAX_EXPANSION[header.codec]:
+        raise CorruptError(f"more records than fit: records={count} batch_bytes={len(batch)} codec={header.codec}")
+    if count > MAX_OPENED_RECORDS or count * MIN_RECORD_BYTES > max_opened_bytes:
+        raise BatchTooLargeError(f"too many records to open: records={count} batch_bytes={len(batch)}")
+    return OpenBatch(header, _open(batch, header, max_opened_bytes))
+
+
+def decode_records(batch: memoryview, *, max_opened_bytes: int = MAX_OPENED_BYTES) -> list[Record]:
+    """All records of one whole batch, in order. Offsets count from the header's base offset.
+
+    Raises what `open_batch` does, and CorruptError when record framing or counts are wrong.
+    """
+    return list(open_batch(batch, max_opened_bytes=max_opened_bytes))
 
 
 def encode_batch(
@@ -133,30 +168,25 @@ def _sound_header(batch: memoryview) -> BatchHeader:
 def _open(batch: memoryview, header: BatchHeader, max_opened_bytes: int) -> memoryview:
     """The batch with its records unpacked and its codec bits cleared, in memory that has guard bytes after it."""
     body = batch[HEADER_BYTES:]
-    limit = min(max_opened_bytes, len(body) * MAX_EXPANSION[header.codec])
+    possible = len(body) * MAX_EXPANSION[header.codec]
+    limit = min(max_opened_bytes, possible)
     # Left to the operating system to fill page by page, so a limit that is not used costs nothing.
     memory = numpy.zeros(HEADER_BYTES + limit + _GUARD_BYTES, numpy.uint8).data
     target = memory[HEADER_BYTES : HEADER_BYTES + limit]
     if header.codec == Codec.NONE:
         if len(body) > limit:
-            raise CorruptError(f"records too large to open: bytes={len(body)} limit={limit}")
+            raise BatchTooLargeError(f"records too large to open: bytes={len(body)} limit={limit}")
         size = len(body)
         target[:size] = body
     else:
-        size = decompress_into(Codec(header.codec), body, target)
+        try:
+            size = decompress_into(Codec(header.codec), body, target)
+        except BatchTooLargeError as error:
+            if limit < possible:
+                raise
+            raise CorruptError(f"records unpack to what their bytes cannot stand for: {error}") from error
     HEADER.pack_into(memory, 0, *header._replace(attributes=header.attributes & ~CODEC_MASK))
     return memory[: HEADER_BYTES + size]
-
-
-def _check_offsets(header: BatchHeader, records: list[Record]) -> None:
-    """The library stops at the header's count and refuses left-over bytes; offsets are ours to check."""
-    previous = header.base_offset - 1
-    for record in records:
-        if record.offset <= previous:
-            raise CorruptError(f"record offsets do not rise: offset={record.offset} after={previous}")
-        previous = record.offset
-    if previous > header.base_offset + header.last_offset_delta:
-        raise CorruptError(f"record beyond its batch: offset={previous} last_delta={header.last_offset_delta}")
 
 
 def _encode_body(records: Sequence[Record], base_offset: int) -> bytes:

@@ -15,6 +15,7 @@ import cramjam
 from aiokafka.codec import snappy_encode
 
 from storage.errors import CorruptError
+from storage.records.errors import BatchTooLargeError
 
 
 class Codec(enum.IntEnum):
@@ -34,6 +35,8 @@ Deflate: 258 bytes in 2 bits. Snappy: 64 bytes in 3. LZ4: 255 for each byte of a
 Zstandard: a run of 128 KiB in 4 bytes.
 """
 
+_TARGET_IS_FULL = ("failed to write whole buffer", "is smaller than required")
+"""How cramjam says that the target has no room left; anything else that it says is about broken bytes."""
 _ZSTD_LEVEL = 3
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
@@ -58,14 +61,15 @@ def compress(codec: Codec, body: bytes) -> bytes:
 def decompress_into(codec: Codec, body: memoryview, target: memoryview) -> int:
     """Unpack `body` into `target`; returns the bytes written.
 
-    CorruptError when `body` is broken, or unpacks to more than `target` holds (a bomb).
+    CorruptError when `body` is broken, BatchTooLargeError when it unpacks to more than `target` holds (a bomb).
     """
     try:
         return _UNPACK[codec](body, target)
     except cramjam.DecompressionError as error:
-        raise CorruptError(
-            f"broken compressed records: codec={codec.name.lower()} size={len(body)} limit={len(target)} {error}"
-        ) from error
+        text = f"codec={codec.name.lower()} size={len(body)} limit={len(target)} {error}"
+        if any(words in str(error) for words in _TARGET_IS_FULL):
+            raise BatchTooLargeError(f"records too large to unpack: {text}") from error
+        raise CorruptError(f"broken compressed records: {text}") from error
 
 
 def _unpack_snappy(body: memoryview, target: memoryview) -> int:

@@ -8,7 +8,7 @@
     ├── UnsupportedMagicError        UNSUPPORTED_FOR_MESSAGE_FORMAT
     └── UnsupportedCodecError        UNSUPPORTED_COMPRESSION_TYPE
 
-Place: raised by check.py, mapped to Kafka's numbers in agent/protocol/errors.py.
+Place: raised by check.py and codec.py, mapped to Kafka's numbers in agent/protocol/errors.py.
 Invariant: each of them condemns one batch; its neighbours are judged on their own.
 """
 
@@ -26,7 +26,7 @@ class InvalidTimestampError(InvalidError):
 
 
 class BatchTooLargeError(InvalidError):
-    """The batch is larger than the topic takes."""
+    """The batch is larger than the topic takes, or than anybody here opens."""
 
 
 class UnsupportedMagicError(InvalidError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from storage.file_id import object_key
 from storage.records.codec import Record, encode_batch
 from storage.records.compression import Codec
 from tests.agent.fetch_world import NEVER_SEEN, World
-from tests.storage.batches import plain_batch
+from tests.storage.batches import crowded_batch, forge, plain_batch
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 T0 = 1_700_000_000_000
@@ -104,6 +105,23 @@ async def test_a_header_that_promises_a_later_time_than_its_records_have_is_pass
     await world.write([(key, batch(500))])
 
     assert await ask(world, T0 + 400) == (0, 2, T0 + 500)
+
+
+async def test_a_batch_too_large_to_be_opened_is_found_by_its_header(world: World) -> None:
+    """5,849 bytes, 9,000,000 records: its first readable offset, in no time and no memory."""
+    (key,) = world.create_topic("t", 1)
+    await world.write([(key, batch(0)), (key, forge(bytes(crowded_batch(9_000_000)), max_timestamp=T0 + 70))])
+    await world.write([(key, batch(90))])
+    tracemalloc.start()
+    try:
+        assert await ask(world, T0 + 60) == (0, 1, T0 + 70)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
+    assert await ask(world, T0 + 80) == (0, 9_000_001, T0 + 90)
+    world.model.move_log_start(key, 5)
+    assert await ask(world, T0 + 60) == (0, 5, T0 + 70)
 
 
 async def test_max_timestamp_is_the_first_record_that_has_it(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -12,11 +13,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from storage.records.codec import Record, encode_batch
+from storage.records.codec import MAX_OPENED_RECORDS, Record, encode_batch
 from storage.records.compression import Codec
 from tests.agent.produce_world import ProduceWorld
 from tests.manual_clock import ManualClock
-from tests.storage.batches import plain_batch
+from tests.storage.batches import crowded_batch, plain_batch
 
 NOW = ManualClock().wall_ms()
 HOUR = 3_600_000
@@ -60,6 +61,25 @@ async def test_old_records_are_found_inside_a_batch(codec: Codec) -> None:
         world.create_topic("t", 4, message_timestamp_before_max_ms="1000")
         batches = [batch(0, 1_000, codec=codec), batch(0, 1_001, 0, codec=codec), batch(NO_TIME * -1), batch(0)]
         assert await errors(world, batches) == ["none", "invalid_timestamp", "none", "none"]
+
+
+@pytest.mark.parametrize(
+    "configs", [{"cleanup_policy": "compact"}, {"message_timestamp_before_max_ms": "1000"}], ids=str
+)
+async def test_what_is_too_large_to_be_judged_is_refused_at_no_cost(configs: dict[str, Any]) -> None:
+    """5,849 bytes, 9,000,000 records; and a million that are opened, one at a time."""
+    async with ProduceWorld() as world:
+        world.create_topic("t", 3, **configs)
+        sent = [bytes(crowded_batch(count)) for count in (MAX_OPENED_RECORDS + 1, 9_000_000, MAX_OPENED_RECORDS)]
+        tracemalloc.start()
+        try:
+            answers = await errors(world, sent[:2])
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert answers == ["message_too_large", "message_too_large"]
+        assert peak < 1_000_000
+        assert await errors(world, sent[2:]) != ["message_too_large"]
 
 
 async def test_a_batch_that_is_stamped_here_may_say_any_time() -> None:

@@ -1,4 +1,4 @@
-"""Batches for tests, built with nothing but struct, so that no library decides what they are."""
+"""Batches for tests, built with struct (and a compressor), so that no library decides what they are."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import crc32c
 
+from storage.records.compression import Codec, compress
 from storage.records.header import CRC_START, HEADER, BatchHeader, read_header
 
 BASE_TIME_MS = 1_700_000_000_000
@@ -31,6 +32,16 @@ def plain_batch(count: int = 1, value: bytes = b"v", *, base_timestamp: int = BA
         record_count=count,
     )
     return forge(HEADER.pack(*header) + body, **fields)
+
+
+def crowded_batch(count: int, codec: Codec = Codec.ZSTD) -> memoryview:
+    """As many records as possible in as few bytes: seven each, and all the same, so they pack to next to nothing.
+
+    Their offsets do not rise, which nobody knows before they are read.
+    """
+    body = compress(codec, b"\x0c\0\0\0\x01\x01\0" * count)
+    fields = {"batch_length": 49 + len(body), "last_offset_delta": count - 1, "record_count": count}
+    return memoryview(forge(plain_batch()[: HEADER.size] + body, attributes=int(codec), **fields))
 
 
 def forge(batch: bytes, **fields: Any) -> bytes:

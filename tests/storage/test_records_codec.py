@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from storage.errors import CorruptError, InvalidError
 from storage.records.check import check_batch
-from storage.records.codec import Record, decode_records, encode_batch
+from storage.records.codec import MAX_OPENED_RECORDS, Record, decode_records, encode_batch, open_batch
 from storage.records.compression import Codec
+from storage.records.errors import BatchTooLargeError
 from storage.records.header import HEADER_BYTES, read_header
-from tests.storage.batches import BASE_TIME_MS, forge, plain_batch, varint
+from tests.storage.batches import BASE_TIME_MS, crowded_batch, forge, plain_batch, varint
 
 payloads = st.none() | st.binary(max_size=40)
 header_lists = st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=8), payloads), max_size=3)
@@ -112,7 +113,7 @@ def test_a_bomb_is_refused_before_it_fills_memory(codec: Codec) -> None:
     bomb = with_body(plain_batch(), bytes(PACK[codec](bytes(100_000_000))), attributes=codec)
     tracemalloc.start()
     try:
-        with pytest.raises(CorruptError):
+        with pytest.raises(BatchTooLargeError):
             decode_records(memoryview(bomb), max_opened_bytes=1_000_000)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -124,8 +125,37 @@ def test_a_bomb_is_refused_before_it_fills_memory(codec: Codec) -> None:
 def test_the_bound_is_on_opened_bytes(codec: Codec) -> None:
     batch = memoryview(encode_batch([Record(0, 1, None, bytes(10_000))], codec=codec, base_offset=0))
     assert len(decode_records(batch, max_opened_bytes=10_100)) == 1
-    with pytest.raises(CorruptError):
+    with pytest.raises(BatchTooLargeError):
         decode_records(batch, max_opened_bytes=10_000)
+
+
+def test_a_batch_is_read_record_by_record() -> None:
+    """What is in memory is its bytes, never an object per record: fifty times as much."""
+    opened = open_batch(memoryview(plain_batch(50_000, b"")))
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in opened) == 50_000
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 100_000
+    assert [record.offset for record in opened] == list(range(50_000)), "it can be read again"
+
+
+def test_more_records_than_anybody_opens_are_told_from_the_header() -> None:
+    """What a producer may send in 5,849 bytes: 9,000,000 records. Nothing is unpacked."""
+    limits: dict[str, int]
+    for count, limits in ((MAX_OPENED_RECORDS + 1, {}), (9_000_000, {}), (100_000, {"max_opened_bytes": 699_999})):
+        batch = crowded_batch(count)
+        check_batch(batch, max_bytes=6_000)
+        tracemalloc.start()
+        try:
+            with pytest.raises(BatchTooLargeError):
+                decode_records(batch, **limits)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 10_000
 
 
 @pytest.mark.parametrize(
