@@ -22,6 +22,7 @@ from agent.cluster.metadata_topic import is_metadata_topic
 from agent.cluster.view import ClusterView
 from agent.fetch.metadata_topic import MetadataTopic
 from agent.fetch.metrics import FetchMetrics
+from agent.fetch.newest_record import newest_record
 from agent.fetch.plan import Target, resolve
 from agent.fetch.timestamps import TimestampSearch
 from agent.listener.request import Request, Response
@@ -147,9 +148,10 @@ class ListOffsetsHandler:
     async def _first_record(self, question: OffsetQuery, answer: OffsetAnswer, log_start_offset: int) -> Found:
         if answer.extent is None:
             return _without_opening(answer)
-        newest = question.timestamp == OffsetKind.MAX_TIMESTAMP
-        timestamp = answer.extent.max_timestamp if newest else question.timestamp
-        record = await self._search.first_record(answer.extent, log_start_offset, timestamp)
+        if question.timestamp == OffsetKind.MAX_TIMESTAMP:
+            record = await newest_record(self._metastore, self._search, answer.extent, log_start_offset)
+        else:
+            record = await self._search.first_record(answer.extent, log_start_offset, question.timestamp)
         return Found() if record is None else Found(ErrorCode.none, *record)
 
 
