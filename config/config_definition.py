@@ -7,6 +7,7 @@ if the process dies.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -21,14 +22,22 @@ class Synonym(NamedTuple):
     factor: int = 1
 
 
+class Effect(enum.Enum):
+    """What becomes of a config that was accepted, in the words of docs/TOPIC_CONFIGS.md."""
+
+    WORKS = "works"
+    LATER = "works later"
+    NONE = "accepted without effect"
+
+
 class ConfigDefinition(NamedTuple):
     """One config. `kind` is Kafka's type; bounds are inclusive; `allowed` lists a string's or list's values."""
 
     default: str
     kind: str
     meaning: str
-    """What it does here; why it does nothing, when not `works`."""
-    works: bool = True
+    """What it does here, and when; why it does nothing, when its effect is NONE."""
+    effect: Effect = Effect.WORKS
     synonyms: tuple[Synonym, ...] = ()
     """Strongest first. The first may be changed while brokers run, the others stand in their files only."""
     low: float = 0

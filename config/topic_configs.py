@@ -9,7 +9,7 @@ Source: Kafka 4 topic configuration reference; LogConfig's and ServerTopicConfig
 
 from __future__ import annotations
 
-from config.config_definition import INT_MAX, LONG_MAX, ConfigDefinition, Synonym
+from config.config_definition import INT_MAX, LONG_MAX, ConfigDefinition, Effect, Synonym
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
@@ -27,23 +27,24 @@ def why_invalid(name: str, value: str | None) -> str | None:
 
 
 def _int(default: int, meaning: str, *synonyms: Synonym, low: int = 0, high: int = INT_MAX) -> ConfigDefinition:
-    return ConfigDefinition(str(default), "int", meaning, True, synonyms, low, high)
+    return ConfigDefinition(str(default), "int", meaning, Effect.WORKS, synonyms, low, high)
 
 
 def _long(default: int, meaning: str, *synonyms: Synonym, low: int = 0) -> ConfigDefinition:
-    return ConfigDefinition(str(default), "long", meaning, True, synonyms, low, LONG_MAX)
+    return ConfigDefinition(str(default), "long", meaning, Effect.WORKS, synonyms, low, LONG_MAX)
 
 
 def _idle(config: ConfigDefinition) -> ConfigDefinition:
     """Accepted, as tools and other clusters' settings bring it along, but with nothing to act on."""
-    return config._replace(works=False)
+    return config._replace(effect=Effect.NONE)
 
 
 def _only_false(reason: str, *synonyms: Synonym) -> ConfigDefinition:
-    return ConfigDefinition("false", "boolean", "", True, synonyms, refused={"true": reason})
+    return ConfigDefinition("false", "boolean", "", synonyms=synonyms, refused={"true": reason})
 
 
 _NO_COMPACTION = "log compaction does not exist yet"
+_NONE_COMPACTED = "it is for topics with cleanup.policy=compact, and there are none: that is refused so far"
 _NO_LOCAL_LOG = "no part of a topic lies on local disks"
 _NO_REPLICAS = "the object store replicates, agents copy nothing to each other"
 _ONE_LEVEL = "each codec has one level here; producers choose their own"
@@ -55,8 +56,7 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         "delete",
         "list",
         "With delete records go by retention.ms and retention.bytes; empty, they stay.",
-        True,
-        (Synonym("log.cleanup.policy"),),
+        synonyms=(Synonym("log.cleanup.policy"),),
         allowed=("compact", "delete"),
         refused={"compact": _NO_COMPACTION},
     ),
@@ -65,14 +65,15 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     "compression.type": ConfigDefinition(
         "producer",
         "string",
-        "Batches are stored as their producer sent them. Another codec than producer is put in place when"
-        " compaction rewrites small batches into large ones.",
-        True,
+        "Batches are stored and read as their producer sent them. Another codec than producer is put in place when"
+        " compaction merges batches into larger ones (level 2: minutes to hours later). Until then neither the bucket"
+        " nor a consumer sees it, and a batch that compaction leaves closed (transactional, too large) keeps its own.",
+        Effect.LATER,
         (Synonym("compression.type"),),
         allowed=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     ),
     "compression.zstd.level": _idle(_int(3, _ONE_LEVEL, Synonym("compression.zstd.level"), low=-131_072, high=22)),
-    "delete.retention.ms": _idle(_long(86_400_000, _NO_COMPACTION, Synonym("log.cleaner.delete.retention.ms"))),
+    "delete.retention.ms": _idle(_long(86_400_000, _NONE_COMPACTED, Synonym("log.cleaner.delete.retention.ms"))),
     "file.delete.delay.ms": _idle(
         _long(60_000, f"{_NO_LOG_SEGMENTS}; when they go is the same for all", Synonym("log.segment.delete.delay.ms"))
     ),
@@ -95,7 +96,7 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     "local.retention.bytes": _idle(_long(-2, _NO_LOCAL_LOG, Synonym("log.local.retention.bytes"), low=-2)),
     "local.retention.ms": _idle(_long(-2, _NO_LOCAL_LOG, Synonym("log.local.retention.ms"), low=-2)),
     "max.compaction.lag.ms": _idle(
-        _long(LONG_MAX, _NO_COMPACTION, Synonym("log.cleaner.max.compaction.lag.ms"), low=1)
+        _long(LONG_MAX, _NONE_COMPACTED, Synonym("log.cleaner.max.compaction.lag.ms"), low=1)
     ),
     "max.message.bytes": _int(
         1_048_588, "A larger batch is refused with MESSAGE_TOO_LARGE.", Synonym("message.max.bytes")
@@ -115,16 +116,15 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         "CreateTime",
         "string",
         "LogAppendTime: the agent that takes a batch stamps its own time on it.",
-        True,
-        (Synonym("log.message.timestamp.type"),),
+        synonyms=(Synonym("log.message.timestamp.type"),),
         allowed=("CreateTime", "LogAppendTime"),
     ),
     "min.cleanable.dirty.ratio": _idle(
         ConfigDefinition(
-            "0.5", "double", _NO_COMPACTION, True, (Synonym("log.cleaner.min.cleanable.ratio"),), low=0, high=1
+            "0.5", "double", _NONE_COMPACTED, synonyms=(Synonym("log.cleaner.min.cleanable.ratio"),), low=0, high=1
         )
     ),
-    "min.compaction.lag.ms": _idle(_long(0, _NO_COMPACTION, Synonym("log.cleaner.min.compaction.lag.ms"))),
+    "min.compaction.lag.ms": _idle(_long(0, _NONE_COMPACTED, Synonym("log.cleaner.min.compaction.lag.ms"))),
     "min.insync.replicas": _idle(
         _int(
             1,
@@ -133,7 +133,7 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
             low=1,
         )
     ),
-    "preallocate": _idle(ConfigDefinition("false", "boolean", _NO_LOCAL_LOG, True, (Synonym("log.preallocate"),))),
+    "preallocate": _idle(ConfigDefinition("false", "boolean", _NO_LOCAL_LOG, synonyms=(Synonym("log.preallocate"),))),
     "remote.log.copy.disable": _only_false(_IN_BUCKET),
     "remote.log.delete.on.disable": _only_false(_IN_BUCKET),
     "remote.storage.enable": _only_false(_IN_BUCKET),

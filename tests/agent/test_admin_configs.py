@@ -66,6 +66,8 @@ async def test_every_topic_config_is_shown_with_its_source(admin: ConfigsWorld, 
         assert (own.config_type, default.config_type, shown["cleanup.policy"].config_type) == (5, 3, 7)
         assert all(config.documentation for config in result.configs)
         assert shown["segment.ms"].documentation.startswith("Accepted without effect: ")
+        assert shown["compression.type"].documentation.startswith("Works later: ")
+        assert "cleanup.policy=compact" in shown["delete.retention.ms"].documentation
 
 
 async def test_layers_stand_above_each_other_as_in_kafka(fake_clock: ManualClock) -> None:

@@ -24,7 +24,7 @@ from agent.listener.request import Request, Response
 from agent.protocol.errors import admin_error
 from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
 from config.broker_configs import PER_BROKER, broker_settings
-from config.config_definition import ConfigDefinition
+from config.config_definition import ConfigDefinition, Effect
 from config.group_configs import GROUP_CONFIGS
 from config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
 from metastore.log.effective_configs import ConfigLayer, ConfigSource, EffectiveConfigs
@@ -153,7 +153,9 @@ def _result(schema: Schema, entity: Any, asked: Any, resource: Resource, found: 
 
 def documentation(definition: ConfigDefinition) -> str:
     """What a config does here, or why it does nothing."""
-    told = definition.meaning if definition.works else f"Accepted without effect: {definition.meaning}."
+    told = definition.meaning
+    if definition.effect is not Effect.WORKS:
+        told = f"{definition.effect.value.capitalize()}: {definition.meaning.removesuffix('.')}."
     refused = [f"Refused: {value}, as {reason}." for value, reason in definition.refused.items()]
     return " ".join([told, *refused]).strip()
 
