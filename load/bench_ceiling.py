@@ -311,7 +311,7 @@ async def measure_shards(url: str, args: argparse.Namespace) -> list[Measured]:
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line, parsed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each row")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each row")
     parser.add_argument("--agents", type=int, default=4)
     parser.add_argument("--partitions", type=int, default=PARTITIONS)
     parser.add_argument("--extents", type=int, nargs="+", default=[1, 40, 1_000], help="of a file")

@@ -100,7 +100,7 @@ def main() -> None:
     """Start a Postgres, a database for each, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=3_600, help="of arrivals")
-    parser.add_argument("--flushes-per-second", type=float, default=1.0)
+    parser.add_argument("--flushes-per-second", type=float, default=0.4)
     parser.add_argument("--partitions", type=int, default=20)
     parser.add_argument("--records", type=int, default=10, help="of a batch; one batch per partition and flush")
     args = parser.parse_args()
