@@ -4,19 +4,20 @@
        │     many, or much, or old: copied together, no record opened
     level 1  each partition's bytes side by side
        │     many, or much, or old: records opened, batches merged and recompressed
-    level 2  large extents of large batches; merged again only when
-             small ones of a like size pile up, or much in a file is dead
+    level 2  large extents of large batches; small files are merged again when those of
+             a like size are many or make up a large one; others when much in them is dead
 
 Place: asked by the planner (planner.py) every few seconds; load/compaction_simulation.py runs a day of it.
-Invariant: a file is in one job at the most. Bytes are written once per level, at the last level once
-more per size class that they climb, and once more each time as much again has died: so writing is
-bounded by `write_bound`. Any set of files may be merged, since offsets never change; old ones go first,
-so that an extent's inputs are neighbours. If the process dies here nothing is lost: no state.
+Invariant: a file is in one job at the most. Bytes are written once per level, and those that reach the
+last one in a small file once more per size class that they climb: `write_bound`. Small files merged become
+one file, of a higher class or large, so there is never a small rest that is merged for ever. What dies is
+paid for by what it frees (docs/COMPACTION.md has the bounds, tests/properties/test_compaction_policy.py
+holds them). Any set of files may be merged, since offsets never change; old ones go first, so that an
+extent's inputs are neighbours. If the process dies here nothing is lost: no state.
 """
 
 from __future__ import annotations
 
-import math
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -42,8 +43,9 @@ class PolicyLimits:
     job_bytes: tuple[int, ...] = (64 * 1024 * 1024, 256 * 1024 * 1024, 256 * 1024 * 1024)
     """By level of the inputs; so many bytes are worth a job, however few files they are."""
     small_bytes: int = 32 * 1024 * 1024
-    """Files of the last level below this are merged again, `tier` of a like size at a time."""
+    """Files of the last level below this are merged again; half of what a merge makes a file of, at the most."""
     tier: int = 8
+    """So many small files of a like size are worth a job, or fewer that hold `small_bytes` together."""
     dead_share: float = 0.5
     """A file is rewritten when more than this part of its batches is dead ..."""
     dead_bytes: int = 1024 * 1024
@@ -68,10 +70,14 @@ def choose(files: Iterable[FileFacts], busy: frozenset[uuid.UUID], limits: Polic
     return jobs
 
 
-def write_bound(limits: PolicyLimits, smallest_bytes: int) -> float:
-    """How often a byte is written at the most, its flush included, if nothing dies. `smallest_bytes`: of a file."""
-    classes = math.ceil(math.log(max(limits.small_bytes / smallest_bytes, 1), limits.tier))
-    return 1 + LAST_LEVEL + classes
+def write_bound(limits: PolicyLimits, smallest_bytes: int) -> int:
+    """How often any byte is written at the most, its flush included, while nothing dies.
+
+    `smallest_bytes`: of the files that merges of the last level make.
+    """
+    if smallest_bytes >= limits.small_bytes:
+        return 1 + LAST_LEVEL
+    return 2 + LAST_LEVEL + _size_class(limits.small_bytes - 1, limits) - _size_class(smallest_bytes, limits)
 
 
 def _climb(level: int, files: list[FileFacts], limits: PolicyLimits) -> list[CompactionJob]:
@@ -95,12 +101,13 @@ def _consolidate(files: list[FileFacts], limits: PolicyLimits) -> list[Compactio
         )
     ]
     small = [f for f in files if f.live_bytes < limits.small_bytes and not _mostly_dead(f, limits)]
-    of_class: Callable[[FileFacts], int] = lambda file: _size_class(file, limits)  # noqa: E731
-    for _, group in groupby(sorted(small, key=lambda file: (of_class(file), file.file_id)), key=of_class):
-        alike = list(group)
-        while len(alike) >= limits.tier:
-            jobs.append(_job(alike[: limits.tier], LAST_LEVEL, limits))
-            del alike[: limits.tier]
+    of_class: Callable[[FileFacts], int] = lambda file: _size_class(file.live_bytes, limits)  # noqa: E731
+    for _, alike in groupby(sorted(small, key=lambda file: (of_class(file), file.file_id)), key=of_class):
+        jobs += [
+            _job(run, LAST_LEVEL, limits)
+            for run in _cut(list(alike), limits.tier, limits.small_bytes)
+            if len(run) == limits.tier or _live(run) >= limits.small_bytes
+        ]
     return jobs
 
 
@@ -117,9 +124,13 @@ def _cut(files: Sequence[FileFacts], job_files: int, job_bytes: int) -> list[lis
     return runs
 
 
-def _size_class(file: FileFacts, limits: PolicyLimits) -> int:
-    """Files of one class differ by less than `tier` times; merging a tier of them makes one of a higher class."""
-    return int(math.log(max(file.live_bytes, 1), limits.tier))
+def _size_class(size_bytes: int, limits: PolicyLimits) -> int:
+    """Sizes of one class differ by less than `tier` times; a tier of them makes one of a higher class."""
+    size_class = 0
+    while size_bytes >= limits.tier:
+        size_bytes //= limits.tier
+        size_class += 1
+    return size_class
 
 
 def _mostly_dead(file: FileFacts, limits: PolicyLimits) -> bool:

@@ -96,11 +96,22 @@ def test_small_files_of_the_last_level_are_merged_by_size() -> None:
     assert choose(files(20, 2, 40 * MIB), frozenset(), LIMITS) == [], "large enough"
 
 
+def test_small_files_become_one_file_that_is_large_but_no_rest() -> None:
+    """Eight of 8.05 MiB would be one file and 0.4 MiB; two of 20 MiB need not wait for six more."""
+    assert [len(job.file_ids) for job in choose(files(9, 2, int(8.05 * MIB)), frozenset(), LIMITS)] == [4, 4]
+    assert [len(job.file_ids) for job in choose(files(5, 2, 20 * MIB), frozenset(), LIMITS)] == [2, 2]
+
+
+def test_the_write_bound_counts_the_classes_above_a_file() -> None:
+    sizes = [1, 7, 8, 2 * MIB, 16 * MIB - 1, 16 * MIB, 32 * MIB - 1, 32 * MIB]
+    assert [write_bound(LIMITS, size) for size in sizes] == [12, 12, 11, 5, 5, 4, 4, 3]
+
+
 @pytest.mark.requirement("W10")
 @pytest.mark.parametrize("flush_bytes", [20_000, 1_000_000])
-def test_an_hour_of_arrivals_is_written_a_bounded_number_of_times(flush_bytes: int) -> None:
+def test_an_hour_of_arrivals_leaves_few_files_and_rows(flush_bytes: int) -> None:
+    """How often it is written: tests/properties/test_compaction_policy.py."""
     result = simulate(Arrivals(seconds=3_600, flushes_per_second=2, flush_bytes=flush_bytes, partitions=50), LIMITS)
-    assert result.write_amplification <= write_bound(LIMITS, min(flush_bytes * LIMITS.fan_in, LIMITS.small_bytes))
     assert result.files < result.flushed_files / 20
     assert result.rows < result.flushed_rows / 10
     assert result.oldest_unmerged_s <= 2 * LIMITS.max_age_ms / 1000
