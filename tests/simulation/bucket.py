@@ -1,8 +1,9 @@
 """The bucket that all agents share, and one process's faulty way to it.
 
-Fault model: as remote.py, and besides: 503 SlowDown, bodies cut short on the way (CorruptError), lists
-that lack what was just written or still show what was just deleted, deletes that are confirmed for
-some keys only, and a sweeper that condemns a file in the very instant in which it was put.
+Fault model: as remote.py, and besides: 503 SlowDown, bodies cut short on the way (CorruptError),
+new objects kept short, which their length tells (what is there whole stays whole), lists that lack what was
+just written or still show what was just deleted, deletes that are confirmed for some keys only, and a
+sweeper that condemns a file in the very instant in which it was put.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ class Bucket:
         self.objects = MemoryStore(world.clock)
         self.ever_put: dict[uuid.UUID, bytes] = {}
 
-    def put(self, key: str, body: bytes) -> ObjectInfo:
+    def put(self, key: str, body: bytes, kept: int | None = None) -> ObjectInfo:
+        """Store the body's first `kept` bytes, or all of them."""
         self.ever_put[file_id_of(key)] = body
-        info: ObjectInfo = run_at_once(self.objects.put(key, body))
+        info: ObjectInfo = run_at_once(self.objects.put(key, body[:kept]))
         if self._world.faults.strikes(Fault.CONDEMNED_AT_STEP):
             self._world.sweeper.take(file_id_of(key))
         return info
@@ -68,7 +70,12 @@ class BucketLine(StoreDecorator):
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
         assert not if_absent, "segment files are put under fresh ids"
         content = bytes(body)
-        return await self._remote.call(lambda: self._world.bucket.put(key, content), PUT_MENU)
+        return await self._remote.call(lambda: self._put(key, content), PUT_MENU)
+
+    def _put(self, key: str, body: bytes) -> ObjectInfo:
+        is_new = self._world.bucket.read(file_id_of(key)) is None
+        is_short = is_new and self._world.faults.strikes(Fault.KEPT_SHORT)
+        return self._world.bucket.put(key, body, self._rng.randrange(len(body)) if is_short else None)
 
     async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
         body: bytes = await self._remote.call(lambda: run_at_once(self._inner.get(key, byte_range)), GET_MENU)

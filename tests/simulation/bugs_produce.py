@@ -19,6 +19,7 @@ from agent.protocol.produce_codec import refuse
 from metastore.values import BatchAnswer, BatchOutcome, FileAnswer, FileStatus
 from storage.errors import HeadraceError
 from storage.objects.retrying import RetryingStore
+from tests.simulation.bucket import BucketLine
 from tests.simulation.bug import Patch, bug
 from tests.simulation.problems import Kind
 
@@ -63,6 +64,16 @@ def retry_sends_an_empty_body(patch: Patch) -> None:
         return await self._attempts("put", key, attempt)
 
     patch.replace(RetryingStore, "put", put)
+
+
+@bug("W3", Kind.UNSTORED)
+def length_sent_is_taken_for_length_stored(patch: Patch) -> None:
+    """A put answers with our own length, whatever the bucket kept."""
+
+    async def put(self: BucketLine, key: str, body: bytes, *, if_absent: bool = False) -> Any:
+        return dataclasses.replace(await original(self, key, body), size=len(body))
+
+    original = patch.replace(BucketLine, "put", put)
 
 
 @bug("W4", Kind.DISORDER)

@@ -24,6 +24,7 @@ class Fault(enum.StrEnum):
     SLOW = "slow"
     THROTTLED = "503 slow down"
     TRUNCATED = "body truncated"
+    KEPT_SHORT = "object kept short"
     STALE_LIST = "stale list"
     PARTIAL_PAGE = "feed page cut short"
     LAGGING_FEED = "feed poll lags"

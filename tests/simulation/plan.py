@@ -34,6 +34,7 @@ RATES: Mapping[Fault, tuple[float, ...]] = {
     Fault.RESET_AFTER: (0.02, 0.1),
     Fault.SLOW_CLIENT: (0.05, 0.2),
     Fault.HALF_OPEN: (0.5,),
+    Fault.KEPT_SHORT: (0.05, 0.2),
 }
 """Faults that are drawn per opportunity, and how often they may strike."""
 
