@@ -33,12 +33,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeLimits:
-    """In bytes. A file or an extent is larger only if a single input extent is."""
+    """In bytes. A file is larger only by its last extent; an extent, or a batch, only if a single input is."""
 
     file_bytes: int = 64 * 1024 * 1024
     extent_bytes: int = 8 * 1024 * 1024
     """A reader that begins in the middle walks there from the extent's first batch."""
     batch_bytes: int = BATCH_BYTES
+    """Of a merged batch, or what the topic's max.message.bytes says if that is less."""
     read_bytes: int = 64 * 1024 * 1024
 
 
@@ -49,7 +50,7 @@ class MergeCounts:
     batches_in: int = 0
     batches_out: int = 0
     kept_as_is: int = 0
-    """Batches that should have been opened and could not be."""
+    """Batches that should have been opened, or merged, and could not be."""
     unreadable_extents: int = 0
     unreadable_files: set[uuid.UUID] = field(default_factory=set)
 
@@ -73,10 +74,10 @@ async def merge(
     try:
         file = _OpenFile()
         for partition in plan.partitions:
-            run = _Run(file, partition, _rewriter(plan.level, partition, limits))
+            run = _Run(file, partition, _rewriter(plan.level, partition, limits), limits.extent_bytes)
             for extent in partition.extents:
                 batches = await _read(sources, extent, counts)
-                if batches is None or not run.takes(extent, batches, limits.extent_bytes):
+                if batches is None or not run.takes(extent, batches):
                     await asyncio.to_thread(run.close, counts)
                     if file.size >= limits.file_bytes:
                         yield await asyncio.to_thread(file.finish)
@@ -84,7 +85,6 @@ async def merge(
                 if batches is not None:
                     await asyncio.to_thread(run.add, extent, batches, counts)
             await asyncio.to_thread(run.close, counts)
-            counts.kept_as_is += run.rewriter.kept_as_is
             if file.size >= limits.file_bytes:
                 yield await asyncio.to_thread(file.finish)
                 file = _OpenFile()
@@ -117,40 +117,35 @@ class _OpenFile:
 class _Run:
     """Old extents of one partition on their way into one new extent, again and again."""
 
-    def __init__(self, file: _OpenFile, partition: PartitionPlan, rewriter: Rewriter) -> None:
+    def __init__(self, file: _OpenFile, partition: PartitionPlan, rewriter: Rewriter, extent_bytes: int) -> None:
         self.file = file
-        self.rewriter = rewriter
-        self._partition = partition
+        self._partition, self._rewriter, self._extent_bytes = partition, rewriter, extent_bytes
         self._inputs: list[Extent] = []
         self._is_sound = True
         self._start = 0
         self._max_timestamp = 0
 
-    def takes(self, extent: Extent, batches: list[StoredBatch], extent_bytes: int) -> bool:
+    def takes(self, extent: Extent, batches: list[StoredBatch]) -> bool:
         """Whether the extent may join those that are in already. A damaged one stays by itself: readers stop at it."""
         if not self._inputs:
             return True
-        return (
-            joins(self._inputs, extent)
-            and self.file.size - self._start + extent.length <= extent_bytes
-            and self._is_sound
-            and _are_sound(batches)
-        )
+        return joins(self._inputs, extent) and extent.length <= self._room and self._is_sound and _are_sound(batches)
 
     def add(self, extent: Extent, batches: list[StoredBatch], counts: MergeCounts) -> None:
         if not self._inputs:
             self._start, self._is_sound = self.file.size, _are_sound(batches)
             self._max_timestamp = -(2**63)
         self._inputs.append(extent)
+        self._rewriter.growth_left = max(self._room - extent.length, 0)
         counts.batches_in += len(batches)
         for batch in batches:
-            self._write(self.rewriter.add(batch), counts)
+            self._write(self._rewriter.add(batch), counts)
 
     def close(self, counts: MergeCounts) -> None:
         """End the new extent, if one was begun."""
         if not self._inputs:
             return
-        self._write(self.rewriter.flush(), counts)
+        self._write(self._rewriter.flush(), counts)
         inputs, self._inputs = self._inputs, []
         self.file.swaps.append(
             Swap(
@@ -167,11 +162,18 @@ class _Run:
             )
         )
 
+    @property
+    def _room(self) -> int:
+        """Bytes that the new extent may still take, if all that waits is written as it came."""
+        return self._extent_bytes - (self.file.size - self._start) - self._rewriter.waiting_bytes
+
     def _write(self, batches: Iterable[Written], counts: MergeCounts) -> None:
         for written in batches:
             self.file.add(self._partition, written)
             self._max_timestamp = max(self._max_timestamp, written[0].highest_timestamp)
             counts.batches_out += 1
+        counts.kept_as_is += len(self._rewriter.kept)
+        self._rewriter.kept.clear()
 
 
 def _are_sound(batches: Iterable[StoredBatch]) -> bool:
@@ -181,7 +183,8 @@ def _are_sound(batches: Iterable[StoredBatch]) -> bool:
 def _rewriter(level: int, partition: PartitionPlan, limits: MergeLimits) -> Rewriter:
     if level < 2:
         return CopyBatches()
-    return MergeRecords(None if partition.codec is None else Codec(partition.codec), limits.batch_bytes)
+    codec = None if partition.codec is None else Codec(partition.codec)
+    return MergeRecords(codec, limits.batch_bytes, partition.max_message_bytes)
 
 
 async def _read(sources: Sources, extent: Extent, counts: MergeCounts) -> list[StoredBatch] | None:

@@ -17,6 +17,8 @@ from metastore.compaction import LiveExtents, LivePartition
 from metastore.values import Extent
 from storage.records.compression import Codec
 
+MAX_MESSAGE_BYTES = 1_048_588
+"""max.message.bytes where neither topic nor cluster says otherwise: Kafka's default."""
 PRODUCER = "producer"
 """compression.type: keep each batch's own codec."""
 _CODECS = {"uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in Codec if codec is not Codec.NONE}}
@@ -31,13 +33,17 @@ class CompactionJob(msgspec.Struct, frozen=True):
 
 
 class PartitionPlan(msgspec.Struct, frozen=True):
-    """One partition's live extents in offset order. `codec` None: batches keep their own."""
+    """One partition's live extents in offset order. `codec` None: batches keep their own.
+
+    `max_message_bytes`: the largest batch that the topic takes, and so what its consumers are made for.
+    """
 
     partition_key: int
     topic_id: uuid.UUID
     partition_index: int
     codec: int | None
     extents: tuple[Extent, ...]
+    max_message_bytes: int = MAX_MESSAGE_BYTES
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -92,5 +98,10 @@ def joins(before: Sequence[Extent], extent: Extent) -> bool:
 
 def _partition(live: LivePartition) -> PartitionPlan:
     return PartitionPlan(
-        live.partition_key, live.topic_id, live.partition_index, codec_of(live.compression_type), tuple(live.extents)
+        live.partition_key,
+        live.topic_id,
+        live.partition_index,
+        codec_of(live.compression_type),
+        tuple(live.extents),
+        live.max_message_bytes or MAX_MESSAGE_BYTES,
     )

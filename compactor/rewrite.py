@@ -3,7 +3,10 @@
 Place: the pure heart of a merge. `CopyBatches` makes level 1, `MergeRecords` level 2.
 Invariant: readers see the same records before and after: offsets, timestamps and their type, keys, values,
 headers. What cannot be opened (broken, a codec that nobody knows, records that do not fit together) is
-passed on as it is and counted. Control and transactional batches are passed on as they are.
+passed on as it is and told in `kept`. So are, without a word, control and transactional batches, and what
+would come out too large: no batch leaves larger than its topic takes unless it came so, and all of them
+together grow by no more than `growth_left`. At a time one batch is open, of `batch_bytes` (twice that to
+change its codec), beside as much that waits.
 Merged batches carry no producer id, epoch or sequence: duplicates are judged by the metastore's producer
 state alone, and consumers look at a producer only in transactional batches.
 If the process dies here nothing was stored.
@@ -12,28 +15,40 @@ If the process dies here nothing was stored.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from compactor.sources import StoredBatch
 from storage.errors import CorruptError, InvalidError
-from storage.records.codec import Record, decode_records, encode_batch
+from storage.records.codec import Record, encode_batch, open_batch
 from storage.records.compression import Codec
 from storage.records.errors import BatchTooLargeError
 from storage.records.header import BatchHeader, read_header
 
 BATCH_BYTES = 512 * 1024
-"""Keys and values in one merged batch: far below what consumers take at once, far above what codecs need."""
-_FRAMING_BYTES = 16
-"""What a record is taken to weigh besides: millions of empty ones are no batch either."""
+"""Records in one merged batch, unpacked: far below what consumers take at once, far above what codecs need."""
+_DELTA_BYTES = 4
+"""What a record's offset and time are taken to grow by when they count from another batch's."""
 
 Written = tuple[BatchHeader, memoryview]
+
+
+class Kept(NamedTuple):
+    """A batch that should have been opened, or merged, and could not be."""
+
+    base_offset: int
+    last_offset: int
+    why: str
 
 
 class Rewriter(Protocol):
     """Takes batches in offset order; gives batches that cover the same offsets, possibly later."""
 
-    kept_as_is: int
-    """Batches that should have been opened and could not be."""
+    kept: list[Kept]
+    """Since somebody last cleared it."""
+    waiting_bytes: int
+    """Taken and not given yet, as stored."""
+    growth_left: int
+    """Bytes by which what is given may still exceed what was taken. Set it whenever there is more or less room."""
 
     def add(self, batch: StoredBatch) -> Iterator[Written]:
         """What is ready to be written now."""
@@ -46,11 +61,13 @@ class CopyBatches:
     """Level 1: no record is opened."""
 
     def __init__(self) -> None:
-        self.kept_as_is = 0
+        self.kept: list[Kept] = []
+        self.waiting_bytes = 0
+        self.growth_left = 0
 
     def add(self, batch: StoredBatch) -> Iterator[Written]:
         if not batch.is_sound:
-            self.kept_as_is += 1
+            self.kept.append(_kept(batch, "checksum mismatch"))
         yield batch.header, batch.data
 
     def flush(self) -> Iterator[Written]:
@@ -60,50 +77,58 @@ class CopyBatches:
 class MergeRecords:
     """Level 2: neighbours that agree on codec and timestamps become one batch. `codec` None: they keep their own."""
 
-    def __init__(self, codec: Codec | None, batch_bytes: int = BATCH_BYTES) -> None:
-        self.kept_as_is = 0
+    def __init__(self, codec: Codec | None, batch_bytes: int, max_bytes: int) -> None:
+        """`max_bytes`: of a whole batch as it is stored."""
+        self.kept: list[Kept] = []
+        self.waiting_bytes = 0
+        self.growth_left = 0
         self._codec = codec
-        self._batch_bytes = batch_bytes
+        self._batch_bytes, self._max_bytes = min(batch_bytes, max_bytes), max_bytes
         self._waiting: list[StoredBatch] = []
         self._records: list[Record] = []
-        self._bytes = 0
+        self._unpacked_bytes = 0
+        """Of `_records`, in one batch."""
 
     def add(self, batch: StoredBatch) -> Iterator[Written]:
-        records = self._opened(batch)
-        if records is None:
+        opened = self._opened(batch)
+        if opened is None:
             yield from self.flush()
             yield _as_it_is(batch)
             return
-        size = sum(len(record.key or b"") + len(record.value or b"") + _FRAMING_BYTES for record in records)
-        if self._waiting and (self._bytes + size > self._batch_bytes or not self._agrees(batch)):
+        records, size = opened
+        if self._waiting and (self._unpacked_bytes + size > self._batch_bytes or not self._agrees(batch)):
             yield from self.flush()
         self._waiting.append(batch)
         self._records += records
-        self._bytes += size
+        self._unpacked_bytes += size
+        self.waiting_bytes += batch.header.size
 
     def flush(self) -> Iterator[Written]:
         waiting, records = self._waiting, self._records
-        self._waiting, self._records, self._bytes = [], [], 0
+        self._waiting, self._records, self._unpacked_bytes, self.waiting_bytes = [], [], 0, 0
         if waiting:
             yield from self._merged(waiting, records)
 
-    def _opened(self, batch: StoredBatch) -> list[Record] | None:
-        """The batch's records; None when it stays closed."""
+    def _opened(self, batch: StoredBatch) -> tuple[list[Record], int] | None:
+        """The batch's records and what they take unpacked; None when it stays closed."""
         header = batch.header
         if header.is_control or header.is_transactional:
             return None
-        if header.size >= self._batch_bytes and header.codec == self._target(batch):
+        is_alike = header.codec == self._target(batch)
+        if is_alike and batch.is_sound and header.size >= self._batch_bytes:
             return None  # nothing to win
         try:
-            records = decode_records(batch.data)
+            opened = open_batch(batch.data, max_opened_bytes=self._batch_bytes * (1 if is_alike else 2))
+            records = list(opened)
         except BatchTooLargeError:
+            return None  # it packs well enough
+        except CorruptError as error:
+            self.kept.append(_kept(batch, str(error)))
             return None
-        except CorruptError:
-            records = []
         if not records:
-            self.kept_as_is += 1
+            self.kept.append(_kept(batch, "no records"))
             return None
-        return records
+        return records, opened.body_bytes + _DELTA_BYTES * len(records)
 
     def _target(self, batch: StoredBatch) -> int:
         return batch.header.codec if self._codec is None else self._codec
@@ -119,25 +144,34 @@ class MergeRecords:
 
     def _merged(self, waiting: list[StoredBatch], records: list[Record]) -> Iterator[Written]:
         first, last = waiting[0].header, waiting[-1].header
-        target = self._target(waiting[0])
-        if len(waiting) > 1 or first.codec != target:
-            try:
-                data = encode_batch(
-                    records,
-                    codec=Codec(target),
-                    base_offset=first.base_offset,
-                    last_offset=last.base_offset + last.last_offset_delta,
-                    log_append_time=first.is_log_append_time,
-                    leader_epoch=first.leader_epoch,
-                )
-            except InvalidError:  # times too far apart for one batch
-                self.kept_as_is += len(waiting)
-            else:
-                yield read_header(data), memoryview(data)
-                return
-        yield from map(_as_it_is, waiting)
+        if len(waiting) == 1 and first.codec == self._target(waiting[0]):
+            yield _as_it_is(waiting[0])
+            return
+        try:
+            data = encode_batch(
+                records,
+                codec=Codec(self._target(waiting[0])),
+                base_offset=first.base_offset,
+                last_offset=last.base_offset + last.last_offset_delta,
+                log_append_time=first.is_log_append_time,
+                leader_epoch=first.leader_epoch,
+            )
+        except InvalidError as error:  # times too far apart for one batch
+            self.kept += [_kept(batch, str(error)) for batch in waiting]
+            data = b""
+        sizes = [batch.header.size for batch in waiting]
+        growth = max(len(data) - sum(sizes), 0)
+        if data and growth <= self.growth_left and len(data) <= max(self._max_bytes, *sizes):
+            self.growth_left -= growth
+            yield read_header(data), memoryview(data)
+        else:
+            yield from map(_as_it_is, waiting)
 
 
 def _as_it_is(batch: StoredBatch) -> Written:
     """A copy: a view would keep the whole extent's bytes in memory."""
     return batch.header, memoryview(bytes(batch.data))
+
+
+def _kept(batch: StoredBatch, why: str) -> Kept:
+    return Kept(batch.offset, batch.offset + batch.header.last_offset_delta, why)

@@ -44,6 +44,8 @@ class LivePartition(NamedTuple):
     compression_type: str
     """The topic's own setting, else the cluster's; "" when there is neither."""
     extents: list[Extent]
+    max_message_bytes: int | None
+    """max.message.bytes likewise; None when there is neither."""
 
 
 class LiveExtents(NamedTuple):

@@ -56,8 +56,15 @@ class PostgresCompaction:
         return LiveExtents(
             rows[0][0],
             [
-                LivePartition(key, topic_id, index, compression_type, unpack_extents(packed))
-                for _, key, topic_id, index, compression_type, packed in rows
+                LivePartition(
+                    key,
+                    topic_id,
+                    index,
+                    compression_type,
+                    unpack_extents(packed),
+                    int(max_bytes) if max_bytes else None,
+                )
+                for _, key, topic_id, index, compression_type, packed, max_bytes in rows
                 if key is not None
             ],
         )

@@ -21,6 +21,7 @@ class ModelCompactionApi:
     def __init__(self, model: ModelMetastore) -> None:
         self.model = model
         self.compression_types: dict[int, str] = {}
+        self.max_message_bytes: int | None = None
 
     async def live_extents(self, file_ids: Sequence[uuid.UUID]) -> LiveExtents:
         """See metastore.compaction.CompactionApi."""
@@ -30,7 +31,7 @@ class ModelCompactionApi:
             extents = [extent for extent in partition.visible_extents if extent.file_id in file_ids]
             if extents:
                 topic_id, compression_type = uuid.UUID(int=number << 64), self.compression_types.get(key, "")
-                found.append(LivePartition(key, topic_id, index, compression_type, extents))
+                found.append(LivePartition(key, topic_id, index, compression_type, extents, self.max_message_bytes))
         return LiveExtents(self.model.clock.wall_ms(), found)
 
     async def swap_extents(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:

@@ -17,6 +17,7 @@ from storage.records.compression import Codec
 from storage.records.header import read_header
 from tests.agent.fetch_world import NEVER_SEEN, split_sent
 from tests.compactor.world import CompactionWorld
+from tests.metastore.sessions import session
 from tests.storage.batches import plain_batch
 
 
@@ -114,6 +115,59 @@ async def replay_gets(world: CompactionWorld, key: int) -> int:
     world.store.gets.clear()
     await world.batches(key)
     return len(world.store.gets)
+
+
+@pytest.mark.requirement("W9", "W10")
+async def test_large_headers_and_keys_make_no_batch_that_consumers_cannot_take(world: CompactionWorld) -> None:
+    """4 MB of headers and keys with nothing in them: batches and extents stay what clients' defaults take."""
+    (key,) = await world.topic("t", 1)
+    for number in range(20):
+        records = [
+            Record(0, 1_000, None, None, [("h", bytes([number]) * 100_000)]),
+            Record(0, 1_000, bytes([number]) * 100_000, b"" if number % 2 else None),
+        ]
+        await world.commit(*((key, encode_batch([record], base_offset=0)) for record in records))
+    before = await world.records(key)
+
+    await world.compact(2, extent_bytes=1_500_000)
+
+    extents = await world.extents(key)
+    assert len(extents) == 3
+    assert max(extent.length for extent in extents) <= 1_500_000
+    sizes = [read_header(found).size for found in await world.batches(key)]
+    assert max(sizes) <= 512 * 1024
+    assert len(sizes) == 9, "five to a batch, four where an extent ends"
+    assert await world.records(key) == before
+    assert world.counted("kept_batches_total") == 0
+
+
+async def test_a_topics_largest_batch_bounds_merged_ones_too(world: CompactionWorld) -> None:
+    """The topic's own, else the cluster's; a batch that came larger stays."""
+    bounds = {"own": {"max_message_bytes": "2000"}, "none": {}}
+    async with session(world.url) as raw:
+        await raw.execute("INSERT INTO configs VALUES (4, '', 'max.message.bytes', '12000')")
+    keys = {name: (await world.topic(name, 1, **configs))[0] for name, configs in bounds.items()}
+    for _ in range(2):
+        await world.commit(*((key, batch(b"v" * size)) for key in keys.values() for size in (900, 900, 5_000, 900)))
+    before = [await world.records(key) for key in keys.values()]
+    await world.compact(2)
+    sizes = {
+        name: [read_header(found).size // 1_000 for found in await world.batches(key)] for name, key in keys.items()
+    }
+    assert sizes == {"own": [1, 5, 1, 0, 5, 0], "none": [9, 6]}
+    assert [await world.records(key) for key in keys.values()] == before
+
+
+async def test_a_codec_is_not_changed_at_any_price(world: CompactionWorld) -> None:
+    """Batches of 1 MB and of 2 MB in 200 bytes, in a topic that stores them uncompressed: within an extent's bounds."""
+    (key,) = await world.topic("t", 1, compression_type="uncompressed")
+    for size in (1_000_000, 2_000_000, 1_000_000):
+        await world.commit((key, batch(b"v" * size, codec=Codec.ZSTD)))
+    before = await world.records(key)
+    await world.compact(2, extent_bytes=1_500_000)
+    assert [read_header(found).codec for found in await world.batches(key)] == [Codec.NONE, Codec.ZSTD, Codec.ZSTD]
+    assert [extent.length // 1_000_000 for extent in await world.extents(key)] == [1]
+    assert await world.records(key) == before
 
 
 @pytest.mark.requirement("W9")

@@ -1,8 +1,9 @@
 """Random histories, merged at random, raced by log starts and deletions: readers see the same records.
 
 Every record is compared before and after through Fetch, by an agent that followed the feed all along and
-by one that was just started. Opening a transactional batch was tried as a deliberate bug and is caught here;
-bridging a gap of offsets is not surely, so tests/compactor/test_compact.py has a test of its own for it.
+by one that was just started; and no batch or extent may come out larger than it may be. Opening a
+transactional batch was tried as a deliberate bug and is caught here; bridging a gap of offsets is not
+surely, so tests/compactor/test_compact.py has a test of its own for it.
 """
 
 from __future__ import annotations
@@ -24,17 +25,20 @@ from compactor.metrics import CompactionMetrics
 from compactor.plan import CompactionJob, encode
 from metastore.compaction import NewFile, Swap, SwapOutcome
 from metastore.jobs import Job, JobToken
-from storage.file_id import file_id_of
+from storage.file_id import file_id_of, object_key
 from storage.objects.store import ByteRange
 from storage.records.codec import Record, decode_records, encode_batch
 from storage.records.compression import Codec
 from storage.records.header import read_header
+from storage.segment.reader import walk_batches
 from tests.agent.fetch_world import NEVER_SEEN, World, split_sent
 from tests.compactor.model_api import ModelCompactionApi
 from tests.storage.batches import forge
 
 PARTITIONS = 3
 TIME_MS = 1_700_000_000_000
+BATCH_BYTES = 1_000
+MAX_MESSAGE_BYTES = 1_500
 
 
 class Written(NamedTuple):
@@ -43,6 +47,8 @@ class Written(NamedTuple):
     partition: int
     records: int
     value_bytes: int
+    key_bytes: int
+    header_bytes: int
     codec: Codec
     time_ms: int
     by_broker: bool
@@ -66,6 +72,8 @@ batches = st.builds(
     partition=st.sampled_from([0, 0, 0, *range(PARTITIONS)]),
     records=st.integers(1, 4),
     value_bytes=st.sampled_from([0, 1, 30, 400]),
+    key_bytes=st.sampled_from([0, 3, 3, 500]),
+    header_bytes=st.sampled_from([0, 1, 1, 700]),
     codec=st.sampled_from([Codec.NONE, Codec.NONE, *Codec]),
     time_ms=st.sampled_from([0, 0, 1, 5_000, -2_000, -TIME_MS]),
     by_broker=st.booleans(),
@@ -105,9 +113,11 @@ class Story:
         self.keys = [self.world.create_topic(f"t{index}", 1)[0] for index in range(PARTITIONS)]
         self.api = ModelCompactionApi(self.world.model)
         self.api.compression_types = dict(zip(self.keys, compression, strict=True))
+        self.api.max_message_bytes = MAX_MESSAGE_BYTES
         self.deleted: set[int] = set()
         self.dead: list[bytes] = []
         self.truth: dict[int, list[Seen]] = {key: [] for key in self.keys}
+        self.largest_sent = 0
 
     async def tell(self, history: list[Any]) -> None:
         await self.world.service.start()
@@ -133,6 +143,7 @@ class Story:
         if not wanted:
             return
         encoded = [(key, _encode(item, self.rng)) for key, item in wanted]
+        self.largest_sent = max(self.largest_sent, *(len(batch) for _, batch in encoded))
         before = {key: len(self.world.live[key]) for key in self.keys}
         await self.world.write(encoded, own=self.rng.random() < 0.5)
         for key in self._standing():
@@ -149,7 +160,7 @@ class Story:
             self.world.store,
             metastore or Raced(self, step),  # type: ignore[arg-type]
             model.shards,
-            MergeLimits(file_bytes=step.file_bytes, extent_bytes=step.extent_bytes, batch_bytes=1_000),
+            MergeLimits(file_bytes=step.file_bytes, extent_bytes=step.extent_bytes, batch_bytes=BATCH_BYTES),
             self.world.clock,
             self.rng,
             CompactionMetrics(CollectorRegistry()),
@@ -162,6 +173,22 @@ class Story:
         named = {extent.file_id for p in model.partitions.values() for extent in p.extents}
         stored = [info.key async for info in self.world.store.list_objects("segments/")]
         await self.world.store.delete_many([key for key in stored if file_id_of(key) not in named])
+
+    async def check_sizes(self, step: Compaction, file_id: uuid.UUID, swaps: list[Swap]) -> None:
+        """No new extent is larger than it may be, unless it had to take a larger one; no batch than was ever sent."""
+        lengths = {
+            (key, extent.last_offset, extent.file_id): extent.length
+            for key, partition in self.world.model.partitions.items()
+            for extent in partition.extents
+        }
+        body = await self.world.store.get(object_key(file_id))
+        for swap in swaps:
+            old = [lengths.get((swap.partition_key, *entry)) for entry in swap.inputs]
+            alone = old[0] if len(old) == 1 else 0
+            if alone is not None:  # else somebody was first, and the swap is lost
+                assert swap.length <= max(step.extent_bytes, alone)
+            extent = memoryview(body)[swap.position : swap.position + swap.length]
+            assert all(h.size <= max(MAX_MESSAGE_BYTES, self.largest_sent) for _, h in walk_batches(extent))
 
     async def race(self, step: Compaction) -> None:
         """What others do while a job has merged and not swapped yet."""
@@ -216,6 +243,7 @@ class Raced:
 
     async def swap_extents(self, token: JobToken, file: NewFile, swaps: list[Swap]) -> list[SwapOutcome]:
         self._calls += 1
+        await self._story.check_sizes(self._step, file.file_id, swaps)
         if self._calls == self._step.race_at:
             await self._story.race(self._step)
         outcomes = await self._story.api.swap_extents(token, file, swaps)
@@ -239,9 +267,9 @@ def _encode(item: Written, rng: random.Random) -> bytes:
         Record(
             n,
             times[n],
-            rng.choice([None, b"", b"key"]),
-            None if rng.random() < 0.1 else rng.randbytes(item.value_bytes),
-            rng.choice([[], [("h", b"1"), ("h", None)]]),
+            rng.choice([None, b"", rng.randbytes(item.key_bytes)]),
+            None if rng.random() < 0.2 else rng.randbytes(item.value_bytes),
+            rng.choice([[], [("h", rng.randbytes(item.header_bytes)), ("h", None)]]),
         )
         for n in range(item.records)
     ]
