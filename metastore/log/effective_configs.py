@@ -84,6 +84,10 @@ class EffectiveConfigs:
         said = [ConfigLayer(name, value, source) for value, source in found if value is not None]
         return [*said, *self._settings[name]]
 
+    def agent_value(self, name: str) -> str:
+        """What this process's own settings say."""
+        return self._settings[name][0].value
+
     def group_layers(self, image: MetadataImage, group_id: str, name: str) -> list[ConfigLayer]:
         """All that is said about a group config, strongest first, never empty."""
         own = image.configs.get((GROUP_RESOURCE, group_id), {})

@@ -34,8 +34,10 @@ class ConfigsWorld:
         self.api.add_topic("orders", configs={"retention.ms": "1000"})
         self.cluster: Cluster = an_agent(self.api)
         change = LogChange(self.cluster, self.api, clock)
-        self.describe_configs = DescribeConfigs(self.cluster, EffectiveConfigs(settings or Settings()))
-        self.alter_configs, self.incremental = AlterConfigs(change), IncrementalAlterConfigs(change)
+        configs = EffectiveConfigs(settings or Settings())
+        self.describe_configs = DescribeConfigs(self.cluster, configs)
+        self.alter_configs = AlterConfigs(change, configs)
+        self.incremental = IncrementalAlterConfigs(change, configs)
         self.list_resources = ListConfigResources(self.cluster)
 
     async def join(self) -> None:

@@ -15,6 +15,7 @@ from agent.admin.configs.rules import Operation, Resource, Wish, judge
 from config.group_configs import GROUP_CONFIGS
 from config.settings import Settings
 from config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
+from metastore.log.effective_configs import EffectiveConfigs
 from metastore.log.image import MetadataImage
 from metastore.log.records import ConfigRecord
 from metastore.log.replay import apply
@@ -147,6 +148,53 @@ async def test_a_groups_configs(admin: ConfigsWorld) -> None:
     assert (await admin.values(GROUP, "g"))["consumer.session.timeout.ms"] == ("50000", 8)
     (refused,) = await admin.change((GROUP, "g", [("retention.ms", SET, "50000")]))
     assert refused.error_code == ErrorCode.invalid_config
+
+
+SESSION, BEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ([(SESSION, SET, "5")], "group.consumer.min.session.timeout.ms=45000"),
+        ([(SESSION, SET, "44999")], "group.consumer.min.session.timeout.ms=45000"),
+        ([(SESSION, SET, "60001")], "group.consumer.max.session.timeout.ms=60000"),
+        ([(BEAT, SET, "4999")], "group.consumer.min.heartbeat.interval.ms=5000"),
+        ([(BEAT, SET, "15001")], "group.consumer.max.heartbeat.interval.ms=15000"),
+        ([(SESSION, SET, "50000"), (BEAT, SET, "1")], "group.consumer.min.heartbeat.interval.ms=5000"),
+    ],
+)
+async def test_a_groups_times_stay_within_the_agents_bounds(
+    admin: ConfigsWorld, changes: list[Change], reason: str
+) -> None:
+    (refused,) = await admin.change((GROUP, "g", changes))
+    assert refused.error_code == ErrorCode.invalid_config
+    assert reason in refused.error_message
+    replaced = await admin.replace(GROUP, "g", *((name, value) for name, _, value in changes))
+    assert replaced.error_code == ErrorCode.invalid_config
+    assert {source for _, source in (await admin.values(GROUP, "g")).values()} == {5}, "nothing was recorded"
+
+
+async def test_a_groups_times_may_be_the_bounds_themselves(admin: ConfigsWorld) -> None:
+    for session, beat in (("45000", "5000"), ("60000", "15000")):
+        (done,) = await admin.change((GROUP, "g", [(SESSION, SET, session), (BEAT, SET, beat)]))
+        assert done.error_code == 0
+        assert {value for value, _ in (await admin.values(GROUP, "g")).values()} == {session, beat}
+
+
+async def test_a_groups_beats_are_shorter_than_its_sessions(fake_clock: ManualClock) -> None:
+    """Whichever of the two is changed, and also by taking one away."""
+    bounds = Settings(group_consumer_min_session_timeout_ms=1_000, group_consumer_session_timeout_ms=10_000)
+    admin = ConfigsWorld(fake_clock, bounds)
+    await admin.join()
+    (refused,) = await admin.change((GROUP, "g", [(SESSION, SET, "5000")]))
+    assert "must be less than consumer.session.timeout.ms: 5000 is not less than 5000" in refused.error_message
+    (done,) = await admin.change((GROUP, "g", [(SESSION, SET, "40000"), (BEAT, SET, "12000")]))
+    assert done.error_code == 0
+    (refused,) = await admin.change((GROUP, "g", [(SESSION, DELETE, None)]))
+    assert refused.error_code == ErrorCode.invalid_config
+    (done,) = await admin.change((GROUP, "g", [(SESSION, DELETE, None), (BEAT, DELETE, None)]))
+    assert done.error_code == 0
 
 
 # -- what is changed
@@ -325,6 +373,7 @@ async def test_what_real_clients_sent_is_answered(admin: ConfigsWorld) -> None:
         assert read_reply(request, await admin.list_resources(request)).error_code == 0
 
 
+CONFIGS = EffectiveConfigs(Settings())
 names = st.sampled_from([*TOPIC_CONFIGS, "unknown"])
 texts = st.one_of(st.none(), st.sampled_from(["", "1", "-1", "true", "delete", "gzip", "0.5"]), st.text(max_size=5))
 wishes = st.lists(st.builds(Wish, names, st.integers(-1, 5), texts), max_size=4)
@@ -337,7 +386,7 @@ def test_what_is_accepted_is_valid_and_done_at_once(wanted: list[Wish]) -> None:
     api = FakeClusterApi(ManualClock())
     api.add_topic("t")
     image = apply(MetadataImage(), api.log)
-    judged = judge(image, Resource(TOPIC, "t"), wanted)
+    judged = judge(CONFIGS, image, Resource(TOPIC, "t"), wanted)
     if not isinstance(judged, list):
         assert judged.code is not ErrorCode.none
         return
@@ -345,4 +394,4 @@ def test_what_is_accepted_is_valid_and_done_at_once(wanted: list[Wish]) -> None:
     after = apply(MetadataImage(), api.log)
     for name, value in after.topic_configs("t").items():
         assert TOPIC_CONFIGS[name].why_invalid(value) is None
-    assert judge(after, Resource(TOPIC, "t"), [w for w in wanted if w.operation < Operation.APPEND]) == []
+    assert judge(CONFIGS, after, Resource(TOPIC, "t"), [w for w in wanted if w.operation < Operation.APPEND]) == []

@@ -20,6 +20,7 @@ from agent.admin.log_change import PATIENCE_SECONDS, LogChange, Verdict
 from agent.listener.request import Request, Response
 from agent.protocol.errors import admin_error
 from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from metastore.log.effective_configs import EffectiveConfigs
 from metastore.log.image import MetadataImage
 from metastore.log.records import ConfigRecord
 from storage.errors import HeadraceError
@@ -30,8 +31,8 @@ Asked = list[tuple[Resource, list[Wish]]]
 class _Altering:
     """What both requests share: from resources and wishes to one verdict each."""
 
-    def __init__(self, change: LogChange) -> None:
-        self._change = change
+    def __init__(self, change: LogChange, configs: EffectiveConfigs) -> None:
+        self._change, self._configs = change, configs
 
     async def answer(self, request: Request, wish: Callable[[Any], Wish], *, replace: bool) -> Response:
         """`wish`: what a config of the request asks for."""
@@ -56,7 +57,8 @@ class _Altering:
                 elif resource.type == ResourceType.BROKER_LOGGER:
                     verdicts[number] = self._judge_loggers(resource, wishes, replace=replace)
                 else:
-                    judged = judge(image, resource, replacing(image, resource, wishes) if replace else wishes)
+                    wanted = replacing(image, resource, wishes) if replace else wishes
+                    judged = judge(self._configs, image, resource, wanted)
                     verdicts[number] = judged if isinstance(judged, Verdict) else Verdict()
                     found += [] if isinstance(judged, Verdict) else judged
             return found

@@ -18,7 +18,7 @@ def config_handlers(change: LogChange, configs: EffectiveConfigs) -> dict[int, H
     """By API key."""
     return {
         ApiKey.DESCRIBE_CONFIGS: DescribeConfigs(change.cluster, configs),
-        ApiKey.ALTER_CONFIGS: AlterConfigs(change),
-        ApiKey.INCREMENTAL_ALTER_CONFIGS: IncrementalAlterConfigs(change),
+        ApiKey.ALTER_CONFIGS: AlterConfigs(change, configs),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: IncrementalAlterConfigs(change, configs),
         ApiKey.LIST_CONFIG_RESOURCES: ListConfigResources(change.cluster),
     }

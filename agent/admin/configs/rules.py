@@ -16,11 +16,13 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from agent.admin.configs.group_bounds import why_out_of_bounds
 from agent.admin.log_change import Verdict
 from config.broker_configs import PER_BROKER, broker_settings, dynamic_definition
 from config.config_definition import ConfigDefinition, list_items
 from config.group_configs import GROUP_CONFIGS
 from config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
+from metastore.log.effective_configs import EffectiveConfigs
 from metastore.log.image import MetadataImage
 from metastore.log.records import ConfigRecord
 
@@ -69,13 +71,15 @@ class _RefusedError(Exception):
         self.verdict = Verdict(code, message)
 
 
-def judge(image: MetadataImage, resource: Resource, wishes: Sequence[Wish]) -> Changes:
+def judge(configs: EffectiveConfigs, image: MetadataImage, resource: Resource, wishes: Sequence[Wish]) -> Changes:
     """The records that carry the wishes out; none for what is so already."""
     try:
         _check_resource(image, resource)
         _check_names(wishes)
         own = image.configs.get(resource, {})
         values = {wish.name: _new_value(resource, wish, own) for wish in wishes}
+        if resource.type == ResourceType.GROUP and (reason := why_out_of_bounds(configs, image, resource.name, values)):
+            raise _RefusedError(ErrorCode.invalid_config, reason)
     except _RefusedError as refused:
         return refused.verdict
     return [

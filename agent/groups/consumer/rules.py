@@ -51,7 +51,7 @@ class ConsumerGroupRules:
     """For all consumer groups of this agent."""
 
     def __init__(self, settings: Settings) -> None:
-        """InvalidError for times outside their own bounds."""
+        """InvalidError for times outside their own bounds, and for beats that are no shorter than sessions."""
         self.size_max = settings.group_consumer_max_size
         self.assignors = tuple(settings.group_consumer_assignors.split(","))
         self.migration = MigrationPolicy(settings.group_consumer_migration_policy)
@@ -68,9 +68,18 @@ class ConsumerGroupRules:
         _refuse_outside(
             "heartbeat.interval.ms", settings.group_consumer_heartbeat_interval_ms, self._interval_bounds_ms
         )
+        beat, session = settings.group_consumer_heartbeat_interval_ms, settings.group_consumer_session_timeout_ms
+        if beat >= session:
+            raise InvalidError(
+                f"group.consumer.heartbeat.interval.ms is not less than the session: {beat} >= {session}"
+            )
 
     def times(self, image: MetadataImage, group_id: str) -> GroupTimes:
-        """With what is configured for the group itself, within the agent's bounds."""
+        """With what is configured for the group itself.
+
+        Values outside the agent's bounds were refused by the agent that was asked; where bounds differ, or changed
+        since, the nearest one holds.
+        """
 
         def of(name: str, bounds: tuple[int, int]) -> float:
             value = int(self._configs.group_layers(image, group_id, name)[0].value)
