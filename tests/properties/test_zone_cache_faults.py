@@ -10,7 +10,8 @@ import pytest
 
 from agent.fetch.cache import Piece
 from agent.fetch.read import Slice
-from storage.errors import UnavailableError
+from storage.errors import NotFoundError, UnavailableError
+from storage.file_id import object_key
 from tests.agent.zone_world import Member, Zone
 
 STEPS = 60
@@ -49,7 +50,7 @@ async def test_bytes_are_right_whatever_the_zone_does(seed: int) -> None:
     rng = random.Random(seed)
     zone = Zone(["a", "a", "a", "b"])
     files = [await zone.put(number, rng.randrange(80, 4000) // 8 * 8) for number in range(1, FILES)]
-    store_down = False
+    store_down, gone = False, set[uuid.UUID]()
 
     async def before_get(_: str) -> None:
         if store_down and rng.random() < 0.5:
@@ -63,7 +64,11 @@ async def test_bytes_are_right_whatever_the_zone_does(seed: int) -> None:
         if rng.random() < 0.2:
             zone.show({node_id: rng.random() < 0.3 for node_id in zone.members})
         store_down = rng.random() < 0.15
-        reads = [_read(zone, rng, files, store_down=store_down) for _ in range(rng.randrange(1, 4))]
+        if rng.random() < 0.05:  # the janitor's: neighbours may hold some of it
+            file_id, _ = rng.choice(files)
+            await zone.store.rewrite(object_key(file_id), lambda _: None)
+            gone.add(file_id)
+        reads = [_read(zone, rng, files, gone, store_down=store_down) for _ in range(rng.randrange(1, 4))]
         await zone.clock.run(asyncio.gather(*reads))
         if rng.random() < 0.3:
             await zone.clock.advance(rng.choice([0.2, 1, 5]))
@@ -71,7 +76,9 @@ async def test_bytes_are_right_whatever_the_zone_does(seed: int) -> None:
     assert sent > STEPS / 4, "the zone was asked"
 
 
-async def _read(zone: Zone, rng: random.Random, files: list[tuple[uuid.UUID, bytes]], *, store_down: bool) -> None:
+async def _read(
+    zone: Zone, rng: random.Random, files: list[tuple[uuid.UUID, bytes]], gone: set[uuid.UUID], *, store_down: bool
+) -> None:
     """One reader of one agent, several slices of several files."""
     wanted, expected = [], []
     for file_id, data in rng.sample(files, rng.randrange(1, 8)):
@@ -80,9 +87,11 @@ async def _read(zone: Zone, rng: random.Random, files: list[tuple[uuid.UUID, byt
         wanted.append(Slice(file_id, start, end, len(data), recent=rng.random() < 0.9))
         expected.append(data[start:end])
     pieces = await zone.members[rng.randrange(1, 5)].reader.read(wanted)
-    for piece, right in zip(pieces, expected, strict=True):
+    for piece, right, part in zip(pieces, expected, wanted, strict=True):
         if isinstance(piece, Piece):
             assert bytes(piece.data) == right
+        elif isinstance(piece, NotFoundError):
+            assert part.file_id in gone
         else:
             assert store_down, piece
             assert isinstance(piece, UnavailableError)

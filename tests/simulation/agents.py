@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from agent.admin.init_producer_id import InitProducerId, ProducerIds
 from agent.dispatch import Dispatcher
 from agent.fetch.service import FetchService
+from agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE
 from agent.produce.pipeline import Callbacks, ProducePipeline
 from agent.protocol.api_keys import ApiKey
 from storage.errors import HeadraceError
@@ -34,6 +35,7 @@ from tests.simulation.database import MetastoreLine
 from tests.simulation.faults import Fault
 from tests.simulation.loop import OWNER
 from tests.simulation.metadata import SimulatedView
+from tests.simulation.neighbours import NeighbourConnection
 from tests.simulation.network import ClientConnection
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ PAUSE_SECONDS = (0.1, 1.5)
 GRACE_SECONDS = 0.6
 RETRY_SECONDS = 0.1
 HEARTBEAT_SECONDS = (0.05, 0.4)
+ZONE_SECRET = b"of this cluster"
 FENCED_AFTER_SECONDS = 0.7
 """Who is silent for so long has lost its lease."""
 
@@ -68,7 +71,7 @@ class Process:
         self.clock = SimulatedClock(
             world.loop, rate=rng.uniform(0.98, 1.02), start=rng.uniform(0, 1e4), wall_skew_ms=rng.randint(-5000, 5000)
         )
-        self.connections: dict[ClientConnection, None] = {}
+        self.connections: dict[ClientConnection | NeighbourConnection, None] = {}
         self.in_progress: Counter[int] = Counter()
         """Requests without an answer, by API key."""
         self.serving = asyncio.Event()
@@ -86,6 +89,7 @@ class Process:
             rng,
             _Unregistered(),
             on_metadata_moved=self._catch_up_soon,
+            zone_secret=ZONE_SECRET,
         )
         self.produce = ProducePipeline(
             store,
@@ -105,6 +109,8 @@ class Process:
         self.dispatcher = Dispatcher()
         self.dispatcher.register(ApiKey.PRODUCE, self.produce.handle)
         self.dispatcher.register(ApiKey.FETCH, self.fetch.handle_fetch)
+        if self.fetch.zone_cache is not None:
+            self.dispatcher.register_unadvertised(ZONE_CACHE, self.fetch.zone_cache.handle)
         self.dispatcher.register(ApiKey.LIST_OFFSETS, self.fetch.handle_list_offsets)
         self.dispatcher.register(ApiKey.INIT_PRODUCER_ID, InitProducerId(ProducerIds(self._metastore)))
 

@@ -1,6 +1,6 @@
 """The bucket that all agents share, and one process's faulty way to it.
 
-Fault model: as remote.py, and besides: 503 SlowDown, bodies cut short on the way (CorruptError),
+Fault model: as remote.py, and besides: 503 SlowDown, bodies cut short on the way (CorruptError), or altered,
 new objects kept short, which their length tells (what is there whole stays whole), lists that lack what was
 just written or still show what was just deleted, deletes that are confirmed for some keys only, and a
 sweeper that condemns a file in the very instant in which it was put.
@@ -82,6 +82,8 @@ class BucketLine(StoreDecorator):
         if self._world.faults.strikes(Fault.TRUNCATED):
             got = self._rng.randrange(len(body) + 1)
             raise CorruptError(f"simulated: short body: key={key} wanted={len(body)} got={got}")
+        if body and self._world.faults.strikes(Fault.ALTERED):
+            return flipped(body, self._rng)
         return body
 
     async def head(self, key: str) -> ObjectInfo:
@@ -94,3 +96,9 @@ class BucketLine(StoreDecorator):
 
     async def delete_many(self, keys: Sequence[str]) -> list[str]:
         raise NotImplementedError("no agent deletes from the bucket")
+
+
+def flipped(data: bytes, rng: random.Random) -> bytes:
+    """One bit is another."""
+    at = rng.randrange(len(data))
+    return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]

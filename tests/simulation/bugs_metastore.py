@@ -218,7 +218,7 @@ def sweeper_goes_by_its_list_only(patch: Patch) -> None:
     def clean(self: Sweeper, file_id: Any) -> None:
         self._world.bucket.remove(file_id)
 
-    patch.replace(Sweeper, "_clean", clean)
+    patch.replace(Sweeper, "clean", clean)
 
 
 @bug("W4", Kind.INCONSISTENT, Kind.WRONG_ANSWER, Kind.GAP, Kind.UNACCOUNTED)
@@ -286,4 +286,4 @@ def merged_file_may_still_be_condemned(patch: Patch) -> None:
         original(self, file_id)
 
     patch.replace(ModelMetastore, "condemn", condemn)
-    original = patch.replace(Sweeper, "_clean", clean)
+    original = patch.replace(Sweeper, "clean", clean)

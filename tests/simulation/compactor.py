@@ -2,7 +2,7 @@
 
 Fault model: between its plan and its swap anything may happen: log starts move, topics go, another merge
 takes the same extents, the sweeper takes the new file for garbage; a swap may come twice. Files that a
-swap killed are deleted by the next sweep, without the grace that real readers get.
+swap killed are deleted at once or by the next sweep, without the grace that real readers get.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tests.simulation.metadata import Place
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-SWAP_SECONDS = (0.0, 0.4)
+SWAP_SECONDS = (0.0, 0.8)
 
 
 class Merged(NamedTuple):
-    """A file that was made. `moves`: (old file, position) of a batch -> its position in the new one."""
+    """A file that was made. `positions`: (partition key, offset) of each record -> of its batch in the file."""
 
     file_id: uuid.UUID
     swaps: list[Swap]
-    moves: dict[tuple[uuid.UUID, int], int]
+    positions: dict[tuple[int, int], int]
 
 
 class SimulatedCompactor:
@@ -52,7 +52,14 @@ class SimulatedCompactor:
         self._world.note("merged", str(merged.file_id), *[swap[:3] for swap in merged.swaps])
         self._world.bucket.put(object_key(merged.file_id), writer.finish())
         for _ in range(rng.choice((1, 1, 2))):
-            self._world.happens_late(rng.uniform(*SWAP_SECONDS), self._world.database.swap, merged)
+            self._world.happens_late(rng.uniform(*SWAP_SECONDS), self._swap, merged, rng)
+
+    def _swap(self, merged: Merged, rng: random.Random) -> None:
+        """With a janitor at its heels, half of the time."""
+        self._world.database.swap(merged)
+        if rng.random() < 0.5:
+            for file_id in sorted({entry.file_id for swap in merged.swaps for entry in swap.inputs}):
+                self._world.sweeper.clean(file_id)
 
     def _choose(self, place: Place, rng: random.Random) -> list[Extent]:
         """A few neighbours under one leader epoch."""
@@ -66,13 +73,15 @@ class SimulatedCompactor:
         for extent in inputs:
             body = self._world.bucket.read(extent.file_id)
             assert body is not None, f"live, and its file is gone: {extent}"
-            at = extent.position
+            at, offset = extent.position, extent.base_offset
             while at < extent.position + extent.length:
                 header = read_header(body, at)
                 batch = memoryview(body)[at : at + header.size]
                 positions.append(writer.add(place.topic.topic_id, place.index, place.key, batch, header))
-                merged.moves[extent.file_id, at] = positions[-1]
+                for record in range(offset, offset + header.last_offset_delta + 1):
+                    merged.positions[place.key, record] = positions[-1]
                 at += header.size
+                offset += header.last_offset_delta + 1
         return Swap(
             place.key,
             inputs[0].base_offset,

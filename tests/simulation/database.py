@@ -112,11 +112,14 @@ class Database:
             self._epochs += 1
             self._registered[node_id] = self._epochs
         self.model.register_agent(node_id, self._registered[node_id])
+        self._world.metadata.show_agent(node_id, self._registered[node_id], fenced=False)
         return self._registered[node_id]
 
     def fence(self, node_id: int, *, unregister: bool) -> None:
         """Its lease ran out, and perhaps its registration is gone as well."""
         self.model.fence_agent(node_id)
+        if node_id in self._registered:
+            self._world.metadata.show_agent(node_id, self._registered[node_id], fenced=True)
         if unregister:
             self._registered.pop(node_id, None)
 
@@ -137,10 +140,10 @@ class Database:
             place = self._world.metadata.place(extent.partition_key)
             self.removed[place] = [e for e in self.removed[place] if e.base_offset < extent.base_offset]
             for committed in self.journal:
-                was = committed.file_id, committed.position
-                covered = extent.base_offset <= committed.base_offset <= extent.last_offset
-                if committed.key == extent.partition_key and covered and was in merged.moves:
-                    committed.file_id, committed.position = extent.file_id, merged.moves[was]
+                is_covered = extent.base_offset <= committed.base_offset <= extent.last_offset
+                if (committed.key, committed.outcome) == (place.key, BatchOutcome.APPENDED) and is_covered:
+                    committed.file_id = extent.file_id
+                    committed.position = merged.positions[place.key, committed.base_offset]
 
     def _batches_of(self, file: FileCommit) -> Iterator[Batch]:
         body = self._world.bucket.ever_put.get(file.file_id, b"")

@@ -24,6 +24,7 @@ class Fault(enum.StrEnum):
     SLOW = "slow"
     THROTTLED = "503 slow down"
     TRUNCATED = "body truncated"
+    ALTERED = "bit of a body altered, and nobody notices on the way"
     KEPT_SHORT = "object kept short"
     STALE_LIST = "stale list"
     PARTIAL_PAGE = "feed page cut short"
@@ -39,6 +40,11 @@ class Fault(enum.StrEnum):
     RESET_AFTER = "client connection reset after the request"
     SLOW_CLIENT = "slow client connection"
     HALF_OPEN = "connection to a dead agent left half open"
+    # a call between agents of a zone
+    NEIGHBOUR_CUT = "connection between agents refused or cut"
+    NEIGHBOUR_SILENT = "connection between agents silent, and nobody notices"
+    NEIGHBOUR_SLOW = "slow connection between agents"
+    NEIGHBOUR_ALTERED = "bit altered between agents"
     # what happens to the world
     KILLED = "agent killed"
     RESTARTED = "agent told to stop, drained and started again"

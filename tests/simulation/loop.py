@@ -15,7 +15,7 @@ import contextvars
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
@@ -33,10 +33,13 @@ class SpinningError(Exception):
     """The schedule does not come to an end: too many steps, or nothing left that could ever happen."""
 
 
-class VirtualLoop(asyncio.BaseEventLoop):
-    """`on_error` hears of exceptions that nobody awaited."""
+Dial = Callable[[asyncio.BufferedProtocol, int], Awaitable[asyncio.Transport]]
 
-    def __init__(self, on_error: Callable[[str], None]) -> None:
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """`on_error` hears of exceptions that nobody awaited; `dial` connects a protocol to a port, or raises OSError."""
+
+    def __init__(self, on_error: Callable[[str], None], dial: Dial) -> None:
         self._is_running = self._is_over = False
         super().__init__()
         self._now = 0.0
@@ -46,6 +49,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._frozen: dict[int, list[asyncio.Handle]] = {}
         self._killed: set[int] = set()
         self._on_error = on_error
+        self._dial = dial
         self.steps = 0
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
@@ -150,6 +154,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, coro: Any, *, name: object = None, context: contextvars.Context | None = None
     ) -> asyncio.Task[Any]:
         return asyncio.Task(coro, loop=self, name=None if name is None else str(name), context=context)
+
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
+        """To whatever the world has at that port."""
+        protocol = protocol_factory()
+        transport = await self._dial(protocol, port)
+        protocol.connection_made(transport)
+        return transport, protocol
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """`func` is called at once; its result comes THREAD_SECONDS later."""

@@ -1,4 +1,4 @@
-"""Topics and leader epochs: the cluster's metadata, and one process's lagging picture of it.
+"""Topics, leader epochs and agents: the cluster's metadata, and one process's lagging picture of it.
 
 Place: in the stead of agent/cluster; the model metastore is told of every change in the same instant,
 as Postgres changes log and projection in one transaction.
@@ -8,7 +8,7 @@ Fault model: an image moves only when its process catches up, which is a request
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -65,8 +65,9 @@ class Place:
 class Metadata:
     """The log's head. `topics`: every incarnation there ever was, oldest first."""
 
-    def __init__(self, model: ModelMetastore) -> None:
+    def __init__(self, model: ModelMetastore, racks: Sequence[str | None]) -> None:
         self._model = model
+        self._racks = racks
         self.head = MetadataImage()
         self.topics: list[Topic] = []
 
@@ -105,10 +106,20 @@ class Metadata:
     def living(self) -> list[Topic]:
         return [topic for topic in self.topics if topic.deleted_at is None]
 
+    def show_agent(self, node_id: int, broker_epoch: int, *, fenced: bool) -> None:
+        """It was registered, unfenced or fenced: its neighbours will see it."""
+        port, rack = node_id, self._racks[node_id - 1]
+        agent = AgentImage(node_id, broker_epoch, uuid.UUID(int=broker_epoch), "agent", port, rack, fenced)
+        if self.head.agents.get(node_id) != agent:
+            self._model.metadata_offset += 1
+            agents = MappingProxyType({**self.head.agents, node_id: agent})
+            self.head = replace(self.head, offset=self._model.metadata_offset, agents=agents)
+
     def _replace(
         self, topics: Mapping[uuid.UUID, TopicImage], configs: Mapping[tuple[int, str], Mapping[str, str]]
     ) -> None:
-        self.head = MetadataImage(
+        self.head = replace(
+            self.head,
             offset=self._model.metadata_offset,
             topics_by_name=MappingProxyType({topic.name: topic for topic in topics.values()}),
             topics_by_id=MappingProxyType(dict(topics)),

@@ -21,6 +21,7 @@ RATES: Mapping[Fault, tuple[float, ...]] = {
     Fault.SLOW: (0.02, 0.1, 0.2),
     Fault.THROTTLED: (0.02, 0.1),
     Fault.TRUNCATED: (0.05, 0.2),
+    Fault.ALTERED: (0.1, 0.3),
     Fault.STALE_LIST: (0.5,),
     Fault.PARTIAL_PAGE: (0.3, 0.8),
     Fault.LAGGING_FEED: (0.05, 0.3),
@@ -34,6 +35,10 @@ RATES: Mapping[Fault, tuple[float, ...]] = {
     Fault.RESET_AFTER: (0.02, 0.1),
     Fault.SLOW_CLIENT: (0.05, 0.2),
     Fault.HALF_OPEN: (0.5,),
+    Fault.NEIGHBOUR_CUT: (0.1, 0.2),
+    Fault.NEIGHBOUR_SILENT: (0.2, 0.3),
+    Fault.NEIGHBOUR_SLOW: (0.1, 0.2),
+    Fault.NEIGHBOUR_ALTERED: (0.1, 0.3),
     Fault.KEPT_SHORT: (0.05, 0.2),
 }
 """Faults that are drawn per opportunity, and how often they may strike."""
@@ -63,6 +68,8 @@ class Plan:
 
     seed: int
     agents: int
+    racks: tuple[str | None, ...]
+    """Of the agents, by node id: who shares a zone shares files."""
     shards: int
     seconds: float
     send_interval: float
@@ -87,6 +94,7 @@ def make_plan(seed: int) -> Plan:
     return Plan(
         seed=seed,
         agents=rng.choice((2, 2, 3)),
+        racks=rng.choice(((None,) * 3, ("a",) * 3, ("a",) * 3, ("a", "b", "a"))),
         shards=rng.choice((1, 2, 4)),
         seconds=rng.uniform(0.8, 2.0),
         send_interval=rng.choice((0.02, 0.05, 0.1)),
@@ -115,4 +123,5 @@ def _settings(rng: random.Random) -> Settings:
         ingest_merge_max_bytes=rng.choice((0, 500, 65_536, 65_536)),
         cache_bytes=rng.choice((0, 1_500, 1_000_000)),
         fetch_max_bytes=rng.choice((600, 1_000_000)),
+        zone_cache_timeout_ms=rng.choice((0, 40, 300, 300)),
     )

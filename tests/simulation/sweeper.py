@@ -42,14 +42,15 @@ class Sweeper:
         share = rng.choice((0.2, 0.6, 1.0))
         for file_id in listed:
             if rng.random() < share:
-                self._clean(file_id)
+                self.clean(file_id)
 
     def sweep_all(self) -> None:
         """The last run: everything that is not live goes."""
         for file_id in self._world.bucket.file_ids():
-            self._clean(file_id)
+            self.clean(file_id)
 
-    def _clean(self, file_id: uuid.UUID) -> None:
+    def clean(self, file_id: uuid.UUID) -> None:
+        """Delete the object unless something lives in it."""
         model = self._world.database.model
         if file_id not in model.answers and file_id not in model.merged:
             self.take(file_id)

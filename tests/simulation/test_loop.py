@@ -12,7 +12,12 @@ from tests.simulation.loop import OWNER, SpinningError, VirtualLoop
 
 
 def make_loop() -> VirtualLoop:
-    return VirtualLoop(lambda message: pytest.fail(message))
+    return VirtualLoop(lambda message: pytest.fail(message), refuse)
+
+
+async def refuse(protocol: asyncio.BufferedProtocol, port: int) -> asyncio.Transport:
+    await asyncio.sleep(0.5)
+    raise ConnectionRefusedError(f"nobody at port {port}")
 
 
 def owned_by(number: int) -> contextvars.Context:
@@ -115,3 +120,14 @@ def test_a_schedule_that_cannot_end_is_an_error() -> None:
     for endless in (wait_for_nothing, spin):
         with pytest.raises(SpinningError):
             make_loop().run(endless())
+
+
+def test_whoever_dials_gets_what_the_world_has_there() -> None:
+    loop = make_loop()
+
+    async def dial() -> float:
+        with pytest.raises(ConnectionRefusedError, match="port 7"):
+            await loop.create_connection(asyncio.BufferedProtocol, "agent", 7)
+        return loop.time()
+
+    assert loop.run(dial()) == 0.5

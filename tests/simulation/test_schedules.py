@@ -27,7 +27,7 @@ SLOW_PER_TEST = 200
 def test_nothing_is_lost_repeated_or_reordered(first: int, record_property: Callable[[str, object], None]) -> None:
     counts = simulate_all(range(first, first + EVERYDAY_PER_TEST))
     record_property(SIMULATED, dict(counts))
-    assert counts["batches sent"] > EVERYDAY_PER_TEST
+    assert min(counts["batches sent"], counts["neighbour answers"]) > EVERYDAY_PER_TEST
 
 
 @pytest.mark.slow

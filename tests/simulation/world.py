@@ -29,6 +29,7 @@ from tests.simulation.idempotent_producer import IdempotentProducer, Style
 from tests.simulation.loop import SpinningError, VirtualLoop
 from tests.simulation.messages import Batch, Messages
 from tests.simulation.metadata import Metadata, Place
+from tests.simulation.neighbours import dial
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import ClientConnection
 from tests.simulation.plain_producers import FORGETFUL, PlainProducer
@@ -55,6 +56,8 @@ class Result:
     attempts_per_batch: list[int]
     """How often each was sent: by its producer, and again by the network."""
     polls: int
+    neighbour_answers: int
+    """Between agents, for the zone cache."""
     steps: int
     virtual_seconds: float
 
@@ -73,7 +76,7 @@ class World:
         self.agent_rng, self.network_rng, self.client_rng, self.nemesis_rng = (
             random.Random(rng.getrandbits(64)) for _ in range(4)
         )
-        self.loop = VirtualLoop(self._unawaited)
+        self.loop = VirtualLoop(self._unawaited, lambda protocol, port: dial(self, protocol, port))
         self.clock = SimulatedClock(self.loop)
         self.faults = Faults(plan.rates, random.Random(rng.getrandbits(64)))
         self.problems: list[Problem] = []
@@ -81,12 +84,13 @@ class World:
         self.messages = Messages()
         self.bucket = Bucket(self)
         self.database = Database(self, plan.shards)
-        self.metadata = Metadata(self.database.model)
+        self.metadata = Metadata(self.database.model, plan.racks)
         self.sweeper = Sweeper(self)
         self.compactor = SimulatedCompactor(self)
         self.agents = [SimulatedAgent(self, node_id) for node_id in range(1, plan.agents + 1)]
         self.polls: list[Poll] = []
         self.listings: list[Listing] = []
+        self.neighbour_answers = 0
         self.repeatable: list[Sent] = []
         """Requests of idempotent producers: they may be delivered twice."""
         self.producer_ids: list[int] = []
@@ -114,6 +118,7 @@ class World:
             faults=self.faults.tally,
             attempts_per_batch=[len(batch.attempts) for batch in self.messages.batches],
             polls=len(self.polls),
+            neighbour_answers=self.neighbour_answers,
             steps=self.loop.steps,
             virtual_seconds=self.loop.time(),
         )
