@@ -1,7 +1,7 @@
 """A cluster whose time is told: flushes, merges and deletions of an hour in less than a minute.
 
 Place: under load/compaction_hour.py and load/purge_duplicates.py. Postgres is real; its clock, wall_ms(), is
-replaced by a constant that `advance` moves. So are the files, the commit, the plans, the merges, the swaps
+replaced by a row that `advance` moves. So are the files, the commit, the plans, the merges, the swaps
 and the janitor; the bucket is this process's memory, and counts. Only the loops around them are not there:
 who calls decides when a plan is made and when the janitor comes by.
 Invariant: nothing is estimated. A file was committed when the clock says so, a merged one too.
@@ -46,6 +46,11 @@ from storage.segment.writer import SegmentWriter
 
 TOPIC = "hour"
 LEASE_MS = 600_000
+TELL_TIME = """
+CREATE OR REPLACE FUNCTION wall_ms() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE
+RETURN (SELECT ms FROM told_time)
+"""
+"""A table, and not a new function each time, after which Postgres would plan every statement anew."""
 REMEMBERED = 4
 """Batches that are sent again: with the new one before them, the metastore knows 5 of a producer and partition."""
 
@@ -76,6 +81,9 @@ class SimulatedCluster:
         self, url: str, metastore: PostgresMetastore, agent: RegisteredAgent, shape: FlushShape, now_ms: int, seed: int
     ) -> None:
         self._url, self.metastore, self._agent, self._shape, self.now_ms = url, metastore, agent, shape, now_ms
+        self._raw = psycopg.connect(url, autocommit=True)
+        self._raw.execute("CREATE TABLE told_time AS SELECT %s::bigint AS ms", (now_ms,))
+        self._raw.execute(TELL_TIME)
         self._clock, self._rng = SystemClock(), random.Random(seed)
         self._topic_id = uuid.UUID(int=self._rng.getrandbits(128))
         self.keys: list[int] = []
@@ -105,7 +113,6 @@ class SimulatedCluster:
         metastore = await PostgresMetastore.open(url, Settings(metastore_pool_size=4))
         agent = await metastore.register_agent(AgentRegistration(None, uuid.uuid4(), "simulated", 1, None))
         cluster = cls(url, metastore, agent, shape, round((time.time() - seconds) * 1000), seed)
-        await cluster.advance(0)
         number = await metastore.metadata_head()
         assert await metastore.create_topics(number, [NewTopic(TOPIC, cluster._topic_id, shape.partitions, {})])
         cluster.keys = [partition_key(number, index) for index in range(shape.partitions)]
@@ -115,16 +122,14 @@ class SimulatedCluster:
 
     async def close(self) -> None:
         """Leave the database; the bucket goes with this object."""
+        self._raw.close()
         await self.metastore.close()
 
     async def advance(self, seconds: float) -> None:
         """Move the database's clock on; what was committed since the last call was committed then."""
-        self._execute("UPDATE segment_files SET committed_at = wall_time() WHERE committed_at > wall_time()")
         self.now_ms += round(seconds * 1000)
-        self._execute(
-            "CREATE OR REPLACE FUNCTION wall_ms() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE"
-            f" RETURN {self.now_ms}::bigint"
-        )
+        self._raw.execute("UPDATE segment_files SET committed_at = wall_time() WHERE committed_at > wall_time()")
+        self._raw.execute("UPDATE told_time SET ms = %s", (self.now_ms,))
 
     async def flush(self, after_s: float = 0.0) -> None:
         """Store and commit a file with batches of every partition, born `after_s` from now."""
@@ -195,7 +200,3 @@ class SimulatedCluster:
         again = [self._rng.choice([*producer.sent, new]) for _ in range(self._shape.resent)]
         producer.sent.append(new)
         return [new, *again]
-
-    def _execute(self, sql: str) -> None:
-        with psycopg.connect(self._url, autocommit=True) as connection:
-            connection.execute(sql.encode())
