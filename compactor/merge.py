@@ -3,10 +3,11 @@
 Place: between the plan and the swap. Reads through sources.py, rewrites through rewrite.py, lays out
 through storage/segment/writer.py.
 Invariant: partitions stand in a file's order; a new extent takes the place of whole old ones, so that
-each can be swapped by itself. An extent that cannot be read is left where it is, counted and named; one
-with a broken checksum is copied and stays an extent by itself. Neither holds up its neighbours. In
-memory at a time: one file being written (twice while it is joined; its taker holds the one before), and
-`read_bytes` of what is being read. If the process dies here nothing was stored.
+each can be swapped by itself. An extent that cannot be read is left where it is; a batch that cannot be
+opened is copied, and one with a broken checksum keeps its extent to itself. Both are counted, and named in
+the log, and hold up no neighbour. In memory at a time: one file being written (twice while it is joined;
+its taker holds the one before), `read_bytes` of what is being read, and what a rewriter opens. If the
+process dies here nothing was stored.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from storage.segment.format import BODY_START
 from storage.segment.writer import SegmentWriter
 
 logger = logging.getLogger(__name__)
+
+COMPLAINTS_MAX = 20
+"""Log lines about damage, per merge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +57,15 @@ class MergeCounts:
     """Batches that should have been opened, or merged, and could not be."""
     unreadable_extents: int = 0
     unreadable_files: set[uuid.UUID] = field(default_factory=set)
+    complaints: int = 0
+
+    def complain(self, event: str, *fields: object) -> None:
+        """Log what is damaged, the first of it by name: a lost file would name every partition."""
+        self.complaints += 1
+        if self.complaints <= COMPLAINTS_MAX:
+            logger.error(event, *fields)
+        elif self.complaints == COMPLAINTS_MAX + 1:
+            logger.error("more of this merge is damaged, and only counted")
 
 
 class MergedFile(NamedTuple):
@@ -76,7 +89,7 @@ async def merge(
         for partition in plan.partitions:
             run = _Run(file, partition, _rewriter(plan.level, partition, limits), limits.extent_bytes)
             for extent in partition.extents:
-                batches = await _read(sources, extent, counts)
+                batches = await _read(sources, partition, extent, counts)
                 if batches is None or not run.takes(extent, batches):
                     await asyncio.to_thread(run.close, counts)
                     if file.size >= limits.file_bytes:
@@ -172,7 +185,13 @@ class _Run:
             self.file.add(self._partition, written)
             self._max_timestamp = max(self._max_timestamp, written[0].highest_timestamp)
             counts.batches_out += 1
-        counts.kept_as_is += len(self._rewriter.kept)
+        for kept in self._rewriter.kept:
+            counts.kept_as_is += 1
+            counts.complain(
+                "batch kept as it is: topic_id=%s partition=%d offsets=%d-%d file=%s error=%s",
+                *(self._partition.topic_id, self._partition.partition_index, kept.base_offset, kept.last_offset),
+                *(next(e.file_id for e in self._inputs if kept.base_offset <= e.last_offset), kept.why),
+            )
         self._rewriter.kept.clear()
 
 
@@ -187,12 +206,18 @@ def _rewriter(level: int, partition: PartitionPlan, limits: MergeLimits) -> Rewr
     return MergeRecords(codec, limits.batch_bytes, partition.max_message_bytes)
 
 
-async def _read(sources: Sources, extent: Extent, counts: MergeCounts) -> list[StoredBatch] | None:
+async def _read(
+    sources: Sources, partition: PartitionPlan, extent: Extent, counts: MergeCounts
+) -> list[StoredBatch] | None:
     """The extent's batches; None, said aloud, when they cannot be had."""
     try:
         return await sources.batches(extent)
     except UNREADABLE as error:
-        logger.error("extent left where it is: %s error=%s", extent, error)
+        counts.complain(
+            "extent left where it is: topic_id=%s partition=%d offsets=%d-%d file=%s position=%d bytes=%d error=%s",
+            *(partition.topic_id, partition.partition_index, extent.base_offset, extent.last_offset),
+            *(extent.file_id, extent.position, extent.length, error),
+        )
         counts.unreadable_extents += 1
         counts.unreadable_files.add(extent.file_id)
         return None

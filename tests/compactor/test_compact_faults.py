@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from compactor.janitor import Janitor
 from compactor.janitor_metrics import JanitorMetrics
 from compactor.lease import Lease
+from compactor.merge import COMPLAINTS_MAX
 from compactor.take_over import SWAP_ATTEMPTS
 from metastore.compaction import NewFile, Swap, SwapOutcome
 from metastore.jobs import JobToken, NewJob
@@ -228,8 +229,10 @@ async def test_a_missing_file_and_a_broken_extent_hold_up_nobody(world: Compacti
 
 
 @pytest.mark.parametrize("level", [1, 2])
-async def test_a_batch_that_cannot_be_opened_is_copied_as_it_is(world: CompactionWorld, level: int) -> None:
-    """A flipped bit in the first batch, stored for good: its neighbours are merged around it."""
+async def test_a_batch_that_cannot_be_opened_is_copied_as_it_is(
+    world: CompactionWorld, level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A flipped bit in the first batch, stored for good: its neighbours are merged around it, and the log names it."""
     (key,) = await world.topic("t", 1)
     for number in range(3):
         await world.commit((key, plain_batch(2, b"%d" % number * 10)), (key, plain_batch(1, b"x" * 10)))
@@ -244,11 +247,35 @@ async def test_a_batch_that_cannot_be_opened_is_copied_as_it_is(world: Compactio
 
     extents = await world.extents(key)
     assert [(e.base_offset, e.last_offset) for e in extents] == [(0, 2), (3, 8)], "readers of 3 never meet it"
+    topic_id = world.view.image.topics_by_name["t"].topic_id
+    (line,) = [line for line in caplog.messages if line.startswith("batch kept as it is")]
+    assert f"topic_id={topic_id} partition=0 offsets=0-1 file={first.file_id} error=" in line
     assert world.counted("kept_batches_total") == 1
     merged = await world.store.get(object_key(extents[0].file_id))
     assert body[at - 40 : at] + bytes([body[at] ^ 1]) in merged
     assert [item[2].offset for item in await world.records(key, 3)] == list(range(3, 9))
     assert await world.live_files() == [extents[0].file_id], "nothing is left behind in the old ones"
+
+
+async def test_the_log_names_the_first_of_much_damage(world: CompactionWorld, caplog: pytest.LogCaptureFixture) -> None:
+    """A file with 30 partitions is gone, and in another every batch is broken: the counters know how much."""
+    keys = await world.topic("t", 30)
+    for _ in range(3):
+        await world.commit(*((key, plain_batch(1, b"value" * 10)) for key in keys))
+    gone, broken, _ = await world.live_files()
+    await world.store.rewrite(object_key(gone), lambda body: None)
+    flipped = {e.position + 65 for e in await world.extents(*keys) if e.file_id == broken}
+    await world.store.rewrite(
+        object_key(broken), lambda body: bytes(byte ^ (at in flipped) for at, byte in enumerate(body))
+    )
+    await world.run(await world.claim(await world.live_files(), 2))
+    assert world.counted("unreadable_extents_total") == 30
+    assert world.counted("kept_batches_total") == 30
+    lines = [
+        line for line in caplog.messages if line.startswith(("extent left where", "batch kept as", "more of this"))
+    ]
+    assert len(lines) == COMPLAINTS_MAX + 1
+    assert len({line.split(" ")[0] for line in lines}) == 3
 
 
 async def test_a_bit_flipped_on_the_way_is_read_again(world: CompactionWorld) -> None:
