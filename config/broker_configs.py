@@ -15,8 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from config.config_definition import INT_MAX, ConfigDefinition
-from config.docs import descriptions
-from config.settings import Settings
+from config.declared import declared
 from config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
 
 PER_BROKER: dict[str, ConfigDefinition] = {
@@ -40,12 +39,9 @@ class BrokerSetting(NamedTuple):
 @functools.cache
 def broker_settings() -> dict[str, BrokerSetting]:
     """Every setting by name."""
-    meanings = descriptions()
     return {
-        field.encode_name: BrokerSetting(
-            _kind(field.type), meanings[field.encode_name], _SENSITIVE.search(field.encode_name) is not None
-        )
-        for field in msgspec.structs.fields(Settings)
+        name: BrokerSetting(_kind(setting.annotation), setting.meaning, _SENSITIVE.search(name) is not None)
+        for name, setting in declared().items()
     }
 
 

@@ -2,7 +2,7 @@
 
 Place: the first thing that every command does.
 Invariant: a key that Settings does not declare is refused by name, wherever it came from; so is a
-value of the wrong type or out of bounds. If the process dies here it never started.
+value of the wrong type or out of bounds. All that is wrong is told at once. If the process dies here it never started.
 
 File: Java properties, as Kafka's server.properties (`linger.ms=100`, `#` comments).
 Environment: `HEADRACE_LINGER_MS`. `HEADRACE_TEST_*` belongs to the test suite and is passed over.
@@ -12,57 +12,36 @@ Flags: `--linger-ms`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from config.refused import why_refused
+from config.declared import ENV_PREFIX, declared
+from config.refused import why_not_in_files
 from config.settings import Settings
 
-ENV_PREFIX = "HEADRACE_"
 TEST_PREFIX = "HEADRACE_TEST_"
 
 
 class ConfigError(ValueError):
-    """A setting is unknown or its value is not acceptable; the message names it and says where it stood."""
+    """Settings are unknown or their values not acceptable; the message names them and says where they stood."""
 
 
-def setting_names() -> list[str]:
-    """Every setting's dotted name, in the order of their declaration."""
-    return [f.encode_name for f in msgspec.structs.fields(Settings)]
+class _Given(NamedTuple):
+    """One setting as it was found; `key` None for what is none, with what is wrong as its value."""
 
-
-def env_name(setting: str) -> str:
-    """The environment variable of a setting."""
-    return ENV_PREFIX + setting.replace(".", "_").upper()
+    where: str
+    key: str | None
+    value: object
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Keys and values of a properties file; ConfigError names the line that is neither."""
-    values: dict[str, str] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        text = line.strip()
-        if not text or text[0] in "#!":
-            continue
-        key, separator, value = text.partition("=")
-        if not separator:
-            raise ConfigError(f"{path}:{number}: not a key=value line: {text}")
-        values[key.strip()] = value.strip()
-    return values
-
-
-def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The settings that the environment holds; an unknown HEADRACE_ variable is refused."""
-    names = {env_name(name): name for name in setting_names()}
-    values: dict[str, str] = {}
-    for variable, value in environ.items():
-        if not variable.startswith(ENV_PREFIX) or variable.startswith(TEST_PREFIX):
-            continue
-        if variable not in names:
-            raise ConfigError(f"unknown environment variable {variable}{_suggest(variable, names)}")
-        values[names[variable]] = value
-    return values
+    """Keys and values of a properties file; ConfigError names the lines that are neither, or says it is unreadable."""
+    lines = list(_properties(path))
+    _refuse(f"{given.where}: {given.value}" for given in lines if given.key is None)
+    return {given.key: str(given.value) for given in lines if given.key is not None}
 
 
 def load(
@@ -72,32 +51,67 @@ def load(
     flags: Mapping[str, object] | None = None,
 ) -> Settings:
     """Settings from all three sources. Raises ConfigError."""
-    values: dict[str, object] = {}
-    if path is not None:
-        values.update(_known(read_properties(path), str(path)))
-    values.update(from_environment(environ or {}))
-    values.update(_known(flags or {}, "flags"))
+    found = [
+        *(() if path is None else _properties(path)),
+        *_environment(environ or {}),
+        *(_Given("flags", key, value) for key, value in (flags or {}).items()),
+    ]
+    _refuse(complaint for given in found if (complaint := _complaint(given)))
+    return msgspec.convert({given.key: given.value for given in found}, Settings, strict=False)
+
+
+def _properties(path: Path) -> Iterator[_Given]:
     try:
-        return msgspec.convert(values, Settings, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"unacceptable setting: {error}") from error
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"cannot read: {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"not a UTF-8 text: {path}: {error.reason} at byte {error.start}") from error
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if not text or text[0] in "#!":
+            continue
+        key, separator, value = text.partition("=")
+        if separator:
+            yield _Given(f"{path}:{number}", key.strip(), value.strip())
+        else:
+            yield _Given(f"{path}:{number}", None, f"not a key=value line: {text}")
 
 
-def _known(values: Mapping[str, object], where: str) -> dict[str, object]:
-    names = setting_names()
-    for key in values:
-        if key not in names:
-            raise ConfigError(_refusal(where, key, names))
-    return dict(values)
+def _environment(environ: Mapping[str, str]) -> Iterator[_Given]:
+    names = {setting.environment: name for name, setting in declared().items()}
+    for variable, value in environ.items():
+        if variable in names:
+            yield _Given(variable, names[variable], value)
+        elif variable.startswith(ENV_PREFIX) and not variable.startswith(TEST_PREFIX):
+            reason = why_not_in_files(variable.removeprefix(ENV_PREFIX).replace("_", ".").lower())
+            told = f"not used here: {reason}" if reason else f"unknown environment variable{_suggest(variable, names)}"
+            yield _Given(variable, None, told)
 
 
-def _refusal(where: str, key: str, names: list[str]) -> str:
-    reason = why_refused(key)
-    if reason is not None:
-        return f"{where}: {key} is not used here: {reason}"
-    return f"{where}: unknown setting {key}{_suggest(key, names)}"
+def _complaint(given: _Given) -> str | None:
+    """None for a setting with a value that it can have."""
+    where, key, value = given
+    if key is None:
+        return f"{where}: {value}"
+    if key not in declared():
+        reason = why_not_in_files(key)
+        told = f"{key} is not used here: {reason}" if reason else f"unknown setting {key}{_suggest(key, declared())}"
+        return f"{where}: {told}"
+    try:
+        msgspec.convert(value, declared()[key].annotation, strict=False)
+    except msgspec.ValidationError:
+        return f"{where}: {key}: {value!r} is not accepted (accepted: {declared()[key].accepted})"
+    return None
 
 
-def _suggest(key: str, known: Mapping[str, str] | list[str]) -> str:
+def _refuse(complaints: Iterable[str]) -> None:
+    """ConfigError, unless there are none."""
+    told = list(complaints)
+    if told:
+        raise ConfigError(told[0] if len(told) == 1 else "\n  ".join((f"{len(told)} unacceptable settings:", *told)))
+
+
+def _suggest(key: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(key, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from config.declared import declared
 from config.listeners import BROKER, CONTROLLER, Endpoint, listeners, roles
-from config.load import ConfigError, load, setting_names
-from config.refused import why_refused
+from config.load import ConfigError, load
+from config.refused import why_not_in_files, why_refused
+from config.topic_configs import BROKER_DEFAULTS
 
 REFUSED = [
-    "advertised.listeners",
     "broker.id",
     "broker.id.generation.enable",
     "control.plane.listener.name",
@@ -29,6 +31,47 @@ REFUSED = [
     "zookeeper.connect",
     "zookeeper.session.timeout.ms",
 ]
+KAFKAS = [
+    "background.threads",
+    "controller.quorum.bootstrap.servers",
+    "controlled.shutdown.max.retries",
+    "delete.topic.enable",
+    "group.coordinator.threads",
+    "group.share.max.size",
+    "inter.broker.listener.name",
+    "listener.name.plaintext.ssl.keystore.location",
+    "listener.security.protocol.map",
+    "log.cleaner.dedupe.buffer.size",
+    "log.flush.interval.messages",
+    "log.flush.scheduler.interval.ms",
+    "log.index.interval.bytes",
+    "log.roll.hours",
+    "log.segment.bytes",
+    "max.connections.per.ip",
+    "metric.reporters",
+    "min.insync.replicas",
+    "num.io.threads",
+    "num.network.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.fetchers",
+    "offsets.topic.compression.codec",
+    "offsets.topic.num.partitions",
+    "offsets.topic.replication.factor",
+    "queued.max.requests",
+    "quota.window.num",
+    "remote.log.storage.system.enable",
+    "replica.fetch.max.bytes",
+    "replica.lag.time.max.ms",
+    "sasl.enabled.mechanisms",
+    "socket.receive.buffer.bytes",
+    "socket.send.buffer.bytes",
+    "ssl.keystore.location",
+    "transaction.state.log.min.isr",
+    "transaction.state.log.replication.factor",
+    "transactional.id.expiration.ms",
+    "unclean.leader.election.enable",
+]
+"""What a server.properties of Kafka's is likely to say."""
 SERVED = [
     "broker.heartbeat.interval.ms",
     "broker.session.timeout.ms",
@@ -51,8 +94,32 @@ def test_what_has_no_meaning_here_is_refused_with_a_reason(name: str, tmp_path: 
 
 @pytest.mark.requirement("C17")
 def test_the_others_are_settings_and_nothing_is_both() -> None:
-    assert set(SERVED) <= set(setting_names())
-    assert [name for name in setting_names() if why_refused(name)] == []
+    assert declared().keys() >= set(SERVED)
+    assert [name for name in declared() if why_refused(name)] == []
+
+
+@pytest.mark.requirement("C17")
+@pytest.mark.parametrize("name", KAFKAS)
+def test_every_broker_config_of_kafkas_has_a_reason(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(f"{name}=1\n")
+    with pytest.raises(ConfigError, match=rf":1: {re.escape(name)} is not used here: \w+"):
+        load(path=file)
+
+
+def test_cluster_wide_defaults_are_set_while_brokers_run_or_have_nothing_to_act_on() -> None:
+    """Those that agents have no setting for."""
+    without = BROKER_DEFAULTS.keys() - declared().keys()
+    assert all(why_not_in_files(name) for name in without)
+    assert "headrace configs set log.cleanup.policy=... --brokers" in (why_not_in_files("log.cleanup.policy") or "")
+    assert "no segments of its own" in (why_not_in_files("log.segment.bytes") or "")
+
+
+def test_the_longest_name_has_the_word() -> None:
+    assert why_refused("replica.selector.class") != why_refused("replica.fetch.max.bytes")
+    assert why_refused("replica") is None
+    assert why_refused("replication") is None
+    assert why_refused("sasl.mechanism.inter.broker.protocol") != why_refused("sasl.enabled.mechanisms")
 
 
 def _listeners(**given: str) -> object:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from config.load import ConfigError, load
+from config.declared import declared
+from config.load import ConfigError, load, read_properties
 
 
 def test_later_sources_win(tmp_path: Path) -> None:
@@ -27,14 +29,57 @@ def test_defaults_are_kafkas_where_kafka_has_one() -> None:
     ("flags", "complaint"),
     [
         ({"linger.m": "100"}, "unknown setting linger.m; did you mean linger.ms?"),
-        ({"linger.ms": "3"}, ">= 25"),
-        ({"linger.ms": "soon"}, "linger.ms"),
-        ({"auto.create.topics.enable": "maybe"}, "auto.create.topics.enable"),
+        ({"linger.ms": "3"}, "linger.ms: '3' is not accepted (accepted: 25 to 60000)"),
+        ({"linger.ms": "soon"}, "linger.ms: 'soon' is not accepted"),
+        ({"max.connections": 0}, "max.connections: 0 is not accepted (accepted: integer ≥ 1)"),
+        ({"node.id": "one"}, "(accepted: integer)"),
+        ({"auto.create.topics.enable": "maybe"}, "(accepted: true, false)"),
+        ({"process.roles": "foo"}, "(accepted: broker, controller, compactor, separated by commas)"),
+        ({"group.consumer.assignors": "sticky"}, "(accepted: uniform, range, separated by commas)"),
+        ({"group.consumer.migration.policy": "both"}, "(accepted: disabled, upgrade, downgrade, bidirectional)"),
+        ({"log.level": "loud"}, "(accepted: debug, info, warning, error)"),
     ],
 )
 def test_bad_settings_are_refused_by_name(flags: dict[str, object], complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint.replace("?", r"\?")):
+    with pytest.raises(ConfigError, match=re.escape(complaint)):
         load(flags=flags)
+
+
+def test_no_setting_is_explained_by_a_pattern() -> None:
+    """What is accepted is told in words."""
+    assert [name for name, setting in declared().items() if set(setting.accepted) & set("^$()*|")] == []
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("linger.ms=3\nbroker.rack=a\nnum.io.threads=8\nno setting\nlinger.m=4\n")
+    environ = {"HEADRACE_LOG_LEVEL": "loud", "HEADRACE_NUM_IO_THREADS": "8", "HEADRACE_LINGER_MS": "50"}
+    with pytest.raises(ConfigError) as refused:
+        load(path=file, environ=environ, flags={"kafka.port": "-1"})
+    first, *told = str(refused.value).splitlines()
+    assert first == "7 unacceptable settings:"
+    for line, expected in zip(
+        told,
+        (
+            f"{file}:1: linger.ms: '3' is not accepted",
+            f"{file}:3: num.io.threads is not used here: an agent is one event loop",
+            f"{file}:4: not a key=value line: no setting",
+            f"{file}:5: unknown setting linger.m; did you mean linger.ms?",
+            "HEADRACE_LOG_LEVEL: log.level: 'loud' is not accepted",
+            "HEADRACE_NUM_IO_THREADS: not used here: an agent is one event loop",
+            "flags: kafka.port: '-1' is not accepted (accepted: 0 to 65535)",
+        ),
+        strict=True,
+    ):
+        assert line.strip().startswith(expected)
+
+
+def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read: .*nowhere"):
+        load(path=tmp_path / "nowhere")
+    (tmp_path / "latin").write_bytes(b"broker.rack=z\xfcrich\n")
+    with pytest.raises(ConfigError, match="not a UTF-8 text"):
+        load(path=tmp_path / "latin")
 
 
 def test_unknown_environment_variable_is_refused_but_for_the_test_suites() -> None:
@@ -48,3 +93,5 @@ def test_a_line_that_is_no_setting_names_its_place(tmp_path: Path) -> None:
     file.write_text("\nlinger.ms 50\n")
     with pytest.raises(ConfigError, match=r"headrace\.properties:2"):
         load(path=file)
+    with pytest.raises(ConfigError, match=r"headrace\.properties:2: not a key=value line: linger.ms 50"):
+        read_properties(file)

@@ -21,6 +21,7 @@ from agent.admin.log_change import Verdict
 from config.broker_configs import PER_BROKER, broker_settings, dynamic_definition
 from config.config_definition import ConfigDefinition, list_items
 from config.group_configs import GROUP_CONFIGS
+from config.refused import why_refused
 from config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
 from metastore.log.effective_configs import EffectiveConfigs
 from metastore.log.image import MetadataImage
@@ -174,9 +175,8 @@ def _definition(resource: Resource, name: str) -> ConfigDefinition:
         case _:
             found = _broker_definition(resource.name, name)
     if found is None:
-        raise _RefusedError(
-            ErrorCode.invalid_config, f"unknown {ResourceType(resource.type).name.lower()} config: {name}"
-        )
+        unknown = f"unknown {ResourceType(resource.type).name.lower()} config: {name}"
+        raise _RefusedError(ErrorCode.invalid_config, unknown)
     return found
 
 
@@ -189,4 +189,7 @@ def _broker_definition(broker: str, name: str) -> ConfigDefinition | None:
     if name in broker_settings() and name not in BROKER_DEFAULTS and name not in PER_BROKER:
         message = f"{name} cannot change while brokers run: set it in their configuration and restart them"
         raise _RefusedError(ErrorCode.invalid_request, message)
-    return dynamic_definition(name)
+    definition = dynamic_definition(name)
+    if definition is None and (reason := why_refused(name)):
+        raise _RefusedError(ErrorCode.invalid_config, f"{name} is not used here: {reason}")
+    return definition

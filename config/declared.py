@@ -1,0 +1,61 @@
+"""What config/settings.py declares, setting by setting: names, default, accepted values and meaning, in words.
+
+Place: between the declarations and who reads them: load.py (what is acceptable), docs.py (the page), the command
+line (flags), broker configs (what tools are shown).
+Invariant: nothing is told here that msgspec does not enforce. Pure; nothing is lost if the process dies.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import msgspec
+
+from config.settings import Settings
+
+ENV_PREFIX = "HEADRACE_"
+
+
+class Declared(NamedTuple):
+    """One setting. `annotation` is what msgspec converts to."""
+
+    name: str
+    environment: str
+    default: Any
+    annotation: Any
+    accepted: str
+    meaning: str
+
+
+@functools.cache
+def declared() -> dict[str, Declared]:
+    """Every setting by its dotted name, in the order of their declaration."""
+    return {field.encode_name: _declared(field) for field in msgspec.structs.fields(Settings)}
+
+
+def _declared(field: msgspec.structs.FieldInfo) -> Declared:
+    info = msgspec.inspect.type_info(field.type)
+    assert isinstance(info, msgspec.inspect.Metadata), "every setting is Annotated with a Meta"
+    extra = info.extra_json_schema or {}
+    return Declared(
+        field.encode_name,
+        ENV_PREFIX + field.encode_name.replace(".", "_").upper(),
+        field.default,
+        field.type,
+        str(extra.get("accepted") or _accepted(info.type)),
+        str(extra["description"]),
+    )
+
+
+def _accepted(info: Any) -> str:
+    if isinstance(info, msgspec.inspect.UnionType):
+        return " or ".join(_accepted(t) for t in info.types if not isinstance(t, msgspec.inspect.NoneType))
+    if isinstance(info, msgspec.inspect.BoolType):
+        return "true, false"
+    if isinstance(info, msgspec.inspect.IntType):
+        if info.ge is not None and info.le is not None:
+            return f"{info.ge} to {info.le}"
+        return f"integer ≥ {info.ge}" if info.ge is not None else "integer"
+    pattern = getattr(info, "pattern", None)
+    return ", ".join(pattern.strip("^$()").split("|")) if pattern else "text"
