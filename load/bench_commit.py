@@ -1,8 +1,9 @@
 """What a commit costs: `python -m load.bench_commit`, or `--churn --seconds 600` for what hours do to tables.
 
 Starts a Postgres of its own (fsync and synchronous_commit on), with closed-loop committers that all
-write to the same partitions. Every batch is idempotent. Postgres CPU is that of all its processes,
-from /proc/<pid>/schedstat; ours is the committers', packing and unpacking included.
+write to the same partitions. Batches are idempotent unless the line says otherwise. Postgres CPU is
+that of all its processes, from /proc/<pid>/schedstat; ours is the committers', packing and unpacking
+included.
 The latency table adds 1 ms of sleep inside the timed call, as a network round trip would, and says
 beside the elapsed time for how long Postgres and we were running: what a quiet machine would come
 near to. Python's collector is told to leave modules alone (gc.freeze), as a process that cares for
@@ -61,12 +62,14 @@ class Workload:
     batches: int
     records: int
     producer_per_batch: bool
+    idempotent: bool = True
 
 
 WORKLOADS = (
     Workload("(i) 100 x 1", 100, 1, 10, producer_per_batch=False),
     Workload("(ii) 1000 x 4", 1000, 4, 10, producer_per_batch=False),
     Workload("(iii) 50 x 40, one record", 50, 40, 1, producer_per_batch=True),
+    Workload("(iii) without producer ids", 50, 40, 1, producer_per_batch=True, idempotent=False),
 )
 PEER = (
     Workload("1,580 batches, 632 producers", 632, 0, 10, producer_per_batch=False),
@@ -98,15 +101,14 @@ class Committer:
                 producer = self.number * 1_000 + (place if workload.producer_per_batch else 0)
                 sequence = self.sequences.get((index, producer), 0)
                 self.sequences[index, producer] = sequence + workload.records
+                identity = (producer, 0, sequence) if workload.idempotent else (-1, -1, -1)
                 yield StagedBatch(
                     partition_key(self.topic_number, index),
                     position,
                     BATCH_BYTES,
                     workload.records,
                     time.time_ns() // 1_000_000,
-                    producer_id=producer,
-                    producer_epoch=0,
-                    base_sequence=sequence,
+                    *identity,
                     leader_epoch=0,
                 )
                 position += BATCH_BYTES

@@ -52,8 +52,9 @@ def merge(run: Sequence[Arrival], max_bytes: int) -> Iterator[Laid]:
     for arrival in run:
         header = arrival.header
         if not _is_small(header, max_bytes):
-            yield from _laid(group)
-            group, size = [], 0
+            if group:
+                yield from _laid(group)
+                group, size = [], 0
             yield Laid(arrival.data, header, [(0, arrival)])
             continue
         if group and (size + header.size > max_bytes or group[0].header.attributes != header.attributes):
