@@ -4,7 +4,9 @@ Place: the handler of job kind "compact" in the job loop (runner.py).
 Invariant: a file is named only after the bucket confirmed it, and its extents are live only after their
 swap; each step goes under the job's lease. So whoever takes the job over makes a new plan of what is
 still live in the inputs and goes on from there: nothing is undone. What the one before had stored and not
-named is an orphan for the sweeper; what it had named and not swapped in is dead bytes.
+named is an orphan for the sweeper; what it had named and not swapped in is dead bytes. Files that cannot
+be read, or not for PATIENT_ATTEMPTS leases, hold up nobody: they are marked, and planned again in a day.
+Unless the store serves nothing at all: then the job fails, and is tried again later.
 If the process dies between two steps, no reader notices.
 """
 
@@ -21,11 +23,17 @@ from compactor.take_over import Swapper, store_merged
 from metastore.compaction import CompactionApi
 from metastore.jobs import Job
 from storage.clock import Clock
+from storage.cluster_properties import OBJECT_KEY as CLUSTER_PROPERTIES
+from storage.errors import HeadraceError, InvalidError, NotFoundError, UnavailableError
 from storage.objects.store import ObjectStore
 
 KIND = "compact"
 LARGE_KIND = "compact-large"
 """For Spark (spark/handler.py); the policy tells which jobs are large, the planner how long they are Spark's."""
+
+
+PATIENT_ATTEMPTS = 6
+"""So often a job may fail for what the store does not serve: a minute, with its pauses, and the store's own retries."""
 
 
 class Compactor:
@@ -47,24 +55,42 @@ class Compactor:
         self._limits, self._clock, self._rng, self._metrics = limits, clock, rng, metrics
 
     async def handle(self, job: Job, lease: Lease) -> None:
-        """Merge the job's files as far as they are live. FencedError when the lease is lost; else as the store."""
+        """Merge the job's files as far as they are live. FencedError when the lease is lost; else as the store.
+
+        UnavailableError also for a store that refuses everything: whoever holds the keys may mend that.
+        """
         wanted = decode_job(job.payload)
         began = self._clock.monotonic()
         plan = make_plan(wanted.level, await self._metastore.live_extents(wanted.file_ids))
         counts, files = MergeCounts(), 0
+        patient = job.attempts <= PATIENT_ATTEMPTS
         with self._metrics.merging(plan, counts):
-            async with aclosing(merge(plan, self._store, self._limits, counts)) as merged:
+            async with aclosing(merge(plan, self._store, self._limits, counts, patient=patient)) as merged:
                 async for file in merged:
                     born_ms = plan.made_ms + round((self._clock.monotonic() - began) * 1000)
                     await self._take_over(lease, plan.level, born_ms, file)
                     files += 1
                     lease.progress = f"files={files} batches={counts.batches_in}"
+        if counts.refused_all:
+            await self._require_an_answer()
         if counts.unreadable_files:
             await self._metastore.mark_unreadable(lease.token, sorted(counts.unreadable_files))
 
+    async def _require_an_answer(self) -> None:
+        """UnavailableError unless the store answers for the object that every process of the cluster reads first."""
+        try:
+            await self._store.head(CLUSTER_PROPERTIES)
+        except NotFoundError:
+            return  # an answer, too
+        except HeadraceError as error:
+            raise UnavailableError(f"store serves nothing: error={error}") from error
+
     async def _take_over(self, lease: Lease, level: int, born_ms: int, file: MergedFile) -> None:
         """Store a merged file, then let it take over."""
-        named = await store_merged(self._store, file, level=level, born_ms=born_ms, rng=self._rng)
+        try:
+            named = await store_merged(self._store, file, level=level, born_ms=born_ms, rng=self._rng)
+        except InvalidError as error:  # given up, the same merge would be planned at once, and be in vain
+            raise UnavailableError(f"merged file refused: error={error}") from error
         self._metrics.stored(level, named.size)
         async for swaps, outcomes in self._swapper.swap_in(lease.token, named, file.swaps):
             self._metrics.swapped(swaps, outcomes)

@@ -21,9 +21,10 @@ from typing import NamedTuple
 
 from compactor.plan import PartitionPlan, Plan, joins
 from compactor.rewrite import BATCH_BYTES, CopyBatches, MergeRecords, Rewriter, Written
-from compactor.sources import UNREADABLE, Sources, StoredBatch
+from compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources, StoredBatch
 from metastore.compaction import Swap, SwapInput
 from metastore.values import Extent
+from storage.errors import CorruptError, HeadraceError, NotFoundError, UnavailableError
 from storage.objects.store import ObjectStore
 from storage.records.compression import Codec
 from storage.segment.format import BODY_START
@@ -57,7 +58,16 @@ class MergeCounts:
     """Batches that should have been opened, or merged, and could not be."""
     unreadable_extents: int = 0
     unreadable_files: set[uuid.UUID] = field(default_factory=set)
+    extents_read: int = 0
+    lost_files: dict[uuid.UUID, HeadraceError] = field(default_factory=dict)
+    """Those of which the store gives nothing, and why. Each is asked for once."""
     complaints: int = 0
+
+    @property
+    def refused_all(self) -> bool:
+        """Whether not one extent was served, and not because all were missing or damaged: is it the store?"""
+        errors = self.lost_files.values()
+        return not self.extents_read and any(not isinstance(error, NotFoundError) for error in errors)
 
     def complain(self, event: str, *fields: object) -> None:
         """Log what is damaged, the first of it by name: a lost file would name every partition."""
@@ -77,19 +87,21 @@ class MergedFile(NamedTuple):
 
 
 async def merge(
-    plan: Plan, store: ObjectStore, limits: MergeLimits, counts: MergeCounts
+    plan: Plan, store: ObjectStore, limits: MergeLimits, counts: MergeCounts, *, patient: bool = True
 ) -> AsyncGenerator[MergedFile, None]:
     """New files one after the other, each no longer needed here once the next is asked for. Close it when done.
 
-    Raises what the store raises, but for inputs that are missing or damaged.
+    Raises what the store raises, but for inputs that are missing, damaged or refused. `patient`: UnavailableError
+    of one object is raised too, and so it is when every read was refused; else such inputs are left as well.
     """
     sources = Sources(store, plan.by_file(), limits.read_bytes)
+    leave_for = UNREADABLE if patient else UNREADABLE_AT_LAST
     try:
         file = _OpenFile()
         for partition in plan.partitions:
             run = _Run(file, partition, _rewriter(plan.level, partition, limits), limits.extent_bytes)
             for extent in partition.extents:
-                batches = await _read(sources, partition, extent, counts)
+                batches = await _read(sources, partition, extent, counts, leave_for)
                 if batches is None or not run.takes(extent, batches):
                     await asyncio.to_thread(run.close, counts)
                     if file.size >= limits.file_bytes:
@@ -103,6 +115,8 @@ async def merge(
                 file = _OpenFile()
         if file.swaps:
             yield await asyncio.to_thread(file.finish)
+        if patient and counts.refused_all:
+            raise UnavailableError(f"store refused every read: files={len(counts.lost_files)}")
     finally:
         await sources.close()
 
@@ -207,17 +221,28 @@ def _rewriter(level: int, partition: PartitionPlan, limits: MergeLimits) -> Rewr
 
 
 async def _read(
-    sources: Sources, partition: PartitionPlan, extent: Extent, counts: MergeCounts
+    sources: Sources,
+    partition: PartitionPlan,
+    extent: Extent,
+    counts: MergeCounts,
+    leave_for: tuple[type[HeadraceError], ...],
 ) -> list[StoredBatch] | None:
-    """The extent's batches; None, said aloud, when they cannot be had."""
-    try:
-        return await sources.batches(extent)
-    except UNREADABLE as error:
-        counts.complain(
-            "extent left where it is: topic_id=%s partition=%d offsets=%d-%d file=%s position=%d bytes=%d error=%s",
-            *(partition.topic_id, partition.partition_index, extent.base_offset, extent.last_offset),
-            *(extent.file_id, extent.position, extent.length, error),
-        )
-        counts.unreadable_extents += 1
-        counts.unreadable_files.add(extent.file_id)
-        return None
+    """The extent's batches; None, said aloud, when they cannot be had for one of these reasons."""
+    error = counts.lost_files.get(extent.file_id)
+    if error is None:
+        try:
+            batches = await sources.batches(extent)
+            counts.extents_read += 1
+            return batches
+        except CorruptError as damage:
+            error = damage
+        except leave_for as refusal:
+            error = counts.lost_files[extent.file_id] = refusal
+    counts.complain(
+        "extent left where it is: topic_id=%s partition=%d offsets=%d-%d file=%s position=%d bytes=%d error=%s",
+        *(partition.topic_id, partition.partition_index, extent.base_offset, extent.last_offset),
+        *(extent.file_id, extent.position, extent.length, error),
+    )
+    counts.unreadable_extents += 1
+    counts.unreadable_files.add(extent.file_id)
+    return None

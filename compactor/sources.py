@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from metastore.values import Extent
-from storage.errors import CorruptError, NotFoundError
+from storage.errors import CorruptError, HeadraceError, InvalidError, UnavailableError
 from storage.file_id import object_key
 from storage.objects.store import ByteRange, ObjectStore
 from storage.records.header import BatchHeader, batch_crc
@@ -141,5 +141,7 @@ def _open(extent: Extent, data: memoryview) -> list[StoredBatch]:
     return batches
 
 
-UNREADABLE = (CorruptError, NotFoundError)
-"""What `batches` raises of one extent alone; anything else ends the merge and may be tried again."""
+UNREADABLE: tuple[type[HeadraceError], ...] = (CorruptError, InvalidError)
+"""What `batches` raises of one extent or object: damaged, missing, refused. Anything else may pass by itself."""
+UNREADABLE_AT_LAST: tuple[type[HeadraceError], ...] = (*UNREADABLE, UnavailableError)
+"""The same, once one has waited long enough for it to pass. Being throttled is never one object's affair."""
