@@ -298,10 +298,10 @@ class Agent:
         return int(self._configs.broker_layers(self._image(), node_id, "max.connections")[0].value)
 
     def _advertised_host(self) -> str:
-        return self.settings.advertised_host or listeners(self.settings).client.host
+        return listeners(self.settings).advertised.host
 
     def _advertised_port(self) -> int:
-        return self.settings.advertised_port or self.kafka_port
+        return listeners(self.settings).advertised.port or self.kafka_port
 
     def _spawn(self, work: Any) -> None:
         self._background.add(asyncio.create_task(work))

@@ -51,11 +51,18 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kafka_port: Annotated[Port, Meta(description="Port of the Kafka listener; 0 picks a free one.")] = field(
         default=9092, name="kafka.port"
     )
+    advertised_listeners: Annotated[
+        str,
+        Meta(
+            description="NAME://host:port that clients are told to connect to; port 0 is the listener's own. Kafka's"
+            " form of advertised.host and advertised.port: set this or those."
+        ),
+    ] = field(default="", name="advertised.listeners")
     advertised_host: Annotated[
         str | None, Meta(description="Host that clients are told to connect to. Unset: kafka.host.")
     ] = field(default=None, name="advertised.host")
     advertised_port: Annotated[
-        int | None, Meta(description="Port that clients are told to connect to. Unset: the listener's own.")
+        Port | None, Meta(description="Port that clients are told to connect to. Unset: the listener's own.")
     ] = field(default=None, name="advertised.port")
     http_host: Annotated[str, Meta(description="Address of the HTTP listener (health, metrics, status).")] = field(
         default="127.0.0.1", name="http.host"

@@ -110,6 +110,16 @@ async def test_a_brokers_settings_are_shown_without_its_secrets(fake_clock: Manu
     assert not shown["log.retention.ms"].read_only
 
 
+async def test_advertised_listeners_are_shown_as_kafkas_brokers_show_them(fake_clock: ManualClock) -> None:
+    """What kafka-python's own suite asks for."""
+    admin = ConfigsWorld(fake_clock, Settings(advertised_listeners="PLAINTEXT://127.0.0.1:0"))
+    await admin.join()
+    result = await admin.describe(BROKER, NODE, "advertised.listeners", include_synonyms=False)
+    (shown,) = result.configs
+    assert (shown.value, shown.config_source, shown.config_type) == ("PLAINTEXT://127.0.0.1:0", 4, 2)
+    assert (shown.read_only, shown.is_sensitive, shown.synonyms) == (True, False, [])
+
+
 async def test_a_broker_knows_only_its_own_settings(admin: ConfigsWorld) -> None:
     admin.api.add_agent(8)
     assert (await admin.describe(BROKER, "8")).error_code == ErrorCode.invalid_request

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from config.declared import declared
-from config.listeners import BROKER, CONTROLLER, Endpoint, listeners, roles
+from config.listeners import BROKER, CONTROLLER, Endpoint, Listeners, listeners, roles
 from config.load import ConfigError, load
 from config.refused import why_not_in_files, why_refused
 from config.topic_configs import BROKER_DEFAULTS
@@ -122,8 +122,14 @@ def test_the_longest_name_has_the_word() -> None:
     assert why_refused("sasl.mechanism.inter.broker.protocol") != why_refused("sasl.enabled.mechanisms")
 
 
-def _listeners(**given: str) -> object:
-    names = {"roles": "process.roles", "names": "controller.listener.names", "on": "listeners"}
+def _listeners(**given: str) -> Listeners:
+    names = {
+        "roles": "process.roles",
+        "names": "controller.listener.names",
+        "on": "listeners",
+        "told": "advertised.listeners",
+        "told_host": "advertised.host",
+    }
     return listeners(load(flags={names[key]: value for key, value in given.items()}))
 
 
@@ -157,11 +163,35 @@ def test_listeners_name_one_for_clients_and_one_for_controllers() -> None:
         ({"on": "A://h:1", "names": "C"}, "not in listeners: C"),
         ({"on": "A://h:1,C://h:2", "names": "C", "roles": "broker"}, "has no controller"),
         ({"on": "C://h:2", "names": "C"}, "none is left for clients"),
+        ({"told": "localhost:9092"}, r"advertised\.listeners: not of the form"),
+        ({"told": "SSL://h:1"}, r"advertised\.listeners: only PLAINTEXT is offered"),
+        ({"told": "PLAINTEXT://h:1,PLAINTEXT_HOST://localhost:2"}, "clients have one listener"),
+        ({"told": "EXTERNAL://h:1"}, "the listener for clients is PLAINTEXT, not EXTERNAL"),
+        ({"on": "A://:1,C://:2", "names": "C", "told": "C://h:2"}, "the listener for clients is A, not C"),
+        ({"told": "PLAINTEXT://0.0.0.0:9092"}, "no address to connect to"),
+        ({"told": "PLAINTEXT://[::]:9092"}, "no address to connect to"),
+        ({"told": "PLAINTEXT://:9092"}, "no address to connect to"),
+        ({"told": "PLAINTEXT://h:1", "told_host": "h"}, "not both"),
     ],
 )
 def test_listeners_that_do_not_fit_are_refused_by_name(given: dict[str, str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         _listeners(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"on": "PLAINTEXT://0.0.0.0:9092", "told": "PLAINTEXT://broker:29092"}, ("PLAINTEXT", "broker", 29_092)),
+        ({"on": "PLAINTEXT://:0", "told": "PLAINTEXT://localhost:0"}, ("PLAINTEXT", "localhost", 0)),
+        ({"on": "external://:9093", "told": "EXTERNAL://[2001:db8::1]:9093"}, ("EXTERNAL", "2001:db8::1", 9_093)),
+        ({"on": "PLAINTEXT://10.1.1.5:9093"}, ("PLAINTEXT", "10.1.1.5", 0)),
+        ({"on": "PLAINTEXT://:9093", "told_host": "h"}, ("PLAINTEXT", "h", 0)),
+        ({}, ("PLAINTEXT", "127.0.0.1", 0)),
+    ],
+)
+def test_what_clients_are_told(given: dict[str, str], told: tuple[str, str, int]) -> None:
+    assert _listeners(**given).advertised == Endpoint(*told)
 
 
 @pytest.mark.requirement("C17")

@@ -76,7 +76,10 @@ SUITES: tuple[Suite, ...] = (
         requirements=("pytest", "pytest-mock", "pytest-timeout", "crc32c", "lz4", "python-snappy", "zstandard"),
         command=(*_PYTEST, "test/integration"),
         environment={"KAFKA_URI": "kafka://{bootstrap}", "KAFKA_VERSION": "4.3.0", "KAFKA_ROOT": "."},
-        settings={"num.partitions": 4, "group.min.session.timeout.ms": 100},
+        settings={
+            "num.partitions": 4, "group.min.session.timeout.ms": 100,
+            "advertised.listeners": "PLAINTEXT://127.0.0.1:0",  # it looks for it among the static broker configs
+        },
     ),
     Suite(
         name="aiokafka",

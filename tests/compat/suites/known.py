@@ -25,11 +25,6 @@ KNOWN: tuple[Known, ...] = (
     Known("kafka-python", r"transactional", _TRANSACTIONS),
     Known("kafka-python", r"test_ssl_integration", _SECURITY),
     Known("kafka-python", r"test_alter_replica_log_dirs", "AlterReplicaLogDirs: there is one log dir, the bucket"),
-    Known(
-        "kafka-python",
-        r"test_describe_configs_broker_resource",
-        "it looks for advertised.listeners; the settings here are advertised.host and advertised.port",
-    ),
     Known("aiokafka", r"test_sender_maybe_wait_for_pid_on_failure", _TRANSACTIONS),
     Known("aiokafka", r"_ssl", _SECURITY),
     Known("aiokafka", r"test_exclude_internal_topics", "offsets are in Postgres: there is no topic __consumer_offsets"),
