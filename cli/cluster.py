@@ -1,7 +1,8 @@
 """`headrace cluster`: cluster-id and unregister, over the Kafka protocol; Kafka's kafka-cluster.sh.
 
 Place: a client like any other, beside a running cluster.
-Invariant: unregistering twice is no error. If the process dies here, asking again is safe.
+Invariant: only what is registered is unregistered: who names another id is told so. If the process dies here, asking
+again is safe.
 Source: KIP-631, kafka-cluster.sh.
 """
 
@@ -11,14 +12,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from kio.schema.describe_cluster.v0.request import DescribeClusterRequest
-from kio.schema.describe_cluster.v0.response import DescribeClusterResponse
-from kio.schema.types import BrokerId
-from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
-from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
+from agent.protocol.api_keys import ApiKey
+from cli.client.cluster import KafkaCluster, require
+from cli.numbers import INT32_MAX, whole
+from cli.tables import open_cluster
+from storage.errors import NotFoundError
 
-from cli.client.cluster import require
-from cli.client.transport import ask, client_config
+TELLS_OF_FENCED_BROKERS = 2
+"""The first version of DescribeCluster whose answer can name every registered broker."""
 
 DESCRIPTION = """\
 A running cluster: which one it is, and who is in it.
@@ -40,7 +41,8 @@ def add(subparsers: Any) -> None:
     showing = commands.add_parser("cluster-id", help="print the cluster's id")
     showing.set_defaults(run=run_cluster_id)
     leaving = commands.add_parser("unregister", help="remove an agent's registration")
-    leaving.add_argument("--id", "-i", type=int, required=True, metavar="ID", help="node id of the agent to unregister")
+    node_id = whole(0, INT32_MAX)
+    leaving.add_argument("--id", "-i", type=node_id, required=True, metavar="ID", help="node id of the agent")
     leaving.set_defaults(run=run_unregister)
     for command in (showing, leaving):
         command.add_argument("--bootstrap-server", "-b", metavar="SERVERS", help="host:port pairs, comma-separated")
@@ -49,23 +51,28 @@ def add(subparsers: Any) -> None:
 
 def run_cluster_id(args: argparse.Namespace) -> int:
     """Print it."""
-    answer = ask(
-        client_config(args.bootstrap_server, args.config),
-        DescribeClusterRequest(include_cluster_authorized_operations=False),
-        DescribeClusterResponse,
-    )
-    require(answer.error_code, answer.error_message)
-    print(f"Cluster ID: {answer.cluster_id}")
+    with open_cluster(args) as cluster:
+        print(f"Cluster ID: {_describe(cluster).cluster_id}")
     return 0
 
 
 def run_unregister(args: argparse.Namespace) -> int:
-    """Unregister; an id that is not registered counts as done."""
-    answer = ask(
-        client_config(args.bootstrap_server, args.config),
-        UnregisterBrokerRequest(broker_id=BrokerId(args.id)),
-        UnregisterBrokerResponse,
-    )
-    require(answer.error_code, answer.error_message)
+    """Unregister it; NotFoundError when it is not registered, also where the cluster itself would not mind."""
+    with open_cluster(args) as cluster:
+        tells = cluster.message(ApiKey.DESCRIBE_CLUSTER).version >= TELLS_OF_FENCED_BROKERS
+        if tells and args.id not in {broker.broker_id for broker in _describe(cluster).brokers}:
+            raise NotFoundError(f"broker {args.id} is not registered")
+        m = cluster.message(ApiKey.UNREGISTER_BROKER)
+        answer = cluster.ask(ApiKey.UNREGISTER_BROKER, m.request(broker_id=args.id))
+        require(answer.error_code, answer.error_message, f"broker {args.id}")
     print(f"Broker {args.id} is no longer registered.")
     return 0
+
+
+def _describe(cluster: KafkaCluster) -> Any:
+    """The cluster, with all registered brokers where it can tell."""
+    m = cluster.message(ApiKey.DESCRIBE_CLUSTER)
+    request = m.request(include_cluster_authorized_operations=False, endpoint_type=1, include_fenced_brokers=True)
+    answer = cluster.ask(ApiKey.DESCRIBE_CLUSTER, request)
+    require(answer.error_code, answer.error_message)
+    return answer

@@ -13,8 +13,8 @@ from typing import Any
 
 from agent.protocol.api_keys import ApiKey
 from cli.client.cluster import ANY, KafkaCluster, require
-from cli.tables import Row, add_flags, open_cluster, pairs, say, show
-from storage.errors import InvalidError
+from cli.tables import Row, add_flags, open_cluster, pairs, refuse_twice, say, show
+from storage.errors import InvalidError, NotFoundError
 
 TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
 SET, DELETE = 0, 1
@@ -25,7 +25,17 @@ Configs of topics, brokers and groups of a running cluster, and brokers' log lev
   headrace configs set retention.ms=86400000 --topic orders -b 127.0.0.1:9092
   headrace configs delete retention.ms --topic orders -b 127.0.0.1:9092
 """
-_SOURCES = {1: "topic", 2: "broker", 3: "cluster", 4: "file", 5: "default", 6: "logger", 8: "group"}
+SOURCES = {
+    1: "DYNAMIC_TOPIC_CONFIG",
+    2: "DYNAMIC_BROKER_CONFIG",
+    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    4: "STATIC_BROKER_CONFIG",
+    5: "DEFAULT_CONFIG",
+    6: "DYNAMIC_BROKER_LOGGER_CONFIG",
+    7: "DYNAMIC_CLIENT_METRICS_CONFIG",
+    8: "DYNAMIC_GROUP_CONFIG",
+}
+"""Kafka's ConfigSource numbers and their names."""
 _OWN = {TOPIC: (1,), BROKER: (2, 3), LOGGER: (6,), GROUP: (8,)}
 """Which sources say that a value was set for the resource itself."""
 
@@ -67,11 +77,16 @@ def add(subparsers: Any) -> None:
 
 def run_describe(args: argparse.Namespace) -> int:
     """One line per config."""
+    resource = _resource(args)
     with open_cluster(args) as cluster:
-        found = describe_configs(cluster, _resource(args), args.key)
-    resource_type, _ = _resource(args)
-    rows = shown(found, None if args.all or args.key or args.explain else resource_type)
-    columns = ("config", "value", "source", "read only")
+        found = describe_configs(cluster, resource, args.key)
+    unknown = sorted(set(args.key) - {config.name for config in found})
+    if unknown:
+        raise NotFoundError(f"there is no such config: {', '.join(unknown)}")
+    rows = shown(found, None if args.all or args.key or args.explain else resource[0])
+    columns = ("config", "value", "source", "read_only")
+    if not args.json:
+        rows = [{**row, "value": "(secret)"} if row["sensitive"] else row for row in rows]
     show(args, rows, (*columns, "meaning") if args.explain else columns)
     return 0
 
@@ -88,6 +103,7 @@ def run_delete(args: argparse.Namespace) -> int:
 
 def _change(args: argparse.Namespace, changes: Sequence[Change]) -> int:
     resource = _resource(args)
+    refuse_twice([name for name, _, _ in changes], "config")
     with open_cluster(args) as cluster:
         cluster.look_again(lambda: change_configs(cluster, resource, changes, validate_only=args.validate_only))
     outcome = "would be accepted" if args.validate_only else "done"
@@ -109,7 +125,7 @@ def describe_configs(cluster: KafkaCluster, resource: Resource, keys: Iterable[s
         resource_name=resource[1],
         configuration_keys=tuple(keys) or None,
     )
-    request = m.request(resources=(wanted,), include_synonyms=False, include_documentation=True)
+    request = m.request(resources=(wanted,), include_synonyms=True, include_documentation=True)
     (answer,) = cluster.ask(ApiKey.DESCRIBE_CONFIGS, request, _whom_to_ask(cluster, resource)).results
     require(answer.error_code, answer.error_message, resource[1])
     return list(answer.configs)
@@ -120,14 +136,20 @@ def shown(configs: Iterable[Any], only_own_of: int | None) -> list[Row]:
     return [
         {
             "config": config.name,
-            "value": "(secret)" if config.is_sensitive else config.value,
-            "source": _SOURCES.get(config.config_source, str(config.config_source)),
-            "read only": "yes" if config.read_only else "no",
+            "value": None if config.is_sensitive else config.value,
+            "sensitive": bool(config.is_sensitive),
+            "source": _source(config.config_source),
+            "read_only": bool(config.read_only),
+            "synonyms": [{"config": s.name, "value": s.value, "source": _source(s.source)} for s in config.synonyms],
             "meaning": getattr(config, "documentation", None),
         }
         for config in sorted(configs, key=lambda config: str(config.name))
         if only_own_of is None or config.config_source in _OWN[only_own_of]
     ]
+
+
+def _source(number: int) -> str:
+    return SOURCES.get(number, str(number))
 
 
 def change_configs(

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from cli.children import AgentProcess
+from cli.numbers import whole
 from cli.options import PREFIX, add_settings, settings_from
 from cli.storage import format_bucket
 from config.listeners import COMPACTOR, roles
@@ -48,7 +49,10 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument("--data-dir", type=Path, default=Path(".headrace"), help="where all state lies (.headrace)")
     parser.add_argument(
-        "--agents", type=int, default=1, help="how many agents; ports and node ids count up from the given ones (1)"
+        "--agents",
+        type=whole(1, 100),
+        default=1,
+        help="how many agents; ports and node ids count up from the given ones (1)",
     )
     add_settings(parser, ("kafka.port", "http.port", "linger.ms", "log.level"))
     parser.set_defaults(run=run)

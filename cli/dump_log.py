@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from cli.numbers import INT64_MAX, whole
 from cli.options import add_settings, settings_from
 from cli.record_json import payload_line
 from config.load import ConfigError
@@ -53,7 +54,9 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--files", metavar="FILES", help="comma-separated paths or URLs; without it, the metadata log")
     parser.add_argument("--cluster-metadata-decoder", action="store_true", help="values are metadata records")
     parser.add_argument("--skip-record-metadata", action="store_true", help="no offsets and sizes for each record")
-    parser.add_argument("--start-offset", type=int, help="begin the metadata log here (its start)")
+    parser.add_argument(
+        "--start-offset", type=whole(0, INT64_MAX), metavar="N", help="begin the metadata log here (its start)"
+    )
     add_settings(parser, ("metastore.url",))
     parser.set_defaults(run=run)
 

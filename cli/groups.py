@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import datetime
 import functools
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -18,9 +20,23 @@ from agent.protocol.api_keys import ApiKey
 from cli.client.cluster import KafkaCluster, require
 from cli.client.group_members import Member, members_of
 from cli.client.offsets import EARLIEST, LATEST, TopicPartition, list_offsets, partitions_of, timestamp_ms
-from cli.tables import Row, add_flags, add_yes, confirm, open_cluster, say, show
-from storage.errors import InvalidError
+from cli.numbers import INT64_MAX, whole
+from cli.tables import Row, add_flags, add_yes, confirm, do_each, open_cluster, show
+from storage.errors import InvalidError, NotFoundError
 
+STATES = (
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "Stable",
+    "Empty",
+    "Dead",
+    "NotReady",
+)
+TYPES = ("classic", "consumer", "share", "streams")
+FILTERED_FROM = {"state": 4, "type": 5}
+"""The first version of ListGroups that can leave groups out by it."""
 NO_GENERATION = -1
 NOTHING_COMMITTED = -1
 DESCRIPTION = """\
@@ -42,8 +58,8 @@ def add(subparsers: Any) -> None:
     )
     commands = parser.add_subparsers(title="commands", metavar="{list,describe,reset-offsets,delete}", required=True)
     listing = commands.add_parser("list", help="all groups")
-    listing.add_argument("--state", action="append", default=[], help="only groups in this state: Stable, Empty, ...")
-    listing.add_argument("--type", action="append", default=[], help="only groups of this type: classic, consumer")
+    listing.add_argument("--state", type=_one_of(STATES), action="append", default=[], help=", ".join(STATES))
+    listing.add_argument("--type", type=_one_of(TYPES), action="append", default=[], help=", ".join(TYPES))
     describing = commands.add_parser("describe", help="positions and how far they lag; members")
     describing.add_argument("group")
     describing.add_argument("--members", action="store_true", help="who is in it, and who reads what")
@@ -56,7 +72,7 @@ def add(subparsers: Any) -> None:
     where.add_argument("--to-earliest", action="store_true", help="the first record")
     where.add_argument("--to-latest", action="store_true", help="behind the last record")
     where.add_argument("--to-datetime", metavar="TIME", help="the first record from then on: 2026-01-31T12:00:00+00:00")
-    where.add_argument("--to-offset", type=int, metavar="N")
+    where.add_argument("--to-offset", type=whole(0, INT64_MAX), metavar="N", help="this one, or the log's nearest end")
     resetting.add_argument("--execute", action="store_true", help="do it")
     deleting = commands.add_parser("delete", help="empty groups and their positions")
     deleting.add_argument("group", nargs="+")
@@ -71,6 +87,9 @@ def run_list(args: argparse.Namespace) -> int:
     """One line per group; each broker knows its own."""
     with open_cluster(args) as cluster:
         m = cluster.message(ApiKey.LIST_GROUPS)
+        for name, version in FILTERED_FROM.items():
+            if getattr(args, name) and m.version < version:
+                raise InvalidError(f"the cluster cannot choose groups by --{name}: it is too old")
         request = m.request(states_filter=tuple(args.state), types_filter=tuple(args.type))
         found: dict[str, Row] = {}
         for node_id in cluster.nodes():
@@ -91,13 +110,13 @@ def run_list(args: argparse.Namespace) -> int:
 def run_describe(args: argparse.Namespace) -> int:
     """One line per partition with a position, or per member."""
     with open_cluster(args) as cluster:
+        committed = cluster.look_again(lambda: _committed(cluster, args.group))
+        members = _members(cluster, args.group, has_positions=bool(committed))
         if args.members:
-            members = cluster.look_again(lambda: members_of(cluster, args.group))
             show(args, members, ("member", "instance", "client", "host", "assignment"))
             return 0
-        committed = cluster.look_again(lambda: _committed(cluster, args.group))
         latest = list_offsets(cluster, dict.fromkeys(committed, LATEST))
-        readers = {tp: member for member in _members_if_any(cluster, args.group) for tp in member["assignment"]}
+        readers = {tp: member for member in members for tp in member["assignment"]}
     rows = [
         {
             "topic": topic,
@@ -121,14 +140,16 @@ def run_reset(args: argparse.Namespace) -> int:
         wanted = _partitions(cluster, args.topic) if args.topic else sorted(committed)
         if not wanted:
             raise InvalidError(f"the group has read nothing: name a --topic: group={args.group}")
-        moves = _targets(cluster, args, wanted)
+        moves, warnings = _targets(cluster, args, wanted)
+        for warning in warnings:
+            print(f"warning: {warning}", file=sys.stderr)
         if args.execute:
             cluster.look_again(lambda: _commit(cluster, args.group, moves))
     rows = [
-        {"topic": topic, "partition": index, "position": committed.get((topic, index)), "new position": offset}
+        {"topic": topic, "partition": index, "position": committed.get((topic, index)), "new_position": offset}
         for (topic, index), offset in sorted(moves.items())
     ]
-    show(args, rows, ("topic", "partition", "position", "new position"))
+    show(args, rows, ("topic", "partition", "position", "new_position"))
     if not args.execute and not args.json:
         print("\nnothing was changed: repeat with --execute")
     return 0
@@ -138,10 +159,25 @@ def run_delete(args: argparse.Namespace) -> int:
     """Delete them, once confirmed."""
     confirm(args, f"delete {', '.join(args.group)} and all positions?")
     with open_cluster(args) as cluster:
-        for group in args.group:
-            cluster.look_again(functools.partial(_delete, cluster, group))
-    say(args, f"deleted: {', '.join(args.group)}", groups=args.group, outcome="deleted")
-    return 0
+        return do_each(
+            args,
+            "group",
+            dict.fromkeys(args.group),
+            "deleted",
+            lambda group: cluster.look_again(functools.partial(_delete, cluster, group)),
+        )
+
+
+def _one_of(known: Sequence[str]) -> Callable[[str], str]:
+    """For argparse's `type`: one of the words, in whatever case, as Kafka's tool takes them."""
+
+    def word(text: str) -> str:
+        for name in known:
+            if name.lower() == text.lower():
+                return name
+        raise argparse.ArgumentTypeError(f"not one of {', '.join(known)}: {text}")
+
+    return word
 
 
 def _committed(cluster: KafkaCluster, group: str) -> dict[TopicPartition, int]:
@@ -158,11 +194,13 @@ def _committed(cluster: KafkaCluster, group: str) -> dict[TopicPartition, int]:
     return found
 
 
-def _members_if_any(cluster: KafkaCluster, group: str) -> list[Member]:
-    """A group that only keeps positions is described without members."""
+def _members(cluster: KafkaCluster, group: str, *, has_positions: bool) -> list[Member]:
+    """None of a group that only keeps positions; NotFoundError where there are not even those."""
     try:
         return cluster.look_again(lambda: members_of(cluster, group))
-    except InvalidError:
+    except NotFoundError:
+        if not has_positions:
+            raise
         return []
 
 
@@ -182,18 +220,28 @@ def _partitions(cluster: KafkaCluster, asked: list[str]) -> list[TopicPartition]
 
 def _targets(
     cluster: KafkaCluster, args: argparse.Namespace, wanted: list[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """New positions inside the log, whatever was asked for, as Kafka's tool does."""
+) -> tuple[dict[TopicPartition, int], list[str]]:
+    """New positions inside the log, as Kafka's tool sets them; and where that is not what was asked for."""
     earliest = list_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
     latest = list_offsets(cluster, dict.fromkeys(wanted, LATEST))
     if args.to_earliest:
-        return earliest
+        return earliest, []
     if args.to_latest:
-        return latest
+        return latest, []
     if args.to_offset is not None:
-        return {tp: min(max(args.to_offset, earliest[tp]), latest[tp]) for tp in wanted}
+        moves = {tp: min(max(args.to_offset, earliest[tp]), latest[tp]) for tp in wanted}
+        return moves, [
+            f"offset {args.to_offset} is outside {topic}:{index} ({earliest[topic, index]}..{latest[topic, index]}):"
+            f" its new position is {offset}"
+            for (topic, index), offset in moves.items()
+            if offset != args.to_offset
+        ]
     found = list_offsets(cluster, dict.fromkeys(wanted, timestamp_ms(args.to_datetime)))
-    return {tp: latest[tp] if offset < 0 else offset for tp, offset in found.items()}
+    return {tp: latest[tp] if offset < 0 else offset for tp, offset in found.items()}, [
+        f"{topic}:{index} has no record from then on: its new position is its end, {latest[topic, index]}"
+        for (topic, index), offset in found.items()
+        if offset < 0
+    ]
 
 
 def _commit(cluster: KafkaCluster, group: str, positions: dict[TopicPartition, int]) -> None:

@@ -1,6 +1,7 @@
 """A progress bar on stderr, for commands that people wait for.
 
-Place: under `headrace audit`. Invariant: nothing is written unless stderr is a terminal. No state survives.
+Place: under `headrace audit` and `records`. Invariant: nothing is written unless stderr is a terminal.
+If the process dies here nothing is lost: no state.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ WIDTH = 30
 class ProgressBar:
     """Called with (what is gone through, how many are done, how many there are; 0: nobody knows)."""
 
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
+    def __init__(self, *, beside_output: bool = False) -> None:
+        """`beside_output`: not shown where the output itself goes to a terminal."""
+        self._shown = sys.stderr.isatty() and not (beside_output and sys.stdout.isatty())
         self._what = ""
 
     def __call__(self, what: str, done: int, total: int) -> None:

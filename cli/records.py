@@ -1,19 +1,22 @@
 """`headrace records`: produce lines, consume, delete, and see where offsets lie.
 
 Place: a client like any other, beside a running cluster; Kafka's console producer and consumer.
-Invariant: consume prints a partition's records in the order of their offsets, each once. produce stops at the first
-batch that is not acknowledged and says how many records were. If the process dies here, what it had printed as
-produced is stored.
+Invariant: consume prints a partition's records in the order of their offsets, each once. produce takes lines as bytes,
+stops at the first that is no record or whose batch is not acknowledged, and says how many records were; the lines
+before one that is no record are produced. delete looks at all partitions before it deletes from any.
+If the process dies here, what it had said to be produced is stored.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import itertools
 import json
+import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from aiokafka.partitioner import murmur2
@@ -21,13 +24,19 @@ from aiokafka.partitioner import murmur2
 from cli.client.cluster import KafkaCluster, WrongBrokerError
 from cli.client.offsets import EARLIEST, LATEST, TopicPartition, list_offsets, partitions_of, timestamp_ms
 from cli.client.records import delete_records, fetch, produce
-from cli.tables import add_flags, add_yes, confirm, open_cluster, pairs, say, show
+from cli.numbers import INT32_MAX, INT64_MAX, whole
+from cli.progress_bar import ProgressBar
+from cli.tables import Row, add_flags, add_yes, confirm, key_values, open_cluster, say, show
 from storage.clock import SystemClock
-from storage.errors import InvalidError
+from storage.errors import HeadraceError, InvalidError
 from storage.records.codec import Record
 from storage.records.compression import Codec
 
 BATCH_RECORDS = 500
+HIGH_WATERMARK = -1
+"""DeleteRecords' word for: all that readers can see."""
+KeyValue = tuple[bytes | None, bytes]
+"""What a line holds."""
 FORMATS = ("value", "key", "json")
 DESCRIPTION = """\
 Records of a running cluster, ours or any other that speaks Kafka.
@@ -47,7 +56,7 @@ def add(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="{produce,consume,delete,offsets}", required=True)
-    producing = commands.add_parser("produce", help="one record per line of stdin")
+    producing = commands.add_parser("produce", help="one record per line of stdin, byte by byte")
     producing.add_argument("--key-separator", metavar="TEXT", help="what stands between key and value in a line")
     producing.add_argument("--header", action="append", default=[], metavar="KEY=VALUE", help="for every record")
     codecs = [codec.name.lower() for codec in Codec]
@@ -56,12 +65,17 @@ def add(subparsers: Any) -> None:
     consuming.add_argument(
         "--from", dest="start", default="earliest", metavar="WHERE", help="earliest, latest, an offset or a time"
     )
-    consuming.add_argument("--max", type=int, metavar="N", help="stop after so many records")
+    consuming.add_argument("--max", type=whole(1, INT64_MAX), metavar="N", help="stop after so many records")
     consuming.add_argument("--follow", "-f", action="store_true", help="wait for more at the end")
     consuming.add_argument("--format", choices=FORMATS, default="value", help="value; key, tab and value; or json")
     deleting = commands.add_parser("delete", help="the oldest records of partitions")
     until = deleting.add_mutually_exclusive_group(required=True)
-    until.add_argument("--before-offset", type=int, metavar="N", help="the first offset that stays")
+    until.add_argument(
+        "--before-offset",
+        type=whole(HIGH_WATERMARK, INT64_MAX),
+        metavar="N",
+        help="the first offset that stays; -1: none",
+    )
     until.add_argument("--all", action="store_true", help="everything there is now")
     add_yes(deleting)
     offsets = commands.add_parser("offsets", help="first and next offset of each partition")
@@ -69,33 +83,37 @@ def add(subparsers: Any) -> None:
     runs = (run_produce, run_consume, run_delete, run_offsets)
     for command, run in zip((producing, consuming, deleting, offsets), runs, strict=True):
         command.add_argument("topic")
-        command.add_argument("--partition", type=int, metavar="N", help="this one only")
+        command.add_argument("--partition", type=whole(0, INT32_MAX), metavar="N", help="this one only")
         add_flags(command)
         command.set_defaults(run=run)
 
 
 def run_produce(args: argparse.Namespace) -> int:
     """Batches of lines; keyed records go where every client with Kafka's partitioner sends them."""
-    headers: list[tuple[str, bytes | None]] = [
-        (name, value.encode()) for name, value in pairs(args.header, "header").items()
-    ]
-    done = 0
+    headers = _headers(args.header)
+    separator = None if args.key_separator is None else os.fsencode(args.key_separator)
+    codec = Codec[args.compression.upper()]
+    done, bar = 0, ProgressBar()
     with open_cluster(args) as cluster:
         partitions = _partitions(cluster, args)
         turns = itertools.cycle(partitions)
-        for lines in _chunks(sys.stdin, BATCH_RECORDS):
-            unkeyed = next(turns)
-            now_ms = SystemClock().wall_ms()
-            batches: defaultdict[TopicPartition, list[Record]] = defaultdict(list)
-            for line in lines:
-                key, value = _split(line, args.key_separator)
-                place = unkeyed if key is None or args.partition is not None else _place(key, list(partitions))
-                batches[place].append(Record(len(batches[place]), now_ms, key, value, headers))
-            for (topic, index), records in batches.items():
-                produce(cluster, partitions[topic, index], topic, index, records, Codec[args.compression.upper()])
-                done += len(records)
-                if not args.json:
-                    print(f"produced: records={done}", file=sys.stderr)
+        try:
+            for lines in _chunks(_split_lines(sys.stdin.buffer, separator), BATCH_RECORDS):
+                unkeyed = next(turns)
+                now_ms = SystemClock().wall_ms()
+                batches: defaultdict[TopicPartition, list[Record]] = defaultdict(list)
+                for key, value in lines:
+                    place = unkeyed if key is None or args.partition is not None else _place(key, list(partitions))
+                    batches[place].append(Record(len(batches[place]), now_ms, key, value, headers))
+                for (topic, index), records in batches.items():
+                    produce(cluster, partitions[topic, index], topic, index, records, codec)
+                    done += len(records)
+                    bar("records", done, 0)
+        except (HeadraceError, KeyboardInterrupt):
+            print(f"produced before it stopped: records={done}", file=sys.stderr)
+            raise
+        finally:
+            bar.close()
     say(args, f"records produced: {done}", records=done, topic=args.topic)
     return 0
 
@@ -108,25 +126,42 @@ def run_consume(args: argparse.Namespace) -> int:
         positions = {tp[1]: offset for tp, offset in _starts(cluster, args.start, partitions, latest).items()}
         ends = None if args.follow else {tp[1]: offset for tp, offset in latest.items()}
         records = _read(cluster, args.topic, partitions, positions, ends)
-        for index, record in itertools.islice(records, args.max):
-            print(_shown(args.topic, index, record, "json" if args.json else args.format), flush=args.follow)
+        total = 0 if ends is None else min(args.max or INT64_MAX, sum(ends[i] - positions[i] for i in ends))
+        bar = ProgressBar(beside_output=True)
+        for done, (index, record) in enumerate(itertools.islice(records, args.max), 1):
+            sys.stdout.buffer.write(_shown(args.topic, index, record, "json" if args.json else args.format) + b"\n")
+            if args.follow:
+                sys.stdout.buffer.flush()
+            if done % BATCH_RECORDS == 0:
+                bar("records", done, total)
+        bar.close()
     return 0
 
 
 def run_delete(args: argparse.Namespace) -> int:
-    """Delete, once confirmed; a partition that ends before the offset is emptied."""
-    what = "all records" if args.all else f"all records before offset {args.before_offset}"
-    confirm(args, f"delete {what} of {args.topic}?")
+    """Delete, once confirmed and once every partition is known to have the offset; 1 if a partition refused."""
+    until = HIGH_WATERMARK if args.all else args.before_offset
+    what = "all records" if until == HIGH_WATERMARK else f"all records before offset {until}"
     with open_cluster(args) as cluster:
         partitions = _partitions(cluster, args)
         latest = list_offsets(cluster, dict.fromkeys(partitions, LATEST))
-        rows = []
-        for (topic, index), leader in partitions.items():
-            until = latest[topic, index] if args.all else min(args.before_offset, latest[topic, index])
-            first = delete_records(cluster, leader, topic, {index: until})[index]
-            rows.append({"topic": topic, "partition": index, "earliest": first})
-    show(args, rows, ("topic", "partition", "earliest"))
-    return 0
+        beyond = [f"{topic}:{index} ends at {end}" for (topic, index), end in latest.items() if end < until]
+        if beyond:
+            raise InvalidError(f"offset out of range, nothing was deleted: before_offset={until}: {', '.join(beyond)}")
+        confirm(args, f"delete {what} of {args.topic}?")
+        rows = [_delete(cluster, leader, topic, index, until) for (topic, index), leader in partitions.items()]
+    failed = any(row["error"] for row in rows)
+    show(args, rows, ("topic", "partition", "earliest", *(("error",) if failed else ())))
+    return 1 if failed else 0
+
+
+def _delete(cluster: KafkaCluster, leader: int, topic: str, index: int, until: int) -> Row:
+    """What became of one partition."""
+    row = {"topic": topic, "partition": index, "earliest": None, "error": None}
+    try:
+        return {**row, "earliest": delete_records(cluster, leader, topic, {index: until})[index]}
+    except HeadraceError as error:
+        return {**row, "error": str(error)}
 
 
 def run_offsets(args: argparse.Namespace) -> int:
@@ -154,13 +189,25 @@ def _partitions(cluster: KafkaCluster, args: argparse.Namespace) -> dict[TopicPa
     return {(args.topic, args.partition): found[args.topic, args.partition]}
 
 
-def _split(line: str, separator: str | None) -> tuple[bytes | None, bytes]:
-    if separator is None:
-        return None, line.encode()
-    key, found, value = line.partition(separator)
-    if not found:
-        raise InvalidError(f"no {separator!r} between key and value in the line: {line}")
-    return key.encode(), value.encode()
+def _headers(given: Sequence[str]) -> list[tuple[str, bytes | None]]:
+    try:
+        return [(os.fsencode(name).decode(), os.fsencode(value)) for name, value in key_values(given, "header")]
+    except UnicodeDecodeError as error:
+        raise InvalidError("a header's key is not UTF-8") from error
+
+
+def _split_lines(lines: Iterable[bytes], separator: bytes | None) -> Iterator[tuple[bytes | None, bytes]]:
+    """(key, value) of each line. InvalidError names the first line that has no key."""
+    for number, line in enumerate(lines, 1):
+        value = line.removesuffix(b"\n")
+        if separator is None:
+            yield None, value
+            continue
+        key, found, value = value.partition(separator)
+        if not found:
+            shown, wanted = line.decode(errors="replace").rstrip("\n"), separator.decode(errors="replace")
+            raise InvalidError(f"line {number}: no {wanted!r} between key and value: {shown}")
+        yield key, value
 
 
 def _place(key: bytes, partitions: list[TopicPartition]) -> TopicPartition:
@@ -169,25 +216,49 @@ def _place(key: bytes, partitions: list[TopicPartition]) -> TopicPartition:
     return partitions[hashed % len(partitions)]
 
 
-def _chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
-    stripped = (line.rstrip("\n") for line in lines)
-    while chunk := list(itertools.islice(stripped, size)):
+def _chunks(lines: Iterator[KeyValue], size: int) -> Iterator[list[KeyValue]]:
+    """`size` at a time; those before a line that is refused are a chunk before the refusal is raised."""
+    chunk: list[KeyValue] = []
+    try:
+        for line in lines:
+            chunk.append(line)
+            if len(chunk) == size:
+                yield chunk
+                chunk = []
+    except InvalidError:
+        if chunk:
+            yield chunk
+        raise
+    if chunk:
         yield chunk
 
 
 def _starts(
     cluster: KafkaCluster, start: str, partitions: dict[TopicPartition, int], latest: dict[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Where to begin in each partition; an offset outside the log is moved to its nearest end."""
+    """Where to begin in each partition. InvalidError for an offset that no partition holds; see `_moved_inside`."""
     if start == "latest":
         return latest
     earliest = list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
     if start == "earliest":
         return earliest
     if start.isdecimal():
-        return {tp: min(max(int(start), earliest[tp]), latest[tp]) for tp in partitions}
+        return _moved_inside(int(start), earliest, latest)
     found = list_offsets(cluster, dict.fromkeys(partitions, timestamp_ms(start)))
     return {tp: latest[tp] if offset < 0 else offset for tp, offset in found.items()}
+
+
+def _moved_inside(
+    offset: int, earliest: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """The offset, or the nearest end of the partitions that do not hold it, which is said."""
+    ranges = {tp: f"{tp[0]}:{tp[1]} {earliest[tp]}..{latest[tp]}" for tp in earliest}
+    outside = [tp for tp in earliest if not earliest[tp] <= offset <= latest[tp]]
+    if len(outside) == len(earliest):
+        raise InvalidError(f"offset out of range: {offset} ({', '.join(ranges.values())})")
+    for tp in outside:
+        print(f"warning: offset {offset} is out of range: read from its nearest end: {ranges[tp]}", file=sys.stderr)
+    return {tp: min(max(offset, earliest[tp]), latest[tp]) for tp in earliest}
 
 
 def _read(
@@ -214,13 +285,22 @@ def _read(
                 leaders.update(partitions_of(cluster, [topic]))
 
 
-def _shown(topic: str, index: int, record: Record, form: str) -> str:
-    value = None if record.value is None else record.value.decode(errors="replace")
-    key = None if record.key is None else record.key.decode(errors="replace")
+def _shown(topic: str, index: int, record: Record, form: str) -> bytes:
+    """A line without its end. Keys and values are their bytes; in JSON those that are no text are base64 as well."""
     if form == "value":
-        return value or ""
+        return record.value or b""
     if form == "key":
-        return f"{'' if key is None else key}\t{'' if value is None else value}"
-    headers = {name: None if data is None else data.decode(errors="replace") for name, data in record.headers}
-    facts = {"topic": topic, "partition": index, "offset": record.offset, "timestamp": record.timestamp}
-    return json.dumps({**facts, "key": key, "value": value, "headers": headers}, ensure_ascii=False)
+        return (record.key or b"") + b"\t" + (record.value or b"")
+    facts: dict[str, Any] = {"topic": topic, "partition": index, "offset": record.offset, "timestamp": record.timestamp}
+    facts |= _as_text("key", record.key) | _as_text("value", record.value)
+    facts["headers"] = [{"key": name} | _as_text("value", data) for name, data in record.headers]
+    return json.dumps(facts, ensure_ascii=False).encode()
+
+
+def _as_text(name: str, data: bytes | None) -> dict[str, str | None]:
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {name: data.decode(errors="replace"), f"{name}_base64": base64.b64encode(data).decode()}

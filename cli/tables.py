@@ -1,8 +1,8 @@
 """What a tool found, as a table for people or as JSON for scripts; and the flags that all such tools share.
 
 Place: under `headrace topics`, `groups`, `configs` and `records`.
-Invariant: JSON holds what the table shows, under the same names, one document on stdout. If the process dies
-here nothing is lost.
+Invariant: JSON holds what the table shows, one document on stdout: a column's name with `_` for its blanks, true and
+false, numbers, null for what is not known. If the process dies here nothing is lost.
 """
 
 from __future__ import annotations
@@ -11,19 +11,24 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from cli.client.cluster import KafkaCluster
 from cli.client.transport import client_config
+from cli.record_json import plain
 from storage.clock import SystemClock
-from storage.errors import InvalidError
+from storage.errors import HeadraceError, InvalidError
 
 Row = Mapping[str, Any]
+PIPE_WIDTH = 1_000_000
+"""Columns of whoever is no terminal: a line is never wrapped for a program."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -49,20 +54,39 @@ def open_cluster(args: argparse.Namespace) -> KafkaCluster:
 def show(args: argparse.Namespace, rows: Sequence[Row], columns: Sequence[str]) -> None:
     """Print the rows; `columns` in order, for the table."""
     if args.json:
-        print(json.dumps([dict(row) for row in rows], default=str))
+        print(json.dumps(plain(list(rows))))
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        numbers = bool(rows) and all(isinstance(row.get(column), int | None) for row in rows)
-        table.add_column(column, justify="right" if numbers else "left", overflow="fold")
+        numbers = bool(rows) and all(_is_number(row.get(column)) for row in rows)
+        table.add_column(column.replace("_", " "), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
-    Console(soft_wrap=not sys.stdout.isatty(), highlight=False).print(table)
+        table.add_row(*(Text(_cell(row.get(column))) for column in columns))
+    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False).print(table)
 
 
 def say(args: argparse.Namespace, text: str, **facts: Any) -> None:
     """One thing that was done."""
-    print(json.dumps(facts, default=str) if args.json else text)
+    print(json.dumps(plain(facts)) if args.json else text)
+
+
+def do_each(args: argparse.Namespace, what: str, names: Iterable[str], done: str, work: Callable[[str], None]) -> int:
+    """Do `work` to each; say of each that it is `done`, or why it failed. The exit status: 1 if any failed."""
+    rows: list[Row] = []
+    for name in names:
+        try:
+            work(name)
+        except HeadraceError as error:
+            rows.append({what: name, "outcome": "failed", "error": str(error)})
+            if not args.json:
+                print(f"error: {error}", file=sys.stderr)
+        else:
+            rows.append({what: name, "outcome": done, "error": None})
+            if not args.json:
+                print(f"{done}: {name}", flush=True)
+    if args.json:
+        show(args, rows, ())
+    return 1 if any(row["error"] for row in rows) else 0
 
 
 def confirm(args: argparse.Namespace, question: str) -> None:
@@ -71,21 +95,47 @@ def confirm(args: argparse.Namespace, question: str) -> None:
         return
     if not sys.stdin.isatty():
         raise InvalidError(f"{question} nobody to ask: repeat with --yes")
-    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+    try:
+        answer = input(f"{question} [y/N] ")
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
         raise InvalidError("not confirmed: nothing was done")
 
 
 def pairs(given: Sequence[str], what: str) -> dict[str, str]:
-    """`key=value` arguments. InvalidError for others."""
+    """`key=value` arguments, of keys that are given once. InvalidError for others."""
+    found = key_values(given, what)
+    refuse_twice([key for key, _ in found], what)
+    return dict(found)
+
+
+def key_values(given: Sequence[str], what: str) -> list[tuple[str, str]]:
+    """`key=value` arguments, keys as often as they are given. InvalidError for others."""
     for text in given:
         if "=" not in text or text.startswith("="):
             raise InvalidError(f"not a {what} of the form key=value: {text}")
-    return {key: value for key, _, value in (text.partition("=") for text in given)}
+    return [(key, value) for key, _, value in (text.partition("=") for text in given)]
+
+
+def refuse_twice(names: Sequence[str], what: str) -> None:
+    """InvalidError, naming it, for what is given more than once: nobody knows which is meant."""
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidError(f"{what} given twice: {name}")
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool))
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, uuid.UUID):
+        return str(plain(value))
     if isinstance(value, list | tuple):
         return ",".join(map(str, value)) or "-"
     return str(value)

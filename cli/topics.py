@@ -2,13 +2,15 @@
 
 Place: a client like any other, beside a running cluster; Kafka's kafka-topics.sh.
 Invariant: nothing is deleted unasked. What is refused is one line on stderr with the broker's reason and exit
-status 1; topics named before it are done. If the process dies here, asking again is safe.
+status 1; of several topics each is deleted or not by itself, and a line each says which. If the process dies here,
+asking again is safe.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -17,7 +19,19 @@ from agent.protocol.api_keys import ApiKey
 from cli.client.cluster import KafkaCluster, require
 from cli.client.offsets import EARLIEST, LATEST, list_offsets
 from cli.configs import DELETE, SET, TOPIC, Change, change_configs, describe_configs, shown
-from cli.tables import Row, add_flags, add_yes, confirm, open_cluster, pairs, say, show
+from cli.numbers import INT16_MAX, INT32_MAX, whole
+from cli.tables import (
+    Row,
+    add_flags,
+    add_yes,
+    confirm,
+    do_each,
+    open_cluster,
+    pairs,
+    refuse_twice,
+    say,
+    show,
+)
 
 TIMEOUT = datetime.timedelta(seconds=30)
 DESCRIPTION = """\
@@ -44,14 +58,18 @@ def add(subparsers: Any) -> None:
     describing.add_argument("topic", nargs="+")
     creating = commands.add_parser("create", help="a new topic")
     creating.add_argument("topic")
-    creating.add_argument("--partitions", type=int, default=-1, metavar="N", help="the cluster's default if not given")
-    creating.add_argument("--replication-factor", type=int, default=-1, metavar="N", help="likewise")
+    partitions, replicas = whole(1, INT32_MAX), whole(1, INT16_MAX)
+    creating.add_argument(
+        "--partitions", type=partitions, default=-1, metavar="N", help="the cluster's default if not given"
+    )
+    creating.add_argument("--replication-factor", type=replicas, default=-1, metavar="N", help="likewise")
     creating.add_argument("--if-not-exists", action="store_true", help="a topic that is there already is no error")
     creating.add_argument("--validate-only", action="store_true", help="say what would happen, and do nothing")
     altering = commands.add_parser("alter", help="more partitions, other configs")
     altering.add_argument("topic")
-    altering.add_argument("--partitions", type=int, metavar="N", help="how many there are to be")
+    altering.add_argument("--partitions", type=partitions, metavar="N", help="how many there are to be")
     altering.add_argument("--delete-config", action="append", default=[], metavar="KEY", help="back to the default")
+    altering.set_defaults(refuse=altering.error)
     for command in (creating, altering):
         command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a topic config")
     deleting = commands.add_parser("delete", help="topics and all their records")
@@ -83,7 +101,7 @@ def run_describe(args: argparse.Namespace) -> int:
         show(args, found, ())
         return 0
     partitions = [{"topic": topic["topic"], **partition} for topic in found for partition in topic["partitions"]]
-    show(args, partitions, ("topic", "partition", "leader", "epoch", "replicas", "in sync", "earliest", "latest"))
+    show(args, partitions, ("topic", "partition", "leader", "epoch", "replicas", "in_sync", "earliest", "latest"))
     configs = [
         {"topic": topic["topic"], "config": name, "value": value}
         for topic in found
@@ -111,6 +129,9 @@ def run_alter(args: argparse.Namespace) -> int:
     """Change configs first: they are refused more often than partitions are."""
     changes: list[Change] = [(name, SET, value) for name, value in pairs(args.set, "config").items()]
     changes += [(name, DELETE, None) for name in args.delete_config]
+    if not changes and args.partitions is None:
+        args.refuse("nothing to alter: name --partitions, --set or --delete-config")
+    refuse_twice([name for name, _, _ in changes], "config")
     with open_cluster(args) as cluster:
         if changes:
             cluster.look_again(lambda: change_configs(cluster, (TOPIC, args.topic), changes))
@@ -124,9 +145,13 @@ def run_delete(args: argparse.Namespace) -> int:
     """Delete them, once confirmed."""
     confirm(args, f"delete {', '.join(args.topic)} and all records in there?")
     with open_cluster(args) as cluster:
-        cluster.look_again(lambda: _delete(cluster, args.topic))
-    say(args, f"deleted: {', '.join(args.topic)}", topics=args.topic, outcome="deleted")
-    return 0
+        return do_each(
+            args,
+            "topic",
+            dict.fromkeys(args.topic),
+            "deleted",
+            lambda topic: cluster.look_again(functools.partial(_delete, cluster, topic)),
+        )
 
 
 def _described(cluster: KafkaCluster, topic: Any) -> dict[str, Any]:
@@ -138,7 +163,7 @@ def _described(cluster: KafkaCluster, topic: Any) -> dict[str, Any]:
             "leader": int(partition.leader_id),
             "epoch": getattr(partition, "leader_epoch", None),
             "replicas": [int(node) for node in partition.replica_nodes],
-            "in sync": [int(node) for node in partition.isr_nodes],
+            "in_sync": [int(node) for node in partition.isr_nodes],
             "earliest": earliest[topic.name, partition.partition_index],
             "latest": latest[topic.name, partition.partition_index],
         }
@@ -179,9 +204,9 @@ def _grow(cluster: KafkaCluster, topic: str, count: int) -> None:
     require(answer.error_code, answer.error_message, topic)
 
 
-def _delete(cluster: KafkaCluster, topics: list[str]) -> None:
+def _delete(cluster: KafkaCluster, topic: str) -> None:
     m = cluster.message(ApiKey.DELETE_TOPICS)
     cluster.nodes()
-    request = m.request(topic_names=tuple(topics), timeout=TIMEOUT)
-    for answer in cluster.ask(ApiKey.DELETE_TOPICS, request, cluster.controller).responses:
-        require(answer.error_code, getattr(answer, "error_message", None), answer.name)
+    request = m.request(topic_names=(topic,), timeout=TIMEOUT)
+    (answer,) = cluster.ask(ApiKey.DELETE_TOPICS, request, cluster.controller).responses
+    require(answer.error_code, getattr(answer, "error_message", None), topic)

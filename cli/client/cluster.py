@@ -41,6 +41,16 @@ _LOOK_AGAIN = frozenset(
 )
 
 
+_REASONS = {
+    ErrorCode.group_id_not_found: "there is no such group",
+    ErrorCode.non_empty_group: "the group has members: stop them first",
+    ErrorCode.offset_out_of_range: "the log does not hold this offset",
+    ErrorCode.unknown_topic_or_partition: "there is no such topic or partition",
+    ErrorCode.broker_id_not_registered: "the broker is not registered",
+}
+"""In place of a broker's own words, where the answer has none."""
+
+
 class WrongBrokerError(RetryableError):
     """The broker did nothing: somebody else leads, coordinates or controls now."""
 
@@ -151,7 +161,7 @@ def require(code: ErrorCode, message: str | None = None, about: str = "") -> Non
     """An error for every code but NONE: WrongBrokerError where the right broker is to be looked for again."""
     if code is ErrorCode.none:
         return
-    text = f"refused: {f'{about}: ' if about else ''}{code.name}: {message or 'no reason given'}"
+    text = f"refused: {f'{about}: ' if about else ''}{code.name}: {message or _REASONS.get(code, 'no reason given')}"
     if code in _LOOK_AGAIN:
         raise WrongBrokerError(text)
     raise RetryableError(text) if code.retriable else InvalidError(text)

@@ -14,14 +14,14 @@ from kio.schema.errors import ErrorCode
 from agent.protocol import wire
 from agent.protocol.api_keys import ApiKey
 from cli.client.cluster import KafkaCluster, require
-from storage.errors import InvalidError
+from storage.errors import NotFoundError
 
 Member = dict[str, Any]
 _CONSUMER = "consumer"
 
 
 def members_of(cluster: KafkaCluster, group: str) -> list[Member]:
-    """Each: member, instance, client, host, assignment (`topic:partition` texts). InvalidError: no such group."""
+    """Each: member, instance, client, host, assignment (`topic:partition` texts). NotFoundError: no such group."""
     node_id = cluster.coordinator(group)
     if cluster.serves(ApiKey.CONSUMER_GROUP_DESCRIBE):
         m = cluster.message(ApiKey.CONSUMER_GROUP_DESCRIBE)
@@ -33,9 +33,9 @@ def members_of(cluster: KafkaCluster, group: str) -> list[Member]:
     m = cluster.message(ApiKey.DESCRIBE_GROUPS)
     request = m.request(groups=(group,), include_authorized_operations=False)
     (found,) = cluster.ask(ApiKey.DESCRIBE_GROUPS, request, node_id).groups
+    if found.error_code is ErrorCode.group_id_not_found or found.group_state == "Dead":
+        raise NotFoundError(f"there is no such group: {group}")
     require(found.error_code, getattr(found, "error_message", None), group)
-    if found.group_state == "Dead":
-        raise InvalidError(f"there is no such group: {group}")
     is_consumer = found.protocol_type == _CONSUMER
     return [
         {

@@ -34,6 +34,8 @@ VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.CREATE_PARTITIONS: (0, 3),
     ApiKey.DELETE_GROUPS: (0, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+    ApiKey.DESCRIBE_CLUSTER: (0, 2),
+    ApiKey.UNREGISTER_BROKER: (0, 0),
     ApiKey.CONSUMER_GROUP_DESCRIBE: (0, 1),
 }
 """What the tools understand of each API: lowest and highest version."""

@@ -36,10 +36,13 @@ def partitions_of(cluster: KafkaCluster, topics: list[str]) -> dict[TopicPartiti
 
 
 def timestamp_ms(text: str) -> int:
-    """Milliseconds of an ISO 8601 date and time; without a zone it is this machine's. InvalidError for other text."""
+    """Milliseconds of an ISO 8601 date and time; without a zone it is this machine's. InvalidError for other text.
+
+    Never negative: no record is older than that, and negative numbers mean places in the log.
+    """
     try:
-        return int(datetime.datetime.fromisoformat(text).astimezone().timestamp() * 1000)
-    except ValueError as error:
+        return max(0, int(datetime.datetime.fromisoformat(text).astimezone().timestamp() * 1000))
+    except (ValueError, OverflowError) as error:
         raise InvalidError(f"not a date and time like 2026-01-31T12:00:00+00:00: {text}") from error
 
 

@@ -18,9 +18,11 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from config.load import ConfigError, read_properties
-from storage.errors import CorruptError, UnavailableError
+from storage.errors import CorruptError, InvalidError, UnavailableError
 
 DEFAULT_PORT = 9092
+TIMEOUT_MS_MAX = 2**31 - 1
+"""Kafka's bound of request.timeout.ms, an int."""
 RESPONSE_BYTES_MAX = 64 * 1024 * 1024
 API_VERSIONS_KEY = 18
 """Its responses have the old header in every version."""
@@ -48,7 +50,7 @@ def client_config(bootstrap: str | None, path: Path | None) -> ClientConfig:
     if not servers:
         raise ConfigError("name the cluster with --bootstrap-server, or bootstrap.servers in --config")
     timeout = given.get("request.timeout.ms", "30000")
-    if not timeout.isdecimal() or int(timeout) == 0:
+    if not timeout.isdecimal() or not 0 < int(timeout) <= TIMEOUT_MS_MAX:
         raise ConfigError(f"{path}: request.timeout.ms is not a number of milliseconds: {timeout}")
     return ClientConfig(parse_servers(servers), given.get("client.id", "headrace"), int(timeout))
 
@@ -60,7 +62,7 @@ def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
         host, colon, port = part.strip().rpartition("@")[2].rpartition(":")
         if not colon:
             host, port = port, str(DEFAULT_PORT)
-        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        if not _is_host(host) or not port.isdecimal() or not 0 < int(port) < 65_536:
             raise ConfigError(f"not a host and port: {part.strip()!r}")
         servers.append((host.strip("[]"), int(port)))
     return tuple(servers)
@@ -79,13 +81,12 @@ def ask(config: ClientConfig, request: Any, response_type: type[Any]) -> Any:
 
 
 def exchange(connection: socket.socket, client_id: str, request: Any, response_type: type[Any]) -> Any:
-    """The answer to one request. OSError when the connection fails, CorruptError for bytes that are no answer."""
-    name = client_id.encode()
-    body = io.BytesIO()
-    entity_writer(type(request))(body, request)
-    header = struct.pack(">hhih", request.__api_key__, request.__version__, 1, len(name)) + name
-    frame = header + (b"\0" if request.__flexible__ else b"") + body.getvalue()
-    connection.sendall(struct.pack(">i", len(frame)) + frame)
+    """The answer to one request.
+
+    OSError when the connection fails, CorruptError for bytes that are no answer, InvalidError for values that the
+    protocol cannot carry.
+    """
+    connection.sendall(_frame(client_id, request))
     (size,) = struct.unpack(">i", _read(connection, 4))
     header_size = 5 if request.__flexible__ and request.__api_key__ != API_VERSIONS_KEY else 4
     if not header_size <= size <= RESPONSE_BYTES_MAX:
@@ -96,6 +97,25 @@ def exchange(connection: socket.socket, client_id: str, request: Any, response_t
     except (SerialError, ValueError, IndexError, struct.error) as error:
         raise CorruptError(f"response not understood: {error}") from error
     return entity
+
+
+def _is_host(text: str) -> bool:
+    try:
+        return bool(text.encode("idna"))
+    except UnicodeError:  # an empty label, or one that is too long
+        return False
+
+
+def _frame(client_id: str, request: Any) -> bytes:
+    body = io.BytesIO()
+    try:
+        name = client_id.encode()
+        entity_writer(type(request))(body, request)
+        header = struct.pack(">hhih", request.__api_key__, request.__version__, 1, len(name)) + name
+    except (SerialError, ValueError, struct.error) as error:  # text that is not UTF-8, or too long for its field
+        raise InvalidError(f"cannot be sent: {error}") from error
+    frame = header + (b"\0" if request.__flexible__ else b"") + body.getvalue()
+    return struct.pack(">i", len(frame)) + frame
 
 
 def _read(connection: socket.socket, size: int) -> bytes:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,51 +19,11 @@ from cli.client.transport import client_config
 from cli.main import main
 from load.dev_server import DevServer
 from storage.errors import InvalidError
+from tests.cli.command_lines import Run, produce, type_in
 from tests.confluent_records import read
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(400)]
-Run = Callable[..., Any]
 SECONDS_MAX = 90
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    settings = {"linger.ms": 25, "group.initial.rebalance.delay.ms": 100}
-    with DevServer(tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
-        yield running
-
-
-@pytest.fixture
-def run(server: DevServer, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command with --json; what it printed, decoded. A number is its exit status."""
-
-    def run(*words: str, status: int = 0) -> Any:
-        capsys.readouterr()
-        assert main([*words, "-b", server.bootstrap, "--json"]) == status
-        shown = capsys.readouterr()
-        if status:
-            return shown.err
-        lines = [json.loads(line) for line in shown.out.splitlines()]
-        return lines[0] if len(lines) == 1 and words[1] != "consume" else lines
-
-    return run
-
-
-@pytest.fixture
-def plain(server: DevServer, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command as people do; the words of each line."""
-
-    def run(*words: str) -> list[list[str]]:
-        capsys.readouterr()
-        assert main([*words, "-b", server.bootstrap]) == 0
-        return [line.split() for line in capsys.readouterr().out.splitlines()]
-
-    return run
-
-
-def produce(run: Run, monkeypatch: pytest.MonkeyPatch, topic: str, *lines: str, options: tuple[str, ...] = ()) -> Any:
-    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
-    return run("records", "produce", topic, *options)
 
 
 def told(ask: Callable[[], Any], holds: Callable[[Any], bool]) -> Any:
@@ -98,7 +56,7 @@ def test_a_topics_life(run: Run, plain: Run) -> None:
     assert table[0][:3] == ["topic", "partition", "leader"]
     assert len(table) == 5 + 1 + 2
     assert "repeat with --yes" in run("topics", "delete", "life", status=1)
-    assert run("topics", "delete", "life", "--yes")["outcome"] == "deleted"
+    assert run("topics", "delete", "life", "--yes") == [{"topic": "life", "outcome": "deleted", "error": None}]
     told(lambda: run("topics", "list"), lambda rows: "life" not in {row["topic"] for row in rows})
     assert "no such topic" in run("topics", "describe", "life", status=1)
 
@@ -112,13 +70,14 @@ def test_configs_of_every_kind(run: Run, server: DevServer) -> None:
         assert run("configs", "set", f"{name}=7000", *whose, "--validate-only")["outcome"] == "would be accepted"
         assert run("configs", "set", f"{name}=7000", *whose)["outcome"] == "done"
         (row,) = run("configs", "describe", *whose)
-        assert (row["config"], row["value"], row["read only"]) == (name, "7000", "no")
+        assert (row["config"], row["value"], row["read_only"]) == (name, "7000", False)
         run("configs", "delete", name, *whose)
         assert run("configs", "describe", *whose) == []
     run("configs", "set", "consumer.session.timeout.ms=50000", "--group", "g")
-    assert run("configs", "describe", "--group", "g")[0]["source"] == "group"
+    assert run("configs", "describe", "--group", "g")[0]["source"] == "DYNAMIC_GROUP_CONFIG"
     secret, linger = run("configs", "describe", "--broker", node, "metastore.url", "linger.ms")[::-1]
-    assert (secret["value"], linger["value"], linger["source"]) == ("(secret)", "25", "file")
+    assert (secret["value"], secret["sensitive"]) == (None, True)
+    assert (linger["value"], linger["source"]) == ("25", "STATIC_BROKER_CONFIG")
     run("configs", "set", "agent.nobody=DEBUG", "--logger", node, status=1)
     run("configs", "set", "root=ERROR", "--logger", node)
     assert {"root": "ERROR"}.items() <= {
@@ -138,7 +97,7 @@ def test_records_go_in_and_come_out(run: Run, plain: Run, monkeypatch: pytest.Mo
     assert produce(run, monkeypatch, "records", *lines, options=options)["records"] == 1200
     found = run("records", "consume", "records")
     assert sorted(f"{r['key']}:{r['value']}" for r in found) == sorted(lines)
-    assert {tuple(r["headers"].items()) for r in found} == {(("origin", "test"),)}
+    assert all(r["headers"] == [{"key": "origin", "value": "test"}] for r in found)
     for index in range(3):
         assert [r["offset"] for r in found if r["partition"] == index] == list(
             range(sum(r["partition"] == index for r in found))
@@ -158,7 +117,7 @@ def test_records_go_in_and_come_out(run: Run, plain: Run, monkeypatch: pytest.Mo
 
 
 def _refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr("sys.stdin", io.StringIO("no separator here\n"))
+    type_in(monkeypatch, b"no separator here\n")
     error: str = run("records", "produce", "records", "--key-separator", ":", status=1)
     return error
 
@@ -199,7 +158,7 @@ def test_a_groups_life(run: Run, server: DevServer, monkeypatch: pytest.MonkeyPa
     consumer.close()
 
     planned = run("groups", "reset-offsets", "readers", "--to-offset", "2", "--topic", "read:1")
-    assert planned == [{"topic": "read", "partition": 1, "position": 5, "new position": 2}]
+    assert planned == [{"topic": "read", "partition": 1, "position": 5, "new_position": 2}]
     assert [row["position"] for row in run("groups", "describe", "readers")] == [5, 5], "only a plan"
     run("groups", "reset-offsets", "readers", "--to-offset", "2", "--topic", "read:1", "--execute")
     assert [row["position"] for row in run("groups", "describe", "readers")] == [5, 2]
@@ -208,7 +167,7 @@ def test_a_groups_life(run: Run, server: DevServer, monkeypatch: pytest.MonkeyPa
     run("groups", "reset-offsets", "readers", "--to-latest", "--execute")
     assert [row["lag"] for row in run("groups", "describe", "readers")] == [0, 0]
     assert run("groups", "list", "--state", "Empty")[0]["group"] == "readers"
-    assert run("groups", "delete", "readers", "--yes")["outcome"] == "deleted"
+    assert run("groups", "delete", "readers", "--yes") == [{"group": "readers", "outcome": "deleted", "error": None}]
     assert run("groups", "list") == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,9 +53,16 @@ def test_cluster_id_and_unregister(
     assert capsys.readouterr().out == f"Cluster ID: {formatted_cluster_id(metastore_url)}\n"
     file = tmp_path / "admin.properties"
     file.write_text(f"bootstrap.servers=127.0.0.1:1,{agent.kafka}\nclient.id=me\n")
-    for _ in range(2):
-        assert main(["cluster", "unregister", "-c", str(file), "-i", "4711"]) == 0
-        assert capsys.readouterr().out == "Broker 4711 is no longer registered.\n"
+    unregister = ["cluster", "unregister", "-c", str(file), "-i", "4711"]
+    assert main(unregister) == 1
+    assert capsys.readouterr().err == "error: broker 4711 is not registered\n"
+    asyncio.run(_register(metastore_url, 4711))
+    for status in (0, 1):  # the agent hears of each change a moment later
+        until = time.monotonic() + SECONDS_MAX
+        while main(unregister) != status:
+            assert time.monotonic() < until
+        if status == 0:
+            assert capsys.readouterr().out == "Broker 4711 is no longer registered.\n"
 
 
 @pytest.mark.requirement("C11.4")
@@ -84,6 +92,13 @@ def test_the_shell_begins_with_a_snapshot_where_the_logs_beginning_is_gone(
     assert (
         main(["dump-log", "--cluster-metadata-decoder", "--start-offset", "0", "--metastore-url", metastore_url]) == 1
     )
+
+
+async def _register(metastore_url: str, node_id: int) -> None:
+    """As an agent that will not come back once did."""
+    metastore = await PostgresMetastore.open(metastore_url, Settings())
+    await metastore.register_agent(values.AgentRegistration(node_id, uuid.uuid4(), "gone", 9092, None))
+    await metastore.close()
 
 
 async def _truncate(metastore_url: str) -> None:

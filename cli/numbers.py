@@ -1,0 +1,30 @@
+"""Numbers on the command line, each within the bounds of the field that it is sent in.
+
+Place: the `type` of a command's numeric flags. Pure.
+Invariant: a number that the protocol cannot carry, or that means nothing there, is a usage error that names the bounds.
+If the process dies here nothing is lost: no state.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+INT16_MAX = 2**15 - 1
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """For argparse's `type`: a whole number from `low` to `high`."""
+
+    def number(text: str) -> int:
+        try:
+            found = int(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"not a whole number: {text}") from error
+        if not low <= found <= high:
+            raise argparse.ArgumentTypeError(f"not between {low} and {high}: {text}")
+        return found
+
+    return number
