@@ -84,6 +84,8 @@ BEGIN
            p_leader_epoch[swap], p_time[swap], v_appended[swap]
       FROM generate_subscripts(p_key, 1) AS swap
      WHERE v_stands[swap];
+    PERFORM thin_time_blocks(array_agg(p_key[swap]), array_agg(p_base[swap]), array_agg(p_last[swap]))
+       FROM generate_subscripts(p_key, 1) AS swap WHERE v_stands[swap];
 
     -- What files and partitions hold.
     UPDATE segment_files f

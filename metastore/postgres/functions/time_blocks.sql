@@ -1,7 +1,8 @@
 -- Finding an offset by timestamp without walking the extents. Producers choose timestamps, so these
 -- need not grow with offsets; docs/decisions/ says why blocks and not a running maximum.
 -- A level 0 block covers 64 to 127 extents, a block of each next level 64 of the level below; level 3
--- is the last. A block's max_timestamp is too high once records below it are gone, never too low.
+-- is the last. A block's max_timestamp is too high once records below it are gone, never too low. Of the
+-- level 0 blocks that end inside one merged extent only the last stays, and those that end a block above.
 
 -- How many extents fill a partition's block: not the same for all, or the partitions of a topic that
 -- is written evenly would close theirs in one commit.
@@ -36,6 +37,31 @@ BEGIN
                              HAVING count(*) >= 64) AS block;
         EXIT WHEN NOT FOUND;
     END LOOP;
+END $$;
+
+-- Let merged extents (arrays of one length) have few blocks: what ends inside one leads to it and nowhere else.
+-- A block that goes leaves its range to the next one inside, which takes the highest timestamp of them all. One
+-- that ends a block of level 1 stays, as look-ups come down on it; higher levels end where level 1 does.
+-- Locks: none; the caller holds the partitions' rows, so that nobody else changes or removes their blocks.
+-- Commits only add, behind all that is here. Idempotent: yes. Cost: the blocks that end inside, and a probe each.
+CREATE OR REPLACE FUNCTION thin_time_blocks(p_keys bigint[], p_bases bigint[], p_lasts bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    WITH inside AS MATERIALIZED (
+        SELECT b.row, max(b.max_timestamp) OVER extent AS highest,
+               b.last_offset = max(b.last_offset) OVER extent
+               OR EXISTS (SELECT FROM time_blocks WHERE partition_key = e.key AND level = 1
+                                                    AND last_offset = b.last_offset) AS stays
+          FROM unnest(p_keys, p_bases, p_lasts) AS e (key, base, last)
+         CROSS JOIN LATERAL (SELECT ctid AS row, last_offset, max_timestamp FROM time_blocks
+                              WHERE partition_key = e.key AND level = 0 AND last_offset BETWEEN e.base AND e.last
+                             OFFSET 0) AS b
+        WINDOW extent AS (PARTITION BY e.key, e.last)
+    ), gone AS (
+        DELETE FROM time_blocks b USING inside i WHERE b.ctid = i.row AND NOT i.stays
+    )
+    UPDATE time_blocks b SET max_timestamp = i.highest
+      FROM inside i WHERE b.ctid = i.row AND i.stays AND b.max_timestamp < i.highest;
 END $$;
 
 -- The first extent, from the one that holds p_from on, whose max_timestamp reaches p_timestamp.
