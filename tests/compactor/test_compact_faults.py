@@ -18,6 +18,8 @@ from compactor.janitor import Janitor
 from compactor.janitor_metrics import JanitorMetrics
 from compactor.lease import Lease
 from compactor.merge import COMPLAINTS_MAX
+from compactor.runner import Handler
+from compactor.sweeper import Sweeper
 from compactor.take_over import SWAP_ATTEMPTS
 from metastore.compaction import NewFile, Swap, SwapOutcome
 from metastore.jobs import JobToken, NewJob
@@ -95,6 +97,26 @@ async def test_killed_at_every_step_the_job_goes_on(world: CompactionWorld, leve
         await check_objects(world)
         step += 1
     assert steps > 6, "plan, reads, puts and swaps"
+    await check_sweeping(world)
+    assert await seen(world, keys) == before
+
+
+async def check_sweeping(world: CompactionWorld) -> None:
+    """Hours later: what killed workers stored and never named goes, and what is dead; every live file stays."""
+    stored = {file_id_of(info.key) async for info in world.store.list_objects("segments/")}
+    orphans = stored - set(await world.file_rows())
+    live = set(await world.live_files())
+    assert orphans, "some died between the put and its first swap"
+    assert live < stored
+    async with session(world.url) as connection:
+        await move_time(connection, 4 * 3600)
+    await run_deletion(world, "sweep", Sweeper(world.postgres, world.store, janitor_metrics(), delay_ms=0))
+    swept = {file_id_of(info.key) async for info in world.store.list_objects("segments/")}
+    assert swept == stored - orphans, "the sweeper takes orphans, and nothing that was ever named"
+    await run_janitor(world)
+    assert {file_id_of(info.key) async for info in world.store.list_objects("segments/")} == live
+    assert set(await world.live_files()) == live
+    await check_objects(world)
 
 
 async def test_a_worker_that_lost_its_lease_swaps_nothing(world: CompactionWorld) -> None:
@@ -318,12 +340,19 @@ class Gated(StoreDecorator):
 
 async def run_janitor(world: CompactionWorld) -> None:
     """Delete at once what may be deleted."""
-    await world.postgres.enqueue_jobs([NewJob("delete", "")])
-    job = await world.postgres.claim_job("janitor", ["delete"], LEASE_MS)
+    await run_deletion(world, "delete", Janitor(world.postgres, world.store, janitor_metrics(), delay_ms=0))
+
+
+async def run_deletion(world: CompactionWorld, kind: str, handler: Handler) -> None:
+    await world.postgres.enqueue_jobs([NewJob(kind, "")])
+    job = await world.postgres.claim_job("janitor", [kind], LEASE_MS)
     assert job is not None
-    lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
-    await Janitor(world.postgres, world.store, JanitorMetrics(CollectorRegistry()), delay_ms=0)(job, lease)
+    await handler(job, Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS))
     await world.postgres.finish_job(job.token)
+
+
+def janitor_metrics() -> JanitorMetrics:
+    return JanitorMetrics(CollectorRegistry())
 
 
 async def test_what_dies_under_a_merge_is_there_until_it_ends(world: CompactionWorld) -> None:

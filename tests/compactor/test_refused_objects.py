@@ -155,7 +155,7 @@ async def test_a_store_that_serves_nothing_is_no_files_fault(world: CompactionWo
     files = await world.live_files()
     loop = Loop(world)
     loop.store.errors[None] = error
-    await loop.rounds(240)  # an hour of plans
+    await loop.rounds(60, every_seconds=60)
     assert await world.live_files(level=0) == files
     assert not await loop.marked()
     assert loop.store.gets <= 80 * len(files), "once a minute or so: given up after ten attempts, it is planned anew"
