@@ -201,9 +201,12 @@ class Ceiling:
         before, own, began = read_cost(self.url), time.process_time(), time.perf_counter()
 
         async def run(store: PostgresMetastore) -> None:
-            while (asked := time.perf_counter()) - began < self._seconds:
+            while True:
+                asked = time.perf_counter()
                 await ask(store)
                 found.latencies.append(time.perf_counter() - asked)
+                if asked - began > self._seconds:
+                    return
 
         await asyncio.gather(*(run(agent.store) for agent in self.agents))
         found.elapsed = time.perf_counter() - began

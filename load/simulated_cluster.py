@@ -127,8 +127,12 @@ class SimulatedCluster:
 
     async def advance(self, seconds: float) -> None:
         """Move the database's clock on; what was committed since the last call was committed then."""
+        told = self.now_ms / 1000
+        self._raw.execute(
+            "UPDATE segment_files SET committed_at = to_timestamp(%s) WHERE committed_at > to_timestamp(%s)",
+            (told, told),
+        )
         self.now_ms += round(seconds * 1000)
-        self._raw.execute("UPDATE segment_files SET committed_at = wall_time() WHERE committed_at > wall_time()")
         self._raw.execute("UPDATE told_time SET ms = %s", (self.now_ms,))
 
     async def flush(self, after_s: float = 0.0) -> None:
