@@ -50,7 +50,7 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--deep", action="store_true", help="read the files whole")
     does = parser.add_mutually_exclusive_group()
     does.add_argument("--resume-janitor", action="store_true", help="after the audit, let objects be deleted again")
-    does.add_argument("--rebuild-index", action="store_true", help="fill an empty metastore from the files' footers")
+    does.add_argument("--rebuild-index", action="store_true", help="fill an empty metastore from the files")
     add_settings(parser, ("metastore.url", "bucket"))
     parser.set_defaults(run=run)
 
@@ -134,13 +134,15 @@ def _audit_lines(found: Audit, stopped: str) -> Iterator[str]:
 
 
 def _rebuilt_lines(rebuilt: Rebuilt) -> Iterator[str]:
-    yield f"named again: files={rebuilt.files} runs={rebuilt.runs} bytes={rebuilt.body_bytes}"
+    yield f"named again: files={rebuilt.files} extents={rebuilt.extents} bytes={rebuilt.live_bytes}"
+    yield f"records: {rebuilt.records}, offsets guessed of {rebuilt.guessed_records}"
+    yield f"batches whose records stand elsewhere: {rebuilt.repeated_batches}"
     for name in rebuilt.topics:
         yield f"topic made: {name}"
     for file_id, error in rebuilt.unsound:
         yield f"not readable: file={file_id} error={error}"
     if rebuilt.homeless:
-        yield f"runs of partitions that their topic does not have here: {rebuilt.homeless}"
+        yield f"partitions that their topic does not have here: {rebuilt.homeless}"
     yield "what a bucket cannot tell, and so is lost or approximate:"
     for what in LOST:
         yield f"  - {what}"

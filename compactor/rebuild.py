@@ -1,45 +1,44 @@
 """A metastore's index made again from the bucket alone: what is possible after the last backup is lost.
 
 Place: `headrace audit --rebuild-index`, on an empty metastore, while no agent runs.
-Invariant: every run of a footer that can be read becomes readable, in files' order of birth; what cannot be
-known is said, not guessed silently (LOST). Nothing in the bucket changes. In memory: id and size of every
-object. If the process dies, format a new metastore and run it again.
+Invariant: every batch of a file that can be read is readable again, once: at the offset that a merged file says,
+else at one that is guessed and counted (rebuild_place.py); what cannot be known is said (LOST). Nothing in the
+bucket changes. Every byte is read once, and of each batch a few hundred bytes stay in memory. If the process
+dies, format a new metastore and run it again.
 """
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from compactor.audit import Progress
-from compactor.listing import pages
-from metastore.files import FoundFile, FoundRun
+from compactor.rebuild_place import Placement, guess, settle
+from compactor.rebuild_scan import Scan, recognise_records, scan
+from metastore.files import FoundFile
 from metastore.log.image import MetadataImage
 from metastore.postgres.store import PostgresMetastore
-from metastore.values import NewTopic
-from storage.errors import CorruptError, InvalidError, NotFoundError
-from storage.file_id import object_key
+from metastore.values import Extent, NewTopic
+from storage.errors import InvalidError
+from storage.file_id import level_of
 from storage.objects.store import ObjectStore
-from storage.segment.format import Footer
-from storage.segment.reader import load_footer
 
-FILES_PER_CALL = 64
-PARALLEL = 16
+ROWS_PER_CALL = 2_000
+EXTENT_BYTES = 8 * 1024 * 1024
+"""As compactor/merge.py: a reader that begins in the middle walks there from the extent's first batch."""
 LOST = (
-    "offsets: they begin at 0 again, in the order in which files were born; a merged file counts as born when"
-    " it was merged",
-    "consumer groups' positions, which named the old offsets",
+    "offsets of records that no merged file holds: they were put where files' births and what is missing suggest,"
+    " as counted above; a consumer may see such a record at another offset than before",
+    "consumer groups' positions",
     "topic names and settings: a topic that the metastore does not know is called recovered-<its id>",
-    "what commits had dropped: duplicates that lie in files are readable again",
-    "what retention and DeleteRecords had removed, and the inputs of merges: readable again (twice) where their"
-    " objects still exist",
+    "what commits had dropped: readable again, but for what idempotent producers repeated",
+    "what retention and DeleteRecords had removed: readable again where its object still exists",
     "producers' state: a retry of something stored before the rebuild is appended again",
     "access control, quotas, SCRAM credentials",
 )
-"""What a footer does not say."""
+"""What files do not say."""
 
 
 @dataclass(slots=True)
@@ -47,70 +46,54 @@ class Rebuilt:
     """What became of the bucket's files."""
 
     files: int = 0
-    runs: int = 0
-    body_bytes: int = 0
+    extents: int = 0
+    live_bytes: int = 0
+    records: int = 0
+    guessed_records: int = 0
+    """Of these: no merged file says at which offsets they stood."""
+    repeated_batches: int = 0
+    """Flushed batches whose records stand in merged files, or that an idempotent producer sent before."""
     topics: list[str] = field(default_factory=list)
     """Made under names of ours."""
     unsound: list[tuple[uuid.UUID, str]] = field(default_factory=list)
-    """Files whose footers cannot be read, and why. Their bytes are not touched."""
+    """Files that cannot be read, and why. Their bytes are not touched."""
     homeless: int = 0
-    """Runs of partitions beyond what their topic has here."""
-
-
-class _Object(NamedTuple):
-    file_id: uuid.UUID
-    size: int
+    """Partitions beyond what their topic has here."""
 
 
 async def rebuild_index(metastore: PostgresMetastore, store: ObjectStore, on_progress: Progress) -> Rebuilt:
     """Name every file of the bucket. InvalidError unless the metastore names none."""
     if (await metastore.file_totals()).total:
         raise InvalidError("the metastore names segment files already: an index is rebuilt in a new, formatted one")
-    found = Rebuilt()
-    objects = sorted(
-        [_Object(file_id, info.size) async for page in pages(store) for file_id, info in page.files.items()]
-    )
-    counts: dict[uuid.UUID, int] = {}
-    async for _, footer in _footers(store, objects, found.unsound):
-        for entry in footer.partitions:
-            counts[entry.topic_id] = max(counts.get(entry.topic_id, 0), entry.partition_index + 1)
-    image = await _with_topics(metastore, counts, found)
-    batch: list[FoundFile] = []
-    async for stored, footer in _footers(store, objects, []):
-        batch.append(_found_file(image, stored, footer, found))
-        if len(batch) == FILES_PER_CALL:
-            await _name(metastore, batch, found)
-            on_progress("files", found.files, len(objects))
-            batch = []
-    await _name(metastore, batch, found)
+    read = await scan(store, on_progress)
+    found = Rebuilt(files=len(read.files), unsound=read.unsound)
+    image = await _with_topics(metastore, read, found)
+    extents: list[Extent] = []
+    for name in sorted(read.partitions):
+        key = image.topics_by_id[name.topic_id].key(name.partition_index)
+        if key is None:
+            found.homeless += 1
+            continue
+        placement = settle(read.partitions.pop(name))
+        await recognise_records(store, read, placement)
+        guess(placement)
+        found.records += sum(batch.records for batch in placement.batches.values())
+        found.guessed_records += placement.guessed_records
+        found.repeated_batches += placement.repeated_batches
+        extents += _extents(key, placement, read)
+        on_progress("partitions", 0, 0)
+    await _name(metastore, read, extents)
+    found.extents, found.live_bytes = len(extents), sum(extent.length for extent in extents)
     await metastore.begin_incarnation()
     return found
 
 
-async def _footers(
-    store: ObjectStore, objects: list[_Object], unsound: list[tuple[uuid.UUID, str]]
-) -> AsyncIterator[tuple[_Object, Footer]]:
-    """In the order of `objects`, some read side by side; what cannot be read goes to `unsound`."""
-    for start in range(0, len(objects), PARALLEL):
-        window = objects[start : start + PARALLEL]
-        reads = (load_footer(store, object_key(stored.file_id), stored.size) for stored in window)
-        for stored, footer in zip(window, await asyncio.gather(*map(_sound, reads)), strict=True):
-            if isinstance(footer, Footer):
-                yield stored, footer
-            else:
-                unsound.append((stored.file_id, str(footer)))
-
-
-async def _sound(read: Awaitable[Footer]) -> Footer | CorruptError | NotFoundError:
-    try:
-        return await read
-    except (CorruptError, NotFoundError) as error:
-        return error
-
-
-async def _with_topics(metastore: PostgresMetastore, counts: dict[uuid.UUID, int], found: Rebuilt) -> MetadataImage:
+async def _with_topics(metastore: PostgresMetastore, read: Scan, found: Rebuilt) -> MetadataImage:
     """The image once every topic of the files is there."""
     image = await metastore.load_image()
+    counts: Counter[uuid.UUID] = Counter()
+    for topic_id, index in read.partitions:
+        counts[topic_id] = max(counts[topic_id], index + 1)
     missing = [
         NewTopic(f"recovered-{topic_id}", topic_id, count, {})
         for topic_id, count in sorted(counts.items())
@@ -122,20 +105,45 @@ async def _with_topics(metastore: PostgresMetastore, counts: dict[uuid.UUID, int
     return await metastore.load_image()
 
 
-def _found_file(image: MetadataImage, stored: _Object, footer: Footer, found: Rebuilt) -> FoundFile:
-    runs = []
-    for entry in footer.partitions:
-        key = image.topics_by_id[entry.topic_id].key(entry.partition_index)
-        if key is None:
-            found.homeless += 1
-        else:
-            runs.append(FoundRun(key, entry.position, entry.length, entry.record_count, entry.max_timestamp))
-    return FoundFile(stored.file_id, stored.size, runs)
+def _extents(key: int, placement: Placement, read: Scan) -> Iterator[Extent]:
+    """Neighbours in a file that are neighbours in the log become one."""
+    last: Extent | None = None
+    for offset in placement.offsets:
+        batch = placement.batches[offset]
+        file_id = read.files[batch.file].file_id
+        new = Extent(
+            key, offset, offset + batch.records - 1, file_id, batch.position, batch.length, 0, batch.max_timestamp
+        )
+        if last is not None and _joins(last, new):
+            last = last._replace(
+                last_offset=new.last_offset,
+                length=last.length + new.length,
+                max_timestamp=max(last.max_timestamp, new.max_timestamp),
+            )
+            continue
+        if last is not None:
+            yield last
+        last = new
+    if last is not None:
+        yield last
 
 
-async def _name(metastore: PostgresMetastore, files: list[FoundFile], found: Rebuilt) -> None:
-    runs = [run for file in files for run in file.runs]
-    if runs:
-        found.files += await metastore.rebuild_files(files)
-        found.runs += len(runs)
-        found.body_bytes += sum(run.length for run in runs)
+def _joins(last: Extent, new: Extent) -> bool:
+    return (
+        new.file_id == last.file_id
+        and new.position == last.position + last.length
+        and new.base_offset == last.last_offset + 1
+        and last.length + new.length <= EXTENT_BYTES
+    )
+
+
+async def _name(metastore: PostgresMetastore, read: Scan, extents: list[Extent]) -> None:
+    """Files first: whoever reads an extent finds its file."""
+    live: Counter[uuid.UUID] = Counter()
+    for extent in extents:
+        live[extent.file_id] += extent.length
+    files = [FoundFile(f.file_id, level_of(f.file_id), f.size, f.body_bytes, live[f.file_id]) for f in read.files]
+    for start in range(0, len(files), ROWS_PER_CALL):
+        await metastore.rebuild_files(files[start : start + ROWS_PER_CALL])
+    for start in range(0, len(extents), ROWS_PER_CALL):
+        await metastore.rebuild_extents(extents[start : start + ROWS_PER_CALL])

@@ -35,7 +35,7 @@ async def store_merged(
     store: ObjectStore, file: MergedFile, *, level: int, born_ms: int, rng: random.Random
 ) -> NewFile:
     """Put it under a new id, born at `born_ms` by the database's clock. CorruptError when the stored length differs."""
-    named = NewFile(new_file_id(born_ms, rng), level, len(file.body), file.body_bytes)
+    named = NewFile(new_file_id(born_ms, rng, level), level, len(file.body), file.body_bytes)
     stored = await store.put(object_key(named.file_id), file.body)
     if stored.size != named.size:
         raise CorruptError(f"stored length differs: key={stored.key} sent={named.size} stored={stored.size}")

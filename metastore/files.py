@@ -73,22 +73,14 @@ class FileTotals(NamedTuple):
     wall_ms: int
 
 
-class FoundRun(NamedTuple):
-    """A partition's run of bytes in a file, as the file's footer has it."""
-
-    partition_key: int
-    position: int
-    length: int
-    record_count: int
-    max_timestamp: int
-
-
 class FoundFile(NamedTuple):
-    """A file of the bucket that no row names, and what of it is to be readable."""
+    """A file of the bucket that no row names. Sizes in bytes: of the object, its batches, and those to be readable."""
 
     file_id: uuid.UUID
+    level: int
     size: int
-    runs: list[FoundRun]
+    body_bytes: int
+    live_bytes: int
 
 
 class FileApi(Protocol):
@@ -132,9 +124,15 @@ class FileApi(Protocol):
         """By key; deleted partitions are left out."""
 
     async def rebuild_files(self, files: Sequence[FoundFile]) -> int:
-        """Name files again, each run appended as one extent, in the order given; how many were not named yet.
+        """Name files again; how many were not named yet. Those without live bytes are dead.
 
         For a metastore that lost its rows, while no agent runs: readers are not told.
+        """
+
+    async def rebuild_extents(self, extents: Sequence[Extent]) -> None:
+        """Of files that were named so; of each partition in offset order, over all calls. Leader epochs are ours.
+
+        The first extent of a partition decides its log start, the last its high watermark.
         """
 
     async def file_totals(self) -> FileTotals:

@@ -24,6 +24,7 @@ from metastore.files import (
 from metastore.jobs import JobToken
 from metastore.postgres.packing import pack_int4, pack_int8, pack_uuids, unpack_extents
 from metastore.postgres.statement import Pool, Statement
+from metastore.values import Extent
 from storage.file_id import born_ms
 
 _TAKE_DEAD_FILES = Statement("take_dead_files", writes=True)
@@ -37,6 +38,7 @@ _BEGIN_INCARNATION = Statement("begin_incarnation", writes=True)
 _AUDIT_FILES = Statement("audit_files", writes=False)
 _PARTITION_NAMES = Statement("partition_names", writes=False)
 _REBUILD_FILES = Statement("rebuild_files", writes=True)
+_REBUILD_EXTENTS = Statement("rebuild_extents", writes=True)
 _FILE_TOTALS = Statement("file_totals", writes=False)
 
 
@@ -111,21 +113,31 @@ class PostgresFiles:
         return {key: PartitionName(*name) for key, *name in await _PARTITION_NAMES.rows(self.pool, keys=keys)}
 
     async def rebuild_files(self, files: Sequence[FoundFile]) -> int:
-        runs = [(number, *run) for number, file in enumerate(files, start=1) for run in file.runs]
-        numbers, keys, positions, lengths, records, times = np.array(runs, dtype=np.int64).reshape(-1, 6).T
+        levels, sizes, body_bytes, live_bytes = np.array([file[1:] for file in files], dtype=np.int64).reshape(-1, 4).T
         (named,) = await _REBUILD_FILES.row(
             self.pool,
             ids=pack_uuids([file.file_id for file in files]),
             births=pack_int8(np.array([born_ms(file.file_id) for file in files], dtype=np.int64)),
-            sizes=pack_int8(np.array([file.size for file in files], dtype=np.int64)),
-            files=pack_int4(numbers),
-            keys=pack_int8(keys),
-            positions=pack_int8(positions),
-            lengths=pack_int8(lengths),
-            records=pack_int8(records),
-            times=pack_int8(times),
+            levels=pack_int4(levels),
+            sizes=pack_int8(sizes),
+            body_bytes=pack_int8(body_bytes),
+            live_bytes=pack_int8(live_bytes),
         )
         return int(named)
+
+    async def rebuild_extents(self, extents: Sequence[Extent]) -> None:
+        rows = [(e.partition_key, e.base_offset, e.last_offset, e.position, e.length, e.max_timestamp) for e in extents]
+        keys, bases, lasts, positions, lengths, times = np.array(rows, dtype=np.int64).reshape(-1, 6).T
+        await _REBUILD_EXTENTS.row(
+            self.pool,
+            keys=pack_int8(keys),
+            bases=pack_int8(bases),
+            lasts=pack_int8(lasts),
+            files=pack_uuids([extent.file_id for extent in extents]),
+            positions=pack_int8(positions),
+            lengths=pack_int8(lengths),
+            times=pack_int8(times),
+        )
 
     async def file_totals(self) -> FileTotals:
         return FileTotals(*await _FILE_TOTALS.row(self.pool))

@@ -15,15 +15,11 @@ import pytest
 from cli.main import main
 from compactor.audit import Audit, Kind, audit
 from compactor.permit import Mark, read_mark, write_mark
-from compactor.rebuild import rebuild_index
 from config.settings import Settings
 from metastore.files import AuditedFile
-from metastore.postgres.migrate import migrate
 from metastore.postgres.store import PostgresMetastore
-from metastore.values import ExtentQuery
 from storage.clock import SystemClock
 from storage.cluster_properties import write_cluster_id
-from storage.errors import InvalidError
 from storage.file_id import new_file_id, object_key
 from storage.objects.directory import DirectoryStore
 from tests.agent.fetch_world import NEVER_SEEN
@@ -238,57 +234,6 @@ async def test_a_header_that_promises_less_than_its_records_hold_stays_as_it_was
         await world.compact(level)
         assert (await _audit(world, deep=True)).violations == []
         assert {extent.max_timestamp for extent in await world.extents(key)} == {BASE_TIME_MS + 1}
-
-
-# -- the index from the bucket alone
-
-
-async def _second_metastore(world: CompactionWorld) -> tuple[str, PostgresMetastore]:
-    """A new, formatted database of the same cluster."""
-    url = world.url.replace("/test_", "/rebuilt_")
-    name = url.rsplit("/", 1)[1].split("?")[0]
-    async with session(world.url) as raw:
-        await raw.execute(f"DROP DATABASE IF EXISTS {name}".encode())
-        await raw.execute(f"CREATE DATABASE {name}".encode())
-    migrate(url, cluster_id=world.postgres.cluster_id)
-    return url, await PostgresMetastore.open(url, Settings(metastore_pool_size=2))
-
-
-async def test_a_bucket_alone_gives_every_run_back(world: CompactionWorld) -> None:
-    await _fill(world, files=70)
-    await world.store.put(object_key(uuid.UUID(int=1 << 80)), b"no segment file")
-    url, rebuilt = await _second_metastore(world)
-    try:
-        before = (await rebuilt.janitor_state()).incarnation_id
-        found = await rebuild_index(rebuilt, world.store, lambda *_: None)
-        assert (found.files, found.runs, len(found.unsound), found.homeless) == (70, 140, 1, 0)
-        image = await rebuilt.load_image()
-        (topic,) = image.topics_by_name.values()
-        assert topic.name == found.topics[0] == f"recovered-{topic.topic_id}"
-        keys = [key for index in range(2) if (key := topic.key(index)) is not None]
-        answers = await rebuilt.find_extents([ExtentQuery(key, 0, 1 << 40) for key in keys])
-        # per file: 3 + 1 live records and 2 that the commit had dropped, in one run; and 2 of the other partition
-        assert [(a.log_start_offset, a.high_watermark) for a in answers] == [(0, 420), (0, 140)]
-        checked = await audit(rebuilt, world.store, deep=True, on_progress=lambda *_: None)
-        assert (checked.files, [v.kind for v in checked.violations]) == (70, [Kind.UNNAMED])
-        assert (await rebuilt.janitor_state()).incarnation_id != before
-        with pytest.raises(InvalidError):
-            await rebuild_index(rebuilt, world.store, lambda *_: None)
-    finally:
-        await rebuilt.close()
-        async with session(world.url) as raw:
-            await raw.execute(f"DROP DATABASE {url.rsplit('/', 1)[1].split('?')[0]} WITH (FORCE)".encode())
-
-
-async def test_a_topic_that_is_there_keeps_its_name(world: CompactionWorld) -> None:
-    """As after a restore of an older backup whose files are gone: names and counts are the metastore's."""
-    await _fill(world, files=3)
-    async with session(world.url) as raw:
-        await raw.execute("TRUNCATE segment_files, extents")
-        await raw.execute("UPDATE partition_heads SET high_watermark = 0, appended_bytes = 0")
-    found = await rebuild_index(world.postgres, world.store, lambda *_: None)
-    assert (found.files, found.topics) == (3, [])
-    await world.check_accounts()
 
 
 # -- the command

@@ -1,0 +1,172 @@
+"""Which batch stands at which offset, when only files are left to tell: one partition at a time, pure.
+
+Place: under rebuild.py, over what rebuild_scan.py read.
+Invariant: no offset is given twice, and no batch is left out unless its very records stand elsewhere. Merged
+batches say their offsets; of those that overlap, as many records as possible are taken, the higher level first.
+A flushed batch that a merged file holds too is recognised by its content, and what an idempotent producer sent
+twice by its own. All the others are guessed (`guess`). If the process dies here nothing is lost: no state.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+_LEVEL_BITS = 64
+
+
+class FoundBatch(NamedTuple):
+    """A batch of the partition. `file`: files count in order of birth. `base_offset` is true in a merged file only."""
+
+    file: int
+    position: int
+    length: int
+    level: int
+    born_ms: int
+    base_offset: int
+    records: int
+    max_timestamp: int
+    is_idempotent: bool
+    content: bytes
+    """Equal for the same batch, wherever it lies and whoever stamped it."""
+
+    @property
+    def end_offset(self) -> int:
+        """One beyond its last, from its own base offset."""
+        return self.base_offset + self.records
+
+
+@dataclass(slots=True)
+class Placement:
+    """Batches under the offsets that they have from now on."""
+
+    batches: dict[int, FoundBatch] = field(default_factory=dict)
+    """By base offset; they do not overlap."""
+    offsets: list[int] = field(default_factory=list)
+    """Its keys in order."""
+    open: list[FoundBatch] = field(default_factory=list)
+    """Flushed ones, in order of birth: nothing tells yet where they stood."""
+    guessed_records: int = 0
+    repeated_batches: int = 0
+    """Flushed ones whose records stand elsewhere."""
+
+    @property
+    def end(self) -> int:
+        """One beyond the last offset."""
+        return self.offsets[-1] + self.batches[self.offsets[-1]].records if self.offsets else 0
+
+    def is_free(self, offset: int, records: int) -> bool:
+        """Whether nothing stands there."""
+        after = bisect_left(self.offsets, offset)
+        before_end = self.offsets[after - 1] + self.batches[self.offsets[after - 1]].records if after else 0
+        return before_end <= offset and (after == len(self.offsets) or offset + records <= self.offsets[after])
+
+    def put(self, offset: int, batch: FoundBatch) -> None:
+        """Its offsets are free."""
+        self.batches[offset] = batch
+        insort(self.offsets, offset)
+
+    def recognise(self, batch: FoundBatch, offset: int | None) -> None:
+        """A flushed batch whose records stand, or stood, at `offset`; None: nobody knows."""
+        if offset is None:
+            self.open.append(batch)
+        elif self.is_free(offset, batch.records):
+            self.put(offset, batch)
+        else:
+            self.repeated_batches += 1
+
+
+def settle(batches: Sequence[FoundBatch]) -> Placement:
+    """Place what merged files tell of; what they say nothing about is left open."""
+    placement = Placement()
+    merged = [batch for batch in batches if batch.level]
+    for batch in _most_records(merged):
+        placement.put(batch.base_offset, batch)
+    stands: dict[bytes, list[int]] = defaultdict(list)
+    for offset, content in sorted({(batch.base_offset, batch.content) for batch in merged}, reverse=True):
+        stands[content].append(offset)  # taken from the end: the lowest first
+    sent: set[bytes] = set()
+    for batch in sorted(batch for batch in batches if not batch.level):
+        if batch.is_idempotent and batch.content in sent:
+            placement.repeated_batches += 1
+        else:
+            sent.add(batch.content)
+            placement.recognise(batch, stands[batch.content].pop() if stands.get(batch.content) else None)
+    return placement
+
+
+def guess(placement: Placement) -> None:
+    """Place what is open: by age and time into the gaps between what is known, else behind everything.
+
+    What may stand in several gaps stands in the first. Before the first known batch there is room for what
+    retention removed and nobody deleted yet; it is laid against that batch.
+    """
+    units, placement.open = placement.open, []
+    gaps = _gaps(placement)
+    behind = _Gap(placement.end, 1 << 63, 0, 0)
+    for unit in units:
+        first = bisect_left(gaps, unit.max_timestamp, key=lambda gap: gap.newest)
+        next((gap for gap in gaps[first:] if gap.takes(unit)), behind).add(unit)
+    for gap in (*gaps, behind):
+        is_beginning = gap.start == 0 and gap is not behind
+        offset = gap.room if is_beginning else gap.start
+        for unit in gap.filling:
+            placement.put(offset, unit)
+            placement.guessed_records += unit.records
+            offset += unit.records
+
+
+@dataclass(slots=True)
+class _Gap:
+    """Offsets before a batch that was there when a file was born at `born_ms`. `room` in records."""
+
+    start: int
+    room: int
+    newest: int
+    """The highest timestamp of all known batches as far as the one behind the gap."""
+    born_ms: int
+    filling: list[FoundBatch] = field(default_factory=list)
+
+    def takes(self, unit: FoundBatch) -> bool:
+        """Whether it may stand here, being no newer than what stands behind."""
+        return unit.born_ms <= self.born_ms and unit.records <= self.room
+
+    def add(self, unit: FoundBatch) -> None:
+        self.filling.append(unit)
+        self.room -= unit.records
+
+
+def _gaps(placement: Placement) -> list[_Gap]:
+    gaps, end, newest = [], 0, -1
+    for offset in placement.offsets:
+        batch = placement.batches[offset]
+        newest = max(newest, batch.max_timestamp)
+        if offset > end:
+            gaps.append(_Gap(end, offset - end, newest, batch.born_ms))
+        end = offset + batch.records
+    return gaps
+
+
+def _most_records(merged: Sequence[FoundBatch]) -> list[FoundBatch]:
+    """Those that together cover most offsets without an overlap; of equally many, those of higher levels."""
+    claims = sorted(
+        {(b.base_offset, b.records, b.level): b for b in merged}.values(), key=lambda b: (b.end_offset, b.level)
+    )
+    ends = [claim.end_offset for claim in claims]
+    best, before = [0], []
+    """best[n]: what the first n claims can cover at most: records, and below them their levels."""
+    for number, claim in enumerate(claims):
+        before.append(bisect_right(ends, claim.base_offset, hi=number))
+        worth = (claim.records << _LEVEL_BITS) + claim.records * claim.level
+        best.append(max(best[number], best[before[number]] + worth))
+    chosen, number = [], len(claims)
+    while number:
+        if best[number] == best[number - 1]:
+            number -= 1
+        else:
+            chosen.append(claims[number - 1])
+            number = before[number - 1]
+    return chosen[::-1]

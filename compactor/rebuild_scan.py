@@ -1,0 +1,156 @@
+"""Every batch of the bucket, read once: what each file holds of each partition.
+
+Place: under rebuild.py; rebuild_place.py says what follows from it.
+Invariant: a file counts whole or not at all: one whose footer, or framing, is not sound is named and left alone.
+Some files are read side by side; of each batch a few hundred bytes stay in memory. If the process dies here
+nothing is lost: it only reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import NamedTuple
+
+from compactor.audit import Progress
+from compactor.listing import pages
+from compactor.rebuild_place import FoundBatch, Placement
+from metastore.files import PartitionName
+from storage.errors import CorruptError, NotFoundError
+from storage.file_id import born_ms, level_of, object_key
+from storage.objects.store import ByteRange, ObjectStore
+from storage.records.codec import decode_records
+from storage.records.errors import BatchTooLargeError
+from storage.records.header import CRC_START
+from storage.segment.format import decode_footer
+from storage.segment.reader import walk_batches
+
+PARALLEL = 4
+SKEW_MS = 600_000
+"""A merged file holds nothing of a file that was born so much later."""
+_MAX_TIMESTAMP = slice(35, 43)
+"""Of a header: a broker may have stamped a retry anew."""
+_OPENED_LEVEL = 2
+"""From here on files hold records of the batches that were sent, no longer these."""
+
+
+class FoundObject(NamedTuple):
+    """A file and its size; `body_bytes` of its batches."""
+
+    file_id: uuid.UUID
+    size: int
+    body_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Scan:
+    """What the bucket holds."""
+
+    files: list[FoundObject] = field(default_factory=list)
+    """In order of birth; FoundBatch.file counts them."""
+    partitions: dict[PartitionName, list[FoundBatch]] = field(default_factory=lambda: defaultdict(list))
+    unsound: list[tuple[uuid.UUID, str]] = field(default_factory=list)
+
+
+async def scan(store: ObjectStore, on_progress: Progress) -> Scan:
+    """Read all files. Raises what the store raises, but for what is missing or damaged."""
+    found = Scan()
+    objects = sorted(
+        [FoundObject(file_id, info.size) async for page in pages(store) for file_id, info in page.files.items()]
+    )
+    for start in range(0, len(objects), PARALLEL):
+        window = objects[start : start + PARALLEL]
+        for stored, read in zip(window, await asyncio.gather(*(_read(store, o) for o in window)), strict=True):
+            if isinstance(read, str):
+                found.unsound.append((stored.file_id, read))
+                continue
+            number = len(found.files)
+            found.files.append(stored._replace(body_bytes=sum(b.length for some in read.values() for b in some)))
+            for name, batches in read.items():
+                found.partitions[name] += [batch._replace(file=number) for batch in batches]
+        on_progress("files", start + len(window), len(objects))
+    return found
+
+
+async def _read(store: ObjectStore, stored: FoundObject) -> dict[PartitionName, list[FoundBatch]] | str:
+    """The file's batches by partition, or why there are none."""
+    try:
+        body = await store.get(object_key(stored.file_id))
+        return await asyncio.to_thread(_batches, stored.file_id, memoryview(body))
+    except (CorruptError, NotFoundError) as error:
+        return str(error)
+
+
+def _batches(file_id: uuid.UUID, body: memoryview) -> dict[PartitionName, list[FoundBatch]]:
+    level, born = level_of(file_id), born_ms(file_id)
+    found = {}
+    for entry in decode_footer(body, len(body)).partitions:
+        batches = []
+        run = body[entry.position : entry.position + entry.length]
+        for position, header in walk_batches(run):
+            batches.append(
+                FoundBatch(
+                    0,
+                    entry.position + position,
+                    header.size,
+                    level,
+                    born,
+                    header.base_offset,
+                    header.last_offset_delta + 1,
+                    header.highest_timestamp,
+                    header.producer_id >= 0,
+                    _content(run[position : position + header.size]),
+                )
+            )
+        if sum(batch.records for batch in batches) != entry.record_count:
+            raise CorruptError(f"footer and batches differ: file={file_id} partition={entry.partition_index}")
+        found[PartitionName(entry.topic_id, entry.partition_index)] = batches
+    return found
+
+
+def _content(batch: memoryview) -> bytes:
+    """Of all that the producer sent, and nothing that was added since."""
+    digest = blake2b(batch[CRC_START : _MAX_TIMESTAMP.start], digest_size=16)
+    digest.update(batch[_MAX_TIMESTAMP.stop :])
+    return digest.digest()
+
+
+async def recognise_records(store: ObjectStore, found: Scan, placement: Placement) -> None:
+    """What is open, once more: its records may lie in files that hold no batch as it was sent."""
+    flushed, placement.open = placement.open, []
+    oldest_ms = min((batch.born_ms for batch in flushed), default=0)
+    stands: dict[int, int] = {}  # offset -> what its record is
+    for offset, batch in placement.batches.items():
+        if flushed and batch.level >= _OPENED_LEVEL and batch.born_ms + SKEW_MS >= oldest_ms:
+            stands.update(enumerate(await _records(store, found, batch), start=offset))
+    offsets: dict[int, list[int]] = defaultdict(list)
+    for offset in sorted(stands, reverse=True):
+        offsets[stands[offset]].append(offset)
+    for batch in flushed:
+        records = await _records(store, found, batch) if stands else []
+        placement.recognise(batch, _find(records, stands, offsets))
+
+
+def _find(records: Sequence[int], stands: dict[int, int], offsets: dict[int, list[int]]) -> int | None:
+    """The lowest offset from which on these very records stand; they are taken out."""
+    for offset in reversed(offsets.get(records[0], ())) if records else ():
+        if all(stands.get(offset + number) == record for number, record in enumerate(records)):
+            for number in range(len(records)):
+                del stands[offset + number]
+            return offset
+    return None
+
+
+async def _records(store: ObjectStore, found: Scan, batch: FoundBatch) -> list[int]:
+    """A hash of each record; none when the batch cannot be opened."""
+    key = object_key(found.files[batch.file].file_id)
+    data = await store.get(key, ByteRange(batch.position, batch.length))
+    try:
+        records = await asyncio.to_thread(decode_records, memoryview(data))
+    except (CorruptError, BatchTooLargeError):
+        return []
+    return [hash((record.timestamp, record.key, record.value, tuple(record.headers))) for record in records]
