@@ -33,6 +33,7 @@ from agent.protocol.api_keys import ApiKey
 from config.listeners import Endpoint
 from config.settings import Settings
 from metastore.api import Metastore
+from metastore.log.effective_configs import EffectiveConfigs
 from storage.clock import Clock
 
 
@@ -49,6 +50,7 @@ class ControllerEndpoint:
         rng: random.Random,
         registry: CollectorRegistry,
     ) -> None:
+        configs = EffectiveConfigs(settings)
         self.controller = Controller(
             metastore,
             follower,
@@ -57,7 +59,7 @@ class ControllerEndpoint:
             clock=clock,
             rng=rng,
             metrics=ControllerMetrics(registry),
-            schedules=schedules(settings),
+            schedules=lambda image: schedules(configs, image),
         )
         self.port = 0
         self._settings = settings

@@ -62,7 +62,18 @@ class JobRunner:
 
     def start(self) -> None:
         """Look for jobs from now on."""
-        self._slots = [asyncio.create_task(self._work(), name=f"jobs-{n}") for n in range(self._slot_count)]
+        self.resize(self._slot_count)
+
+    def resize(self, slots: int) -> None:
+        """Work on so many jobs at a time from now on; those in hand are finished."""
+        self._slot_count = slots
+        ended = [number for number, slot in enumerate(self._slots) if number < slots and slot.done()]
+        for number in ended:
+            self._slots[number] = self._open_slot(number)
+        self._slots += [self._open_slot(number) for number in range(len(self._slots), slots)]
+
+    def _open_slot(self, number: int) -> asyncio.Task[None]:
+        return asyncio.create_task(self._work(number), name=f"jobs-{number}")
 
     async def drain(self) -> None:
         """One job after another until none is due. Cancelled, the job in hand is given back."""
@@ -80,11 +91,11 @@ class JobRunner:
             slot.cancel()
         await asyncio.gather(*self._slots, return_exceptions=True)
 
-    async def _work(self) -> None:
-        """One slot."""
+    async def _work(self, number: int) -> None:
+        """One slot, while there are more than `number`."""
         slot = asyncio.current_task()
         assert slot is not None
-        while not self._stopping:
+        while not self._stopping and number < self._slot_count:
             if await self._work_once():
                 continue
             self._idle.add(slot)

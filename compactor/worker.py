@@ -8,6 +8,7 @@ then gives them back. If the process dies, leases run out and other workers go o
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import socket
@@ -23,6 +24,7 @@ from compactor.janitor_metrics import JanitorMetrics
 from compactor.job_metrics import JobMetrics
 from compactor.merge import MergeLimits
 from compactor.metrics import CompactionMetrics
+from compactor.pace import Pace, follow_pace
 from compactor.planner import Planner
 from compactor.policy import PolicyLimits
 from compactor.retention import Retention
@@ -60,6 +62,13 @@ class Worker:
         self._settings, self._store, self.metastore = settings, store, metastore
         self.name = f"{socket.gethostname()}-{os.getpid()}"
         self._clock, self._rng, self._registry = clock, rng, registry
+        self._throttled = ThrottledStore(
+            store,
+            bytes_per_s=settings.log_cleaner_io_max_bytes_per_second,
+            requests_per_s=REQUESTS_PER_S,
+            clock=clock,
+        )
+        self._following: asyncio.Task[None] | None = None
         self._runner = JobRunner(
             metastore,
             self._handlers(),
@@ -84,26 +93,29 @@ class Worker:
         await require_formatted(self._store, self.metastore.cluster_id)
 
     def start(self) -> None:
-        """Look for jobs from now on."""
+        """Look for jobs from now on, at the pace that the cluster says."""
         self._runner.start()
+        following = follow_pace(self.metastore, EffectiveConfigs(self._settings), self._clock, self._change_pace)
+        self._following = asyncio.create_task(following, name="pace")
 
     async def stop(self) -> None:
         """Let jobs end within shutdown.grace.ms, then give them back. Safe in any state."""
+        if self._following is not None:
+            self._following.cancel()
         await self._runner.stop(self._settings.shutdown_grace_ms / 1000)
         await self.metastore.close()
         await self._store.close()
 
+    async def _change_pace(self, pace: Pace) -> None:
+        await self.metastore.keep_connections(pace.jobs + SPARE_CONNECTIONS)
+        self._runner.resize(pace.jobs)
+        self._throttled.limit_bytes(pace.bytes_per_s)
+
     def _handlers(self) -> dict[str, Handler]:
         """Job kinds and who carries them out."""
         settings, metrics = self._settings, CompactionMetrics(self._registry)
-        throttled = ThrottledStore(
-            self._store,
-            bytes_per_s=settings.log_cleaner_io_max_bytes_per_second,
-            requests_per_s=REQUESTS_PER_S,
-            clock=self._clock,
-        )
         compactor = Compactor(
-            throttled,
+            self._throttled,
             self.metastore,
             self.metastore.commit_shards,
             MergeLimits(file_bytes=settings.compaction_file_bytes),

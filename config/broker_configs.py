@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from config.config_definition import INT_MAX, ConfigDefinition
+from config.config_definition import INT_MAX, LONG_MAX, ConfigDefinition
 from config.declared import declared
 from config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
 
@@ -24,6 +24,47 @@ PER_BROKER: dict[str, ConfigDefinition] = {
     ),
 }
 """Settings of one agent that may be changed while it runs, for it alone or for all."""
+
+CLUSTER_WIDE: dict[str, ConfigDefinition] = {
+    "log.cleaner.backoff.ms": ConfigDefinition(
+        "15000",
+        "int",
+        "How often it is looked for files that are worth compacting; taken over within 30 s.",
+        low=1,
+        high=INT_MAX,
+    ),
+    "log.cleaner.io.max.bytes.per.second": ConfigDefinition(
+        "100000000",
+        "long",
+        "Bytes a second that one process's background jobs read and write, together; taken over within 15 s, also by"
+        " running jobs.",
+        low=1,
+        high=LONG_MAX,
+    ),
+    "log.cleaner.threads": ConfigDefinition(
+        "1",
+        "int",
+        "Background jobs that one process works on; taken over within 5 s, jobs in hand are finished. Each takes a"
+        " connection to Postgres and memory for a merge, so 100 at the most.",
+        low=1,
+        high=100,
+    ),
+}
+"""Settings that may be changed for all processes at once: workers and controllers need not be brokers."""
+
+_WHY_STATIC = {
+    "listeners": "an agent binds its listener when it starts",
+    "producer.id.expiration.ms": "agents that disagreed on it for a moment would refuse producers that are alive",
+}
+"""Of those that Kafka's brokers can change."""
+
+
+def why_static(name: str) -> str | None:
+    """Why a setting cannot change while brokers run; None for one that can, and for what is no setting."""
+    if name not in broker_settings() or dynamic_definition(name) is not None:
+        return None
+    return _WHY_STATIC.get(name, "agents read it when they start")
+
 
 _SENSITIVE = re.compile(r"password|secret|\.url$")
 
@@ -49,7 +90,7 @@ def dynamic_definition(name: str) -> ConfigDefinition | None:
     """What a broker config that may change while agents run must look like; None for all others."""
     if name in BROKER_DEFAULTS:
         return TOPIC_CONFIGS[BROKER_DEFAULTS[name]]
-    return PER_BROKER.get(name)
+    return PER_BROKER.get(name) or CLUSTER_WIDE.get(name)
 
 
 def _kind(annotation: object) -> str:

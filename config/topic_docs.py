@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from config.broker_configs import PER_BROKER
+from config.broker_configs import CLUSTER_WIDE, PER_BROKER
 from config.config_definition import ConfigDefinition
 from config.group_configs import GROUP_CONFIGS
 from config.topic_configs import TOPIC_CONFIGS
@@ -43,22 +43,48 @@ BROKERS = """
 ## Brokers
 
 Every setting of an agent is shown as a broker config; passwords and addresses with passwords are shown without their
-values. While agents run, these may change: the cluster-wide defaults above, and of one agent (without an id, of all):
+values. While agents run, these may change: the cluster-wide defaults above; for all processes at once, as background
+work and the controller need not be brokers:
+
+| config | here |
+| --- | --- |
+"""
+ONE_BROKER = """
+Of one agent, or without an id of all:
 
 | config | here |
 | --- | --- |
 """
 REST = """
-Any other setting is refused with INVALID_REQUEST: it stands in the agents' configuration and needs a restart. Log
-levels of one agent are its BROKER_LOGGER configs (`headrace configs set agent.fetch=DEBUG --logger ID`) and last until
-it ends.
+Any other setting is refused with INVALID_REQUEST: it stands in the agents' configuration and needs a restart. So do two
+that Kafka's brokers can change: `listeners` (an agent binds its listener when it starts) and
+`producer.id.expiration.ms` (agents that disagreed on it for a moment would refuse producers that are alive). Kafka's
+other broker configs are refused with INVALID_CONFIG and the reason why they do nothing here (`config/refused.py`), in
+files as well. Log levels of one agent are its BROKER_LOGGER configs (`headrace configs set agent.fetch=DEBUG --logger
+ID`) and last until it ends.
 """
 
 
 def markdown() -> str:
     """The whole page."""
-    brokers = "".join(f"| `{name}` | **works:** {definition.meaning} |\n" for name, definition in PER_BROKER.items())
-    return "".join((INTRO, *_rows(TOPIC_CONFIGS), GROUPS, *_rows(GROUP_CONFIGS), BROKERS, brokers, REST))
+    return "".join(
+        (
+            INTRO,
+            *_rows(TOPIC_CONFIGS),
+            GROUPS,
+            *_rows(GROUP_CONFIGS),
+            BROKERS,
+            *_short_rows(CLUSTER_WIDE),
+            ONE_BROKER,
+            *_short_rows(PER_BROKER),
+            REST,
+        )
+    )
+
+
+def _short_rows(configs: Mapping[str, ConfigDefinition]) -> Iterator[str]:
+    for name, definition in configs.items():
+        yield f"| `{name}` | {_effect(definition)} |\n"
 
 
 def _rows(configs: Mapping[str, ConfigDefinition]) -> Iterator[str]:

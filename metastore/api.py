@@ -16,6 +16,7 @@ from typing import Protocol
 
 from metastore.agent_leases import AgentLeaseApi
 from metastore.compaction import CompactionApi
+from metastore.configs import ConfigApi
 from metastore.files import FileApi
 from metastore.groups import GroupApi
 from metastore.jobs import JobApi
@@ -184,6 +185,7 @@ class Metastore(
     CompactionApi,
     FileApi,
     AgentLeaseApi,
+    ConfigApi,
     Protocol,
 ):
     """The whole boundary."""

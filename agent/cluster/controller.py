@@ -93,8 +93,9 @@ class Controller:
         clock: Clock,
         rng: random.Random,
         metrics: ControllerMetrics,
-        schedules: Sequence[JobSchedule] = (),
+        schedules: Callable[[MetadataImage], Sequence[JobSchedule]] | None = None,
     ) -> None:
+        """`schedules`: the periodic jobs of a cluster; None leaves them to others."""
         self._api = api
         self._follower = follower
         self._times = times
@@ -164,7 +165,7 @@ class Controller:
         if lease is not None and is_active:
             await self._append_due(lease.controller_epoch, image)
             self._keep_snapshots(lease.controller_epoch)
-            await self._keep_schedules(lease.controller_epoch)
+            await self._keep_schedules(lease.controller_epoch, image)
 
     async def _fence_silent(self, epoch: int) -> None:
         fenced = await self._api.fence_silent_agents(epoch, session_timeout_ms=self._times.session_timeout_ms)
@@ -180,10 +181,10 @@ class Controller:
         appended = await self._api.append_records(image.offset, due, controller_epoch=epoch)
         logger.info("appended what was due: records=%d tokens=%d appended=%s", len(due), len(expired), appended)
 
-    async def _keep_schedules(self, epoch: int) -> None:
+    async def _keep_schedules(self, epoch: int, image: MetadataImage) -> None:
         now = self._clock.monotonic()
         if self._schedules and now >= self._next_schedule:
-            await self._api.schedule_jobs(epoch, self._schedules)
+            await self._api.schedule_jobs(epoch, self._schedules(image))
             self._metrics.show_jobs(await self._api.count_jobs())
             self._next_schedule = now + SCHEDULE_SECONDS
 

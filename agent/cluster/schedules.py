@@ -7,9 +7,10 @@ here nothing is lost: jobs are rows.
 
 from __future__ import annotations
 
-from config.settings import Settings
 from metastore.files import DELETE_DEAD_FILES, SWEEP_ORPHANS
 from metastore.jobs import JobSchedule
+from metastore.log.effective_configs import EffectiveConfigs, set_for_all_brokers
+from metastore.log.image import MetadataImage
 from metastore.retention import RETENTION_JOB
 
 PLAN_COMPACTION_JOB = "plan"
@@ -17,11 +18,13 @@ RETENTION_PRIORITY = 10
 """Above compaction: it frees space and costs little."""
 
 
-def schedules(settings: Settings) -> list[JobSchedule]:
-    """What comes again and again, and how often."""
+def schedules(configs: EffectiveConfigs, image: MetadataImage) -> list[JobSchedule]:
+    """What comes again and again, and how often, by what the cluster says now."""
+    retention_ms = int(configs.agent_value("log.retention.check.interval.ms"))
+    plan_ms = int(configs.cluster_value(set_for_all_brokers(image), "log.cleaner.backoff.ms"))
     return [
-        JobSchedule(RETENTION_JOB, settings.log_retention_check_interval_ms, priority=RETENTION_PRIORITY),
-        JobSchedule(PLAN_COMPACTION_JOB, settings.log_cleaner_backoff_ms),
+        JobSchedule(RETENTION_JOB, retention_ms, priority=RETENTION_PRIORITY),
+        JobSchedule(PLAN_COMPACTION_JOB, plan_ms),
         DELETE_DEAD_FILES,
         SWEEP_ORPHANS,
     ]

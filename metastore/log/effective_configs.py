@@ -11,6 +11,7 @@ Source: KIP-226 (layers and their order).
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -66,7 +67,7 @@ class EffectiveConfigs:
         """All that is said about a topic config, strongest first, never empty; topic None: of a topic without any."""
         own = {} if topic is None else image.configs.get((TOPIC_RESOURCE, topic), {})
         found = [ConfigLayer(name, own[name], ConfigSource.TOPIC)] if name in own else []
-        cluster = image.configs.get((BROKER_RESOURCE, WHOLE_CLUSTER), {})
+        cluster = set_for_all_brokers(image)
         said = [synonym.name for synonym in TOPIC_CONFIGS[name].synonyms[:1] if synonym.name in cluster]
         found += [ConfigLayer(synonym, cluster[synonym], ConfigSource.CLUSTER) for synonym in said]
         return [*found, *self._below_topics[name]]
@@ -88,11 +89,20 @@ class EffectiveConfigs:
         """What this process's own settings say."""
         return self._settings[name][0].value
 
+    def cluster_value(self, cluster: Mapping[str, str], name: str) -> str:
+        """What holds for a process that need not be a broker; `cluster`: as `set_for_all_brokers`."""
+        return cluster.get(name) or self.agent_value(name)
+
     def group_layers(self, image: MetadataImage, group_id: str, name: str) -> list[ConfigLayer]:
         """All that is said about a group config, strongest first, never empty."""
         own = image.configs.get((GROUP_RESOURCE, group_id), {})
         found = [ConfigLayer(name, own[name], ConfigSource.GROUP)] if name in own else []
         return [*found, *self._below_groups[name]]
+
+
+def set_for_all_brokers(image: MetadataImage) -> Mapping[str, str]:
+    """The cluster-wide broker configs: name -> value."""
+    return image.configs.get((BROKER_RESOURCE, WHOLE_CLUSTER), {})
 
 
 def _below(name: str, config: ConfigDefinition, settings: Settings) -> tuple[ConfigLayer, ...]:

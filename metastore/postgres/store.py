@@ -19,6 +19,7 @@ from metastore.log.snapshot import load_snapshot
 from metastore.postgres import cluster, commit, controller, extents, feed, producer_ids
 from metastore.postgres.agent_leases import PostgresAgentLeases
 from metastore.postgres.compaction import PostgresCompaction
+from metastore.postgres.configs import PostgresConfigs
 from metastore.postgres.files import PostgresFiles
 from metastore.postgres.groups import PostgresGroups
 from metastore.postgres.jobs import PostgresJobs
@@ -60,6 +61,7 @@ class PostgresMetastore(
     PostgresCompaction,
     PostgresFiles,
     PostgresAgentLeases,
+    PostgresConfigs,
 ):
     """Implements metastore.api.Metastore; make it with `open`."""
 
@@ -88,6 +90,10 @@ class PostgresMetastore(
     async def close(self) -> None:
         """Close the connections; calls in flight fail."""
         await self.pool.close()
+
+    async def keep_connections(self, count: int) -> None:
+        """As many as metastore.pool.size said until now; those in use end with their call."""
+        await self.pool.resize(count, count)
 
     async def load_image(self) -> MetadataImage:
         """The cluster as of the log's head, for tools; an agent follows the log instead."""
@@ -220,5 +226,8 @@ async def _describe_cluster(pool: Pool) -> tuple[str, uuid.UUID, int]:
     recorded = rows[0][3] if rows else []
     missing = [file.name for file in sql_files(MIGRATIONS) if file.name not in recorded]
     if missing:
-        raise InvalidError(f"database lacks migrations: run `headrace migrate`: missing={','.join(missing)}")
+        raise InvalidError(
+            "database lacks migrations: run `headrace migrate`, or the version of the agents that use it:"
+            f" missing={','.join(missing)}"
+        )
     return rows[0][0], rows[0][1], rows[0][2]

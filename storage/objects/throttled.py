@@ -3,6 +3,7 @@
 Place: outermost, around the store that is handed to that user; producers' store has none.
 Invariant: over any stretch of t seconds at most rate x (t + 1) bytes or requests are begun, plus one
 request's own bytes: a request that is larger than a second's worth is let through and paid for after.
+A rate may change at any time, and rules over what is still owed, also for those who wait already.
 If the process dies here nothing is lost: no state worth keeping.
 """
 
@@ -14,6 +15,11 @@ from storage.clock import Clock
 from storage.objects.decorator import StoreDecorator
 from storage.objects.store import ByteRange, ObjectInfo, ObjectStore
 
+LOOK_SECONDS = 10.0
+"""Who waits looks this often whether the rate is another."""
+LEAST_SECONDS = 1e-6
+"""A shorter sleep might not move the clock."""
+
 
 class TokenBucket:
     """`rate` tokens a second, one second's worth at most in store. Who takes too much makes the next one wait."""
@@ -21,19 +27,27 @@ class TokenBucket:
     def __init__(self, rate: float, clock: Clock) -> None:
         self._rate = rate
         self._clock = clock
-        self._level = rate
+        self._earned = rate
+        """In all; never more than a second's worth above what was taken."""
+        self._taken = 0.0
         self._filled_at = clock.monotonic()
+
+    def change(self, rate: float) -> None:
+        """From now on."""
+        self._fill()
+        self._rate = rate
 
     async def take(self, count: float) -> None:
         """Return once earlier debts are paid; `count` may be more than there is, and becomes a debt itself."""
         self._fill()
-        debt, self._level = -self._level, self._level - count
-        if debt > 0:
-            await self._clock.sleep(debt / self._rate)
+        before, self._taken = self._taken, self._taken + count
+        while (debt := before - self._earned) > 0:
+            await self._clock.sleep(min(max(debt / self._rate, LEAST_SECONDS), LOOK_SECONDS))
+            self._fill()
 
     def _fill(self) -> None:
         now = self._clock.monotonic()
-        self._level = min(self._rate, self._level + (now - self._filled_at) * self._rate)
+        self._earned = min(self._taken + self._rate, self._earned + (now - self._filled_at) * self._rate)
         self._filled_at = now
 
 
@@ -44,6 +58,10 @@ class ThrottledStore(StoreDecorator):
         super().__init__(inner)
         self._bytes = TokenBucket(bytes_per_s, clock)
         self._requests = TokenBucket(requests_per_s, clock)
+
+    def limit_bytes(self, bytes_per_s: float) -> None:
+        """Another rate from now on."""
+        self._bytes.change(bytes_per_s)
 
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
         await self._requests.take(1)

@@ -108,6 +108,8 @@ async def test_a_brokers_settings_are_shown_without_its_secrets(fake_clock: Manu
     assert [synonym.value for synonym in url.synonyms] == [None, None]
     assert BROKER_DEFAULTS.keys() <= shown.keys()
     assert not shown["log.retention.ms"].read_only
+    assert not shown["log.cleaner.threads"].read_only
+    assert shown["producer.id.expiration.ms"].read_only
 
 
 async def test_advertised_listeners_are_shown_as_kafkas_brokers_show_them(fake_clock: ManualClock) -> None:
@@ -213,6 +215,9 @@ REFUSED: dict[str, tuple[int, str, list[Change], ErrorCode]] = {
         ErrorCode.invalid_config,
     ),
     "a setting of files": (BROKER, "", [("linger.ms", SET, "5")], ErrorCode.invalid_request),
+    "one broker's pace": (BROKER, NODE, [("log.cleaner.threads", SET, "2")], ErrorCode.invalid_request),
+    "too many threads": (BROKER, "", [("log.cleaner.threads", SET, "101")], ErrorCode.invalid_config),
+    "no threads": (BROKER, "", [("log.cleaner.threads", SET, "0")], ErrorCode.invalid_config),
     "one broker's default": (BROKER, NODE, [("log.retention.ms", SET, "5")], ErrorCode.invalid_request),
     "unknown broker": (BROKER, "99", [("max.connections", SET, "5")], ErrorCode.invalid_request),
     "unknown broker config": (BROKER, "", [("no.such.config", SET, "5")], ErrorCode.invalid_config),
@@ -238,6 +243,8 @@ async def test_refusals_say_why(admin: ConfigsWorld) -> None:
     (refused,) = await admin.change((BROKER, "", [("num.partitions", SET, "3")]))
     assert "cannot change while brokers run" in refused.error_message
     for name, reason in (
+        ("producer.id.expiration.ms", "cannot change while brokers run: agents that disagreed"),
+        ("listeners", "cannot change while brokers run: an agent binds its listener when it starts"),
         ("num.io.threads", "is not used here: an agent is one event loop"),
         ("offsets.topic.segment.bytes", "is not used here: there is no topic __consumer_offsets"),
         ("no.such.config", "unknown broker config: no.such.config"),
@@ -246,6 +253,14 @@ async def test_refusals_say_why(admin: ConfigsWorld) -> None:
         assert reason in refused.error_message
     (done,) = await admin.change((BROKER, "", [("log.segment.bytes", SET, "100")]))
     assert done.error_code == 0, "as a cluster-wide default of segment.bytes it is accepted"
+
+
+async def test_background_work_is_paced_while_it_runs(admin: ConfigsWorld) -> None:
+    names = {"log.cleaner.threads": "4", "log.cleaner.io.max.bytes.per.second": "5000", "log.cleaner.backoff.ms": "7"}
+    (done,) = await admin.change((BROKER, "", [(name, SET, value) for name, value in names.items()]))
+    assert done.error_code == 0
+    assert await admin.values(BROKER, "") == {name: (value, 3) for name, value in names.items()}
+    assert (await admin.values(BROKER, NODE, *names)) == {name: (value, 3) for name, value in names.items()}
 
 
 async def test_a_resource_named_twice_is_refused_both_times(admin: ConfigsWorld) -> None:

@@ -55,7 +55,7 @@ class Candidate:
             clock=clock or api.clock,
             rng=random.Random(node_id),
             metrics=ControllerMetrics(self.registry),
-            schedules=[JobSchedule("retention", 300_000), JobSchedule("sweep", 3_600_000)],
+            schedules=lambda image: [JobSchedule("retention", 300_000), JobSchedule("sweep", 3_600_000)],
         )
         MetadataMetrics(self.follower, self.registry)
         self.controller.start()

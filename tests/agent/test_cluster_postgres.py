@@ -85,7 +85,7 @@ def a_controller(metastore: PostgresMetastore, node_id: int) -> tuple[Controller
         clock=SystemClock(),
         rng=random.Random(node_id),
         metrics=ControllerMetrics(CollectorRegistry()),
-        schedules=[JobSchedule("retention", 3_600_000)],
+        schedules=lambda image: [JobSchedule("retention", 3_600_000)],
     )
     controller.start()
     return controller, follower

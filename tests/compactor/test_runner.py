@@ -239,6 +239,28 @@ async def test_slots_work_side_by_side_and_idle_ones_stop_at_once(api: FlakyJobs
     assert [job.state for job in api.jobs] == [JobState.DONE, JobState.DONE]
 
 
+async def test_more_slots_open_at_once_and_fewer_finish_what_they_have(api: FlakyJobs, fake_clock: ManualClock) -> None:
+    works = Works(api, fake_clock, "one", slots=1)
+    await api.enqueue_jobs([NewJob("merge", str(number)) for number in range(9)])
+    await fake_clock.advance(2)
+    assert len(works.began) == 1
+    works.runner.resize(3)
+    await fake_clock.advance(2)
+    assert len(works.began) == 3
+    works.runner.resize(1)
+    await fake_clock.advance(2)
+    assert works.cancelled == 0, "jobs in hand go on"
+    for _ in range(3):
+        works.result.put_nowait(None)
+    await fake_clock.advance(5)
+    assert len(works.began) == 4, "one slot is left, with one job"
+    works.runner.resize(2)
+    await fake_clock.advance(2)
+    assert len(works.began) == 5
+    await works.runner.stop(0)
+    assert works.cancelled == 2
+
+
 class Disturbed:
     """Two workers at a time that die, stop and miss answers, as `rng` says."""
 
@@ -265,7 +287,9 @@ class Disturbed:
             self.workers[-1].start()
 
     async def disturb(self) -> None:
-        match self.rng.choice(["nothing"] * 6 + ["flaky", "kill", "stop"]):
+        match self.rng.choice(["nothing"] * 6 + ["flaky", "kill", "stop", "resize"]):
+            case "resize":
+                self.rng.choice(self.workers).resize(self.rng.randint(1, 3))
             case "flaky":
                 for name in ("claim_job", "heartbeat_job", "finish_job", "fail_job", "release_job"):
                     self.api.down[name], self.api.lost[name] = self.rng.randint(0, 2), self.rng.randint(0, 2)

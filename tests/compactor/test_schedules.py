@@ -9,6 +9,10 @@ from prometheus_client import CollectorRegistry
 from agent.cluster.schedules import schedules
 from compactor.worker import Worker
 from config.settings import Settings
+from metastore.log.effective_configs import EffectiveConfigs
+from metastore.log.image import MetadataImage
+from metastore.log.records import ConfigRecord, encode_record
+from metastore.log.replay import apply
 from metastore.postgres.store import PostgresMetastore
 from storage.objects.memory import MemoryStore
 from tests.manual_clock import ManualClock
@@ -17,6 +21,17 @@ from tests.manual_clock import ManualClock
 async def test_every_periodic_job_has_a_handler(metastore: PostgresMetastore, fake_clock: ManualClock) -> None:
     settings = Settings(log_retention_check_interval_ms=7_000)
     worker = Worker(settings, MemoryStore(), metastore, fake_clock, random.Random(1), CollectorRegistry())
-    periods = {schedule.kind: schedule.period_ms for schedule in schedules(settings)}
+    periods = _periods(settings, MetadataImage())
     assert periods.keys() <= worker._runner._handlers.keys()
     assert periods["retention"] == 7_000
+
+
+def test_how_often_compaction_is_planned_may_change_while_brokers_run() -> None:
+    settings = Settings(log_cleaner_backoff_ms=9_000)
+    record = ConfigRecord(resource_type=4, resource_name="", name="log.cleaner.backoff.ms", value="500")
+    assert _periods(settings, MetadataImage())["plan"] == 9_000
+    assert _periods(settings, apply(MetadataImage(), [encode_record(record)]))["plan"] == 500
+
+
+def _periods(settings: Settings, image: MetadataImage) -> dict[str, int]:
+    return {schedule.kind: schedule.period_ms for schedule in schedules(EffectiveConfigs(settings), image)}

@@ -68,7 +68,7 @@ class Process:
             clock=clock,
             rng=rng,
             metrics=ControllerMetrics(registry),
-            schedules=[JobSchedule("retention", 1_000)],
+            schedules=lambda image: [JobSchedule("retention", 1_000)],
         )
         self.produce = ProducePipeline(
             BucketLine(world),

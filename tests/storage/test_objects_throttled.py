@@ -75,5 +75,23 @@ async def test_bytes_and_requests_are_paid_for() -> None:
     assert clock.monotonic() - started == pytest.approx(6.1)
 
 
+async def test_another_rate_rules_over_what_is_owed() -> None:
+    """Also for who waits already: with a rate set too low by mistake a job would never end."""
+    clock = ManualClock()
+    store = ThrottledStore(MemoryStore(clock), bytes_per_s=1, requests_per_s=10, clock=clock)
+    await store.put("k", bytes(1_000_001))
+    waiting = asyncio.ensure_future(store.put("l", b"x"))
+    await clock.advance(100)
+    assert not waiting.done()
+    store.limit_bytes(1_000_000)
+    await clock.advance(11)
+    assert waiting.done()
+    await store.put("m", bytes(2_000_000))
+    started = clock.monotonic()
+    store.limit_bytes(100_000)
+    await clock.run(store.put("n", b"x"))
+    assert clock.monotonic() - started == pytest.approx(10, rel=0.05)
+
+
 async def _listed(store: ThrottledStore) -> list[str]:
     return [info.key async for info in store.list_objects()]

@@ -23,7 +23,7 @@ from agent.cluster.view import ClusterView
 from agent.listener.request import Request, Response
 from agent.protocol.errors import admin_error
 from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
-from config.broker_configs import PER_BROKER, broker_settings
+from config.broker_configs import broker_settings, why_static
 from config.config_definition import ConfigDefinition, Effect
 from config.group_configs import GROUP_CONFIGS
 from config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
@@ -123,7 +123,7 @@ class DescribeConfigs:
             layers,
             "password" if setting.is_sensitive else setting.kind,
             setting.meaning,
-            is_read_only=name not in PER_BROKER,
+            is_read_only=why_static(name) is not None,
             is_sensitive=setting.is_sensitive,
         )
 

@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from agent.admin.configs.group_bounds import why_out_of_bounds
 from agent.admin.log_change import Verdict
-from config.broker_configs import PER_BROKER, broker_settings, dynamic_definition
+from config.broker_configs import CLUSTER_WIDE, dynamic_definition, why_static
 from config.config_definition import ConfigDefinition, list_items
 from config.group_configs import GROUP_CONFIGS
 from config.refused import why_refused
@@ -186,8 +186,11 @@ def _broker_definition(broker: str, name: str) -> ConfigDefinition | None:
             f"{name} holds for the whole cluster, as any broker serves any partition: set it without a broker's id"
         )
         raise _RefusedError(ErrorCode.invalid_request, message)
-    if name in broker_settings() and name not in BROKER_DEFAULTS and name not in PER_BROKER:
-        message = f"{name} cannot change while brokers run: set it in their configuration and restart them"
+    if broker and name in CLUSTER_WIDE:
+        message = f"{name} holds for every process, broker or not: set it without a broker's id"
+        raise _RefusedError(ErrorCode.invalid_request, message)
+    if reason := why_static(name):
+        message = f"{name} cannot change while brokers run: {reason}. Set it in their configuration and restart them"
         raise _RefusedError(ErrorCode.invalid_request, message)
     definition = dynamic_definition(name)
     if definition is None and (reason := why_refused(name)):

@@ -1,0 +1,108 @@
+"""What an operator says about background work acts while it runs: jobs at a time, bytes a second."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from compactor.pace import LOOK_SECONDS, Pace, follow_pace
+from compactor.worker import SPARE_CONNECTIONS, Worker
+from config.settings import Settings
+from metastore.log.effective_configs import EffectiveConfigs
+from metastore.log.records import ConfigRecord
+from metastore.postgres.store import PostgresMetastore
+from storage.errors import UnavailableError
+from storage.objects.memory import MemoryStore
+from tests.manual_clock import ManualClock
+
+THREADS, BYTES = "log.cleaner.threads", "log.cleaner.io.max.bytes.per.second"
+CONFIGS = EffectiveConfigs(Settings(log_cleaner_threads=2, log_cleaner_io_max_bytes_per_second=5_000))
+
+
+class SaidConfigs:
+    """Implements metastore.configs.ConfigApi; `away`: that many calls fail."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, str] = {}
+        self.away = 0
+
+    async def cluster_configs(self) -> dict[str, str]:
+        if self.away:
+            self.away -= 1
+            raise UnavailableError("down")
+        return dict(self.said)
+
+
+@pytest.fixture
+def api() -> SaidConfigs:
+    return SaidConfigs()
+
+
+@pytest.fixture
+async def changes(api: SaidConfigs, fake_clock: ManualClock) -> AsyncIterator[list[Pace]]:
+    """What a worker was told."""
+    told: list[Pace] = []
+
+    async def change(pace: Pace) -> None:
+        told.append(pace)
+
+    following = asyncio.create_task(follow_pace(api, CONFIGS, fake_clock, change))
+    await fake_clock.settle()
+    yield told
+    assert not following.done()
+    following.cancel()
+
+
+async def test_the_pace_is_the_clusters_where_it_says_one(
+    api: SaidConfigs, changes: list[Pace], fake_clock: ManualClock
+) -> None:
+    assert changes == [], "the settings hold from the start"
+    api.said = {THREADS: "3", "log.retention.ms": "5"}
+    await fake_clock.advance(LOOK_SECONDS)
+    api.said = {BYTES: "7000"}
+    await fake_clock.advance(LOOK_SECONDS)
+    api.said = {}
+    await fake_clock.advance(3 * LOOK_SECONDS)
+    assert changes == [Pace(3, 5_000), Pace(2, 7_000), Pace(2, 5_000)], "once for each change"
+
+
+async def test_the_last_known_pace_holds_while_the_metastore_is_away(
+    api: SaidConfigs, changes: list[Pace], fake_clock: ManualClock
+) -> None:
+    api.said = {THREADS: "3"}
+    await fake_clock.advance(LOOK_SECONDS)
+    api.said, api.away = {THREADS: "4"}, 2
+    await fake_clock.advance(2 * LOOK_SECONDS)
+    assert changes == [Pace(3, 5_000)]
+    await fake_clock.advance(LOOK_SECONDS)
+    assert changes == [Pace(3, 5_000), Pace(4, 5_000)]
+
+
+async def test_a_worker_takes_the_clusters_pace_over(metastore: PostgresMetastore, fake_clock: ManualClock) -> None:
+    """On real Postgres: the records' projection is what is read, and a job finds a connection."""
+    worker = Worker(Settings(), MemoryStore(), metastore, fake_clock, random.Random(1), CollectorRegistry())
+    paces: asyncio.Queue[Pace] = asyncio.Queue()
+
+    async def change(pace: Pace) -> None:
+        await worker._change_pace(pace)
+        paces.put_nowait(pace)
+
+    image = await metastore.load_image()
+    wanted = {THREADS: "3", BYTES: "12345"}
+    records = [
+        *(ConfigRecord(resource_type=4, resource_name="", name=name, value=value) for name, value in wanted.items()),
+        ConfigRecord(resource_type=4, resource_name="7", name="max.connections", value="9"),
+        ConfigRecord(resource_type=32, resource_name="", name="consumer.session.timeout.ms", value="50000"),
+    ]
+    assert await metastore.append_records(image.offset, records)
+    assert await metastore.cluster_configs() == wanted
+    following = asyncio.create_task(follow_pace(metastore, EffectiveConfigs(Settings()), fake_clock, change))
+    assert await asyncio.wait_for(paces.get(), 60) == Pace(3, 12_345)
+    assert len(worker._runner._slots) == 3
+    assert (worker._throttled._bytes._rate, metastore.pool.max_size) == (12_345, 3 + SPARE_CONNECTIONS)
+    following.cancel()
+    await worker._runner.stop(0)
