@@ -18,8 +18,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cli.numbers import INT64_MAX, whole
-from cli.options import add_settings, settings_from
-from cli.record_json import payload_line
+from cli.options import S3, add_settings, settings_from
+from cli.record_json import payload_line, plain
 from config.load import ConfigError
 from config.settings import Settings
 from metastore.log.snapshot import MAGIC as SNAPSHOT_MAGIC
@@ -57,7 +57,7 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--start-offset", type=whole(0, INT64_MAX), metavar="N", help="begin the metadata log here (its start)"
     )
-    add_settings(parser, ("metastore.url",))
+    add_settings(parser, ("metastore.url", *S3), every=False)
     parser.set_defaults(run=run)
 
 
@@ -113,6 +113,8 @@ async def metadata_log_lines(
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     try:
         offset = await metastore.metadata_log_start() if start_offset is None else start_offset
+        if offset > (head := await metastore.metadata_head()):
+            raise InvalidError(f"offset out of range: the metadata log ends at {head}: start_offset={offset}")
         while records := await metastore.read_metadata(offset, PAGE_RECORDS):
             for line in framed_lines(records, offset, skip_record_metadata=skip_record_metadata):
                 yield line
@@ -156,7 +158,7 @@ def _segment_lines(data: bytes, *, decoder: bool, skip_record_metadata: bool) ->
 
 def _partition_line(entry: PartitionEntry) -> str:
     return (
-        f"topicId: {entry.topic_id} partition: {entry.partition_index} position: {entry.position} "
+        f"topicId: {plain(entry.topic_id)} partition: {entry.partition_index} position: {entry.position} "
         f"size: {entry.length} batches: {entry.batch_count} records: {entry.record_count} "
         f"minTimestamp: {entry.min_timestamp} maxTimestamp: {entry.max_timestamp} "
         f"indexEntries: {len(entry.index_entries)}"

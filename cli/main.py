@@ -70,11 +70,12 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    args = make_parser().parse_args(argv)
     try:
-        status = int(args.run(args) or 0)
-        sys.stdout.flush()
-        return status
+        try:
+            args = make_parser().parse_args(argv)
+            return int(args.run(args) or 0)
+        finally:
+            sys.stdout.flush()
     except (ConfigError, HeadraceError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

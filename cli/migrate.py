@@ -40,7 +40,7 @@ def add(subparsers: Any) -> None:
         help="this metastore came from a backup: give it a new incarnation id, so that agents drop what they"
         " remember and nothing is deleted until an audit",
     )
-    add_settings(parser, ("metastore.url", "commit.shards"))
+    add_settings(parser, ("metastore.url", "commit.shards"), every=False)
     parser.set_defaults(run=run)
 
 

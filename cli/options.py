@@ -17,11 +17,16 @@ from config.settings import Settings
 SHORT_FORMS = {"broker.rack": "--zone"}
 """A second name for a flag, where people look for another word."""
 PREFIX = "setting:"
+S3 = ("s3.endpoint", "s3.region", "s3.path.style")
+"""What it takes to find an object of a bucket, for tools."""
 
 
-def add_settings(parser: argparse.ArgumentParser, shown: tuple[str, ...], *, short_config: bool = True) -> None:
+def add_settings(
+    parser: argparse.ArgumentParser, shown: tuple[str, ...], *, short_config: bool = True, every: bool = True
+) -> None:
     """Add --config (-c) and a flag per setting; `shown` come first, the rest in a group of their own.
 
+    Without `every` the rest is taken and not listed: a tool's help names what concerns it.
     Call it last: the usage line names what the command has of its own, and settings as one.
     """
     names = ("--config", "-c") if short_config else ("--config",)
@@ -29,13 +34,15 @@ def add_settings(parser: argparse.ArgumentParser, shown: tuple[str, ...], *, sho
     own = parser.format_usage().removeprefix("usage: ").rstrip()
     parser.usage = f"{own} [--SETTING VALUE ...]".replace("%", "%%")
     meanings = descriptions()
-    rest = parser.add_argument_group("every other setting", "also from --config and HEADRACE_* variables")
+    group = ("every other setting", "also from --config and HEADRACE_* variables")
+    rest = parser.add_argument_group(*group) if every else parser
     for name in (*shown, *(n for n in meanings if n not in shown)):
         target = parser if name in shown else rest
+        meaning = meanings[name].replace("%", "%%") if every or name in shown else argparse.SUPPRESS
         flags = [f"--{name.replace('.', '-')}"]
         if name in SHORT_FORMS:
             flags.insert(0, SHORT_FORMS[name])
-        target.add_argument(*flags, dest=PREFIX + name, metavar="VALUE", help=meanings[name].replace("%", "%%"))
+        target.add_argument(*flags, dest=PREFIX + name, metavar="VALUE", help=meaning)
 
 
 def settings_from(args: argparse.Namespace, **overrides: object) -> Settings:

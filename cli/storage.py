@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from cli.options import add_settings, settings_from
+from cli.options import S3, add_settings, settings_from
 from config.load import ConfigError
 from config.settings import Settings
 from metastore.postgres.formatted import formatted_cluster_id
@@ -27,7 +27,7 @@ from storage.errors import AlreadyExistsError, InvalidError
 from storage.objects.open import StoreOptions, open_store
 from storage.objects.store import ObjectStore
 
-SHOWN = ("metastore.url", "bucket")
+SHOWN = ("metastore.url", "bucket", *S3)
 DESCRIPTION = """\
 Make a metastore and a bucket one cluster's, once, before its first agent starts; or see whose they are.
 
@@ -47,14 +47,14 @@ def add(subparsers: Any) -> None:
     )
     commands = parser.add_subparsers(title="commands", metavar="{info,format,random-uuid}", required=True)
     info = commands.add_parser("info", help="which cluster do metastore and bucket belong to")
-    add_settings(info, SHOWN)
+    add_settings(info, SHOWN, every=False)
     info.set_defaults(run=run_info)
     making = commands.add_parser("format", help="make metastore and bucket one cluster's, before agents start")
     making.add_argument("--cluster-id", "-t", required=True, metavar="CLUSTER_ID", help="the cluster id to use")
     making.add_argument(
         "--ignore-formatted", "-g", action="store_true", help="skip a part that is formatted instead of failing"
     )
-    add_settings(making, (*SHOWN, "commit.shards"))
+    add_settings(making, (*SHOWN, "commit.shards"), every=False)
     making.set_defaults(run=run_format)
     drawing = commands.add_parser("random-uuid", help="print a random cluster id")
     drawing.set_defaults(run=run_random_uuid)

@@ -8,7 +8,6 @@ false, numbers, null for what is not known. If the process dies here nothing is 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
 import uuid
@@ -23,7 +22,6 @@ from rich.text import Text
 from cli.client.cluster import KafkaCluster
 from cli.client.transport import client_config
 from cli.record_json import plain
-from storage.clock import SystemClock
 from storage.errors import HeadraceError, InvalidError
 
 Row = Mapping[str, Any]
@@ -45,10 +43,7 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 def open_cluster(args: argparse.Namespace) -> KafkaCluster:
     """The cluster that the flags name. ConfigError when they do not."""
-    clock = SystemClock()
-    return KafkaCluster(
-        client_config(args.bootstrap_server, args.config), lambda seconds: asyncio.run(clock.sleep(seconds))
-    )
+    return KafkaCluster.of(client_config(args.bootstrap_server, args.config))
 
 
 def show(args: argparse.Namespace, rows: Sequence[Row], columns: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ Source: KIP-35 (versions), KIP-511.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterable
@@ -22,6 +23,7 @@ from kio.schema.errors import ErrorCode
 from agent.protocol.api_keys import ApiKey
 from cli.client.messages import VERSIONS, Message, message
 from cli.client.transport import ClientConfig, exchange
+from storage.clock import SystemClock
 from storage.errors import InvalidError, NotFoundError, RetryableError, UnavailableError
 
 T = TypeVar("T")
@@ -65,6 +67,11 @@ class KafkaCluster:
         self._addresses: dict[int, tuple[str, int]] = {}
         self._served: dict[int, tuple[int, int]] = {}
         self.controller = ANY
+
+    @classmethod
+    def of(cls, config: ClientConfig) -> Self:
+        """It waits by this machine's clock."""
+        return cls(config, lambda seconds: asyncio.run(SystemClock().sleep(seconds)))
 
     def __enter__(self) -> Self:
         failures = []

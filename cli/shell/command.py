@@ -22,7 +22,7 @@ from cli.shell.source import image_from_cluster, image_from_file, image_from_met
 from cli.shell.tree import tree
 from metastore.log.image import MetadataImage
 from metastore.log.snapshot import encode_snapshot
-from storage.errors import HeadraceError
+from storage.errors import HeadraceError, InvalidError
 
 PROMPT = ">> "
 DESCRIPTION = """\
@@ -47,8 +47,10 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--snapshot", "-s", type=Path, metavar="FILE", help="read a snapshot file")
     parser.add_argument("--save-snapshot", type=Path, metavar="FILE", help="write what was read as a snapshot file")
     parser.add_argument("-c", dest="line", metavar="LINE", help="run this line and exit")
-    parser.add_argument("words", nargs="*", metavar="COMMAND", help="run this command and exit")
-    add_settings(parser, ("metastore.url",), short_config=False)
+    parser.add_argument(
+        "words", nargs="*", metavar="COMMAND", help="run this command, of one argument or several, and exit"
+    )
+    add_settings(parser, ("metastore.url",), short_config=False, every=False)
     parser.set_defaults(run=run)
 
 
@@ -56,13 +58,15 @@ def run(args: argparse.Namespace) -> int:
     """One command, or lines until `exit` or the end of input."""
     image = _image(args)
     if args.save_snapshot is not None:
-        args.save_snapshot.write_bytes(encode_snapshot(image))
+        _save(image, args.save_snapshot)
         print(f"snapshot saved: end_offset={image.offset} file={args.save_snapshot}")
         return 0
     shell = Shell(tree(image), print)
     with contextlib.suppress(LeaveShell):
         if args.line is not None:
             shell.run(args.line)
+        elif len(args.words) == 1:  # a command with its arguments in one word, as kafka-metadata-shell takes it
+            shell.run(args.words[0])
         elif args.words:
             shell.run_words(args.words)
         else:
@@ -74,8 +78,15 @@ def _image(args: argparse.Namespace) -> MetadataImage:
     if args.snapshot is not None:
         return image_from_file(args.snapshot)
     if args.controllers is not None:
-        return asyncio.run(image_from_cluster(args.controllers))
+        return image_from_cluster(args.controllers)
     return asyncio.run(image_from_metastore(settings_from(args)))
+
+
+def _save(image: MetadataImage, path: Path) -> None:
+    try:
+        path.write_bytes(encode_snapshot(image))
+    except OSError as error:
+        raise InvalidError(f"cannot write: {path}: {error.strerror}") from error
 
 
 def _converse(shell: Shell) -> None:

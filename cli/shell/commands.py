@@ -22,7 +22,7 @@ MANUAL = {
     "cd": ("cd [DIRECTORY]", "Set the current working directory."),
     "exit": ("exit", "Exit the metadata shell."),
     "find": ("find [PATH...]", "Search for nodes in the directory hierarchy."),
-    "help": ("help", "Display this help message."),
+    "help": ("help [COMMAND]", "Display this help message, or that of a command."),
     "history": ("history [COUNT]", "Print command history."),
     "ls": ("ls [PATH...]", "List metadata nodes."),
     "man": ("man COMMAND", "Show the help text for a specific command."),
@@ -114,6 +114,9 @@ class Shell:
                 self._say(below)
 
     def _help(self, words: Sequence[str]) -> None:
+        if words:
+            self._man(words)
+            return
         lines = [GREETING, "", f"usage:  {{{','.join(MANUAL)}}} ...", "", "commands:"]
         self._say("\n".join(lines + [f"  {name:<10} {meaning}" for name, (_, meaning) in MANUAL.items()]))
 
@@ -137,7 +140,7 @@ class Shell:
 
     def _man(self, words: Sequence[str]) -> None:
         if len(words) != 1 or words[0] not in MANUAL:
-            raise InvalidError(f"man: name one command of {', '.join(MANUAL)}")
+            raise InvalidError(f"name one command of {', '.join(MANUAL)}")
         usage, meaning = MANUAL[words[0]]
         self._say(f"usage: {usage}\n\n{meaning}")
 

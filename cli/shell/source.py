@@ -7,11 +7,8 @@ the process dies here nothing is lost: it only reads.
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch_snapshot.v0.request import FetchSnapshotRequest, PartitionSnapshot, SnapshotId, TopicSnapshot
 from kio.schema.fetch_snapshot.v0.response import FetchSnapshotResponse
@@ -20,6 +17,9 @@ from kio.static.primitive import i32, i64
 
 from agent.admin.fetch_snapshot import NEWEST
 from agent.cluster.metadata_topic import METADATA_TOPIC
+from cli.client.cluster import KafkaCluster
+from cli.client.offsets import EARLIEST, LATEST, list_offsets, partitions_of
+from cli.client.records import fetch
 from cli.client.transport import ClientConfig, ask, client_config
 from config.load import ConfigError
 from config.settings import Settings
@@ -30,8 +30,6 @@ from metastore.postgres.store import PostgresMetastore
 from storage.errors import InvalidError, UnavailableError
 from storage.records.codec import decode_records
 from storage.segment.reader import walk_batches
-
-POLL_MS = 5_000
 
 
 async def image_from_metastore(settings: Settings) -> MetadataImage:
@@ -45,31 +43,23 @@ async def image_from_metastore(settings: Settings) -> MetadataImage:
         await metastore.close()
 
 
-async def image_from_cluster(controllers: str) -> MetadataImage:
-    """The image at the head that the cluster has now, read as a consumer of `__cluster_metadata`."""
-    servers = [f"{host}:{port}" for host, port in client_config(controllers, None).bootstrap_servers]
-    partition = TopicPartition(METADATA_TOPIC, 0)
-    consumer = AIOKafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False, request_timeout_ms=20_000)
-    try:
-        await consumer.start()
-        consumer.assign([partition])
-        start = (await consumer.beginning_offsets([partition]))[partition]
-        end = (await consumer.end_offsets([partition]))[partition]
-        image = MetadataImage()
-        if start > 0:  # a snapshot took the place of the log's beginning
-            image = await asyncio.to_thread(_newest_snapshot, client_config(controllers, None))
-        consumer.seek(partition, image.offset)
+def image_from_cluster(controllers: str) -> MetadataImage:
+    """The image at the head that the cluster has now: its newest snapshot, where one took the log's beginning, and
+    the rest of `__cluster_metadata`. UnavailableError when nobody answers, other errors as `require`.
+    """
+    config = client_config(controllers, None)
+    partition = (METADATA_TOPIC, 0)
+    with KafkaCluster.of(config) as cluster:
+        leader = partitions_of(cluster, [METADATA_TOPIC])[partition]
+        start, end = (list_offsets(cluster, {partition: at})[partition] for at in (EARLIEST, LATEST))
+        image = _newest_snapshot(config) if start > 0 else MetadataImage()
         while image.offset < end:
-            batches = await consumer.getmany(partition, timeout_ms=POLL_MS)
-            records = [record.value for record in batches.get(partition, ())]
+            answered = fetch(cluster, leader, METADATA_TOPIC, {0: image.offset})
+            records = [record.value or b"" for _, found, _ in answered for record in found]
             if not records:
                 raise UnavailableError(f"the log stopped short: offset={image.offset} end={end}")
             image = apply(image, records)
-        return image
-    except (KafkaError, OSError) as error:
-        raise UnavailableError(f"cluster not reached: {controllers}: {error}") from error
-    finally:
-        await consumer.stop()
+    return image
 
 
 def _newest_snapshot(config: ClientConfig) -> MetadataImage:

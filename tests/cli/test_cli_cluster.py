@@ -74,6 +74,7 @@ def test_the_shell_reads_a_running_cluster(agent: AgentUnderTest, capsys: pytest
     assert main(["shell", "-C", agent.kafka, "cat", f"/brokers/{agent.node_id}/isFenced"]) == 0
     assert capsys.readouterr().out == "false\n"
     assert main(["shell", "-C", "127.0.0.1:1", "ls"]) == 1
+    assert capsys.readouterr().err == "error: no server answered: 127.0.0.1:1 [Errno 111] Connection refused\n"
 
 
 @pytest.mark.requirement("C11.4")

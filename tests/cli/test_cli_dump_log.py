@@ -6,6 +6,7 @@ import json
 import uuid
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from cli.dump_log import file_lines, framed_lines
@@ -96,6 +97,7 @@ def test_segment_files_show_footer_batches_and_decoded_records() -> None:
     data, (position,) = lay_out([Placed(TOPIC_ID, 3, batch)])
     lines = list(file_lines(data, decoder=True, skip_record_metadata=False))
     assert lines[0] == f"segment file: size: {len(data)} partitions: 1"
+    assert lines[1].startswith("topicId: AAAAAAAAAAAAAAAAAAAATQ "), "as everywhere else"
     assert f"partition: 3 position: {position} size: {len(batch)} batches: 1 records: 2" in lines[1]
     assert "baseOffset: 5 lastOffset: 6 count: 2 baseSequence: -1" in lines[2]
     assert lines[3].startswith("| offset: 5 CreateTime: 1000 keySize: -1")
@@ -117,6 +119,11 @@ async def test_the_command_prints_the_log_of_a_metastore(
     flags = ["--cluster-metadata-decoder", "--skip-record-metadata", "--metastore-url", metastore_url]
     assert main_in_thread(["dump-log", *flags]) == 0
     lines = capsys.readouterr().out.splitlines()
+    end = await metastore.metadata_head()
+    assert main_in_thread(["dump-log", *flags, "--start-offset", str(end)]) == 0
+    assert capsys.readouterr().out == ""
+    assert main_in_thread(["dump-log", *flags, "--start-offset", str(end + 1)]) == 1
+    assert f"the metadata log ends at {end}" in capsys.readouterr().err
     assert [_payload(line)["type"] for line in lines[1:]][head:] == [
         "TOPIC_RECORD",
         "PARTITION_RECORD",
@@ -141,3 +148,12 @@ def test_the_command_reads_paths_and_urls(tmp_path: Path, capsys: pytest.Capture
 def test_secrets_and_bytes_are_printed_as_base64() -> None:
     record = UserScramCredentialRecord(user_name="anna", credential_infos=())
     assert _payload(payload_line(encode_record(record)))["data"] == {"userName": "anna", "credentialInfos": []}
+
+
+async def test_a_newer_tool_on_an_older_cluster_says_which_tool_to_use(
+    metastore: PostgresMetastore, metastore_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with await psycopg.AsyncConnection.connect(metastore_url, autocommit=True) as connection:
+        await connection.execute("DELETE FROM schema_migrations WHERE name = (SELECT max(name) FROM schema_migrations)")
+    assert main_in_thread(["dump-log", "--cluster-metadata-decoder", "--metastore-url", metastore_url]) == 1
+    assert "or the version of the agents that use it: missing=" in capsys.readouterr().err

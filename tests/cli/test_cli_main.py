@@ -5,10 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from cli.main import main
+from cli.main import main, make_parser
+from cli.options import settings_from
+from metastore.log.image import MetadataImage
+from metastore.log.snapshot import encode_snapshot
+
+ROOT = Path(__file__).resolve().parents[2]
 
 COMMANDS = [
     "dev",
@@ -50,11 +56,41 @@ def test_every_command_is_in_the_overview(capsys: pytest.CaptureFixture[str]) ->
     assert [line.split()[0] for line in overview.splitlines() if line[:4] == "    " and line[4:5].isalpha()] == COMMANDS
 
 
-def test_whoever_stops_reading_ends_the_command_quietly() -> None:
+@pytest.mark.parametrize(
+    ("command", "own"),
+    [
+        ("shell", "--metastore-url"),
+        ("dump-log", "--s3-endpoint"),
+        ("storage format", "--bucket"),
+        ("storage info", "--bucket"),
+        ("migrate", "--commit-shards"),
+    ],
+)
+def test_a_tools_help_lists_the_settings_that_concern_it(
+    command: str, own: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    shown = capsys.readouterr().out
+    assert own in shown
+    assert not [other for other in ("--linger-ms", "--kafka-port", "every other setting") if other in shown]
+    args = make_parser().parse_args([*command.split(), *(["-t", "x"] if "format" in command else []), "--node-id", "7"])
+    assert settings_from(args).node_id == 7, "what one file of settings holds, flags may say, too"
+
+
+@pytest.mark.parametrize("words", [["version"], ["--help"], ["topics", "--help"], ["shell", "-s", "snapshot", "find"]])
+def test_whoever_stops_reading_ends_the_command_quietly(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "snapshot").write_bytes(encode_snapshot(MetadataImage()))
     reader, writer = os.pipe()
     os.close(reader)
     ended = subprocess.run(
-        [sys.executable, "-m", "cli.main", "version"], stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False
+        [sys.executable, "-m", "cli.main", *words],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
     )
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (141, b"")

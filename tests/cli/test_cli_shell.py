@@ -194,8 +194,11 @@ def test_help_man_history_and_exit(shell: Shell, said: list[str]) -> None:
     assert all(f"  {name} " in said[0] for name in ["cat", "cd", "exit", "find", "help", "history", "ls", "man", "pwd"])
     shell.run("man cat")
     assert said[1].startswith("usage: cat FILE")
+    shell.run("help ls")
+    shell.run("man ls")
+    assert said[2] == said[3] == "usage: ls [PATH...]\n\nList metadata nodes."
     shell.run("history 2")
-    assert said[2:] == ["    2  man cat", "    3  history 2"]
+    assert said[4:] == ["    4  man ls", "    5  history 2"]
     with pytest.raises(LeaveShell):
         shell.run("exit")
 
@@ -211,6 +214,7 @@ def test_help_man_history_and_exit(shell: Shell, said: list[str]) -> None:
         ("cd /topics/orders/name", InvalidError),
         ("cd a b", InvalidError),
         ("man", InvalidError),
+        ("help rm", InvalidError),
         ("history x", InvalidError),
         ('cat "', InvalidError),
     ],
@@ -241,7 +245,7 @@ async def test_one_shot_commands_on_a_metastore(
 ) -> None:
     head = await metastore.metadata_head()
     assert await metastore.create_topics(head, [NewTopic("orders", TOPIC_ID, 1, {})])
-    for words in (["-c", "ls /topics"], ["ls", "/topics"]):
+    for words in (["-c", "ls /topics"], ["ls", "/topics"], ["ls /topics"]):
         assert main_in_thread(["shell", "--metastore-url", metastore_url, *words]) == 0
         assert capsys.readouterr().out.splitlines() == ["orders"]
     assert main_in_thread(["shell", "--metastore-url", metastore_url, "cat", "/nothing"]) == 1
@@ -274,6 +278,8 @@ async def test_a_snapshot_file_shows_the_same_tree(
         assert main_in_thread(["shell", *source, "find", "/"]) == 0
         shown.append(capsys.readouterr().out)
     assert shown[0] == shown[1]
+    assert main_in_thread(["shell", "--snapshot", file, "--save-snapshot", str(tmp_path)]) == 1
+    assert f"cannot write: {tmp_path}: Is a directory" in capsys.readouterr().err
     assert "/configs/topics/orders/retention.ms" in shown[0]
     assert main_in_thread(["dump-log", "--cluster-metadata-decoder", "--files", file]) == 0
     assert '"type":"TOPIC_RECORD"' in capsys.readouterr().out
