@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from agent.cluster.cluster import Cluster
 from agent.groups.handlers import GroupHandlers
+from agent.listener.request import Request, Response
 from config.settings import Settings
 from metastore.groups import GroupApi
 from storage.clock import Clock
@@ -131,6 +132,18 @@ class Coordinating:
             }
             for t in found.topics
         }
+
+
+class Front:
+    """An agent's handlers behind the one method that requests come in by."""
+
+    def __init__(self, agent: Coordinating) -> None:
+        self._handlers = agent.handlers
+
+    async def handle(self, request: Request) -> Response:
+        response = await self._handlers[request.api_key](request)
+        assert isinstance(response, Response)
+        return response
 
 
 class GroupsWorld:

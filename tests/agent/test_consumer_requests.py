@@ -20,7 +20,7 @@ from metastore.log.records import ConfigRecord
 from storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import captured_requests
 from tests.agent.embedded_bytes import assignment_bytes, subscription_bytes
-from tests.agent.groups_world import Coordinating, GroupsWorld
+from tests.agent.groups_world import Coordinating, Front, GroupsWorld
 from tests.agent.kio_entities import kio_read
 from tests.agent.membership_world import ask, exchange
 from tests.manual_clock import ManualClock
@@ -38,18 +38,6 @@ async def world(fake_clock: ManualClock) -> AsyncIterator[GroupsWorld]:
     await world.catch_up()
     yield world
     await world.stop()
-
-
-class Front:
-    """An agent's handlers behind the one method that requests come in by."""
-
-    def __init__(self, agent: Coordinating) -> None:
-        self._handlers = agent.handlers
-
-    async def handle(self, request: Request) -> Response:
-        response = await self._handlers[request.api_key](request)
-        assert isinstance(response, Response)
-        return response
 
 
 async def heartbeat(agent: Coordinating, member_id: str, epoch: int, *, version: int = 1, **fields: Any) -> Any:

@@ -29,12 +29,13 @@ PRODUCER_ID = 1_000
 GROUP = "h"
 """One that agent 1 coordinates, while it is there."""
 _AGAIN = (ErrorCode.not_leader_or_follower, ErrorCode.request_timed_out, ErrorCode.kafka_storage_error)
-_ELSEWHERE = (
+ELSEWHERE = (
     ErrorCode.not_coordinator,
     ErrorCode.coordinator_not_available,
     ErrorCode.coordinator_load_in_progress,
     ErrorCode.request_timed_out,
 )
+"""Ask the other agent."""
 _JOIN_AGAIN = (ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress)
 
 
@@ -155,7 +156,7 @@ class Member:
     async def _heartbeat(self, process: Process) -> int:
         code = await process.groups.heartbeat(GROUP, self._member_id, self._generation)
         if code == ErrorCode.none:
-            self._world.answered_as_coordinator(process)
+            self._world.answered_as_coordinator(process, GROUP)
         return code
 
     async def _commit(self) -> None:
@@ -175,7 +176,7 @@ class Member:
         """The answer; the next request goes where it, or its absence, says."""
         answer = await ask(self._world, self._process, work)
         code = self._code(answer)
-        if code is None or code in _ELSEWHERE:
+        if code is None or code in ELSEWHERE:
             self._process = self._world.another(self._process)
         elif code in _JOIN_AGAIN:
             self._generation = -1

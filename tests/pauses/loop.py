@@ -18,7 +18,7 @@ class PausingLoop(VirtualLoop):
     """`after_step(owner)` is called after each step of a process, of whichever is not frozen."""
 
     def __init__(self, on_error: Callable[[str], None], after_step: Callable[[int], None]) -> None:
-        super().__init__(on_error)
+        super().__init__(on_error, _nobody_listens)
         self._after_step = after_step
         self._tasks: dict[int, set[asyncio.Task[Any]]] = {}
 
@@ -48,3 +48,7 @@ class PausingLoop(VirtualLoop):
         super()._step()
         if runs:
             self._after_step(owner)
+
+
+async def _nobody_listens(protocol: asyncio.BaseProtocol, port: int) -> asyncio.Transport:
+    raise ConnectionRefusedError(f"port={port}")

@@ -10,9 +10,13 @@ import pytest
 
 from agent.cluster.controller import Controller
 from agent.cluster.membership import Membership
+from agent.groups.consumer import membership as consumer_membership
+from agent.groups.consumer.member import Member
+from agent.groups.consumer.reconcile import reconcile
 from tests.model import metastore_model
 from tests.pauses.plan import SCHEDULES, Schedule, all_sites, few_steps
 from tests.pauses.sites import Site
+from tests.pauses.world import World
 
 NEVER_MET = {
     "agent/produce/receive.py:Receiver.receive_later#2": "a thread checks the records of some topics' batches",
@@ -20,6 +24,8 @@ NEVER_MET = {
     "agent/cluster/follower.py:MetadataFollower._read_to_head#2": "another log: the metastore was restored",
     "agent/groups/coordinator.py:GroupCoordinator.sync#1": "a group is loaded by a heartbeat or a join first",
     "agent/groups/coordinator.py:GroupCoordinator.leave#1": "likewise",
+    "agent/groups/consumer/coordinator.py:ConsumerGroups.heartbeat#3": "a pattern is matched in a thread",
+    "agent/groups/consumer/coordinator.py:ConsumerGroups.heartbeat#4": "the group is here, unless it moved meanwhile",
     "agent/groups/offsets.py:GroupOffsets.commit#1": "likewise",
     "agent/groups/offsets.py:GroupOffsets.fetch#1": "likewise",
     "agent/groups/offsets.py:GroupOffsets.fetch#2": "a member of an older protocol asks, which says no name",
@@ -66,17 +72,26 @@ def test_an_agent_paused_after_any_step_harms_nobody(schedule: Schedule) -> None
 
 
 def _problems() -> Iterator[str]:
-    """What is wrong with run after run; one that never ends is wrong, too."""
+    """What is wrong with run after run."""
     for schedule in SCHEDULES:
         watched = schedule.world()
-        watched.run()
+        yield from _problems_of(watched)
         for step in few_steps(watched):
-            world = schedule.world(step)
-            try:
-                world.run()
-            except AssertionError as error:
-                yield str(error)
-            yield from world.problems
+            yield from _problems_of(schedule.world(step))
+
+
+def _problems_of(world: World) -> list[str]:
+    """A run that never ends is wrong, too."""
+    try:
+        world.run()
+    except AssertionError as error:
+        return [*world.problems, str(error)]
+    return world.problems
+
+
+def impatient(member: Member, **more: Any) -> Member:
+    """Gives partitions away that their last owner has not given up yet."""
+    return reconcile(member, **more | {"held_by_others": lambda key: False})
 
 
 @pytest.mark.timeout(1_200)
@@ -85,9 +100,10 @@ def _problems() -> Iterator[str]:
     [
         (Controller, "is_active", property(lambda self: self._lease is not None and self._lease.is_own), "controllers"),
         (Membership, "holds_lease", lambda self: True, "two coordinators"),
+        (consumer_membership, "reconcile", impatient, "two owners"),
         (metastore_model, "find_duplicate", lambda state, batch: None, "stored="),
     ],
-    ids=["a controller that forgets its deadline", "an agent that forgets its lease", "a retry"],
+    ids=["a controller that forgets its deadline", "an agent that forgets its lease", "a hasty assignment", "a retry"],
 )
 def test_deliberate_bugs_are_found(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, bug: Any, found: str

@@ -22,7 +22,8 @@ from metastore.log.snapshot import encode_snapshot
 from metastore.values import METADATA_FORMAT, StoredSnapshot
 from storage.file_id import object_key
 from storage.records.header import read_header
-from tests.pauses.clients import GROUP, Member, Producer
+from tests.pauses.clients import Member, Producer
+from tests.pauses.consumer_member import ConsumerMember, Positions
 from tests.pauses.loop import PausingLoop
 from tests.pauses.process import SESSION_MS, Process
 from tests.pauses.servers import Servers
@@ -64,7 +65,7 @@ class World:
         self._context = contextvars.Context()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._producers: list[Producer] = []
-        self._members: list[Member] = []
+        self._members: list[Member | ConsumerMember] = []
 
     def run(self) -> World:
         """The whole schedule."""
@@ -85,9 +86,9 @@ class World:
         """The next agent, if there is one by now."""
         return self.processes[(self.processes.index(process) + 1) % len(self.processes)]
 
-    def answered_as_coordinator(self, process: Process) -> None:
+    def answered_as_coordinator(self, process: Process, group: str) -> None:
         """A member was told to go on: nobody else may hold its group."""
-        held = self.servers.groups.groups[GROUP].holder
+        held = self.servers.groups.groups[group].holder
         if held != (process.node_id, process.cluster.broker_epoch):
             self.problems.append(
                 f"two coordinators: answered={process.node_id} holder={held} at={self.loop.time():.3f}"
@@ -135,7 +136,11 @@ class World:
         places = [(place, dict[int, Connection]()) for place in orders.places()]
         places += [(place, shared) for place in self._create_topic("unheard-of", 2).places()]
         self._producers = [Producer(self, place, n, BATCHES, to) for n, (place, to) in enumerate(places)]
-        self._members = [Member(self, TOPIC, index, is_visitor=index > 0) for index in (0, 1)]
+        positions = Positions()
+        self._members = [
+            *(Member(self, TOPIC, index, is_visitor=index > 0) for index in (0, 1)),
+            *(ConsumerMember(self, orders, positions, f"m{i}", is_visitor=i > 0) for i in (0, 1)),
+        ]
         return [self.spawn(client.run()) for client in (*self._producers, *self._members)]
 
     def _create_topic(self, name: str, partitions: int) -> Topic:
