@@ -90,7 +90,7 @@ def _problems_of(world: World) -> list[str]:
 
 
 def impatient(member: Member, **more: Any) -> Member:
-    """Gives partitions away that their last owner has not given up yet."""
+    """Gives partitions away that their last owner has not given up yet: the roster refuses, so nobody gets on."""
     return reconcile(member, **more | {"held_by_others": lambda key: False})
 
 
@@ -100,7 +100,7 @@ def impatient(member: Member, **more: Any) -> Member:
     [
         (Controller, "is_active", property(lambda self: self._lease is not None and self._lease.is_own), "controllers"),
         (Membership, "holds_lease", lambda self: True, "two coordinators"),
-        (consumer_membership, "reconcile", impatient, "two owners"),
+        (consumer_membership, "reconcile", impatient, "members go on"),
         (metastore_model, "find_duplicate", lambda state, batch: None, "stored="),
     ],
     ids=["a controller that forgets its deadline", "an agent that forgets its lease", "a hasty assignment", "a retry"],
