@@ -26,7 +26,7 @@ from config.settings import Settings
 from metastore.postgres.embedded import EmbeddedPostgres
 from metastore.postgres.migrate import migrate
 from metastore.postgres.store import PostgresMetastore
-from storage.errors import UnavailableError
+from storage.errors import InvalidError, UnavailableError
 
 DESCRIPTION = """\
 Start a complete Headrace on this machine: an embedded Postgres, a directory as bucket, one or more
@@ -62,8 +62,10 @@ def run(args: argparse.Namespace) -> int:
     """Serve until a signal; 1 when every agent has died."""
     settings = settings_from(args)
     data_dir: Path = args.data_dir.absolute()
-    data_dir.mkdir(parents=True, exist_ok=True)
-    (data_dir / "bucket").mkdir(exist_ok=True)
+    try:
+        (data_dir / "bucket").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidError(f"cannot make the data directory: {data_dir}: {error.strerror}") from error
     passed_on = {key.removeprefix(PREFIX): str(v) for key, v in vars(args).items() if key.startswith(PREFIX) and v}
     if args.config:
         passed_on["config"] = str(args.config)

@@ -91,6 +91,8 @@ def add(subparsers: Any) -> None:
 def run_produce(args: argparse.Namespace) -> int:
     """Batches of lines; keyed records go where every client with Kafka's partitioner sends them."""
     headers = _headers(args.header)
+    if args.key_separator == "":
+        raise InvalidError("--key-separator: nothing cannot stand between key and value")
     separator = None if args.key_separator is None else os.fsencode(args.key_separator)
     codec = Codec[args.compression.upper()]
     done, bar = 0, ProgressBar()

@@ -45,6 +45,7 @@ _LOOK_AGAIN = frozenset(
 
 _REASONS = {
     ErrorCode.group_id_not_found: "there is no such group",
+    ErrorCode.invalid_group_id: "no group can have this name",
     ErrorCode.non_empty_group: "the group has members: stop them first",
     ErrorCode.offset_out_of_range: "the log does not hold this offset",
     ErrorCode.unknown_topic_or_partition: "there is no such topic or partition",

@@ -207,6 +207,7 @@ def test_the_oldest_versions_do_too(run: Run, server: DevServer, monkeypatch: py
     run("groups", "reset-offsets", "old", "--to-earliest", "--execute")
     assert [row["lag"] for row in run("groups", "describe", "old")] == [4]
     assert "old" in {row["group"] for row in run("groups", "list")}
+    assert "too old" in run("groups", "list", "--state", "Empty", status=1), "it would list all of them"
     run("groups", "delete", "old", "--yes")
     run("records", "delete", "old", "--all", "--yes")
     run("topics", "delete", "old", "--yes")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +95,7 @@ def test_a_header_may_be_given_twice_and_needs_a_name(run: Run, monkeypatch: pyt
     (record,) = run("records", "consume", "headers")
     assert record["headers"] == [{"key": "a", "value": "1"}, {"key": "a", "value": "2"}]
     assert "not a header" in run("records", "produce", "headers", "--header", "=1", status=1)
+    assert "--key-separator" in run("records", "produce", "headers", "--key-separator", "", status=1)
     assert "not UTF-8" in run("records", "produce", "headers", "--header", "\udcff=1", status=1)
 
 
@@ -202,6 +206,24 @@ def test_what_no_request_can_carry_is_a_usage_error(words: list[str], capsys: py
     assert ended.value.code == 2
     told = capsys.readouterr().err.splitlines()[-1]
     assert any(why in told for why in ("not between", "not a whole number", "not one of", "nothing to alter")), told
+
+
+def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main(["dev", "--data-dir", str(tmp_path / "file")]) == 1
+    assert capsys.readouterr().err == f"error: cannot make the data directory: {tmp_path}/file: Not a directory\n"
+
+
+def test_ctrl_c_ends_a_reader_without_a_word(run: Run, server: DevServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("topics", "create", "watched")
+    produce(run, monkeypatch, "watched", "seen")
+    words = ["records", "consume", "watched", "--follow", "-b", server.bootstrap]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-m", "cli.main", *words], text=True, **pipes) as reader:  # type: ignore[call-overload]
+        assert reader.stdout.readline() == "seen\n"
+        reader.send_signal(signal.SIGINT)
+        assert reader.communicate(timeout=60) == ("", "")
+        assert reader.returncode == 130
 
 
 @pytest.mark.parametrize("data", [None, b"\xff\xfe"])
