@@ -78,6 +78,8 @@ def _bound(settings: Settings) -> tuple[Endpoint, Endpoint | None]:
 
 def _advertised(settings: Settings, client: Endpoint) -> Endpoint:
     if not settings.advertised_listeners:
+        if client.host in _EVERY_ADDRESS and settings.advertised_host is None and BROKER in roles(settings):
+            raise ConfigError(f"advertised.host: clients cannot connect to {client.host}: name what they reach this by")
         return Endpoint(client.name, settings.advertised_host or client.host, settings.advertised_port or 0)
     if settings.advertised_host is not None or settings.advertised_port is not None:
         raise ConfigError("advertised.listeners: set it, or advertised.host and advertised.port, not both")

@@ -59,7 +59,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = field(default="", name="advertised.listeners")
     advertised_host: Annotated[
-        str | None, Meta(description="Host that clients are told to connect to. Unset: kafka.host.")
+        str | None,
+        Meta(description="Host that clients are told to connect to. Unset: kafka.host, if that is one address."),
     ] = field(default=None, name="advertised.host")
     advertised_port: Annotated[
         Port | None, Meta(description="Port that clients are told to connect to. Unset: the listener's own.")
@@ -335,6 +336,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             description="About how large compaction makes files; a job holds up to three times as much in memory.",
         ),
     ] = field(default=67_108_864, name="compaction.file.bytes")
+    compaction_cpu_percent: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100,
+            description="Of one core's time, how much each job of log.cleaner.threads takes to open, merge and compress"
+            " records: it rests after each step. 100: no limit.",
+        ),
+    ] = field(default=100, name="compaction.cpu.percent")
     compaction_spark_min_bytes: Annotated[
         int,
         Meta(ge=0, description="Compaction jobs with so many live bytes are left to the Spark application; 0: none."),

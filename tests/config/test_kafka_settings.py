@@ -147,7 +147,14 @@ def test_listeners_name_one_for_clients_and_one_for_controllers() -> None:
     assert found.controller == Endpoint("CONTROLLER", "::1", 9094)
     plain = listeners(load(flags={"kafka.host": "127.0.0.2", "kafka.port": 7}))
     assert (plain.client, plain.controller) == (Endpoint("PLAINTEXT", "127.0.0.2", 7), None)
-    assert listeners(load(flags={"listeners": "PLAINTEXT://:9092"})).client.host == "0.0.0.0"
+    everywhere = {"listeners": "PLAINTEXT://:9092", "advertised.host": "h"}
+    assert listeners(load(flags=everywhere)).client.host == "0.0.0.0"
+    apart = {
+        "listeners": "CONTROLLER://:9092",
+        "controller.listener.names": "CONTROLLER",
+        "process.roles": "controller",
+    }
+    assert listeners(load(flags=apart)).controller == Endpoint("CONTROLLER", "0.0.0.0", 9092), "no clients are told"
 
 
 @pytest.mark.requirement("C17")
@@ -171,6 +178,8 @@ def test_listeners_name_one_for_clients_and_one_for_controllers() -> None:
         ({"told": "PLAINTEXT://0.0.0.0:9092"}, "no address to connect to"),
         ({"told": "PLAINTEXT://[::]:9092"}, "no address to connect to"),
         ({"told": "PLAINTEXT://:9092"}, "no address to connect to"),
+        ({"on": "PLAINTEXT://:9092"}, r"advertised\.host: clients cannot connect to 0\.0\.0\.0"),
+        ({"on": "PLAINTEXT://[::]:9092"}, r"advertised\.host: clients cannot connect to ::"),
         ({"told": "PLAINTEXT://h:1", "told_host": "h"}, "not both"),
     ],
 )
