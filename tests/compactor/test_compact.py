@@ -145,7 +145,7 @@ async def test_a_topics_largest_batch_bounds_merged_ones_too(world: CompactionWo
     """The topic's own, else the cluster's; a batch that came larger stays."""
     bounds = {"own": {"max_message_bytes": "2000"}, "none": {}}
     async with session(world.url) as raw:
-        await raw.execute("INSERT INTO configs VALUES (4, '', 'max.message.bytes', '12000')")
+        await raw.execute("INSERT INTO configs VALUES (4, '', 'message.max.bytes', '12000')")
     keys = {name: (await world.topic(name, 1, **configs))[0] for name, configs in bounds.items()}
     for _ in range(2):
         await world.commit(*((key, batch(b"v" * size)) for key in keys.values() for size in (900, 900, 5_000, 900)))
