@@ -1,4 +1,5 @@
-"""What must always hold: live bytes of files, when a file is dead, sizes of partitions, and what was removed.
+"""What must always hold: extents lie in live files, live bytes of files, when a file is dead, sizes of partitions,
+and what was removed.
 
 Whatever a test did to a database, `unaccounted` must find nothing in the end.
 """
@@ -31,7 +32,14 @@ SELECT p.partition_key, p.extents_from, p.log_start_offset
     OR EXISTS (SELECT FROM time_blocks b WHERE b.partition_key = p.partition_key AND b.last_offset < p.extents_from)
 """
 
+NAMED = """
+SELECT e.partition_key, e.last_offset, e.file_id, f.state
+  FROM extents e LEFT JOIN segment_files f USING (file_id)
+ WHERE f.state IS DISTINCT FROM 0
+"""
+
 
 async def unaccounted(connection: Session) -> list[tuple[Any, ...]]:
-    """Files and partitions whose sums are wrong, and partitions with rows below where all were removed."""
-    return [row for query in (FILES, PARTITIONS, REMOVED) for row in await rows(connection, query)]
+    """Files and partitions whose sums are wrong, partitions with rows below where all were removed, extents without
+    a live file."""
+    return [row for query in (FILES, PARTITIONS, REMOVED, NAMED) for row in await rows(connection, query)]

@@ -2,52 +2,47 @@
 
 Fault model: two to four operations at once, of those that race in production: commits (overlapping
 partitions, producers that repeat batches through another agent, the same file twice), a topic's
-deletion, a condemned file id, log-start moves, compaction's swaps, a leader epoch that moves, producers that
-expire. Gates hold every commit shard's lock, and sometimes a
-shard's feed row; the operations queue up in a drawn order, then the gates open one by one in a drawn
-order, and between two openings everybody runs until it is done or waits again.
+deletion and the purge of what it left, log-start moves, compaction's swaps, the sweeper's condemnations, the
+janitor's taking and dropping of files, a leader epoch that moves, producers that expire. The operations queue
+up in a drawn order at gates (lock_gates.py), which open one by one in a drawn order. Between two rounds the
+metastore's clock may move on, so far that answers and dead files come of age.
 Invariant checked: some order of the round's operations, one after the other, makes the reference model
-give the same answers, extents, producers and feed, and in the end all bytes add up. An error, a deadlock
-among them, is a finding.
+give the same answers, extents, producers, feed and files, live bytes among them; every extent's file is live;
+and in the end all bytes add up. An error, a deadlock among them, is a finding.
 """
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import itertools
 import random
-import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from metastore.compaction import NewFile, Swap, SwapInput, SwapOutcome
-from metastore.jobs import JobToken, NewJob
 from metastore.keys import commit_shard
 from metastore.postgres.producer_ids import expire_producer_state
 from metastore.postgres.store import PostgresMetastore
 from metastore.retention import LogStartAnswer, LogStartTarget
 from metastore.values import Extent, ExtentQuery, FileCommit, LogStartMove, RegisteredAgent, StagedBatch
-from storage.errors import HeadraceError
-from storage.file_id import new_file_id
+from storage.errors import NotFoundError
 from tests.metastore.byte_sums import unaccounted
-from tests.metastore.commit_scenes import BATCH_BYTES, COMMIT_LOCK_CLASS, batch, file_of
-from tests.metastore.sessions import Session, create, delete, join, new_topic, rows, session
-from tests.model.metastore_model import ModelMetastore
+from tests.metastore.commit_scenes import BATCH_BYTES, batch, file_of
+from tests.metastore.interleaved_files import FileEnds
+from tests.metastore.lock_gates import Operation, run_gated
+from tests.metastore.sessions import create, delete, join, new_topic, rows, session
+from tests.model.file_model import ModelWithFiles, ShiftedClock
 
 PARTITIONS = 4
 PRODUCERS = (1000, 1001)
 EVERYBODY_MS = -2 * 3_600_000
 """producer.id.expiration.ms under which all that were heard of until now are forgotten."""
+OPERATIONS_MAX = 4
+"""As many as the pool has connections: who waits for one would hold up everybody."""
 STEPS_MAX = 6
 """Of one round: the orders to look through are their permutations."""
-WAITING = (
-    "SELECT count(*) FROM pg_stat_activity"
-    " WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid <> pg_backend_pid()"
-)
 
 
 class Unexplained(AssertionError):
@@ -55,50 +50,25 @@ class Unexplained(AssertionError):
 
 
 @dataclass
-class Operation:
-    """`real` runs it on Postgres, `modelled` on a model; both return what its caller learns.
-
-    `announced`: what it does to the model later; others may come in between.
-    """
-
-    name: str
-    real: Callable[[], Coroutine[Any, Any, Any]]
-    modelled: Callable[[ModelMetastore], Coroutine[Any, Any, Any]]
-    announced: Callable[[ModelMetastore], None] | None = None
-
-
-@dataclass
-class History:
+class History(FileEnds):
     """One database's past, and what may happen next. `seed` decides everything but the operating system's timing."""
 
-    url: str
-    store: PostgresMetastore
-    seed: int
-    model: ModelMetastore = field(init=False)
-    rng: random.Random = field(init=False)
     agents: list[RegisteredAgent] = field(default_factory=list)
     topics: dict[int, uuid.UUID] = field(default_factory=dict)
     keys: list[int] = field(default_factory=list)
-    files: list[FileCommit] = field(default_factory=list)
-    condemned: set[uuid.UUID] = field(default_factory=set)
     positions: dict[int, int] = field(default_factory=dict)
-    swaps: list[tuple[NewFile, list[Swap]]] = field(default_factory=list)
-    token: JobToken = field(init=False)
 
     async def begin(self) -> None:
         """Two agents, two topics, one compactor."""
         self.rng = random.Random(self.seed)
-        self.model = ModelMetastore(shards=self.store.commit_shards)
+        self.model = ModelWithFiles(ShiftedClock(), shards=self.store.commit_shards)
         for _ in range(2):
             self.agents.append(await join(self.store))
             self.model.register_agent(*self.agents[-1])
         for _ in range(2):
             await self._make_topic()
         self.positions = dict.fromkeys(range(self.store.commit_shards), 0)
-        await self.store.enqueue_jobs([NewJob("interleaved", "compaction")])
-        job = await self.store.claim_job("test", ["interleaved"], lease_ms=3_600_000)
-        assert job is not None
-        self.token = job.token
+        await self.begin_jobs()
 
     async def end(self) -> None:
         """Live bytes and sizes are what the extents say."""
@@ -110,15 +80,18 @@ class History:
         """Run some operations at once and look for an order that explains them."""
         if len(self.topics) < 2:
             await self._make_topic()
+        if self.ends_files and self.rng.random() < 0.2:
+            await self.age()
         operations = self._draw()
         busy = commit_shard(self.rng.choice(self._live_keys()), self.store.commit_shards)
-        seen = await _run_gated(self.url, self.rng, self.store.commit_shards, busy, operations)
+        seen = await run_gated(self.url, self.rng, self.store.commit_shards, busy, operations)
         errors = [f"{op.name}: {what!r}" for op, what in zip(operations, seen, strict=True) if _is_error(what)]
         if errors:
-            raise Unexplained(f"seed={self.seed} {errors}")
+            raise Unexplained(f"seed={self.seed} {[op.name for op in operations]} {errors}")
         page = await self.store.poll_feed(self.positions)
         reads = await self.store.find_extents(self._everything())
         producers = await self.store.describe_producers(self.keys)
+        files = await self.real_files()
         for order in _orders(operations):
             model = copy.deepcopy(self.model)
             told = await _told(model, operations, order)
@@ -127,6 +100,7 @@ class History:
                 and await model.find_extents(self._everything()) == reads
                 and await model.describe_producers(self.keys) == producers
                 and (await model.poll_feed(self.positions)).rows == page.rows
+                and model.view() == files
             ):
                 self.model = model
                 self.positions = dict(page.heads)
@@ -140,10 +114,14 @@ class History:
         seldom = [self._commit, self._condemn, self._commit_again, self._move_leader_epoch, self._expire_producers]
         often = [self._move_log_starts, self._swap, *[self._delete_topic] * 2]
         operations.append(self.rng.choice([*seldom, *often * 2])())
-        if self.rng.random() < 0.5:
-            another = self.rng.choice([self._move_log_starts, self._swap])()
-            if len(operations) < 4 and len(_steps([*operations, another])) <= STEPS_MAX:
-                operations.append(another)
+        draws = [[self._move_log_starts, self._swap]]
+        if self.ends_files:
+            draws.append([self._condemn, self._take_dead_files, self._drop_files, self._purge])
+        for kinds in draws:
+            if self.rng.random() < 0.5:
+                another = self.rng.choice(kinds)()
+                if len(operations) < OPERATIONS_MAX and len(_steps([*operations, another])) <= STEPS_MAX:
+                    operations.append(another)
         return operations
 
     def _commit(self) -> Operation:
@@ -163,32 +141,11 @@ class History:
             lambda model: model.commit_files(*agent, files),
         )
 
-    def _condemn(self) -> Operation:
-        """The sweeper takes a file that is being committed for garbage."""
-        open_ids = [file.file_id for file in self.files[-4:] if file.file_id not in self.condemned]
-        file_id = self.rng.choice(open_ids) if open_ids else uuid.uuid4()
-        self.condemned.add(file_id)
-
-        async def real() -> bool:
-            async with session(self.url) as sweeper:
-                inserted = await rows(
-                    sweeper,
-                    "INSERT INTO segment_files (file_id, state, size, live_bytes, committed_at)"
-                    " VALUES (%s, 1, 0, 0, clock_timestamp()) ON CONFLICT DO NOTHING RETURNING 1",
-                    file_id,
-                )
-                return bool(inserted)
-
-        async def modelled(model: ModelMetastore) -> bool:
-            return model.condemn(file_id)
-
-        return Operation("condemn", real, modelled)
-
     def _delete_topic(self) -> Operation:
         number = self.rng.choice(sorted(self.topics))
         topic_id = self.topics.pop(number)
 
-        async def modelled(model: ModelMetastore) -> None:
+        async def modelled(model: ModelWithFiles) -> None:
             model.delete_topic(number)
 
         return Operation("delete topic", lambda: _deleted(self.store, topic_id), modelled)
@@ -203,7 +160,7 @@ class History:
         most = self.rng.choice([2, 1000])
         moves: list[LogStartMove] = []
 
-        async def modelled(model: ModelMetastore) -> list[LogStartAnswer]:
+        async def modelled(model: ModelWithFiles) -> list[LogStartAnswer]:
             answers, moves[:] = model.decide_log_starts(targets, max_extents=most)
             return answers
 
@@ -220,17 +177,28 @@ class History:
             keys = self.rng.sample(self._live_keys(), self.rng.choice([1, 2, 3]))
             swaps = [swap for key in keys if (swap := self._merged(key)) is not None]
             size = sum(swap.length for swap in swaps)
-            self.swaps.append((NewFile(new_file_id(time.time_ns() // 1_000_000, self.rng), 1, size, size), swaps))
+            file = NewFile(self.new_id(), 1, size, size)
+            if self.ends_files and self.swaps and self.rng.random() < 0.25:  # one more call for a file, dead or alive
+                file = self.swaps[-1][0]
+            self.swaps.append((file, swaps))
         file, swaps = self.rng.choice(self.swaps[-2:])
         taking_over: list[Extent] = []
 
-        async def modelled(model: ModelMetastore) -> list[SwapOutcome] | None:
+        async def real() -> list[SwapOutcome] | None:
+            try:
+                return await self.store.swap_extents(self.token, file, swaps)
+            except NotFoundError:
+                return None
+
+        async def modelled(model: ModelWithFiles) -> list[SwapOutcome] | None:
+            if not swaps:
+                return []
             outcomes, taking_over[:] = model.decide_swaps(file.file_id, swaps)
             return outcomes
 
         return Operation(
             f"swap {swaps}",
-            lambda: self.store.swap_extents(self.token, file, swaps),
+            real,
             modelled,
             lambda model: model.announce_swaps(taking_over),
         )
@@ -264,7 +232,7 @@ class History:
                 moved = "UPDATE partitions SET leader_epoch = %s WHERE partition_key = %s RETURNING 1"
                 return bool(await rows(mover, moved, epoch, key))
 
-        async def modelled(model: ModelMetastore) -> bool:
+        async def modelled(model: ModelWithFiles) -> bool:
             if key not in model.partitions:
                 return False
             model.set_leader_epoch(key, epoch)
@@ -279,10 +247,10 @@ class History:
         async def real() -> None:
             await expire_producer_state(self.store.pool, EVERYBODY_MS, 1_000)
 
-        async def modelled(model: ModelMetastore) -> None:
+        async def modelled(model: ModelWithFiles) -> None:
             silent[:] = [(key, producer) for key, p in model.partitions.items() for producer in p.producers]
 
-        def forget(model: ModelMetastore) -> None:
+        def forget(model: ModelWithFiles) -> None:
             for key, producer in silent:
                 if key in model.partitions:
                     model.partitions[key].producers.pop(producer, None)
@@ -290,7 +258,7 @@ class History:
         return Operation("expire producers", real, modelled, forget)
 
     def _file(self) -> FileCommit:
-        return file_of([self._batch() for _ in range(self.rng.choice([1, 2, 4]))])
+        return file_of([self._batch() for _ in range(self.rng.choice([1, 2, 4]))], age_ms=-self.shift_ms)
 
     def _batch(self) -> StagedBatch:
         """In sequence as of the round's start, an earlier one again, or of no producer."""
@@ -329,7 +297,7 @@ def _steps(operations: list[Operation]) -> list[int]:
     return [i for i, op in enumerate(operations) for _ in range(1 if op.announced is None else 2)]
 
 
-async def _told(model: ModelMetastore, operations: list[Operation], order: tuple[int, ...]) -> dict[int, Any]:
+async def _told(model: ModelWithFiles, operations: list[Operation], order: tuple[int, ...]) -> dict[int, Any]:
     """What each caller learns if their steps happen in this order."""
     told: dict[int, Any] = {}
     for index in order:
@@ -347,43 +315,3 @@ async def _deleted(store: PostgresMetastore, topic_id: uuid.UUID) -> None:
 
 def _is_error(what: object) -> bool:
     return isinstance(what, BaseException)
-
-
-async def _run_gated(url: str, rng: random.Random, shards: int, busy: int, operations: list[Operation]) -> list[Any]:
-    """Everybody's result or error, by operation. `busy`: the shard whose feed row may be held."""
-    async with AsyncExitStack() as stack:
-        watcher = await stack.enter_async_context(session(url))
-        gate = await stack.enter_async_context(session(url))
-        openings = [f"SELECT pg_advisory_unlock({COMMIT_LOCK_CLASS}, {shard})" for shard in range(shards)]
-        for shard in range(shards):
-            await gate.execute(f"SELECT pg_advisory_lock({COMMIT_LOCK_CLASS}, {shard})".encode())
-        if rng.random() < 0.7:  # somebody's feed row waits too, in the middle of a commit
-            row_gate = await stack.enter_async_context(session(url))
-            await row_gate.execute("BEGIN")
-            await rows(row_gate, "SELECT 1 FROM commit_shards WHERE shard = %s FOR UPDATE", busy)
-            openings.append("COMMIT")
-        rng.shuffle(openings)
-        running: dict[int, asyncio.Task[Any]] = {}
-        for index in rng.sample(range(len(operations)), len(operations)):
-            running[index] = asyncio.create_task(operations[index].real())
-            await _settled(watcher, list(running.values()))
-        for opening in openings:
-            await (row_gate if opening == "COMMIT" else gate).execute(opening.encode())
-            await _settled(watcher, list(running.values()))
-        await asyncio.wait(running.values())
-        return [_outcome(running[index]) for index in range(len(operations))]
-
-
-async def _settled(watcher: Session, tasks: list[asyncio.Task[Any]]) -> None:
-    """Return when each task is done or waits for a lock; or soon, for one that a deadlock check holds up."""
-    for _ in range(100):
-        if (await rows(watcher, WAITING))[0][0] >= sum(not task.done() for task in tasks):
-            return
-        await asyncio.sleep(0.001)
-
-
-def _outcome(task: asyncio.Task[Any]) -> Any:
-    error = task.exception()
-    if error is not None and not isinstance(error, HeadraceError | AssertionError):
-        raise error
-    return error or task.result()

@@ -94,13 +94,24 @@ BUGS: dict[str, tuple[str, list[tuple[str, str]]]] = {
         [("(i.last < p.log_start_offset OR e.file_id IS NOT DISTINCT FROM i.file_id)", "true")],
     ),
     "a deletion that takes no shard's lock": ("delete_topics", [("PERFORM lock_shards(v_shards);", "")]),
+    "a condemnation that does not give way to a commit": (
+        "condemn_files",
+        [
+            ("AND NOT EXISTS (SELECT FROM segment_files WHERE file_id = id)", ""),
+            ("ON CONFLICT DO NOTHING", "ON CONFLICT (file_id) DO UPDATE SET state = 1"),
+        ],
+    ),
+    "condemned ids that are forgotten while they may be committed": (
+        "drop_files",
+        [("AND committed_at < v_settled", "")],
+    ),
 }
 """What is wrong -> (function, [(right text, wrong text)])."""
 
 
-async def _tell_history(url: str, store: PostgresMetastore, seed: int, rounds: int) -> None:
+async def _tell_history(url: str, store: PostgresMetastore, seed: int, rounds: int, *, ends_files: bool = True) -> None:
     """A database takes one history: the model knows its feed from the first row on."""
-    history = History(url, store, seed)
+    history = History(url, store, seed, ends_files)
     await history.begin()
     for _ in range(rounds):
         await history.round()
@@ -132,7 +143,9 @@ async def test_a_planted_bug_is_caught(metastore_url: str, bug: str) -> None:
     store = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=6))
     try:
         with pytest.raises(Unexplained) as caught:
-            await _tell_history(metastore_url, store, 0, CAUGHT_WITHIN)
+            await _tell_history(
+                metastore_url, store, 0, CAUGHT_WITHIN, ends_files=function in ("condemn_files", "drop_files")
+            )
     finally:
         await store.close()
     print(f"{bug}: {caught.value}"[:300])

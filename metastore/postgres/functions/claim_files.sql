@@ -2,8 +2,10 @@
 -- unique key, and whoever inserts first has decided what becomes of the file.
 -- A birth over an hour ago (its answer may be gone, so it could not be told from a new file) or more
 -- than ten minutes ahead (a clock that lies) is left out.
--- Locks: the ids' rows, ascending; the caller holds its shards' locks already.
--- Idempotent: an id is claimed once. Cost: one insert per file.
+-- An id that has a row is looked at, not inserted: ON CONFLICT would wait for whoever changes that row, a swap
+-- or a log start that holds it and waits for our shard, when a commit comes again.
+-- Locks: the new rows, ascending; the caller holds its shards' locks already.
+-- Idempotent: an id is claimed once. Cost: one probe and one insert per file.
 CREATE OR REPLACE FUNCTION claim_files(p_ids uuid[], p_births bigint[], p_sizes bigint[], p_live_bytes bigint[])
 RETURNS uuid[]
 LANGUAGE plpgsql VOLATILE AS $$
@@ -12,10 +14,10 @@ DECLARE
 BEGIN
     WITH claimed AS (
         INSERT INTO segment_files (file_id, state, size, body_bytes, live_bytes, committed_at, dead_at)
-        SELECT id, 0, size, live_bytes, live_bytes, clock_timestamp(),
+        SELECT id, 0, size, live_bytes, live_bytes, wall_time(),
                CASE WHEN live_bytes = 0 THEN wall_time() END
           FROM unnest(p_ids, p_births, p_sizes, p_live_bytes) AS f (id, born_ms, size, live_bytes)
-         WHERE birth_accepted(born_ms)
+         WHERE birth_accepted(born_ms) AND NOT EXISTS (SELECT FROM segment_files WHERE file_id = id)
          ORDER BY id
         ON CONFLICT DO NOTHING
         RETURNING file_id

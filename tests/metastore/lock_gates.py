@@ -1,0 +1,77 @@
+"""Gates at the metastore's lock points: operations queue up behind them and are let through one by one.
+
+Place: under tests/metastore/interleavings.py. The gates hold every commit shard's lock, and sometimes a shard's
+feed row; between two openings everybody runs until it is done or waits again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from storage.errors import HeadraceError
+from tests.metastore.commit_scenes import COMMIT_LOCK_CLASS
+from tests.metastore.sessions import Session, rows, session
+from tests.model.file_model import ModelWithFiles
+
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid <> pg_backend_pid()"
+)
+
+
+@dataclass
+class Operation:
+    """`real` runs it on Postgres, `modelled` on a model; both return what its caller learns.
+
+    `announced`: what it does to the model later; others may come in between.
+    """
+
+    name: str
+    real: Callable[[], Coroutine[Any, Any, Any]]
+    modelled: Callable[[ModelWithFiles], Coroutine[Any, Any, Any]]
+    announced: Callable[[ModelWithFiles], None] | None = None
+
+
+async def run_gated(url: str, rng: random.Random, shards: int, busy: int, operations: list[Operation]) -> list[Any]:
+    """Everybody's result or error, by operation. `busy`: the shard whose feed row may be held."""
+    async with AsyncExitStack() as stack:
+        watcher = await stack.enter_async_context(session(url))
+        gate = await stack.enter_async_context(session(url))
+        openings = [f"SELECT pg_advisory_unlock({COMMIT_LOCK_CLASS}, {shard})" for shard in range(shards)]
+        for shard in range(shards):
+            await gate.execute(f"SELECT pg_advisory_lock({COMMIT_LOCK_CLASS}, {shard})".encode())
+        if rng.random() < 0.7:  # somebody's feed row waits too, in the middle of a commit
+            row_gate = await stack.enter_async_context(session(url))
+            await row_gate.execute("BEGIN")
+            await rows(row_gate, "SELECT 1 FROM commit_shards WHERE shard = %s FOR UPDATE", busy)
+            openings.append("COMMIT")
+        rng.shuffle(openings)
+        running: dict[int, asyncio.Task[Any]] = {}
+        for index in rng.sample(range(len(operations)), len(operations)):
+            running[index] = asyncio.create_task(operations[index].real())
+            await _settled(watcher, list(running.values()))
+        for opening in openings:
+            await (row_gate if opening == "COMMIT" else gate).execute(opening.encode())
+            await _settled(watcher, list(running.values()))
+        await asyncio.wait(running.values())
+        return [_outcome(running[index]) for index in range(len(operations))]
+
+
+async def _settled(watcher: Session, tasks: list[asyncio.Task[Any]]) -> None:
+    """Return when each task is done or waits for a lock; or soon, for one that a deadlock check holds up."""
+    for _ in range(100):
+        if (await rows(watcher, WAITING))[0][0] >= sum(not task.done() for task in tasks):
+            return
+        await asyncio.sleep(0.001)
+
+
+def _outcome(task: asyncio.Task[Any]) -> Any:
+    error = task.exception()
+    if error is not None and not isinstance(error, HeadraceError | AssertionError):
+        raise error
+    return error or task.result()
