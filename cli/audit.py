@@ -14,7 +14,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from cli.options import add_settings, settings_from
+from cli.options import S3, add_settings, settings_from
 from cli.progress_bar import ProgressBar
 from compactor.audit import Audit, audit
 from compactor.permit import Mark, read_mark, refusal, write_mark
@@ -51,7 +51,7 @@ def add(subparsers: Any) -> None:
     does = parser.add_mutually_exclusive_group()
     does.add_argument("--resume-janitor", action="store_true", help="after the audit, let objects be deleted again")
     does.add_argument("--rebuild-index", action="store_true", help="fill an empty metastore from the files")
-    add_settings(parser, ("metastore.url", "bucket"))
+    add_settings(parser, ("metastore.url", "bucket", *S3), every=False)
     parser.set_defaults(run=run)
 
 

@@ -293,7 +293,8 @@ def _shown(topic: str, index: int, record: Record, form: str) -> bytes:
         return record.value or b""
     if form == "key":
         return (record.key or b"") + b"\t" + (record.value or b"")
-    facts: dict[str, Any] = {"topic": topic, "partition": index, "offset": record.offset, "timestamp": record.timestamp}
+    timestamp = record.timestamp if record.timestamp >= 0 else None
+    facts: dict[str, Any] = {"topic": topic, "partition": index, "offset": record.offset, "timestamp": timestamp}
     facts |= _as_text("key", record.key) | _as_text("value", record.value)
     facts["headers"] = [{"key": name} | _as_text("value", data) for name, data in record.headers]
     return json.dumps(facts, ensure_ascii=False).encode()

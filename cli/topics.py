@@ -160,7 +160,7 @@ def _described(cluster: KafkaCluster, topic: Any) -> dict[str, Any]:
     partitions: list[Row] = [
         {
             "partition": partition.partition_index,
-            "leader": int(partition.leader_id),
+            "leader": int(partition.leader_id) if partition.leader_id >= 0 else None,
             "epoch": getattr(partition, "leader_epoch", None),
             "replicas": [int(node) for node in partition.replica_nodes],
             "in_sync": [int(node) for node in partition.isr_nodes],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 Run = Callable[..., Any]
 """The fixture `run`."""
+SECONDS_MAX = 90
 
 
 def type_in(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
@@ -21,3 +23,14 @@ def produce(run: Run, monkeypatch: pytest.MonkeyPatch, topic: str, *lines: str, 
     """`records produce`, with these lines."""
     type_in(monkeypatch, "".join(f"{line}\n" for line in lines).encode())
     return run("records", "produce", topic, *options)
+
+
+def told(ask: Callable[[], Any], holds: Callable[[Any], bool]) -> Any:
+    """The first answer that will do.
+
+    Metadata does not wait for the log: the agent that answers may hear of a change by another a moment later.
+    """
+    until = time.monotonic() + SECONDS_MAX
+    while not holds(answer := ask()):
+        assert time.monotonic() < until, answer
+    return answer

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +17,10 @@ from cli.client.transport import client_config
 from cli.main import main
 from load.dev_server import DevServer
 from storage.errors import InvalidError
-from tests.cli.command_lines import Run, produce, type_in
+from tests.cli.command_lines import SECONDS_MAX, Run, produce, told, type_in
 from tests.confluent_records import read
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(400)]
-SECONDS_MAX = 90
-
-
-def told(ask: Callable[[], Any], holds: Callable[[Any], bool]) -> Any:
-    """The first answer that will do.
-
-    Metadata does not wait for the log: the agent that answers may hear of a change by another a moment later.
-    """
-    until = time.monotonic() + SECONDS_MAX
-    while not holds(answer := ask()):
-        assert time.monotonic() < until, answer
-    return answer
 
 
 def test_a_topics_life(run: Run, plain: Run) -> None:

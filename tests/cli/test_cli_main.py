@@ -64,6 +64,7 @@ def test_every_command_is_in_the_overview(capsys: pytest.CaptureFixture[str]) ->
         ("storage format", "--bucket"),
         ("storage info", "--bucket"),
         ("migrate", "--commit-shards"),
+        ("audit", "--s3-endpoint"),
     ],
 )
 def test_a_tools_help_lists_the_settings_that_concern_it(

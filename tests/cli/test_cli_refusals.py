@@ -13,7 +13,7 @@ import pytest
 
 from cli.main import main
 from load.dev_server import DevServer
-from tests.cli.command_lines import Run, produce, type_in
+from tests.cli.command_lines import Run, produce, told, type_in
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
 BEYOND_INT64 = "99999999999999999999"
@@ -158,12 +158,15 @@ def test_nobody_knows_which_of_two_values_is_meant(run: Run) -> None:
 
 def test_json_is_for_scripts(run: Run, plain: Run, server: DevServer) -> None:
     run("topics", "create", "scripted", "--set", "segment.ms=9")
-    (listed,) = [row for row in run("topics", "list") if row["topic"] == "scripted"]
+    rows = told(lambda: run("topics", "list"), lambda rows: "scripted" in {row["topic"] for row in rows})
+    (listed,) = [row for row in rows if row["topic"] == "scripted"]
     (described,) = run("topics", "describe", "scripted")
     assert listed["id"] == described["id"]
     assert len(listed["id"]) == 22, "as kafka-topics prints it"
-    assert [listed["id"]] in [row[2:] for row in plain("topics", "list")]
+    told(lambda: plain("topics", "list"), lambda table: [listed["id"]] in [row[2:] for row in table])
     assert described["partitions"][0]["in_sync"] == described["partitions"][0]["replicas"]
+    framed = run("records", "consume", "__cluster_metadata", "--max", "1")[0]
+    assert framed["timestamp"] is None, "the metadata log's records have none"
     (config,) = run("configs", "describe", "--topic", "scripted")
     assert (config["read_only"], config["sensitive"]) == (False, False)
     assert config["synonyms"][0] == {"config": "segment.ms", "value": "9", "source": "DYNAMIC_TOPIC_CONFIG"}
@@ -257,4 +260,4 @@ def test_reading_stops_at_the_end_of_what_people_type(
     monkeypatch.setattr("builtins.input", ended)
     run("topics", "create", "spared")
     assert "not confirmed" in run("topics", "delete", "spared", status=1)
-    assert "spared" in {row["topic"] for row in run("topics", "list")}
+    assert run("topics", "describe", "spared")[0]["topic"] == "spared"
