@@ -132,7 +132,10 @@ class JobRunner:
                 raise
             is_lost = not handling.done()
             await _cancelled(handling, keeping)
-            outcome.name = "lost" if is_lost else await self._end(job, lease, _error(handling))
+            error = _error(
+                keeping if is_lost else handling
+            )  # whoever stopped first; the keeper returns when it is lost
+            outcome.name = "lost" if is_lost and error is None else await self._end(job, lease, error)
         logger.info("job ends: kind=%s key=%s outcome=%s", job.kind, job.key, outcome.name)
 
     async def _end(self, job: Job, lease: Lease, error: BaseException | None) -> str:

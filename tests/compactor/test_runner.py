@@ -31,6 +31,8 @@ class FlakyJobs(ModelJobs):
         """Calls of an operation that do nothing and say so, from now on."""
         self.lost: Counter[str] = Counter()
         """Calls of an operation whose answer is lost, from now on."""
+        self.bugs: Counter[str] = Counter()
+        """Calls of an operation that break, from now on."""
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
@@ -38,6 +40,9 @@ class FlakyJobs(ModelJobs):
             return found
 
         async def call(*arguments: Any) -> Any:
+            if self.bugs[name]:
+                self.bugs[name] -= 1
+                raise ZeroDivisionError(name)
             if self.down[name]:
                 self.down[name] -= 1
                 raise UnavailableError("down")
@@ -200,6 +205,17 @@ async def test_what_can_never_work_is_given_up_at_once(api: FlakyJobs, works: Wo
     works.result.put_nowait(InvalidError("no such thing"))
     await fake_clock.settle()
     assert api.jobs[0].state is JobState.GIVEN_UP
+
+
+async def test_a_bug_in_keeping_the_lease_is_told_and_is_no_lost_lease(
+    api: FlakyJobs, works: Works, fake_clock: ManualClock
+) -> None:
+    await enqueued(api, fake_clock)
+    api.bugs["heartbeat_job"] = 1
+    await fake_clock.advance(LEASE_SECONDS / 2)
+    assert works.cancelled == 1
+    assert (works.ended("failed"), works.ended("lost")) == (1, 0)
+    assert "ZeroDivisionError" in (api.jobs[0].last_error or "")
 
 
 async def test_a_handler_that_cancels_itself_has_failed(api: FlakyJobs, works: Works, fake_clock: ManualClock) -> None:
