@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from agent.admin.access.acl_rules import ANY, LITERAL, MATCH, PREFIXED, AclFilter
+from agent.admin.access.acls import FILTERS_MAX
 from agent.protocol.api_keys import ApiKey
 from metastore.log.records import AccessControlRecord
 from storage.errors import OutcomeUnknownError, UnavailableError
@@ -172,6 +173,13 @@ async def test_the_metastore_away_is_answered_for_every_part(world: World) -> No
     world.api.fail_before["read_metadata"].append(UnavailableError("gone"))
     answer = await world.ask(ApiKey.DESCRIBE_ACLS, 3, **_filter_fields(a_filter()))
     assert (answer.error_code, answer.resources) == (ErrorCode.request_timed_out, ())
+
+
+async def test_a_deletion_is_held_against_so_many_filters_and_no_more(world: World) -> None:
+    """They are gone through on the listener's loop."""
+    filters = [a_filter(resource_name=f"t{number}") for number in range(FILTERS_MAX + 1)]
+    answers = await delete(world, *filters, filters[0])
+    assert [code for code, _ in answers] == [0] * FILTERS_MAX + [ErrorCode.invalid_request, 0]
 
 
 async def test_a_lost_answer_is_looked_up_so_that_the_deleted_are_named(world: World) -> None:

@@ -28,6 +28,8 @@ from metastore.log.image import MetadataImage
 from metastore.log.records import AccessControlRecord, RemoveAccessControlRecord
 from storage.errors import HeadraceError
 
+FILTERS_MAX = 100
+"""Different ones, of one deletion: each is held against every ACL, on the listener's loop."""
 _PATTERN = attrgetter("resource_type", "resource_name", "pattern_type")
 _ENTRY = attrgetter("principal", "host", "operation", "permission_type")
 
@@ -90,18 +92,21 @@ class DeleteAcls:
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
         filters = [_filter(asked) for asked in entity.filters]
+        distinct = list(dict.fromkeys(filters))
+        refused = {wanted: reason for wanted in distinct[:FILTERS_MAX] if (reason := wanted.why_refused())}
+        refused |= dict.fromkeys(distinct[FILTERS_MAX:], f"more than {FILTERS_MAX} filters in one request")
         matching: dict[AclFilter, list[AccessControlRecord]] = {}
 
         def judge(image: MetadataImage) -> list[RemoveAccessControlRecord]:
             matching.clear()
-            matching.update((wanted, _matching(image, wanted)) for wanted in filters if wanted.why_refused() is None)
+            matching.update((wanted, _matching(image, wanted)) for wanted in distinct if wanted not in refused)
             doomed = {acl for acls in matching.values() for acl in acls}
             return [RemoveAccessControlRecord(**asdict(acl)) for acl in _in_order(doomed)]
 
         code, message = await self._change.append(judge, request.received_at + PATIENCE_SECONDS)
         results = []
         for wanted in filters:
-            reason = wanted.why_refused()
+            reason = refused.get(wanted)
             gone = matching.get(wanted, []) if code is ErrorCode.none else []
             results.append(
                 schema.make(
