@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from compactor import compact, janitor, planner, sweeper
 from compactor.compact import Compactor
+from compactor.cpu_share import CpuShare
 from compactor.janitor import Janitor
 from compactor.janitor_metrics import JanitorMetrics
 from compactor.job_metrics import JobMetrics
@@ -43,6 +44,7 @@ from storage.objects.throttled import ThrottledStore
 
 REQUESTS_PER_S = 500
 """Far below what a bucket bears, so that background work never gets the producers throttled."""
+ALL_OF_A_CORE = 100
 SPARE_CONNECTIONS = 2
 """To the metastore, beside one per job: heartbeats must not wait for a swap."""
 
@@ -93,7 +95,9 @@ class Worker:
         await require_formatted(self._store, self.metastore.cluster_id)
 
     def start(self) -> None:
-        """Look for jobs from now on, at the pace that the cluster says."""
+        """Look for jobs from now on, at the pace that the cluster says. The loop is the worker's own."""
+        if self._settings.compaction_cpu_percent < ALL_OF_A_CORE:
+            asyncio.get_running_loop().set_default_executor(CpuShare(self._settings.compaction_cpu_percent))
         self._runner.start()
         following = follow_pace(self.metastore, EffectiveConfigs(self._settings), self._clock, self._change_pace)
         self._following = asyncio.create_task(following, name="pace")
@@ -135,6 +139,6 @@ class Worker:
             RETENTION_JOB: Retention(self.metastore, EffectiveConfigs(settings), RetentionMetrics(self._registry)),
             planner.KIND: Planner(self.metastore, policy, metrics).handle,
             compact.KIND: compactor.handle,
-            janitor.KIND: Janitor(self.metastore, self._store, deletions, delay_ms=settings.file_delete_delay_ms),
-            sweeper.KIND: Sweeper(self.metastore, self._store, deletions, delay_ms=settings.file_delete_delay_ms),
+            janitor.KIND: Janitor(self.metastore, self._throttled, deletions, delay_ms=settings.file_delete_delay_ms),
+            sweeper.KIND: Sweeper(self.metastore, self._throttled, deletions, delay_ms=settings.file_delete_delay_ms),
         }

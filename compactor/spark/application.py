@@ -1,5 +1,7 @@
 """The application for spark-submit: takes large compaction jobs until there are none, then ends.
 
+No executor is asked for before a job is due.
+
 Place: run by a CronJob (deploy/) or by hand; see docs/COMPACTION.md.
     HEADRACE_METASTORE_URL=... HEADRACE_BUCKET=... spark-submit compactor/spark/application.py
 Settings come from HEADRACE_* variables, on the driver and on executors alike: nothing secret is in
@@ -23,17 +25,22 @@ from pyspark.sql import SparkSession
 
 from compactor.compact import LARGE_KIND
 from compactor.job_metrics import JobMetrics
+from compactor.pace import pace
 from compactor.runner import LEASE_MS, JobRunner
 from compactor.spark.handler import SparkCompactor
+from compactor.worker import REQUESTS_PER_S
 from config.load import ConfigError, load
 from config.settings import Settings
+from metastore.log.effective_configs import EffectiveConfigs
 from metastore.postgres.store import PostgresMetastore
-from storage.clock import SystemClock
+from storage.clock import Clock, SystemClock
 from storage.cluster_properties import require_formatted
 from storage.errors import HeadraceError
 from storage.objects.open import StoreOptions, open_store
 
 PART_BYTES = 128 * 1024 * 1024
+
+logger = logging.getLogger(__name__)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -45,19 +52,16 @@ def main(argv: list[str] | None = None) -> int:
     )
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    spark = SparkSession.builder.appName("headrace-compaction").getOrCreate()
     try:
         settings = load(environ=os.environ)
-        asyncio.run(work(settings, spark, part_bytes=args.part_bytes, lease_ms=args.lease_ms))
+        asyncio.run(work(settings, part_bytes=args.part_bytes, lease_ms=args.lease_ms))
         return 0
     except (ConfigError, HeadraceError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    finally:
-        spark.stop()
 
 
-async def work(settings: Settings, spark: SparkSession, *, part_bytes: int, lease_ms: int) -> None:
+async def work(settings: Settings, *, part_bytes: int, lease_ms: int) -> None:
     """Carry out every job that is due, one after another. InvalidError for a bucket that is not the metastore's."""
     clock, rng = SystemClock(), random.Random()
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
@@ -67,24 +71,45 @@ async def work(settings: Settings, spark: SparkSession, *, part_bytes: int, leas
             await require_formatted(store, metastore.cluster_id)
         finally:
             await store.close()
-        compactor = SparkCompactor(spark, part_bytes=part_bytes, file_bytes=settings.compaction_file_bytes)
-        runner = JobRunner(
-            metastore,
-            {LARGE_KIND: compactor.handle},
-            clock,
-            rng,
-            JobMetrics(clock, CollectorRegistry()),
-            worker=f"spark-{socket.gethostname()}-{os.getpid()}",
-            lease_ms=lease_ms,
-        )
-        draining = asyncio.ensure_future(runner.drain())
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, draining.cancel)
+        if not any(jobs.kind == LARGE_KIND and jobs.overdue_ms for jobs in await metastore.count_jobs()):
+            logger.info("no large job is due: spark is not started")
+            return
+        wanted = pace(EffectiveConfigs(settings), await metastore.cluster_configs())
+        spark = SparkSession.builder.appName("headrace-compaction").getOrCreate()
         try:
-            await draining
-        except asyncio.CancelledError:
-            logging.getLogger(__name__).warning("stopped: the job was given back")
+            compactor = SparkCompactor(
+                spark,
+                part_bytes=part_bytes,
+                file_bytes=settings.compaction_file_bytes,
+                bytes_per_s=wanted.bytes_per_s,
+                requests_per_s=REQUESTS_PER_S,
+            )
+            await drain(metastore, compactor, clock, rng, lease_ms=lease_ms)
+        finally:
+            spark.stop()
     finally:
         await metastore.close()
+
+
+async def drain(
+    metastore: PostgresMetastore, compactor: SparkCompactor, clock: Clock, rng: random.Random, *, lease_ms: int
+) -> None:
+    """Until no job is due, or SIGTERM."""
+    runner = JobRunner(
+        metastore,
+        {LARGE_KIND: compactor.handle},
+        clock,
+        rng,
+        JobMetrics(clock, CollectorRegistry()),
+        worker=f"spark-{socket.gethostname()}-{os.getpid()}",
+        lease_ms=lease_ms,
+    )
+    draining = asyncio.ensure_future(runner.drain())
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, draining.cancel)
+    try:
+        await draining
+    except asyncio.CancelledError:
+        logger.warning("stopped: the job was given back")
 
 
 if __name__ == "__main__":

@@ -31,17 +31,29 @@ class SparkCompactor:
         *,
         part_bytes: int,
         file_bytes: int,
+        bytes_per_s: float,
+        requests_per_s: float,
         source: type[DataSource] = CompactionSource,
     ) -> None:
-        """`part_bytes`: live bytes that one task merges, about."""
+        """`part_bytes`: live bytes that one task merges, about. The rates are those of all tasks together."""
         self._spark = spark
         self._part_bytes, self._file_bytes = part_bytes, file_bytes
+        self._bytes_per_s, self._requests_per_s = bytes_per_s, requests_per_s
         spark.dataSource.register(source)
 
     async def handle(self, job: Job, lease: Lease) -> None:
         """Merge and swap. UnavailableError, with Spark's words, when Spark gave up."""
         token = lease.token
-        task = Task(token.job_id, token.epoch, job.payload.decode(), self._part_bytes, self._file_bytes)
+        tasks = tasks_at_a_time(self._spark)
+        task = Task(
+            token.job_id,
+            token.epoch,
+            job.payload.decode(),
+            self._part_bytes,
+            self._file_bytes,
+            self._bytes_per_s / tasks,
+            self._requests_per_s / tasks,
+        )
         group = f"headrace-{token.job_id}-{token.epoch}"
         work = asyncio.ensure_future(asyncio.to_thread(self._run, group, msgspec.json.encode(task).decode()))
         try:
@@ -63,3 +75,12 @@ class SparkCompactor:
             parts.write.format(NAME).option("task", task).mode("append").save()
         except PySparkException as error:
             raise UnavailableError(f"spark gave up: {error}") from error
+
+
+def tasks_at_a_time(spark: SparkSession) -> int:
+    """What the executors are asked for, whether they are all up yet or not; else as many as Spark knows of."""
+    conf = spark.sparkContext.getConf()
+    instances = conf.get("spark.executor.instances")
+    if instances is None:
+        return spark.sparkContext.defaultParallelism
+    return max(1, int(instances) * int(conf.get("spark.executor.cores") or 1))

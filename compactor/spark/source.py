@@ -39,19 +39,22 @@ from metastore.jobs import JobToken
 from metastore.postgres.store import PostgresMetastore
 from storage.clock import SystemClock
 from storage.objects.open import StoreOptions, open_store
+from storage.objects.throttled import ThrottledStore
 
 NAME = "headrace_compaction"
 SCHEMA = "part string"
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What the driver tells this source, as its option `task`: a job that it holds, and limits in bytes."""
+    """What the driver tells this source, as its option `task`: a job that it holds, limits in bytes, a task's rates."""
 
     job_id: int
     epoch: int
     payload: str
     part_bytes: int
     file_bytes: int
+    bytes_per_s: float
+    requests_per_s: float
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -127,7 +130,12 @@ class MergeWriter(DataSourceWriter):
 
     async def _merge(self, parts: Sequence[Part]) -> Written:
         clock, rng, settings = SystemClock(), random.Random(), _settings()
-        store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
+        store = ThrottledStore(
+            open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng),
+            bytes_per_s=self._task.bytes_per_s,
+            requests_per_s=self._task.requests_per_s,
+            clock=clock,
+        )
         counts, files = MergeCounts(), []
         try:
             for part in parts:

@@ -7,6 +7,7 @@ import random
 from prometheus_client import CollectorRegistry
 
 from agent.cluster.schedules import schedules
+from compactor import compact, janitor, sweeper
 from compactor.worker import Worker
 from config.settings import Settings
 from metastore.log.effective_configs import EffectiveConfigs
@@ -24,6 +25,15 @@ async def test_every_periodic_job_has_a_handler(metastore: PostgresMetastore, fa
     periods = _periods(settings, MetadataImage())
     assert periods.keys() <= worker._runner._handlers.keys()
     assert periods["retention"] == 7_000
+
+
+async def test_whatever_a_worker_moves_is_throttled(metastore: PostgresMetastore, fake_clock: ManualClock) -> None:
+    """Deletion and sweeping too: their requests count against the same limits."""
+    worker = Worker(Settings(), MemoryStore(), metastore, fake_clock, random.Random(1), CollectorRegistry())
+    handlers = worker._runner._handlers
+    stores = [handlers[kind]._store for kind in (janitor.KIND, sweeper.KIND)]  # type: ignore[attr-defined]
+    stores.append(handlers[compact.KIND].__self__._store)  # type: ignore[attr-defined]
+    assert all(store is worker._throttled for store in stores)
 
 
 def test_how_often_compaction_is_planned_may_change_while_brokers_run() -> None:

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -49,7 +50,7 @@ pytestmark = [
 
 from pyspark.sql import SparkSession  # noqa: E402
 
-from compactor.spark.handler import SparkCompactor  # noqa: E402
+from compactor.spark.handler import SparkCompactor, tasks_at_a_time  # noqa: E402
 from compactor.spark.parts import split  # noqa: E402
 from tests.compactor.flaky_source import FlakySource  # noqa: E402
 
@@ -143,7 +144,9 @@ async def test_spark_leaves_the_records_of_the_local_worker_though_every_task_fa
     stored_before = world.objects()
 
     with spark_session(world.environment, monkeypatch) as spark:
-        compactor = SparkCompactor(spark, part_bytes=1, file_bytes=1 << 20, source=FlakySource)
+        compactor = SparkCompactor(
+            spark, part_bytes=1, file_bytes=1 << 20, bytes_per_s=1e8, requests_per_s=500, source=FlakySource
+        )
         job = await world.claim_large()
         lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
         await compactor.handle(job, lease)
@@ -210,6 +213,13 @@ async def test_the_application_ends_when_no_job_is_left(world: SparkWorld) -> No
     assert world.url.encode() not in output, "nothing secret is logged"
 
 
+async def test_spark_is_not_started_when_no_job_is_due(world: SparkWorld) -> None:
+    driver = spark_submit(world)
+    output, _ = await asyncio.to_thread(driver.communicate, timeout=SPARK_SECONDS)
+    assert (driver.returncode, b"spark is not started" in output) == (0, True), output.decode()
+    assert b"SparkContext" not in output
+
+
 async def test_the_application_refuses_another_clusters_bucket(world: SparkWorld) -> None:
     """It would take every input for lost."""
     (world.bucket / "cluster.properties").unlink()
@@ -249,6 +259,20 @@ async def until_swapping(world: SparkWorld, driver: subprocess.Popen[bytes]) -> 
 async def done(world: SparkWorld) -> bool:
     """Whether no job waits or runs."""
     return not await world.postgres.unfinished_payloads(LARGE_KIND)
+
+
+@pytest.mark.parametrize(
+    ("conf", "tasks"),
+    [
+        ({"spark.executor.instances": "4", "spark.executor.cores": "2"}, 8),
+        ({"spark.executor.instances": "3"}, 3),
+        ({}, 5),
+    ],
+)
+def test_a_tasks_share_goes_by_the_executors_that_were_asked_for(conf: dict[str, str], tasks: int) -> None:
+    """They may not all be up when the job begins."""
+    context = SimpleNamespace(getConf=lambda: conf, defaultParallelism=5)
+    assert tasks_at_a_time(SimpleNamespace(sparkContext=context)) == tasks  # type: ignore[arg-type]
 
 
 def test_parts_keep_partitions_whole_and_in_order() -> None:

@@ -1,0 +1,61 @@
+"""The limit to background work's processor time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from compactor.cpu_share import CpuShare
+from compactor.worker import Worker
+from config.settings import Settings
+
+
+class Thread:
+    """Processor time that passes when a step says so, and what rests were taken."""
+
+    def __init__(self) -> None:
+        self.used = 0.0
+        self.rests: list[float] = []
+
+    def step(self, seconds: float) -> str:
+        self.used += seconds
+        return threading.current_thread().name
+
+
+@pytest.mark.parametrize(("percent", "rest"), [(100, 0.0), (50, 2.0), (25, 6.0), (1, 198.0)])
+async def test_a_step_is_followed_by_rest_in_proportion(percent: int, rest: float) -> None:
+    thread = Thread()
+    share = CpuShare(percent, cpu_seconds=lambda: thread.used, rest=thread.rests.append)
+    asyncio.get_running_loop().set_default_executor(share)
+    assert (await asyncio.to_thread(thread.step, 2.0)).startswith("paced")
+    assert thread.rests == [pytest.approx(rest)]
+
+
+async def test_a_step_that_fails_rests_as_well() -> None:
+    thread = Thread()
+
+    def fail() -> None:
+        thread.step(1.0)
+        raise ValueError("as it was")
+
+    share = CpuShare(50, cpu_seconds=lambda: thread.used, rest=thread.rests.append)
+    with share, pytest.raises(ValueError, match="as it was"):
+        await asyncio.wrap_future(share.submit(fail))
+    assert thread.rests == [1.0]
+
+
+@pytest.mark.parametrize(("percent", "is_paced"), [(100, False), (30, True)])
+async def test_a_workers_steps_are_limited_when_it_is_told_to(
+    metastore_url: str, percent: int, *, is_paced: bool
+) -> None:
+    settings = Settings(metastore_url=metastore_url, bucket="memory://cpu", compaction_cpu_percent=percent)
+    worker = await Worker.open(settings, CollectorRegistry())
+    try:
+        worker.start()
+        name = await asyncio.to_thread(lambda: threading.current_thread().name)
+        assert name.startswith("paced") is is_paced
+    finally:
+        await worker.stop()
