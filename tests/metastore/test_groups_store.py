@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from metastore.groups import CommittedOffset, GroupKind, GroupListing, GroupReco
 from metastore.postgres.store import PostgresMetastore
 from metastore.values import RegisteredAgent
 from storage.errors import FencedError, InvalidError
-from tests.metastore.sessions import create, join, new_agent, new_topic, rows, session, waiting
+from tests.metastore.sessions import create, delete, join, new_agent, new_topic, rows, session, waiting
 
 
 async def _keys(store: PostgresMetastore, count: int = 3) -> list[int]:
@@ -234,3 +236,31 @@ async def test_commits_of_overlapping_partitions_in_any_order_do_not_deadlock(
     assert all(all(answers) for answers in await asyncio.gather(*calls))
     async with session(metastore_url) as raw:
         assert await rows(raw, "SELECT count(*) FROM group_offsets") == [(40,)]
+
+
+@pytest.mark.parametrize("operation", ["topic", "group", "positions"])
+async def test_whoever_removes_positions_takes_them_in_one_order(
+    metastore: PostgresMetastore, metastore_url: str, operation: str
+) -> None:
+    """By partition, whatever order they were written in: a topic's deletion and a group's once ended in a deadlock."""
+    agent, keys = await join(metastore), await _keys(metastore, 2)
+    topic_id = (await metastore.load_image()).topics_by_name["events"].topic_id
+    epoch = await _claim(metastore, "g", agent)
+    await metastore.save_group("g", epoch, _record(b"saved", "Empty"))
+    for key in reversed(keys):
+        await metastore.commit_offsets("g", epoch, [_at(key, 1)])
+    async with session(metastore_url) as gate, session(metastore_url) as other:
+        await gate.execute("BEGIN")
+        await rows(gate, "SELECT 1 FROM group_offsets WHERE partition_key = %s FOR UPDATE", keys[0])
+        removals: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
+            "topic": lambda: delete(metastore, topic_id),
+            "group": lambda: metastore.delete_group("g", epoch),
+            "positions": lambda: metastore.delete_offsets("g", epoch, keys),
+        }
+        removing = asyncio.create_task(removals[operation]())
+        await waiting(other, 1)
+        free = "SELECT partition_key FROM group_offsets WHERE group_id = 'g' FOR UPDATE SKIP LOCKED"
+        assert await rows(other, free) == [(keys[1],)], "it holds a later one while it waits for an earlier"
+        await gate.execute("COMMIT")
+        await removing
+    assert await metastore.fetch_offsets("g", None) == []

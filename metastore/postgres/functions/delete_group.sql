@@ -1,6 +1,6 @@
 -- Remove a group and its offsets; whether there was anything of it, or NULL when p_coordinator_epoch
 -- is no longer the group's.
--- Locks: the group's row, then its offsets. Idempotent: a repeated call is refused: its epoch is gone.
+-- Locks: the group's row, then its offsets, ascending by (partition, group) as everybody takes them. Idempotent: a repeated call is refused: its epoch is gone.
 -- Cost: O(the group's offsets).
 CREATE OR REPLACE FUNCTION delete_group(p_group_id text, p_coordinator_epoch bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
@@ -10,6 +10,8 @@ BEGIN
     DELETE FROM consumer_groups
      WHERE group_id = p_group_id AND coordinator_epoch = p_coordinator_epoch
     RETURNING saved <> '' INTO v_was_saved;
+    PERFORM FROM group_offsets WHERE group_id = p_group_id AND v_was_saved IS NOT NULL
+      ORDER BY partition_key FOR UPDATE;
     DELETE FROM group_offsets WHERE group_id = p_group_id AND v_was_saved IS NOT NULL;
     RETURN v_was_saved OR FOUND;
 END $$;

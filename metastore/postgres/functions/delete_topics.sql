@@ -1,7 +1,7 @@
 -- Append RemoveTopicRecords and take the topics out of the projection, unless the log has moved on:
 -- then false, and nothing happened. From then on no commit, look-up or fetch knows their partitions.
 -- Locks: metadata_head, the topics' partitions' rows (a log start that moves holds them before its shard),
--- their group offsets, their commit shards.
+-- their group offsets, ascending by (partition, group), their commit shards.
 -- Idempotent: a repeated call finds the head moved and does nothing.
 -- Cost: three rows deleted and one queued per partition; extents and producer state are left to
 -- purge_deleted_partitions.
@@ -28,6 +28,7 @@ BEGIN
     SELECT array_agg(partition_key), array_agg(DISTINCT shard) INTO v_keys, v_shards
       FROM partitions WHERE topic_id = ANY (p_topic_ids);
     -- any number of groups: nobody adds positions while we hold the partitions' rows, and no commit waits for this
+    PERFORM FROM group_offsets WHERE partition_key = ANY (v_keys) ORDER BY partition_key, group_id FOR UPDATE;
     DELETE FROM group_offsets WHERE partition_key = ANY (v_keys);
     PERFORM lock_shards(v_shards);
     PERFORM append_feed(d.shard, 3::smallint, d.payload)

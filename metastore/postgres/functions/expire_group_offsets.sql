@@ -3,7 +3,8 @@
 -- As Kafka counts (KIP-211): from when the group became empty; from the commit for consumers that assign
 -- themselves, for topics that an active group does not consume, and wherever the commit is later.
 -- What is old enough but may not go yet is met again one retention later: no pass meets it twice.
--- Locks: the groups' rows (those that somebody is at are left for later), then their offsets.
+-- Locks: the groups' rows (those that somebody is at are left for later), then their offsets, ascending
+-- by (partition, group).
 -- Idempotent: repeating goes on with the next ones. Cost: O(looked at), through the indexes on expiry_slot.
 CREATE OR REPLACE FUNCTION expire_group_offsets(p_retention interval, p_limit int) RETURNS int
 LANGUAGE plpgsql VOLATILE
@@ -27,6 +28,8 @@ BEGIN
                     WHERE expiry_slot < v_slot ORDER BY expiry_slot LIMIT p_limit);
     v_locked := array(SELECT group_id FROM consumer_groups
                        WHERE group_id = ANY (v_ids || v_due) ORDER BY group_id FOR UPDATE SKIP LOCKED);
+    PERFORM FROM group_offsets o JOIN unnest(v_ids, v_keys) AS c (group_id, partition_key) USING (group_id, partition_key)
+      WHERE group_id = ANY (v_locked) ORDER BY partition_key, group_id FOR UPDATE OF o;
     v_now := wall_time();
 
     WITH old AS (
