@@ -76,9 +76,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metastore_url: Annotated[str, Meta(description="postgresql:// address of the metastore.")] = field(
         default="", name="metastore.url"
     )
-    metastore_pool_size: Annotated[PositiveInt, Meta(description="Connections that one agent keeps to Postgres.")] = (
-        field(default=8, name="metastore.pool.size")
-    )
+    metastore_pool_size: Annotated[
+        int, Meta(ge=1, le=10_000, description="Connections that one agent keeps to Postgres.")
+    ] = field(default=8, name="metastore.pool.size")
     metastore_statement_timeout_ms: Annotated[
         PositiveInt, Meta(description="Postgres ends any statement of ours after this long.")
     ] = field(default=15_000, name="metastore.statement.timeout.ms")

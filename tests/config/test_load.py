@@ -32,6 +32,7 @@ def test_defaults_are_kafkas_where_kafka_has_one() -> None:
         ({"linger.ms": "3"}, "linger.ms: '3' is not accepted (accepted: 25 to 60000)"),
         ({"linger.ms": "soon"}, "linger.ms: 'soon' is not accepted"),
         ({"max.connections": 0}, "max.connections: 0 is not accepted (accepted: integer ≥ 1)"),
+        ({"metastore.pool.size": 10**20}, "is not accepted (accepted: 1 to 10000)"),
         ({"node.id": "one"}, "(accepted: integer)"),
         ({"auto.create.topics.enable": "maybe"}, "(accepted: true, false)"),
         ({"process.roles": "foo"}, "(accepted: broker, controller, compactor, separated by commas)"),
