@@ -3,7 +3,7 @@
 Place: `headrace audit --rebuild-index`, on an empty metastore, while no agent runs.
 Invariant: every batch of a file that can be read is readable again, once: at the offset that a merged file says,
 else at one that is guessed and counted (rebuild_place.py); what cannot be known is said (LOST). Nothing in the
-bucket changes. Every byte is read once, and of each batch a few hundred bytes stay in memory. If the process
+bucket changes. Every byte is read once, and of each batch some 400 bytes stay in memory. If the process
 dies, format a new metastore and run it again.
 """
 

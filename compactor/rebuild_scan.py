@@ -2,7 +2,7 @@
 
 Place: under rebuild.py; rebuild_place.py says what follows from it.
 Invariant: a file counts whole or not at all: one whose footer, or framing, is not sound is named and left alone.
-Some files are read side by side; of each batch a few hundred bytes stay in memory. If the process dies here
+Some files are read side by side; of each batch some 400 bytes stay in memory. If the process dies here
 nothing is lost: it only reads.
 """
 
