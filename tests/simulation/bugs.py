@@ -6,6 +6,7 @@
 | the read path | bugs_fetch.py |
 | the file cache of a zone | bugs_zone_cache.py |
 | the commit and the sweeper | bugs_metastore.py |
+| the merge | bugs_compactor.py |
 
 Each names the requirement that it breaks and the classes of problems (problems.py) of which one must
 be reported: a bug that is caught as something else is not caught.
@@ -13,14 +14,14 @@ be reported: a bug that is caught as something else is not caught.
 
 from __future__ import annotations
 
-from tests.simulation import bugs_fetch, bugs_metastore, bugs_produce, bugs_zone_cache
+from tests.simulation import bugs_compactor, bugs_fetch, bugs_metastore, bugs_produce, bugs_zone_cache
 from tests.simulation.bug import Bug
 
 SEEDS_MAX = 200
 
 BUGS: tuple[Bug, ...] = tuple(
     found
-    for module in (bugs_produce, bugs_fetch, bugs_zone_cache, bugs_metastore)
+    for module in (bugs_produce, bugs_fetch, bugs_zone_cache, bugs_metastore, bugs_compactor)
     for found in vars(module).values()
     if isinstance(found, Bug)
 )

@@ -29,13 +29,14 @@ from metastore.values import (
     PartitionExtents,
 )
 from storage.errors import InvalidError
+from storage.records.header import read_header
 from tests.model.metastore_model import ModelMetastore
 from tests.simulation.clocks import SimulatedClock
 from tests.simulation.faults import Fault
 from tests.simulation.marks import Marks
 from tests.simulation.metadata import Place
 from tests.simulation.problems import Kind
-from tests.simulation.reading import Entry
+from tests.simulation.reading import Entry, identity_of
 from tests.simulation.remote import READS, WRITES, Remote, run_at_once
 from tests.simulation.stored_log import read_extent
 
@@ -63,6 +64,8 @@ class Committed:
     batch: Batch
     outcome: BatchOutcome
     base_offset: int
+    identity: tuple[int, int, int]
+    """Producer id, epoch and sequence that it was committed with."""
 
 
 class Database:
@@ -75,6 +78,8 @@ class Database:
         self.journal: list[Committed] = []
         self.expelled: set[Batch] = set()
         """Batches of files whose commit was refused: condemned, too old, or poisoned."""
+        self.stripped: dict[tuple[int, int], tuple[int, int, int]] = {}
+        """By partition key and base offset: the identities of batches that a merge may have taken them from."""
         self._known: set[uuid.UUID] = set()
         self._poison: dict[uuid.UUID, bool] = {}
         self.high_watermarks: defaultdict[int, Marks] = defaultdict(Marks)
@@ -143,7 +148,8 @@ class Database:
                 is_covered = extent.base_offset <= committed.base_offset <= extent.last_offset
                 if (committed.key, committed.outcome) == (place.key, BatchOutcome.APPENDED) and is_covered:
                     committed.file_id = extent.file_id
-                    committed.position = merged.positions[place.key, committed.base_offset]
+                    committed.position, committed.length = merged.places[place.key, committed.base_offset]
+                    self.stripped[place.key, committed.base_offset] = committed.identity
 
     def _batches_of(self, file: FileCommit) -> Iterator[Batch]:
         body = self._world.bucket.ever_put.get(file.file_id, b"")
@@ -163,8 +169,9 @@ class Database:
             if not members:
                 self._world.report(Kind.CORRUPT, f"file={file.file_id} position={staged.position}: nobody sent this")
             where = (file.file_id, staged.partition_key, staged.position, staged.length)
+            identity = identity_of(read_header(body, staged.position))
             self.journal += [
-                Committed(now, *where, batch, outcome, base_offset + before if base_offset >= 0 else -1)
+                Committed(now, *where, batch, outcome, base_offset + before if base_offset >= 0 else -1, identity)
                 for batch, before in members
             ]
             partition = self.model.partitions.get(staged.partition_key)

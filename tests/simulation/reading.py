@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """One sent batch as it was read. `identity`: producer id, epoch and sequence of the header."""
+    """One sent batch as it was read. `identity`: as the header tells, or as was committed what compaction merged."""
 
     base_offset: int
     last_offset: int
@@ -69,18 +69,25 @@ def read_entries(world: World, data: memoryview, where: str) -> list[Entry]:
         members = world.messages.open(raw)
         if not members or header.size != len(raw) or batch_crc(raw) != header.crc:
             world.report(Kind.CORRUPT, f"{where}: not a batch that anybody sent: offset={header.base_offset}")
-        entries += [entry_of(member, header, header.base_offset) for member in members]
+        entries += [entry_of(world, member, header, header.base_offset) for member in members]
     for entry in entries:
         if all(attempt.identity != entry.identity for attempt in entry.batch.attempts):
             world.report(Kind.CORRUPT, f"{where}: {entry.batch} was never sent as {entry.identity}")
     return entries
 
 
-def entry_of(member: Member, header: BatchHeader, base_offset: int) -> Entry:
+def entry_of(world: World, member: Member, header: BatchHeader, base_offset: int) -> Entry:
     """The member of a stored batch whose real base offset is this."""
     batch, before = member
     first = base_offset + before
-    identity = (header.producer_id, header.producer_epoch, header.base_sequence)
+    identity = identity_of(header)
+    if header.producer_id < 0:
+        identity = world.database.stripped.get((batch.place.key, first), identity)
     max_timestamp = header.max_timestamp if batch.place.topic.stamps else batch.timestamp + batch.count - 1
     last = base_offset + header.last_offset_delta
     return Entry(first, first + batch.count - 1, batch, identity, max_timestamp, base_offset, last)
+
+
+def identity_of(header: BatchHeader) -> tuple[int, int, int]:
+    """Producer id, epoch and sequence."""
+    return header.producer_id, header.producer_epoch, header.base_sequence

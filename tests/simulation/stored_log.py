@@ -52,7 +52,7 @@ def read_extent(world: World, place: Place, extent: Extent, problems: list[Probl
         if not members:
             problems.append(Problem(Kind.UNACCOUNTED, f"extent holds what nobody sent: {where} at={at}"))
             return entries
-        entries += [entry_of(member, header, offset) for member in members]
+        entries += [entry_of(world, member, header, offset) for member in members]
         at += header.size
         offset += header.last_offset_delta + 1
     if at != len(data) or offset != extent.last_offset + 1:

@@ -1,0 +1,32 @@
+"""Deliberate bugs in the merge: what it makes of batches is no longer what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from compactor import rewrite
+from compactor.sources import StoredBatch
+from storage.records.codec import Record
+from tests.simulation.bug import Patch, bug
+from tests.simulation.problems import Kind
+
+
+@bug("W9", Kind.LOST, Kind.GAP, Kind.CORRUPT)
+def rewritten_batch_lacks_its_last_record(patch: Patch) -> None:
+    """Nothing but its records tells: offsets, checksum and place are right."""
+
+    def encode(records: Sequence[Record], **options: Any) -> bytes:
+        return bytes(original(records[:-1] or records, **options))
+
+    original = patch.replace(rewrite, "encode_batch", encode)
+
+
+@bug("W9", Kind.WRONG_ANSWER, Kind.STALE)
+def batches_of_different_append_times_are_merged(patch: Patch) -> None:
+    """A broker's time is one for a whole batch: the earlier records get the latest one's."""
+
+    def agrees(self: rewrite.MergeRecords, batch: StoredBatch) -> bool:
+        return self._target(self._waiting[-1]) == self._target(batch)
+
+    patch.replace(rewrite.MergeRecords, "_agrees", agrees)
