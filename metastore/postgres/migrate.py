@@ -29,6 +29,8 @@ MIGRATIONS = resources.files("migrations")
 FUNCTIONS = resources.files("metastore.postgres") / "functions"
 LOCK = (7200, 1)
 """Transaction-level advisory lock held by whoever migrates."""
+LOCK_TIMEOUT_MS = 3_000
+"""A migration waits so long for a table, less than agents wait (metastore.lock.timeout.ms): they queue behind it."""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -65,7 +67,8 @@ def migrate(url: str, *, commit_shards: int = 8, cluster_id: str | None = None) 
 
     `commit_shards` counts only for a new cluster. `cluster_id` is a base64url UUID; None takes a
     random one. InvalidError when a recorded migration has changed or is unknown to this version,
-    or the cluster has another id; UnavailableError when Postgres is not there.
+    or the cluster has another id; UnavailableError when Postgres is not there, or somebody holds a
+    table for long (a dump): what is missing stays missing, and a later run goes on.
     """
     with translated("migrate", writes=False), psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
         applied = [file.name for file in sql_files(MIGRATIONS) if _apply(connection, file)]
@@ -94,6 +97,7 @@ def _apply(connection: Connection, file: SqlFile) -> bool:
             if recorded[file.name] != file.checksum:
                 raise InvalidError(f"migration changed after it was applied: {file.name}")
             return False
+        connection.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}".encode())
         _execute_file(connection, file)
         connection.execute(
             "INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)",

@@ -57,6 +57,22 @@ def test_two_processes_migrating_at_once_both_succeed_with_one_cluster(empty_url
     assert sorted(applied) == [file.name for file in module.sql_files(module.MIGRATIONS)]
 
 
+def test_a_table_that_somebody_reads_for_long_is_not_waited_for(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dump, for example: agents would queue behind the migration for as long as it lasts."""
+    monkeypatch.setattr(module, "LOCK_TIMEOUT_MS", 100)
+    every, newest = module.sql_files, "0011_when_records_were_appended"
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "sql_files", lambda place: [file for file in every(place) if file.name < newest])
+        migrate(empty_url)
+    with psycopg.connect(empty_url) as dump:
+        dump.execute("SELECT FROM extents")
+        with pytest.raises(UnavailableError, match=newest):
+            migrate(empty_url)
+    assert migrate(empty_url).applied[0] == newest
+
+
 def test_a_changed_migration_is_refused_by_name(empty_url: str) -> None:
     migrate(empty_url)
     with psycopg.connect(empty_url) as connection:
