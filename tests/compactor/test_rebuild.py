@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from itertools import count
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from cli.main import main
 from compactor.audit import Kind, audit
-from compactor.rebuild import Rebuilt, rebuild_index
+from compactor.rebuild import LOST, Rebuilt, rebuild_index
 from config.settings import Settings
 from metastore.postgres.migrate import migrate
 from metastore.postgres.store import PostgresMetastore
 from metastore.retention import LogStartTarget
 from metastore.values import ExtentQuery
+from storage.clock import SystemClock
+from storage.cluster_properties import write_cluster_id
 from storage.errors import InvalidError
 from storage.file_id import level_of, object_key
+from storage.objects.directory import DirectoryStore
 from storage.objects.store import ByteRange
 from storage.records.codec import Record, decode_records, encode_batch
 from storage.records.header import read_header
@@ -285,3 +292,24 @@ async def test_whatever_happened_before(world: CompactionWorld, lost: Lost, seed
         assert {r.value: offsets[r.value] for r in before if r.is_merged} == {
             r.value: r.offset for r in before if r.is_merged
         }
+
+
+def test_the_command_says_what_it_guessed_and_what_is_lost(
+    metastore_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bucket = tmp_path / "bucket"
+    command = ["audit", "--rebuild-index", f"--metastore-url={metastore_url}", f"--bucket=file://{bucket}"]
+
+    async def prepare() -> None:
+        metastore = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=1))
+        await write_cluster_id(DirectoryStore(bucket, SystemClock()), metastore.cluster_id)
+        await metastore.close()
+
+    asyncio.run(prepare())
+    assert main([*command, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["records"], shown["guessed_records"], len(shown["lost"])) == (0, 0, len(LOST))
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "offsets guessed of 0" in out
+    assert all(line in out for line in LOST)
