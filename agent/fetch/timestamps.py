@@ -51,7 +51,7 @@ class TimestampSearch:
 
     async def _in_extent(self, extent: Extent, log_start_offset: int, timestamp: int) -> FoundRecord | None:
         def may_hold(batch: FoundBatch) -> bool:
-            return batch.max_timestamp >= timestamp and batch.next_offset > log_start_offset
+            return read_header(batch.data).highest_timestamp >= timestamp and batch.next_offset > log_start_offset
 
         start = start_of(extent)
         while batch := await self._seeker.first_batch(extent, may_hold, start, recent=False):
@@ -76,11 +76,12 @@ class TimestampSearch:
 
 def _in_batch(batch: FoundBatch, log_start_offset: int, timestamp: int) -> tuple[int, int] | None:
     """(offset, timestamp) of its first such record."""
+    header = read_header(batch.data)
     try:
         opened = open_batch(batch.data)
     except BatchTooLargeError:
-        return max(batch.offset, log_start_offset), batch.max_timestamp
-    shift = batch.offset - read_header(batch.data).base_offset
+        return max(batch.offset, log_start_offset), header.highest_timestamp
+    shift = batch.offset - header.base_offset
     for record in opened:
         if record.timestamp >= timestamp and record.offset + shift >= log_start_offset:
             return record.offset + shift, record.timestamp

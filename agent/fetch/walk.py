@@ -32,7 +32,6 @@ class FoundBatch(NamedTuple):
     position: int
     offset: int
     next_offset: int
-    max_timestamp: int
     data: memoryview
 
     @property
@@ -42,8 +41,8 @@ class FoundBatch(NamedTuple):
 
 
 # What a walk needs of the fields in storage/records/header.py, at a third of the cost of all of them:
-# batch length, magic, CRC, last offset delta, max timestamp.
-_FRAMING = struct.Struct(">8xi4xbI2xi8xq")
+# batch length, magic, CRC, last offset delta; to the header's end.
+_FRAMING = struct.Struct(">8xi4xbI2xi34x")
 
 
 def start_of(extent: Extent) -> BatchStart:
@@ -60,7 +59,7 @@ def walk(extent: Extent, piece: Piece, start: BatchStart) -> Iterator[FoundBatch
     position, offset = start
     at = 0
     while (framing := _framing(extent, data, at, position, offset)) is not None:
-        size, crc, last_offset_delta, max_timestamp = framing
+        size, crc, last_offset_delta = framing
         if at + size > len(data):
             return
         batch = data[at : at + size]
@@ -69,7 +68,7 @@ def walk(extent: Extent, piece: Piece, start: BatchStart) -> Iterator[FoundBatch
         # Producers' batches carry a base offset of 0 and follow each other without a gap. Here is the one
         # place to change once compaction writes batches that carry offsets of their own.
         next_offset = offset + last_offset_delta + 1
-        yield FoundBatch(position, offset, next_offset, max_timestamp, batch)
+        yield FoundBatch(position, offset, next_offset, batch)
         at += size
         position += size
         offset = next_offset
@@ -83,8 +82,8 @@ def first_size(extent: Extent, piece: Piece, start: BatchStart) -> int:
     return framing[0]
 
 
-def _framing(extent: Extent, data: memoryview, at: int, position: int, offset: int) -> tuple[int, int, int, int] | None:
-    """(size, crc, last offset delta, max timestamp) of the batch at `data[at]`, byte `position` of the file.
+def _framing(extent: Extent, data: memoryview, at: int, position: int, offset: int) -> tuple[int, int, int] | None:
+    """(size, crc, last offset delta) of the batch at `data[at]`, byte `position` of the file.
 
     None at the extent's end, and where `data` ends before the batch's header does.
     CorruptError when it cannot be a batch of this extent, or when the extent ends at a wrong offset.
@@ -98,7 +97,7 @@ def _framing(extent: Extent, data: memoryview, at: int, position: int, offset: i
         if end - position < HEADER_BYTES:
             raise CorruptError(f"extent ends inside a header: {_where(extent, position)}")
         return None
-    length, magic, crc, last_offset_delta, max_timestamp = _FRAMING.unpack_from(data, at)
+    length, magic, crc, last_offset_delta = _FRAMING.unpack_from(data, at)
     size = length + LENGTH_PREFIX_BYTES
     if (
         magic != MAGIC
@@ -108,7 +107,7 @@ def _framing(extent: Extent, data: memoryview, at: int, position: int, offset: i
         or offset + last_offset_delta > extent.last_offset
     ):
         raise CorruptError(f"not a batch of this extent: {_where(extent, position)}")
-    return size, crc, last_offset_delta, max_timestamp
+    return size, crc, last_offset_delta
 
 
 def _where(extent: Extent, position: int) -> str:

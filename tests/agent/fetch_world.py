@@ -196,7 +196,7 @@ class World:
             position = writer.add(uuid.UUID(int=number << 64), index, key, memoryview(batch), header)
             producer = (header.producer_id, header.producer_epoch, header.base_sequence)
             count = header.last_offset_delta + 1
-            staged.append(StagedBatch(key, position, len(batch), count, header.max_timestamp, *producer))
+            staged.append(StagedBatch(key, position, len(batch), count, header.highest_timestamp, *producer))
         data = writer.finish()
         file_id = new_file_id(self.clock.wall_ms(), self.rng)
         await self.store.put(object_key(file_id), data)
