@@ -45,6 +45,8 @@ class MergeLimits:
     """A reader that begins in the middle walks there from the extent's first batch."""
     batch_bytes: int = BATCH_BYTES
     """Of a merged batch, or what the topic's max.message.bytes says if that is less."""
+    max_message_bytes: int = 1_048_588
+    """max.message.bytes where neither topic nor cluster say: this process's message.max.bytes."""
     read_bytes: int = 64 * 1024 * 1024
 
 
@@ -217,7 +219,7 @@ def _rewriter(level: int, partition: PartitionPlan, limits: MergeLimits) -> Rewr
     if level < 2:
         return CopyBatches()
     codec = None if partition.codec is None else Codec(partition.codec)
-    return MergeRecords(codec, limits.batch_bytes, partition.max_message_bytes)
+    return MergeRecords(codec, limits.batch_bytes, partition.max_message_bytes or limits.max_message_bytes)
 
 
 async def _read(

@@ -17,8 +17,6 @@ from metastore.compaction import LiveExtents, LivePartition
 from metastore.values import Extent
 from storage.records.compression import Codec
 
-MAX_MESSAGE_BYTES = 1_048_588
-"""max.message.bytes where neither topic nor cluster says otherwise: Kafka's default."""
 PRODUCER = "producer"
 """compression.type: keep each batch's own codec."""
 _CODECS = {"uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in Codec if codec is not Codec.NONE}}
@@ -35,7 +33,8 @@ class CompactionJob(msgspec.Struct, frozen=True):
 class PartitionPlan(msgspec.Struct, frozen=True):
     """One partition's live extents in offset order. `codec` None: batches keep their own.
 
-    `max_message_bytes`: the largest batch that the topic takes, and so what its consumers are made for.
+    `max_message_bytes`: the largest batch that the topic takes, and so what its consumers are made for; None when
+    neither topic nor cluster say.
     """
 
     partition_key: int
@@ -43,7 +42,7 @@ class PartitionPlan(msgspec.Struct, frozen=True):
     partition_index: int
     codec: int | None
     extents: tuple[Extent, ...]
-    max_message_bytes: int = MAX_MESSAGE_BYTES
+    max_message_bytes: int | None = None
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -103,5 +102,5 @@ def _partition(live: LivePartition) -> PartitionPlan:
         live.partition_index,
         codec_of(live.compression_type),
         tuple(live.extents),
-        live.max_message_bytes or MAX_MESSAGE_BYTES,
+        live.max_message_bytes,
     )

@@ -122,7 +122,7 @@ class Worker:
             self._throttled,
             self.metastore,
             self.metastore.commit_shards,
-            MergeLimits(file_bytes=settings.compaction_file_bytes),
+            MergeLimits(file_bytes=settings.compaction_file_bytes, max_message_bytes=settings.message_max_bytes),
             self._clock,
             self._rng,
             metrics,

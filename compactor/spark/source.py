@@ -136,11 +136,12 @@ class MergeWriter(DataSourceWriter):
             requests_per_s=self._task.requests_per_s,
             clock=clock,
         )
+        limits = MergeLimits(file_bytes=self._task.file_bytes, max_message_bytes=settings.message_max_bytes)
         counts, files = MergeCounts(), []
         try:
             for part in parts:
                 plan = decode_plan(part.plan.encode())
-                async for file in merge(plan, store, MergeLimits(file_bytes=self._task.file_bytes), counts):
+                async for file in merge(plan, store, limits, counts):
                     born_ms = plan.made_ms + clock.wall_ms() - part.driver_ms
                     named = await store_merged(store, file, level=plan.level, born_ms=born_ms, rng=rng)
                     files.append((named, file.swaps))

@@ -158,6 +158,16 @@ async def test_a_topics_largest_batch_bounds_merged_ones_too(world: CompactionWo
     assert [await world.records(key) for key in keys.values()] == before
 
 
+async def test_where_nobody_says_the_workers_own_message_max_bytes_bounds_merged_batches(
+    world: CompactionWorld,
+) -> None:
+    (key,) = await world.topic("t", 1)
+    for _ in range(6):
+        await world.commit((key, batch(b"v" * 900)))
+    await world.compact(2, max_message_bytes=2_000)
+    assert [read_header(found).size // 1_000 for found in await world.batches(key)] == [1, 1, 1]
+
+
 async def test_a_codec_is_not_changed_at_any_price(world: CompactionWorld) -> None:
     """Batches of 1 MB and of 2 MB in 200 bytes, in a topic that stores them uncompressed: within an extent's bounds."""
     (key,) = await world.topic("t", 1, compression_type="uncompressed")
