@@ -203,6 +203,7 @@ class TailIndex:
 
     def _move_log_start(self, tail: _Tail, log_start_offset: int) -> None:
         tail.log_start_offset = max(tail.log_start_offset, log_start_offset)
+        tail.high_watermark = max(tail.high_watermark, log_start_offset)  # of commits that are still to be heard of
         del tail.extents[: bisect_left(tail.extents, log_start_offset, key=_last_offset)]
 
 

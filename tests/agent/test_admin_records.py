@@ -171,6 +171,8 @@ async def test_a_lagging_agent_asks_the_primary_before_it_tells_a_consumer_that_
     world.metastore.change_page = lambda page: dataclasses.replace(page, rows=[], heads={})
     await world.append(key, b"3", b"4")
     await delete(world, {"t": {0: 3}})
+    behind = await world.fetch({key: 2})
+    assert behind.code(key) == ErrorCode.offset_out_of_range, "where its index ends, though that is below the log"
     ahead = await world.fetch({key: 3})
     assert (ahead.code(key), ahead.size > 0) == (0, True), "beyond the index, but not beyond the log"
     assert (await world.fetch({key: 5})).code(key) == ErrorCode.offset_out_of_range
