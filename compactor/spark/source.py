@@ -103,7 +103,8 @@ class PlanReader(DataSourceReader):
         return [InputPartition(part) for part in asyncio.run(self._plan())]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        yield (partition.value,)
+        if partition.value is not None:  # what Spark makes up where there are no partitions: nothing lives any more
+            yield (partition.value,)
 
     async def _plan(self) -> list[str]:
         job = decode_job(self._task.payload.encode())

@@ -49,9 +49,11 @@ pytestmark = [
 ]
 
 from pyspark.sql import SparkSession  # noqa: E402
+from pyspark.sql.datasource import InputPartition  # noqa: E402
 
 from compactor.spark.handler import SparkCompactor, tasks_at_a_time  # noqa: E402
 from compactor.spark.parts import split  # noqa: E402
+from compactor.spark.source import PlanReader, Task  # noqa: E402
 from tests.compactor.flaky_source import FlakySource  # noqa: E402
 
 REPOSITORY = Path(__file__).parents[2]
@@ -280,6 +282,13 @@ def test_parts_keep_partitions_whole_and_in_order() -> None:
     parts = split(plan, 20)
     assert [[partition.partition_index for partition in part.partitions] for part in parts] == [[0, 1], [2], [3, 4, 5]]
     assert split(Plan(2, 0, ()), 20) == []
+
+
+def test_a_plan_of_nothing_is_no_row() -> None:
+    """All that a job was to merge may have expired before it began; Spark then makes up a partition without a value."""
+    reader = PlanReader(Task(1, 1, "", 20, 20, 1.0, 1.0))
+    assert list(reader.read(InputPartition("part"))) == [("part",)]
+    assert list(reader.read(InputPartition(None))) == []
 
 
 def _partition(number: int, size: int) -> PartitionPlan:
