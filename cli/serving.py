@@ -18,12 +18,12 @@ from prometheus_client import REGISTRY
 from agent.controller_process import ControllerProcess
 from agent.process import Agent
 from cli.allocator_tuning import tune_allocator
-from cli.collector_tuning import tune_collector
 from cli.compactor_process import CompactorProcess
 from cli.worker_thread import WorkerThread
 from config.listeners import BROKER, COMPACTOR, CONTROLLER, listeners, roles
 from config.load import ConfigError
 from config.settings import Settings
+from storage.collector_tuning import tune_collector
 
 
 def serve(settings: Settings) -> int:

@@ -28,7 +28,6 @@ from prometheus_client import CollectorRegistry
 
 from agent.process import Agent
 from agent.produce.staged_file import FileTrace
-from cli.collector_tuning import tune_collector
 from config.settings import Settings
 from load.bench_store import sink
 from load.percentiles import percentile
@@ -36,6 +35,7 @@ from metastore.postgres.embedded import EmbeddedPostgres
 from metastore.postgres.migrate import migrate
 from metastore.postgres.store import PostgresMetastore
 from metastore.values import NewTopic
+from storage.collector_tuning import tune_collector
 
 PARTITIONS = 12
 SATURATING: dict[str, Any] = {"connections": 16, "inflight": 60}

@@ -34,6 +34,7 @@ from metastore.postgres.migrate import migrate
 from metastore.postgres.store import PostgresMetastore
 from metastore.values import AgentRegistration, ExtentQuery, FileCommit, NewTopic, StagedBatch
 from storage.clock import SystemClock
+from storage.collector_tuning import tune_collector
 from storage.errors import InvalidError
 from storage.file_id import new_file_id, object_key
 from storage.objects.directory import DirectoryStore
@@ -171,6 +172,7 @@ def main() -> None:
     parser.add_argument("--get-ms", type=float, default=20, help="of the second replay")
     args = parser.parse_args()
     print(machine_state())
+    tune_collector()
     if args.files < 1:
         raise InvalidError("nothing to merge")
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:

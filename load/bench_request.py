@@ -26,12 +26,12 @@ from agent.listener.host import ConnectionHost, Limits
 from agent.listener.metrics import ListenerMetrics
 from agent.produce.pipeline import Callbacks, ProducePipeline
 from agent.protocol.api_keys import ApiKey
-from cli.collector_tuning import tune_collector
 from config.settings import Settings
 from load.raw_producer import Sequenced, Workload
 from metastore.log.image import MetadataImage, TopicImage
 from metastore.values import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, FileStatus
 from storage.clock import SystemClock
+from storage.collector_tuning import tune_collector
 from storage.objects.store import ObjectInfo
 
 PARTITIONS = 12

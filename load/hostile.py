@@ -31,7 +31,6 @@ from prometheus_client import CollectorRegistry
 
 from agent.process import Agent
 from agent.produce.staged_file import FileTrace
-from cli.collector_tuning import tune_collector
 from cli.storage import format_bucket
 from config.settings import Settings
 from load.machine_state import machine_state
@@ -40,6 +39,7 @@ from load.postgres_server import read_cost
 from load.torture.servers import BUCKET, CREDENTIALS, S3Server
 from metastore.postgres.embedded import EmbeddedPostgres
 from metastore.postgres.migrate import migrate
+from storage.collector_tuning import tune_collector
 
 PARTITIONS = 8
 AGE_P99_BAR_S = 0.5

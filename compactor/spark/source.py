@@ -38,6 +38,7 @@ from metastore.compaction import NewFile, Swap
 from metastore.jobs import JobToken
 from metastore.postgres.store import PostgresMetastore
 from storage.clock import SystemClock
+from storage.collector_tuning import tune_collector
 from storage.objects.open import StoreOptions, open_store
 from storage.objects.throttled import ThrottledStore
 
@@ -124,6 +125,7 @@ class MergeWriter(DataSourceWriter):
         self._task = task
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        tune_collector()
         return asyncio.run(self._merge([msgspec.json.decode(row.part, type=Part) for row in iterator]))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

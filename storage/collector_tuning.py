@@ -1,6 +1,7 @@
-"""The garbage collector, told what an agent is: much that stays, and garbage that reference counts free.
+"""The garbage collector, told what our processes are: much that stays, and garbage that reference counts free.
 
-Place: once, when the process has loaded all it needs.
+Place: once, when a process has loaded all it needs: agents, workers, Spark's Python workers. A merge to level 2
+without it spends most of its time on looks at records that are all alive.
 Invariant: cycles are still collected, only seldom: nothing on the paths makes them.
 """
 
