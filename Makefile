@@ -42,9 +42,9 @@ format: setup ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 docs: setup ## write the generated pages
-	@$(BIN)/python -m config.docs > docs/CONFIGURATION.md
-	@$(BIN)/python -m config.topic_docs > docs/TOPIC_CONFIGS.md
-	@$(BIN)/python -m agent.protocol.api_table docs/COMPATIBILITY.md
+	@$(BIN)/python -m headrace.config.docs > docs/CONFIGURATION.md
+	@$(BIN)/python -m headrace.config.topic_docs > docs/TOPIC_CONFIGS.md
+	@$(BIN)/python -m headrace.protocol.api_table docs/COMPATIBILITY.md
 
 requirements: setup ## each numbered promise: its tests, passed or open
 	@$(BIN)/python -m pytest -q -n 0 -m "requirement and not slow" -p tests.house.requirements_report

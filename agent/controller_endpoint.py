@@ -14,27 +14,27 @@ from collections.abc import Awaitable, Callable
 
 from prometheus_client import CollectorRegistry
 
-from agent.admin.broker_lifecycle import BrokerHeartbeat, BrokerRegistration, UnregisterBroker
-from agent.admin.describe_quorum import DescribeQuorum
-from agent.admin.fetch_snapshot import FetchSnapshot
-from agent.admin.log_change import LogChange
-from agent.admin.partition_reassignments import AlterPartitionReassignments, ListPartitionReassignments
-from agent.admin.update_features import UpdateFeatures
-from agent.cluster.controller import Controller, ControllerTimes
-from agent.cluster.controller_metrics import ControllerMetrics
-from agent.cluster.follower import MetadataFollower
-from agent.cluster.schedules import schedules
-from agent.cluster.view import ClusterView
-from agent.dispatch import Dispatcher
-from agent.listener.host import Limits
-from agent.listener.request import Handler, Request, Response
-from agent.listener.server import KafkaListener
-from agent.protocol.api_keys import ApiKey
-from config.listeners import Endpoint
-from config.settings import Settings
-from metastore.api import Metastore
-from metastore.log.effective_configs import EffectiveConfigs
-from storage.clock import Clock
+from headrace.agent.admin.broker_lifecycle import BrokerHeartbeat, BrokerRegistration, UnregisterBroker
+from headrace.agent.admin.describe_quorum import DescribeQuorum
+from headrace.agent.admin.fetch_snapshot import FetchSnapshot
+from headrace.agent.admin.log_change import LogChange
+from headrace.agent.admin.partition_reassignments import AlterPartitionReassignments, ListPartitionReassignments
+from headrace.agent.admin.update_features import UpdateFeatures
+from headrace.agent.cluster.controller import Controller, ControllerTimes
+from headrace.agent.cluster.controller_metrics import ControllerMetrics
+from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.schedules import schedules
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.dispatch import Dispatcher
+from headrace.agent.listener.host import Limits
+from headrace.agent.listener.server import KafkaListener
+from headrace.config.listeners import Endpoint
+from headrace.config.settings import Settings
+from headrace.metastore.api import Metastore
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request import Handler, Request, Response
+from headrace.storage.clock import Clock
 
 
 class ControllerEndpoint:

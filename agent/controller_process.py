@@ -14,22 +14,22 @@ from typing import Any, Self
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from agent.cluster.follower import MetadataFollower
-from agent.cluster.metadata_metrics import MetadataMetrics
-from agent.cluster.routing import Routes
-from agent.controller_endpoint import ControllerEndpoint
-from agent.http.app import make_app
-from agent.http.server import HttpServer, ask
-from config.listeners import listeners
-from config.load import ConfigError
-from config.settings import Settings
-from metastore.log.image import AgentImage, MetadataImage
-from metastore.postgres.store import PostgresMetastore
-from storage.clock import SystemClock
-from storage.cluster_properties import require_formatted
-from storage.errors import HeadraceError
-from storage.objects.open import StoreOptions, open_store
-from storage.objects.store import ObjectStore
+from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.metadata_metrics import MetadataMetrics
+from headrace.agent.cluster.routing import Routes
+from headrace.agent.controller_endpoint import ControllerEndpoint
+from headrace.agent.http.app import make_app
+from headrace.agent.http.server import HttpServer, ask
+from headrace.config.listeners import listeners
+from headrace.config.load import ConfigError
+from headrace.config.settings import Settings
+from headrace.metastore.log.image import AgentImage, MetadataImage
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import SystemClock
+from headrace.storage.cluster_properties import require_formatted
+from headrace.storage.errors import HeadraceError
+from headrace.storage.objects.open import StoreOptions, open_store
+from headrace.storage.objects.store import ObjectStore
 
 
 class ControllerView:

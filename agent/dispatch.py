@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable
 
 from kio.schema.errors import ErrorCode
 
-from agent.listener.request import CloseConnection, Handler, Request, Response
-from agent.protocol.api_keys import ApiKey
-from agent.protocol.api_versions import APIS, Api, ApiVersionsHandler
-from agent.protocol.produce_codec import decode_produce, encode_produce_response, refuse
-from agent.protocol.typed import schema
-from metastore.log.image import MetadataImage
+from headrace.metastore.log.image import MetadataImage
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_versions import APIS, Api, ApiVersionsHandler
+from headrace.protocol.produce_codec import decode_produce, encode_produce_response, refuse
+from headrace.protocol.request import CloseConnection, Handler, Request, Response
+from headrace.protocol.typed import schema
 
 FIRST_PRODUCE_VERSION = 3
 """Record batches v2. Lower versions carry formats that Kafka 4 dropped too."""

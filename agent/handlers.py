@@ -8,39 +8,39 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from agent.admin.access.handlers import access_handlers
-from agent.admin.broker_lifecycle import UnregisterBroker
-from agent.admin.configs.handlers import config_handlers
-from agent.admin.create_partitions import CreatePartitions
-from agent.admin.create_topics import CreateTopics
-from agent.admin.delete_records import DeleteRecords
-from agent.admin.delete_topics import DeleteTopics
-from agent.admin.describe_cluster import DescribeCluster
-from agent.admin.describe_log_dirs import DescribeLogDirs
-from agent.admin.describe_producers import DescribeProducers
-from agent.admin.describe_topic_partitions import DescribeTopicPartitions
-from agent.admin.elect_leaders import ElectLeaders
-from agent.admin.find_coordinator import FindCoordinator
-from agent.admin.init_producer_id import InitProducerId, ProducerIds
-from agent.admin.log_change import LogChange
-from agent.admin.metadata import Metadata
-from agent.admin.topic_creation import TopicCreation
-from agent.admin.topic_rules import TopicDefaults
-from agent.cluster.view import ClusterView
-from agent.cluster.zone_traffic import ZoneTraffic
-from agent.controller_endpoint import controller_handlers
-from agent.dispatch import Dispatcher
-from agent.fetch.offset_for_leader_epoch import OffsetForLeaderEpoch
-from agent.fetch.service import FetchService
-from agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE_KEY
-from agent.groups.handlers import GroupHandlers
-from agent.listener.request import Handler
-from agent.produce.pipeline import ProducePipeline
-from agent.protocol.api_keys import ApiKey
-from config.settings import Settings
-from metastore.api import Metastore
-from metastore.log.effective_configs import EffectiveConfigs
-from storage.clock import Clock
+from headrace.agent.admin.access.handlers import access_handlers
+from headrace.agent.admin.broker_lifecycle import UnregisterBroker
+from headrace.agent.admin.configs.handlers import config_handlers
+from headrace.agent.admin.create_partitions import CreatePartitions
+from headrace.agent.admin.create_topics import CreateTopics
+from headrace.agent.admin.delete_records import DeleteRecords
+from headrace.agent.admin.delete_topics import DeleteTopics
+from headrace.agent.admin.describe_cluster import DescribeCluster
+from headrace.agent.admin.describe_log_dirs import DescribeLogDirs
+from headrace.agent.admin.describe_producers import DescribeProducers
+from headrace.agent.admin.describe_topic_partitions import DescribeTopicPartitions
+from headrace.agent.admin.elect_leaders import ElectLeaders
+from headrace.agent.admin.find_coordinator import FindCoordinator
+from headrace.agent.admin.init_producer_id import InitProducerId, ProducerIds
+from headrace.agent.admin.log_change import LogChange
+from headrace.agent.admin.metadata import Metadata
+from headrace.agent.admin.topic_creation import TopicCreation
+from headrace.agent.admin.topic_rules import TopicDefaults
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.cluster.zone_traffic import ZoneTraffic
+from headrace.agent.controller_endpoint import controller_handlers
+from headrace.agent.dispatch import Dispatcher
+from headrace.agent.fetch.offset_for_leader_epoch import OffsetForLeaderEpoch
+from headrace.agent.fetch.service import FetchService
+from headrace.agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE_KEY
+from headrace.agent.groups.handlers import GroupHandlers
+from headrace.agent.produce.pipeline import ProducePipeline
+from headrace.config.settings import Settings
+from headrace.metastore.api import Metastore
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request import Handler
+from headrace.storage.clock import Clock
 
 
 def register_handlers(

@@ -12,8 +12,8 @@ import logging
 import random
 from typing import Protocol
 
-from storage.clock import Clock
-from storage.errors import HeadraceError
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from storage.clock import Clock
+from headrace.storage.clock import Clock
 
 INTERVAL_SECONDS = 0.5
 

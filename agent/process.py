@@ -16,35 +16,35 @@ from typing import Any, Self
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from agent.cluster.cluster import Cluster
-from agent.cluster.follower import MetadataFollower
-from agent.cluster.membership import BrokerState, Identity, Membership
-from agent.cluster.metadata_metrics import MetadataMetrics
-from agent.cluster.zone_traffic import ZoneTraffic
-from agent.controller_endpoint import ControllerEndpoint
-from agent.dispatch import Dispatcher
-from agent.fetch.service import FetchService
-from agent.groups.handlers import GroupHandlers
-from agent.handlers import register_handlers
-from agent.housekeeping import keep_house
-from agent.http.app import make_app
-from agent.http.server import HttpServer, ask
-from agent.listener.host import Limits
-from agent.listener.request import Request, Response
-from agent.listener.server import KafkaListener
-from agent.loop_lag import watch_loop_lag
-from agent.produce.pipeline import Callbacks, ProducePipeline
-from agent.produce.staged_file import FileTrace
-from config.listeners import CONTROLLER, listeners, roles
-from config.settings import Settings
-from metastore.log.effective_configs import EffectiveConfigs
-from metastore.log.image import MetadataImage
-from metastore.postgres.store import PostgresMetastore
-from storage.clock import Clock, SystemClock
-from storage.cluster_properties import require_formatted
-from storage.errors import HeadraceError, NotFoundError
-from storage.objects.open import StoreOptions, open_store
-from storage.objects.store import ObjectStore
+from headrace.agent.cluster.cluster import Cluster
+from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.membership import BrokerState, Identity, Membership
+from headrace.agent.cluster.metadata_metrics import MetadataMetrics
+from headrace.agent.cluster.zone_traffic import ZoneTraffic
+from headrace.agent.controller_endpoint import ControllerEndpoint
+from headrace.agent.dispatch import Dispatcher
+from headrace.agent.fetch.service import FetchService
+from headrace.agent.groups.handlers import GroupHandlers
+from headrace.agent.handlers import register_handlers
+from headrace.agent.housekeeping import keep_house
+from headrace.agent.http.app import make_app
+from headrace.agent.http.server import HttpServer, ask
+from headrace.agent.listener.host import Limits
+from headrace.agent.listener.server import KafkaListener
+from headrace.agent.loop_lag import watch_loop_lag
+from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
+from headrace.agent.produce.staged_file import FileTrace
+from headrace.config.listeners import CONTROLLER, listeners, roles
+from headrace.config.settings import Settings
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.protocol.request import Request, Response
+from headrace.storage.clock import Clock, SystemClock
+from headrace.storage.cluster_properties import require_formatted
+from headrace.storage.errors import HeadraceError, NotFoundError
+from headrace.storage.objects.open import StoreOptions, open_store
+from headrace.storage.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from cli.options import add_settings, settings_from
-from cli.serving import serve
+from headrace.cli.options import add_settings, settings_from
+from headrace.cli.serving import serve
 
 SHOWN = (
     "metastore.url",

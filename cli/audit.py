@@ -14,18 +14,18 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from cli.options import S3, add_settings, settings_from
-from cli.progress_bar import ProgressBar
-from compactor.audit import Audit, audit
-from compactor.permit import Mark, read_mark, refusal, write_mark
-from compactor.rebuild import LOST, Rebuilt, rebuild_index
-from config.load import ConfigError
-from config.settings import Settings
-from metastore.postgres.store import PostgresMetastore
-from storage.clock import SystemClock
-from storage.cluster_properties import require_formatted
-from storage.objects.open import StoreOptions, open_store
-from storage.objects.store import ObjectStore
+from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.progress_bar import ProgressBar
+from headrace.compactor.audit import Audit, audit
+from headrace.compactor.permit import Mark, read_mark, refusal, write_mark
+from headrace.compactor.rebuild import LOST, Rebuilt, rebuild_index
+from headrace.config.load import ConfigError
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import SystemClock
+from headrace.storage.cluster_properties import require_formatted
+from headrace.storage.objects.open import StoreOptions, open_store
+from headrace.storage.objects.store import ObjectStore
 
 DESCRIPTION = """\
 Compare the bucket with the metastore: every extent's bytes must be there, as the file's footer says,

@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 
-from storage.errors import UnavailableError
+from headrace.storage.errors import UnavailableError
 
 PR_SET_PDEATHSIG = 1
 STOP_SECONDS = 20
@@ -29,7 +29,7 @@ class AgentProcess:
     async def start(self) -> str:
         """Start and return the child's ready line. UnavailableError when it ended instead."""
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "cli.main", "agent", *self._flags,
+            sys.executable, "-m", "headrace.cli.main", "agent", *self._flags,
             stdout=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL, preexec_fn=_die_with_parent,
         )  # fmt: skip
         assert self._process.stdout is not None

@@ -12,11 +12,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from agent.protocol.api_keys import ApiKey
-from cli.client.cluster import KafkaCluster, require
-from cli.numbers import INT32_MAX, whole
-from cli.tables import open_cluster
-from storage.errors import NotFoundError
+from headrace.cli.client.cluster import KafkaCluster, require
+from headrace.cli.numbers import INT32_MAX, whole
+from headrace.cli.tables import open_cluster
+from headrace.protocol.api_keys import ApiKey
+from headrace.storage.errors import NotFoundError
 
 TELLS_OF_FENCED_BROKERS = 2
 """The first version of DescribeCluster whose answer can name every registered broker."""

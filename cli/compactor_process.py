@@ -12,11 +12,11 @@ from typing import Any, Self
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from agent.http.app import make_app
-from agent.http.server import HttpServer, ask
-from compactor.worker import Worker
-from config.settings import Settings
-from storage.errors import HeadraceError
+from headrace.agent.http.app import make_app
+from headrace.agent.http.server import HttpServer, ask
+from headrace.compactor.worker import Worker
+from headrace.config.settings import Settings
+from headrace.storage.errors import HeadraceError
 
 SHOWN_JOBS = 100
 

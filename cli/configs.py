@@ -11,10 +11,10 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from agent.protocol.api_keys import ApiKey
-from cli.client.cluster import ANY, KafkaCluster, require
-from cli.tables import Row, add_flags, open_cluster, pairs, refuse_twice, say, show
-from storage.errors import InvalidError, NotFoundError
+from headrace.cli.client.cluster import ANY, KafkaCluster, require
+from headrace.cli.tables import Row, add_flags, open_cluster, pairs, refuse_twice, say, show
+from headrace.protocol.api_keys import ApiKey
+from headrace.storage.errors import InvalidError, NotFoundError
 
 TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
 SET, DELETE = 0, 1

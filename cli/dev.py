@@ -17,16 +17,16 @@ from typing import Any
 
 import msgspec
 
-from cli.children import AgentProcess
-from cli.numbers import whole
-from cli.options import PREFIX, add_settings, settings_from
-from cli.storage import format_bucket
-from config.listeners import COMPACTOR, roles
-from config.settings import Settings
-from metastore.postgres.embedded import EmbeddedPostgres
-from metastore.postgres.migrate import migrate
-from metastore.postgres.store import PostgresMetastore
-from storage.errors import InvalidError, UnavailableError
+from headrace.cli.children import AgentProcess
+from headrace.cli.numbers import whole
+from headrace.cli.options import PREFIX, add_settings, settings_from
+from headrace.cli.storage import format_bucket
+from headrace.config.listeners import COMPACTOR, roles
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.migrate import migrate
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.errors import InvalidError, UnavailableError
 
 DESCRIPTION = """\
 Start a complete Headrace on this machine: an embedded Postgres, a directory as bucket, one or more

@@ -17,21 +17,21 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from cli.numbers import INT64_MAX, whole
-from cli.options import S3, add_settings, settings_from
-from cli.record_json import payload_line, plain
-from config.load import ConfigError
-from config.settings import Settings
-from metastore.log.snapshot import MAGIC as SNAPSHOT_MAGIC
-from metastore.log.snapshot import decode_snapshot
-from metastore.postgres.store import PostgresMetastore
-from storage.clock import SystemClock
-from storage.errors import HeadraceError, InvalidError
-from storage.objects.open import StoreOptions, open_store
-from storage.records.codec import Record, decode_records
-from storage.records.header import BatchHeader
-from storage.segment.format import PartitionEntry
-from storage.segment.reader import verify_segment, walk_batches
+from headrace.cli.numbers import INT64_MAX, whole
+from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.record_json import payload_line, plain
+from headrace.config.load import ConfigError
+from headrace.config.settings import Settings
+from headrace.metastore.log.snapshot import MAGIC as SNAPSHOT_MAGIC
+from headrace.metastore.log.snapshot import decode_snapshot
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import SystemClock
+from headrace.storage.errors import HeadraceError, InvalidError
+from headrace.storage.objects.open import StoreOptions, open_store
+from headrace.storage.records.codec import Record, decode_records
+from headrace.storage.records.header import BatchHeader
+from headrace.storage.segment.format import PartitionEntry
+from headrace.storage.segment.reader import verify_segment, walk_batches
 
 PAGE_RECORDS = 1_000
 DESCRIPTION = """\

@@ -16,13 +16,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.protocol.api_keys import ApiKey
-from cli.client.cluster import KafkaCluster, require
-from cli.client.group_members import Member, members_of
-from cli.client.offsets import EARLIEST, LATEST, TopicPartition, list_offsets, partitions_of, timestamp_ms
-from cli.numbers import INT64_MAX, whole
-from cli.tables import Row, add_flags, add_yes, confirm, do_each, open_cluster, show
-from storage.errors import InvalidError, NotFoundError
+from headrace.cli.client.cluster import KafkaCluster, require
+from headrace.cli.client.group_members import Member, members_of
+from headrace.cli.client.offsets import EARLIEST, LATEST, TopicPartition, list_offsets, partitions_of, timestamp_ms
+from headrace.cli.numbers import INT64_MAX, whole
+from headrace.cli.tables import Row, add_flags, add_yes, confirm, do_each, open_cluster, show
+from headrace.protocol.api_keys import ApiKey
+from headrace.storage.errors import InvalidError, NotFoundError
 
 STATES = (
     "PreparingRebalance",

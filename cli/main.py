@@ -11,7 +11,7 @@ import argparse
 import os
 import sys
 
-from cli import (
+from headrace.cli import (
     agent,
     audit,
     cluster,
@@ -26,9 +26,9 @@ from cli import (
     topics,
     version,
 )
-from cli.shell import command as shell
-from config.load import ConfigError
-from storage.errors import HeadraceError
+from headrace.cli.shell import command as shell
+from headrace.config.load import ConfigError
+from headrace.storage.errors import HeadraceError
 
 STATUS_SIGPIPE = 141
 """What a shell says of a program that wrote to a pipe that nobody reads."""

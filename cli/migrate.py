@@ -11,11 +11,11 @@ import asyncio
 import uuid
 from typing import Any
 
-from cli.options import add_settings, settings_from
-from config.load import ConfigError
-from config.settings import Settings
-from metastore.postgres.migrate import migrate
-from metastore.postgres.store import PostgresMetastore
+from headrace.cli.options import add_settings, settings_from
+from headrace.config.load import ConfigError
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.migrate import migrate
+from headrace.metastore.postgres.store import PostgresMetastore
 
 DESCRIPTION = """\
 Create or upgrade the metastore's tables and functions. Forward only, safe to run twice and by two

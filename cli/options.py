@@ -10,9 +10,9 @@ import argparse
 import os
 from pathlib import Path
 
-from config.docs import descriptions
-from config.load import load
-from config.settings import Settings
+from headrace.config.docs import descriptions
+from headrace.config.load import load
+from headrace.config.settings import Settings
 
 SHORT_FORMS = {"broker.rack": "--zone"}
 """A second name for a flag, where people look for another word."""

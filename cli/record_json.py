@@ -17,8 +17,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from metastore.log.records import MetadataRecord, decode_record
-from metastore.log.wire import Reader
+from headrace.metastore.log.records import MetadataRecord, decode_record
+from headrace.metastore.log.wire import Reader
 
 
 def payload_line(framed: bytes) -> str:

@@ -21,16 +21,16 @@ from typing import Any
 
 from aiokafka.partitioner import murmur2
 
-from cli.client.cluster import KafkaCluster, WrongBrokerError
-from cli.client.offsets import EARLIEST, LATEST, TopicPartition, list_offsets, partitions_of, timestamp_ms
-from cli.client.records import delete_records, fetch, produce
-from cli.numbers import INT32_MAX, INT64_MAX, whole
-from cli.progress_bar import ProgressBar
-from cli.tables import Row, add_flags, add_yes, confirm, key_values, open_cluster, say, show
-from storage.clock import SystemClock
-from storage.errors import HeadraceError, InvalidError
-from storage.records.codec import Record
-from storage.records.compression import Codec
+from headrace.cli.client.cluster import KafkaCluster, WrongBrokerError
+from headrace.cli.client.offsets import EARLIEST, LATEST, TopicPartition, list_offsets, partitions_of, timestamp_ms
+from headrace.cli.client.records import delete_records, fetch, produce
+from headrace.cli.numbers import INT32_MAX, INT64_MAX, whole
+from headrace.cli.progress_bar import ProgressBar
+from headrace.cli.tables import Row, add_flags, add_yes, confirm, key_values, open_cluster, say, show
+from headrace.storage.clock import SystemClock
+from headrace.storage.errors import HeadraceError, InvalidError
+from headrace.storage.records.codec import Record
+from headrace.storage.records.compression import Codec
 
 BATCH_RECORDS = 500
 HIGH_WATERMARK = -1

@@ -15,15 +15,15 @@ import sys
 
 from prometheus_client import REGISTRY
 
-from agent.controller_process import ControllerProcess
-from agent.process import Agent
-from cli.allocator_tuning import tune_allocator
-from cli.compactor_process import CompactorProcess
-from cli.worker_thread import WorkerThread
-from config.listeners import BROKER, COMPACTOR, CONTROLLER, listeners, roles
-from config.load import ConfigError
-from config.settings import Settings
-from storage.collector_tuning import tune_collector
+from headrace.agent.controller_process import ControllerProcess
+from headrace.agent.process import Agent
+from headrace.cli.allocator_tuning import tune_allocator
+from headrace.cli.compactor_process import CompactorProcess
+from headrace.cli.worker_thread import WorkerThread
+from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER, listeners, roles
+from headrace.config.load import ConfigError
+from headrace.config.settings import Settings
+from headrace.storage.collector_tuning import tune_collector
 
 
 def serve(settings: Settings) -> int:

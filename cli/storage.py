@@ -16,16 +16,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from cli.options import S3, add_settings, settings_from
-from config.load import ConfigError
-from config.settings import Settings
-from metastore.postgres.formatted import formatted_cluster_id
-from metastore.postgres.migrate import migrate
-from storage.clock import SystemClock
-from storage.cluster_properties import check_cluster_id, random_cluster_id, read_cluster_id, write_cluster_id
-from storage.errors import AlreadyExistsError, InvalidError
-from storage.objects.open import StoreOptions, open_store
-from storage.objects.store import ObjectStore
+from headrace.cli.options import S3, add_settings, settings_from
+from headrace.config.load import ConfigError
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.formatted import formatted_cluster_id
+from headrace.metastore.postgres.migrate import migrate
+from headrace.storage.clock import SystemClock
+from headrace.storage.cluster_properties import check_cluster_id, random_cluster_id, read_cluster_id, write_cluster_id
+from headrace.storage.errors import AlreadyExistsError, InvalidError
+from headrace.storage.objects.open import StoreOptions, open_store
+from headrace.storage.objects.store import ObjectStore
 
 SHOWN = ("metastore.url", "bucket", *S3)
 DESCRIPTION = """\

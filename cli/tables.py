@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cli.client.cluster import KafkaCluster
-from cli.client.transport import client_config
-from cli.record_json import plain
-from storage.errors import HeadraceError, InvalidError
+from headrace.cli.client.cluster import KafkaCluster
+from headrace.cli.client.transport import client_config
+from headrace.cli.record_json import plain
+from headrace.storage.errors import HeadraceError, InvalidError
 
 Row = Mapping[str, Any]
 PIPE_WIDTH = 1_000_000

@@ -15,12 +15,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.protocol.api_keys import ApiKey
-from cli.client.cluster import KafkaCluster, require
-from cli.client.offsets import EARLIEST, LATEST, list_offsets
-from cli.configs import DELETE, SET, TOPIC, Change, change_configs, describe_configs, shown
-from cli.numbers import INT16_MAX, INT32_MAX, whole
-from cli.tables import (
+from headrace.cli.client.cluster import KafkaCluster, require
+from headrace.cli.client.offsets import EARLIEST, LATEST, list_offsets
+from headrace.cli.configs import DELETE, SET, TOPIC, Change, change_configs, describe_configs, shown
+from headrace.cli.numbers import INT16_MAX, INT32_MAX, whole
+from headrace.cli.tables import (
     Row,
     add_flags,
     add_yes,
@@ -32,6 +31,7 @@ from cli.tables import (
     say,
     show,
 )
+from headrace.protocol.api_keys import ApiKey
 
 TIMEOUT = datetime.timedelta(seconds=30)
 DESCRIPTION = """\

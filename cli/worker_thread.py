@@ -14,8 +14,8 @@ from concurrent.futures import Future
 
 from prometheus_client import CollectorRegistry
 
-from compactor.worker import Worker
-from config.settings import Settings
+from headrace.compactor.worker import Worker
+from headrace.config.settings import Settings
 
 Running = tuple[asyncio.AbstractEventLoop, asyncio.Event]
 """The thread's loop, and what ends it."""

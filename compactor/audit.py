@@ -18,15 +18,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from compactor.listing import pages
-from compactor.sweeper import MIN_AGE_MS
-from metastore.files import SWEEP_ORPHANS, AuditedFile, FileApi, FileState, PartitionName
-from metastore.values import Extent
-from storage.errors import CorruptError, NotFoundError
-from storage.file_id import born_ms, object_key
-from storage.objects.store import ObjectStore
-from storage.segment.format import Footer, PartitionEntry
-from storage.segment.reader import load_footer, verify_segment, walk_batches
+from headrace.compactor.listing import pages
+from headrace.compactor.sweeper import MIN_AGE_MS
+from headrace.metastore.files import SWEEP_ORPHANS, AuditedFile, FileApi, FileState, PartitionName
+from headrace.metastore.values import Extent
+from headrace.storage.errors import CorruptError, NotFoundError
+from headrace.storage.file_id import born_ms, object_key
+from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.format import Footer, PartitionEntry
+from headrace.storage.segment.reader import load_footer, verify_segment, walk_batches
 
 PAGE_FILES = 500
 PARALLEL = 16

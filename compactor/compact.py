@@ -15,17 +15,17 @@ from __future__ import annotations
 import random
 from contextlib import aclosing
 
-from compactor.lease import Lease
-from compactor.merge import MergeCounts, MergedFile, MergeLimits, merge
-from compactor.metrics import CompactionMetrics
-from compactor.plan import decode_job, make_plan
-from compactor.take_over import Swapper, store_merged
-from metastore.compaction import CompactionApi
-from metastore.jobs import Job
-from storage.clock import Clock
-from storage.cluster_properties import OBJECT_KEY as CLUSTER_PROPERTIES
-from storage.errors import HeadraceError, InvalidError, NotFoundError, UnavailableError
-from storage.objects.store import ObjectStore
+from headrace.compactor.lease import Lease
+from headrace.compactor.merge import MergeCounts, MergedFile, MergeLimits, merge
+from headrace.compactor.metrics import CompactionMetrics
+from headrace.compactor.plan import decode_job, make_plan
+from headrace.compactor.take_over import Swapper, store_merged
+from headrace.metastore.compaction import CompactionApi
+from headrace.metastore.jobs import Job
+from headrace.storage.clock import Clock
+from headrace.storage.cluster_properties import OBJECT_KEY as CLUSTER_PROPERTIES
+from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError, UnavailableError
+from headrace.storage.objects.store import ObjectStore
 
 KIND = "compact"
 LARGE_KIND = "compact-large"

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import logging
 
-from compactor.janitor_metrics import JanitorMetrics
-from compactor.lease import Lease
-from compactor.permit import permit
-from metastore.files import DELETE_DEAD_FILES, FileApi
-from metastore.jobs import Job
-from storage.errors import UnavailableError
-from storage.file_id import object_key
-from storage.objects.store import ObjectStore
+from headrace.compactor.janitor_metrics import JanitorMetrics
+from headrace.compactor.lease import Lease
+from headrace.compactor.permit import permit
+from headrace.metastore.files import DELETE_DEAD_FILES, FileApi
+from headrace.metastore.jobs import Job
+from headrace.storage.errors import UnavailableError
+from headrace.storage.file_id import object_key
+from headrace.storage.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from storage.clock import Clock
+from headrace.storage.clock import Clock
 
 SECONDS = (0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600)
 

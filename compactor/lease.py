@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import logging
 
-from metastore.jobs import Job, JobApi, JobToken
-from storage.clock import Clock
-from storage.errors import FencedError, HeadraceError
+from headrace.metastore.jobs import Job, JobApi, JobToken
+from headrace.storage.clock import Clock
+from headrace.storage.errors import FencedError, HeadraceError
 
 logger = logging.getLogger(__name__)
 

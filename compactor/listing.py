@@ -11,8 +11,8 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-from storage.file_id import SEGMENTS, file_id_of
-from storage.objects.store import ObjectInfo, ObjectStore
+from headrace.storage.file_id import SEGMENTS, file_id_of
+from headrace.storage.objects.store import ObjectInfo, ObjectStore
 
 PAGE_KEYS = 1_000
 

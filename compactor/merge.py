@@ -19,16 +19,16 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from compactor.plan import PartitionPlan, Plan, joins
-from compactor.rewrite import BATCH_BYTES, CopyBatches, MergeRecords, Rewriter, Written
-from compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources, StoredBatch
-from metastore.compaction import Swap, SwapInput
-from metastore.values import Extent
-from storage.errors import CorruptError, HeadraceError, NotFoundError, UnavailableError
-from storage.objects.store import ObjectStore
-from storage.records.compression import Codec
-from storage.segment.format import BODY_START
-from storage.segment.writer import SegmentWriter
+from headrace.compactor.plan import PartitionPlan, Plan, joins
+from headrace.compactor.rewrite import BATCH_BYTES, CopyBatches, MergeRecords, Rewriter, Written
+from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources, StoredBatch
+from headrace.metastore.compaction import Swap, SwapInput
+from headrace.metastore.values import Extent
+from headrace.storage.errors import CorruptError, HeadraceError, NotFoundError, UnavailableError
+from headrace.storage.objects.store import ObjectStore
+from headrace.storage.records.compression import Codec
+from headrace.storage.segment.format import BODY_START
+from headrace.storage.segment.writer import SegmentWriter
 
 logger = logging.getLogger(__name__)
 

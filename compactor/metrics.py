@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from compactor.merge import MergeCounts
-from compactor.plan import Plan
-from metastore.compaction import Swap, SwapOutcome
+from headrace.compactor.merge import MergeCounts
+from headrace.compactor.plan import Plan
+from headrace.metastore.compaction import Swap, SwapOutcome
 
 
 class CompactionMetrics:

@@ -13,10 +13,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from metastore.configs import ConfigApi
-from metastore.log.effective_configs import EffectiveConfigs
-from storage.clock import Clock
-from storage.errors import HeadraceError
+from headrace.metastore.configs import ConfigApi
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
 

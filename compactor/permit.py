@@ -14,10 +14,10 @@ import logging
 import uuid
 from dataclasses import dataclass
 
-from metastore.files import FileApi, JanitorState
-from metastore.jobs import JobToken
-from storage.errors import CorruptError, NotFoundError
-from storage.objects.store import ObjectStore
+from headrace.metastore.files import FileApi, JanitorState
+from headrace.metastore.jobs import JobToken
+from headrace.storage.errors import CorruptError, NotFoundError
+from headrace.storage.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 

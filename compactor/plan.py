@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from metastore.compaction import LiveExtents, LivePartition
-from metastore.values import Extent
-from storage.records.compression import Codec
+from headrace.metastore.compaction import LiveExtents, LivePartition
+from headrace.metastore.values import Extent
+from headrace.storage.records.compression import Codec
 
 PRODUCER = "producer"
 """compression.type: keep each batch's own codec."""

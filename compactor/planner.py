@@ -16,14 +16,14 @@ from collections import Counter
 from dataclasses import replace
 from typing import Protocol
 
-from compactor.compact import KIND as COMPACT
-from compactor.compact import LARGE_KIND
-from compactor.lease import Lease
-from compactor.metrics import CompactionMetrics
-from compactor.plan import CompactionJob, decode_job, encode
-from compactor.policy import LAST_LEVEL, PolicyLimits, choose
-from metastore.compaction import CompactionApi
-from metastore.jobs import Job, JobApi, NewJob
+from headrace.compactor.compact import KIND as COMPACT
+from headrace.compactor.compact import LARGE_KIND
+from headrace.compactor.lease import Lease
+from headrace.compactor.metrics import CompactionMetrics
+from headrace.compactor.plan import CompactionJob, decode_job, encode
+from headrace.compactor.policy import LAST_LEVEL, PolicyLimits, choose
+from headrace.metastore.compaction import CompactionApi
+from headrace.metastore.jobs import Job, JobApi, NewJob
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from compactor.plan import CompactionJob
-from metastore.compaction import FileFacts
+from headrace.compactor.plan import CompactionJob
+from headrace.metastore.compaction import FileFacts
 
 LAST_LEVEL = 2
 

@@ -14,16 +14,16 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from compactor.audit import Progress
-from compactor.rebuild_place import Placement, guess, settle
-from compactor.rebuild_scan import Scan, recognise_records, scan
-from metastore.files import FoundFile
-from metastore.log.image import MetadataImage
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import Extent, NewTopic
-from storage.errors import InvalidError
-from storage.file_id import level_of
-from storage.objects.store import ObjectStore
+from headrace.compactor.audit import Progress
+from headrace.compactor.rebuild_place import Placement, guess, settle
+from headrace.compactor.rebuild_scan import Scan, recognise_records, scan
+from headrace.metastore.files import FoundFile
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import Extent, NewTopic
+from headrace.storage.errors import InvalidError
+from headrace.storage.file_id import level_of
+from headrace.storage.objects.store import ObjectStore
 
 ROWS_PER_CALL = 2_000
 EXTENT_BYTES = 8 * 1024 * 1024

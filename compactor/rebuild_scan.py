@@ -16,18 +16,18 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
-from compactor.audit import Progress
-from compactor.listing import pages
-from compactor.rebuild_place import FoundBatch, Placement
-from metastore.files import PartitionName
-from storage.errors import CorruptError, NotFoundError
-from storage.file_id import born_ms, level_of, object_key
-from storage.objects.store import ByteRange, ObjectStore
-from storage.records.codec import decode_records
-from storage.records.errors import BatchTooLargeError
-from storage.records.header import CRC_START
-from storage.segment.format import decode_footer
-from storage.segment.reader import walk_batches
+from headrace.compactor.audit import Progress
+from headrace.compactor.listing import pages
+from headrace.compactor.rebuild_place import FoundBatch, Placement
+from headrace.metastore.files import PartitionName
+from headrace.storage.errors import CorruptError, NotFoundError
+from headrace.storage.file_id import born_ms, level_of, object_key
+from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.records.codec import decode_records
+from headrace.storage.records.errors import BatchTooLargeError
+from headrace.storage.records.header import CRC_START
+from headrace.storage.segment.format import decode_footer
+from headrace.storage.segment.reader import walk_batches
 
 PARALLEL = 4
 SKEW_MS = 600_000

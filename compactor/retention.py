@@ -16,12 +16,12 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from compactor.lease import Lease
-from compactor.retention_metrics import RetentionMetrics
-from metastore.jobs import Job
-from metastore.log.effective_configs import EffectiveConfigs
-from metastore.log.image import MetadataImage
-from metastore.retention import LogStartTarget, OldestExtents, OldestQuery, RetentionApi
+from headrace.compactor.lease import Lease
+from headrace.compactor.retention_metrics import RetentionMetrics
+from headrace.metastore.jobs import Job
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.retention import LogStartTarget, OldestExtents, OldestQuery, RetentionApi
 
 logger = logging.getLogger(__name__)
 

@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from compactor.sources import StoredBatch
-from storage.errors import CorruptError, InvalidError
-from storage.records.codec import Record, encode_batch, open_batch
-from storage.records.compression import Codec
-from storage.records.errors import BatchTooLargeError
-from storage.records.header import BatchHeader, read_header
+from headrace.compactor.sources import StoredBatch
+from headrace.storage.errors import CorruptError, InvalidError
+from headrace.storage.records.codec import Record, encode_batch, open_batch
+from headrace.storage.records.compression import Codec
+from headrace.storage.records.errors import BatchTooLargeError
+from headrace.storage.records.header import BatchHeader, read_header
 
 BATCH_BYTES = 512 * 1024
 """Records in one merged batch, unpacked: far below what consumers take at once, far above what codecs need."""

@@ -16,11 +16,11 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
 
-from compactor.job_metrics import JobMetrics
-from compactor.lease import Lease
-from metastore.jobs import Job, JobApi
-from storage.clock import Clock
-from storage.errors import FencedError, HeadraceError, InvalidError
+from headrace.compactor.job_metrics import JobMetrics
+from headrace.compactor.lease import Lease
+from headrace.metastore.jobs import Job, JobApi
+from headrace.storage.clock import Clock
+from headrace.storage.errors import FencedError, HeadraceError, InvalidError
 
 logger = logging.getLogger(__name__)
 

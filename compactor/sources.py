@@ -14,13 +14,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from metastore.values import Extent
-from storage.errors import CorruptError, HeadraceError, InvalidError, UnavailableError
-from storage.file_id import object_key
-from storage.objects.store import ByteRange, ObjectStore
-from storage.records.header import BatchHeader, batch_crc
-from storage.records.patch import patch_offset
-from storage.segment.reader import walk_batches
+from headrace.metastore.values import Extent
+from headrace.storage.errors import CorruptError, HeadraceError, InvalidError, UnavailableError
+from headrace.storage.file_id import object_key
+from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.records.header import BatchHeader, batch_crc
+from headrace.storage.records.patch import patch_offset
+from headrace.storage.segment.reader import walk_batches
 
 GAP_BYTES = 1024 * 1024
 """A dead range up to this long is read along: as storage/objects/merging.py says, it costs what a request costs."""

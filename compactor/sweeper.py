@@ -14,15 +14,15 @@ from __future__ import annotations
 import logging
 import uuid
 
-from compactor.janitor_metrics import JanitorMetrics
-from compactor.lease import Lease
-from compactor.listing import pages
-from compactor.permit import permit
-from metastore.files import SWEEP_ORPHANS, FileApi
-from metastore.jobs import Job
-from storage.errors import UnavailableError
-from storage.file_id import object_key
-from storage.objects.store import ObjectStore
+from headrace.compactor.janitor_metrics import JanitorMetrics
+from headrace.compactor.lease import Lease
+from headrace.compactor.listing import pages
+from headrace.compactor.permit import permit
+from headrace.metastore.files import SWEEP_ORPHANS, FileApi
+from headrace.metastore.jobs import Job
+from headrace.storage.errors import UnavailableError
+from headrace.storage.file_id import object_key
+from headrace.storage.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 

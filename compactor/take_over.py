@@ -13,14 +13,14 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from itertools import groupby
 
-from compactor.merge import MergedFile
-from metastore.compaction import CompactionApi, NewFile, Swap, SwapOutcome
-from metastore.jobs import JobToken
-from metastore.keys import commit_shard
-from storage.clock import Clock
-from storage.errors import CorruptError, OutcomeUnknownError, RetryableError
-from storage.file_id import new_file_id, object_key
-from storage.objects.store import ObjectStore
+from headrace.compactor.merge import MergedFile
+from headrace.metastore.compaction import CompactionApi, NewFile, Swap, SwapOutcome
+from headrace.metastore.jobs import JobToken
+from headrace.metastore.keys import commit_shard
+from headrace.storage.clock import Clock
+from headrace.storage.errors import CorruptError, OutcomeUnknownError, RetryableError
+from headrace.storage.file_id import new_file_id, object_key
+from headrace.storage.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 

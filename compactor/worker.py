@@ -17,30 +17,30 @@ from typing import Self
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from compactor import compact, janitor, planner, sweeper
-from compactor.compact import Compactor
-from compactor.cpu_share import CpuShare
-from compactor.janitor import Janitor
-from compactor.janitor_metrics import JanitorMetrics
-from compactor.job_metrics import JobMetrics
-from compactor.merge import MergeLimits
-from compactor.metrics import CompactionMetrics
-from compactor.pace import Pace, follow_pace
-from compactor.planner import Planner
-from compactor.policy import PolicyLimits
-from compactor.retention import Retention
-from compactor.retention_metrics import RetentionMetrics
-from compactor.runner import Handler, JobRunner
-from compactor.sweeper import Sweeper
-from config.settings import Settings
-from metastore.log.effective_configs import EffectiveConfigs
-from metastore.postgres.store import PostgresMetastore
-from metastore.retention import RETENTION_JOB
-from storage.clock import Clock, SystemClock
-from storage.cluster_properties import require_formatted
-from storage.objects.open import StoreOptions, open_store
-from storage.objects.store import ObjectStore
-from storage.objects.throttled import ThrottledStore
+from headrace.compactor import compact, janitor, planner, sweeper
+from headrace.compactor.compact import Compactor
+from headrace.compactor.cpu_share import CpuShare
+from headrace.compactor.janitor import Janitor
+from headrace.compactor.janitor_metrics import JanitorMetrics
+from headrace.compactor.job_metrics import JobMetrics
+from headrace.compactor.merge import MergeLimits
+from headrace.compactor.metrics import CompactionMetrics
+from headrace.compactor.pace import Pace, follow_pace
+from headrace.compactor.planner import Planner
+from headrace.compactor.policy import PolicyLimits
+from headrace.compactor.retention import Retention
+from headrace.compactor.retention_metrics import RetentionMetrics
+from headrace.compactor.runner import Handler, JobRunner
+from headrace.compactor.sweeper import Sweeper
+from headrace.config.settings import Settings
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.retention import RETENTION_JOB
+from headrace.storage.clock import Clock, SystemClock
+from headrace.storage.cluster_properties import require_formatted
+from headrace.storage.objects.open import StoreOptions, open_store
+from headrace.storage.objects.store import ObjectStore
+from headrace.storage.objects.throttled import ThrottledStore
 
 REQUESTS_PER_S = 500
 """Far below what a bucket bears, so that background work never gets the producers throttled."""

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from config.config_definition import INT_MAX, LONG_MAX, ConfigDefinition
-from config.declared import declared
-from config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
+from headrace.config.config_definition import INT_MAX, LONG_MAX, ConfigDefinition
+from headrace.config.declared import declared
+from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
 
 PER_BROKER: dict[str, ConfigDefinition] = {
     "max.connections": ConfigDefinition(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from config.settings import Settings
+from headrace.config.settings import Settings
 
 ENV_PREFIX = "HEADRACE_"
 

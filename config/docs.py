@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from config.declared import declared
+from headrace.config.declared import declared
 
 INTRO = """\
 # Configuration

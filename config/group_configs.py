@@ -7,7 +7,7 @@ Source: KIP-848, GroupConfig. Kafka's configs of share and streams groups are un
 
 from __future__ import annotations
 
-from config.config_definition import INT_MAX, ConfigDefinition, Synonym
+from headrace.config.config_definition import INT_MAX, ConfigDefinition, Synonym
 
 HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
 SESSION_TIMEOUT = "consumer.session.timeout.ms"

@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from config.load import ConfigError
-from config.settings import Settings
+from headrace.config.load import ConfigError
+from headrace.config.settings import Settings
 
 _LISTENER = re.compile(r"([A-Za-z][A-Za-z0-9_]*)://(\[[0-9A-Fa-f:]*\]|[^:\[\]/]*):(\d{1,5})")
 _EVERY_ADDRESS = ("0.0.0.0", "::")

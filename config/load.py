@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from config.declared import ENV_PREFIX, declared
-from config.refused import why_not_in_files
-from config.settings import Settings
+from headrace.config.declared import ENV_PREFIX, declared
+from headrace.config.refused import why_not_in_files
+from headrace.config.settings import Settings
 
 TEST_PREFIX = "HEADRACE_TEST_"
 

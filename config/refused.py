@@ -9,8 +9,8 @@ Source: Kafka 4's broker configs; KIP-631, configurations (new, renamed and depr
 
 from __future__ import annotations
 
-from config.config_definition import Effect
-from config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
+from headrace.config.config_definition import Effect
+from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
 
 _NO_QUORUM = "Postgres takes the place of the Raft quorum: set metastore.url, and controller.lease.ms for takeovers"
 _NO_DISK = "nothing is kept on local disks: data goes to bucket, metadata to metastore.url"

@@ -9,7 +9,7 @@ Source: Kafka 4 topic configuration reference; LogConfig's and ServerTopicConfig
 
 from __future__ import annotations
 
-from config.config_definition import INT_MAX, LONG_MAX, ConfigDefinition, Effect, Synonym
+from headrace.config.config_definition import INT_MAX, LONG_MAX, ConfigDefinition, Effect, Synonym
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from config.broker_configs import CLUSTER_WIDE, PER_BROKER
-from config.config_definition import ConfigDefinition
-from config.group_configs import GROUP_CONFIGS
-from config.topic_configs import TOPIC_CONFIGS
+from headrace.config.broker_configs import CLUSTER_WIDE, PER_BROKER
+from headrace.config.config_definition import ConfigDefinition
+from headrace.config.group_configs import GROUP_CONFIGS
+from headrace.config.topic_configs import TOPIC_CONFIGS
 
 INTRO = """\
 # Configs of topics, brokers and groups

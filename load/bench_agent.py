@@ -26,16 +26,16 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from agent.process import Agent
-from agent.produce.staged_file import FileTrace
-from config.settings import Settings
+from headrace.agent.process import Agent
+from headrace.agent.produce.staged_file import FileTrace
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.migrate import migrate
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import NewTopic
+from headrace.storage.collector_tuning import tune_collector
 from load.bench_store import sink
 from load.percentiles import percentile
-from metastore.postgres.embedded import EmbeddedPostgres
-from metastore.postgres.migrate import migrate
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import NewTopic
-from storage.collector_tuning import tune_collector
 
 PARTITIONS = 12
 SATURATING: dict[str, Any] = {"connections": 16, "inflight": 60}

@@ -31,15 +31,12 @@ from typing import NamedTuple
 
 import psycopg
 
-from config.settings import Settings
-from load.machine_state import machine_state
-from load.percentiles import percentile
-from load.postgres_server import PostgresCost, grow_old, read_cost
-from metastore.keys import commit_shard, partition_key
-from metastore.postgres.embedded import EmbeddedPostgres
-from metastore.postgres.migrate import migrate
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import (
+from headrace.config.settings import Settings
+from headrace.metastore.keys import commit_shard, partition_key
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.migrate import migrate
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import (
     AgentRegistration,
     BatchOutcome,
     ExtentQuery,
@@ -48,7 +45,10 @@ from metastore.values import (
     RegisteredAgent,
     StagedBatch,
 )
-from storage.file_id import new_file_id
+from headrace.storage.file_id import new_file_id
+from load.machine_state import machine_state
+from load.percentiles import percentile
+from load.postgres_server import PostgresCost, grow_old, read_cost
 
 PARTITIONS = 1_000
 RECORDS = 10

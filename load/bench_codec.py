@@ -26,12 +26,12 @@ from kio.schema.produce.v9 import request as kio_produce
 from kio.serial import entity_reader, entity_writer
 from prometheus_client import CollectorRegistry
 
-from agent.listener.host import Limits
-from agent.listener.request import Request, Response
-from agent.listener.server import KafkaListener
-from agent.protocol.fetch_codec import FetchPartitionReply, FetchReply, FetchTopicReply, encode_fetch_response
-from agent.protocol.produce_codec import decode_produce
-from storage.clock import SystemClock
+from headrace.agent.listener.host import Limits
+from headrace.agent.listener.server import KafkaListener
+from headrace.protocol.fetch_codec import FetchPartitionReply, FetchReply, FetchTopicReply, encode_fetch_response
+from headrace.protocol.produce_codec import decode_produce
+from headrace.protocol.request import Request, Response
+from headrace.storage.clock import SystemClock
 
 BATCH_BYTES = 16 * 1024
 FETCH_PARTITIONS = 50

@@ -25,16 +25,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from config.settings import Settings
-from load.machine_state import machine_state
-from load.percentiles import percentile
-from load.postgres_server import cpu_seconds, grow_old, read_cost
-from metastore.keys import partition_key
-from metastore.postgres.embedded import EmbeddedPostgres
-from metastore.postgres.installation import Installation
-from metastore.postgres.migrate import migrate
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import (
+from headrace.config.settings import Settings
+from headrace.metastore.keys import partition_key
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.installation import Installation
+from headrace.metastore.postgres.migrate import migrate
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import (
     AgentRegistration,
     BatchOutcome,
     FileAnswer,
@@ -43,7 +40,10 @@ from metastore.values import (
     RegisteredAgent,
     StagedBatch,
 )
-from storage.file_id import new_file_id
+from headrace.storage.file_id import new_file_id
+from load.machine_state import machine_state
+from load.percentiles import percentile
+from load.postgres_server import cpu_seconds, grow_old, read_cost
 
 BATCH_BYTES = 1_000
 CONNECTIONS = 4

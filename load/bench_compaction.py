@@ -19,29 +19,29 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from compactor.compact import Compactor
-from compactor.lease import Lease
-from compactor.merge import MergeLimits
-from compactor.metrics import CompactionMetrics
-from compactor.plan import CompactionJob, encode
-from config.settings import Settings
+from headrace.compactor.compact import Compactor
+from headrace.compactor.lease import Lease
+from headrace.compactor.merge import MergeLimits
+from headrace.compactor.metrics import CompactionMetrics
+from headrace.compactor.plan import CompactionJob, encode
+from headrace.config.settings import Settings
+from headrace.metastore.jobs import NewJob
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.migrate import migrate
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import AgentRegistration, ExtentQuery, FileCommit, NewTopic, StagedBatch
+from headrace.storage.clock import SystemClock
+from headrace.storage.collector_tuning import tune_collector
+from headrace.storage.errors import InvalidError
+from headrace.storage.file_id import new_file_id, object_key
+from headrace.storage.objects.directory import DirectoryStore
+from headrace.storage.records.codec import Record, encode_batch
+from headrace.storage.records.compression import Codec
+from headrace.storage.records.header import read_header
+from headrace.storage.segment.writer import SegmentWriter
 from load.counting_store import CountingStore
 from load.machine_state import machine_state
 from load.replay import Replay, replay
-from metastore.jobs import NewJob
-from metastore.postgres.embedded import EmbeddedPostgres
-from metastore.postgres.migrate import migrate
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import AgentRegistration, ExtentQuery, FileCommit, NewTopic, StagedBatch
-from storage.clock import SystemClock
-from storage.collector_tuning import tune_collector
-from storage.errors import InvalidError
-from storage.file_id import new_file_id, object_key
-from storage.objects.directory import DirectoryStore
-from storage.records.codec import Record, encode_batch
-from storage.records.compression import Codec
-from storage.records.header import read_header
-from storage.segment.writer import SegmentWriter
 
 PARTITIONS = 20
 FILES_PER_JOB = 64

@@ -15,14 +15,14 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.consumer.group import ConsumerGroup
-from agent.groups.consumer.rules import ConsumerGroupRules
-from agent.groups.consumer.topics import Topics
-from agent.groups.consumer.values import HeartbeatRequest
-from agent.groups.values import Effect, Save
-from config.settings import Settings
-from metastore.groups import GroupRecord
-from metastore.log.image import MetadataImage, TopicImage
+from headrace.agent.groups.consumer.group import ConsumerGroup
+from headrace.agent.groups.consumer.rules import ConsumerGroupRules
+from headrace.agent.groups.consumer.topics import Topics
+from headrace.agent.groups.consumer.values import HeartbeatRequest
+from headrace.agent.groups.values import Effect, Save
+from headrace.config.settings import Settings
+from headrace.metastore.groups import GroupRecord
+from headrace.metastore.log.image import MetadataImage, TopicImage
 
 CASES = ((10, 100, False), (100, 1_000, False), (100, 10_000, False), (1_000, 10_000, False), (300, 3_000, True))
 JOINS_PER_SAVE = 20

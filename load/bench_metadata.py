@@ -18,13 +18,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from agent.admin.metadata import Metadata
-from agent.admin.topic_creation import TopicCreation
-from agent.admin.topic_rules import TopicDefaults
-from agent.cluster.routing import Routes
-from agent.listener.request import Connection, Request
-from metastore.log.image import AgentImage, MetadataImage
-from metastore.log.records import (
+from headrace.agent.admin.metadata import Metadata
+from headrace.agent.admin.topic_creation import TopicCreation
+from headrace.agent.admin.topic_rules import TopicDefaults
+from headrace.agent.cluster.routing import Routes
+from headrace.metastore.log.image import AgentImage, MetadataImage
+from headrace.metastore.log.records import (
     BrokerEndpoint,
     RegisterBrokerRecord,
     TopicRecord,
@@ -32,10 +31,11 @@ from metastore.log.records import (
     encode_plain_partition,
     encode_record,
 )
-from metastore.log.replay import apply
-from metastore.log.snapshot import encode_snapshot, load_snapshot
-from metastore.postgres.store import PostgresMetastore
-from storage.clock import SystemClock
+from headrace.metastore.log.replay import apply
+from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.protocol.request import Connection, Request
+from headrace.storage.clock import SystemClock
 
 T = TypeVar("T")
 ROUNDS = 3

@@ -20,19 +20,19 @@ from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 
-from agent.dispatch import Dispatcher
-from agent.listener.connection import KafkaConnection
-from agent.listener.host import ConnectionHost, Limits
-from agent.listener.metrics import ListenerMetrics
-from agent.produce.pipeline import Callbacks, ProducePipeline
-from agent.protocol.api_keys import ApiKey
-from config.settings import Settings
+from headrace.agent.dispatch import Dispatcher
+from headrace.agent.listener.connection import KafkaConnection
+from headrace.agent.listener.host import ConnectionHost, Limits
+from headrace.agent.listener.metrics import ListenerMetrics
+from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
+from headrace.config.settings import Settings
+from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.values import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, FileStatus
+from headrace.protocol.api_keys import ApiKey
+from headrace.storage.clock import SystemClock
+from headrace.storage.collector_tuning import tune_collector
+from headrace.storage.objects.store import ObjectInfo
 from load.raw_producer import Sequenced, Workload
-from metastore.log.image import MetadataImage, TopicImage
-from metastore.values import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, FileStatus
-from storage.clock import SystemClock
-from storage.collector_tuning import tune_collector
-from storage.objects.store import ObjectInfo
 
 PARTITIONS = 12
 REQUESTS = 480

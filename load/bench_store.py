@@ -25,11 +25,11 @@ from urllib.parse import urlsplit
 import aioboto3
 from aiobotocore.config import AioConfig
 
+from headrace.storage.clock import SystemClock
+from headrace.storage.objects.s3 import S3Store
+from headrace.storage.objects.s3_client import S3Options
 from load.http_sink import GET_BYTES
 from load.self_signed import write_certificate
-from storage.clock import SystemClock
-from storage.objects.s3 import S3Store
-from storage.objects.s3_client import S3Options
 
 BODY = bytes(GET_BYTES)
 SIDE_BY_SIDE = 4

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import psycopg
 
-from compactor.audit import Audit
-from compactor.policy import PolicyLimits
+from headrace.compactor.audit import Audit
+from headrace.compactor.policy import PolicyLimits
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.migrate import migrate
 from load.compaction_simulation import PLAN_SECONDS, Arrivals, Outcome, simulate
 from load.machine_state import machine_state
 from load.replay import Replay
 from load.simulated_cluster import FlushShape, SimulatedCluster
-from metastore.postgres.embedded import EmbeddedPostgres
-from metastore.postgres.migrate import migrate
 
 CLEAN_SECONDS = 60
 

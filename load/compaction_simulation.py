@@ -15,11 +15,11 @@ import uuid
 from collections import Counter
 from dataclasses import dataclass
 
-from compactor.merge import MergeLimits
-from compactor.policy import LAST_LEVEL, PolicyLimits, choose
-from compactor.sources import WINDOW_BYTES_MAX, WINDOW_BYTES_MIN
-from metastore.compaction import FileFacts
-from storage.file_id import new_file_id
+from headrace.compactor.merge import MergeLimits
+from headrace.compactor.policy import LAST_LEVEL, PolicyLimits, choose
+from headrace.compactor.sources import WINDOW_BYTES_MAX, WINDOW_BYTES_MIN
+from headrace.metastore.compaction import FileFacts
+from headrace.storage.file_id import new_file_id
 
 PLAN_SECONDS = 15
 

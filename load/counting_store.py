@@ -8,9 +8,9 @@ leaves what is inside open, for the next one who borrows it.
 
 from __future__ import annotations
 
-from storage.clock import Clock
-from storage.objects.decorator import StoreDecorator
-from storage.objects.store import ByteRange, ObjectInfo, ObjectStore
+from headrace.storage.clock import Clock
+from headrace.storage.objects.decorator import StoreDecorator
+from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
 
 
 class CountingStore(StoreDecorator):

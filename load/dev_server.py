@@ -16,7 +16,7 @@ from types import TracebackType
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from metastore.postgres.statistics import Statistics, read_statistics
+from headrace.metastore.postgres.statistics import Statistics, read_statistics
 
 STOP_SECONDS = 90
 
@@ -37,7 +37,7 @@ class DevServer:
     def __init__(self, data_dir: Path, *, agents: int = 1, settings: Mapping[str, object] | None = None) -> None:
         flags = [part for name, value in (settings or {}).items() for part in (_flag(name), str(value))]
         self._command = [
-            sys.executable, "-m", "cli.main", "dev", "--data-dir", str(data_dir), "--agents", str(agents),
+            sys.executable, "-m", "headrace.cli.main", "dev", "--data-dir", str(data_dir), "--agents", str(agents),
             "--kafka-port", "0", "--http-port", "0", "--log-level", "warning", *flags,
         ]  # fmt: skip
         self._count = agents

@@ -29,17 +29,17 @@ import psycopg
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from prometheus_client import CollectorRegistry
 
-from agent.process import Agent
-from agent.produce.staged_file import FileTrace
-from cli.storage import format_bucket
-from config.settings import Settings
+from headrace.agent.process import Agent
+from headrace.agent.produce.staged_file import FileTrace
+from headrace.cli.storage import format_bucket
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.migrate import migrate
+from headrace.storage.collector_tuning import tune_collector
 from load.machine_state import machine_state
 from load.percentiles import percentile
 from load.postgres_server import read_cost
 from load.torture.servers import BUCKET, CREDENTIALS, S3Server
-from metastore.postgres.embedded import EmbeddedPostgres
-from metastore.postgres.migrate import migrate
-from storage.collector_tuning import tune_collector
 
 PARTITIONS = 8
 AGE_P99_BAR_S = 0.5

@@ -18,9 +18,9 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from headrace.storage.records.codec import Record, encode_batch
+from headrace.storage.records.header import CRC_START, HEADER_BYTES, batch_crc
 from load.raw_producer import TIMEOUT_MS, VERSION
-from storage.records.codec import Record, encode_batch
-from storage.records.header import CRC_START, HEADER_BYTES, batch_crc
 
 VALUE_BYTES = 100
 INFLIGHT_MAX = 5

@@ -15,12 +15,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from compactor.audit import Audit
+from headrace.compactor.audit import Audit
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.migrate import migrate
+from headrace.metastore.values import BatchOutcome, ExtentQuery
 from load.machine_state import machine_state
 from load.simulated_cluster import FlushShape, SimulatedCluster
-from metastore.postgres.embedded import EmbeddedPostgres
-from metastore.postgres.migrate import migrate
-from metastore.values import BatchOutcome, ExtentQuery
 
 STEP_S = 15
 SETTLE_S = 900

@@ -17,8 +17,8 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from storage.records.codec import Record, encode_batch
-from storage.records.header import CRC_START, batch_crc
+from headrace.storage.records.codec import Record, encode_batch
+from headrace.storage.records.header import CRC_START, batch_crc
 
 VERSION = 9
 TIMEOUT_MS = 30_000

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from agent.process import Agent
-from config.settings import Settings
+from headrace.agent.process import Agent
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import Clock
+from headrace.storage.objects.merging import MergingStore
 from load.counting_store import CountingStore
-from metastore.postgres.store import PostgresMetastore
-from storage.clock import Clock
-from storage.objects.merging import MergingStore
 
 CONNECTIONS = 4
 

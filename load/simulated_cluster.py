@@ -18,31 +18,38 @@ from dataclasses import dataclass, field
 import psycopg
 from prometheus_client import CollectorRegistry
 
-from compactor import compact, janitor, planner
-from compactor.audit import Audit, audit
-from compactor.compact import Compactor
-from compactor.janitor import Janitor
-from compactor.janitor_metrics import JanitorMetrics
-from compactor.lease import Lease
-from compactor.merge import MergeLimits
-from compactor.metrics import CompactionMetrics
-from compactor.planner import Planner
-from compactor.policy import PolicyLimits
-from compactor.runner import Handler
-from config.settings import Settings
+from headrace.compactor import compact, janitor, planner
+from headrace.compactor.audit import Audit, audit
+from headrace.compactor.compact import Compactor
+from headrace.compactor.janitor import Janitor
+from headrace.compactor.janitor_metrics import JanitorMetrics
+from headrace.compactor.lease import Lease
+from headrace.compactor.merge import MergeLimits
+from headrace.compactor.metrics import CompactionMetrics
+from headrace.compactor.planner import Planner
+from headrace.compactor.policy import PolicyLimits
+from headrace.compactor.runner import Handler
+from headrace.config.settings import Settings
+from headrace.metastore.jobs import NewJob
+from headrace.metastore.keys import partition_key
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import (
+    AgentRegistration,
+    BatchOutcome,
+    FileCommit,
+    NewTopic,
+    RegisteredAgent,
+    StagedBatch,
+)
+from headrace.storage.clock import SystemClock
+from headrace.storage.file_id import new_file_id, object_key
+from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.objects.merging import MergingStore
+from headrace.storage.records.codec import Record, encode_batch
+from headrace.storage.records.header import read_header
+from headrace.storage.segment.writer import SegmentWriter
 from load.counting_store import CountingStore
 from load.replay import Replay, replay
-from metastore.jobs import NewJob
-from metastore.keys import partition_key
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import AgentRegistration, BatchOutcome, FileCommit, NewTopic, RegisteredAgent, StagedBatch
-from storage.clock import SystemClock
-from storage.file_id import new_file_id, object_key
-from storage.objects.memory import MemoryStore
-from storage.objects.merging import MergingStore
-from storage.records.codec import Record, encode_batch
-from storage.records.header import read_header
-from storage.segment.writer import SegmentWriter
 
 TOPIC = "hour"
 LEASE_MS = 600_000

@@ -14,17 +14,17 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from metastore.agent_leases import AgentLeaseApi
-from metastore.compaction import CompactionApi
-from metastore.configs import ConfigApi
-from metastore.files import FileApi
-from metastore.groups import GroupApi
-from metastore.jobs import JobApi
-from metastore.leader_epochs import LeaderEpochApi
-from metastore.log.records import MetadataRecord
-from metastore.partitions import PartitionApi
-from metastore.retention import RetentionApi
-from metastore.values import (
+from headrace.metastore.agent_leases import AgentLeaseApi
+from headrace.metastore.compaction import CompactionApi
+from headrace.metastore.configs import ConfigApi
+from headrace.metastore.files import FileApi
+from headrace.metastore.groups import GroupApi
+from headrace.metastore.jobs import JobApi
+from headrace.metastore.leader_epochs import LeaderEpochApi
+from headrace.metastore.log.records import MetadataRecord
+from headrace.metastore.partitions import PartitionApi
+from headrace.metastore.retention import RetentionApi
+from headrace.metastore.values import (
     AgentRegistration,
     ControllerLease,
     ExtentQuery,
@@ -40,7 +40,7 @@ from metastore.values import (
     SnapshotState,
     StoredSnapshot,
 )
-from metastore.zone_secret import ZoneSecretApi
+from headrace.metastore.zone_secret import ZoneSecretApi
 
 
 class CommitApi(Protocol):

@@ -13,8 +13,8 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from metastore.jobs import JobToken
-from metastore.values import Extent
+from headrace.metastore.jobs import JobToken
+from headrace.metastore.values import Extent
 
 
 class FileFacts(NamedTuple):

@@ -15,8 +15,8 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from metastore.jobs import JobSchedule, JobToken
-from metastore.values import Extent
+from headrace.metastore.jobs import JobSchedule, JobToken
+from headrace.metastore.values import Extent
 
 DELETE_DEAD_FILES = JobSchedule("delete", period_ms=60_000, priority=5)
 """Also how soon a restore of the metastore is noticed (compactor/permit.py)."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from metastore.jobs import JobToken
+from headrace.metastore.jobs import JobToken
 
 RETENTION_JOB = "retention"
 """The kind of the periodic job."""

@@ -15,8 +15,8 @@ import binascii
 import random
 import uuid
 
-from storage.errors import AlreadyExistsError, CorruptError, InvalidError, NotFoundError
-from storage.objects.store import ObjectStore
+from headrace.storage.errors import AlreadyExistsError, CorruptError, InvalidError, NotFoundError
+from headrace.storage.objects.store import ObjectStore
 
 OBJECT_KEY = "cluster.properties"
 VERSION = "1"

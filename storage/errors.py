@@ -14,7 +14,7 @@
         ├── UnsupportedFeatureError  the asker does not support a feature level that the cluster uses
         └── TruncatedError        the metadata log no longer goes back so far: start from a snapshot
 
-Place: raised anywhere, mapped to Kafka error codes in one file only (agent/protocol/errors.py).
+Place: raised anywhere, mapped to Kafka error codes in one file only (protocol/errors.py).
 Invariant: the kind tells the caller what to do; the message tells a person what happened.
 """
 

@@ -22,7 +22,17 @@ class AgentUnderTest:
 
     def __init__(self, settings: Mapping[str, object]) -> None:
         flags = [part for name, value in settings.items() for part in (f"--{name.replace('.', '-')}", str(value))]
-        self._command = [sys.executable, "-m", "cli.main", "agent", "--kafka-port", "0", "--http-port", "0", *flags]
+        self._command = [
+            sys.executable,
+            "-m",
+            "headrace.cli.main",
+            "agent",
+            "--kafka-port",
+            "0",
+            "--http-port",
+            "0",
+            *flags,
+        ]
         self.node_id = 0
         self.kafka = ""
         self.http = ""

@@ -18,13 +18,13 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
-from config.settings import Settings
-from metastore.postgres.embedded import EmbeddedPostgres
-from metastore.postgres.migrate import migrate
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.migrate import migrate
 from tests.manual_clock import ManualClock
 
 if TYPE_CHECKING:
-    from metastore.postgres.store import PostgresMetastore
+    from headrace.metastore.postgres.store import PostgresMetastore
 
 # no deadlines: a busy machine must not fail a test
 settings.register_profile(
@@ -70,7 +70,7 @@ def metastore_url(postgres_server: EmbeddedPostgres, metastore_template: str) ->
 @pytest.fixture
 async def metastore(metastore_url: str) -> AsyncIterator[PostgresMetastore]:
     """The real metastore on a database of this test's own."""
-    from metastore.postgres.store import PostgresMetastore
+    from headrace.metastore.postgres.store import PostgresMetastore
 
     store = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=4))
     yield store

@@ -20,9 +20,9 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from storage.clock import SystemClock
-from storage.objects.s3 import S3Store
-from storage.objects.s3_client import S3Options
+from headrace.storage.clock import SystemClock
+from headrace.storage.objects.s3 import S3Store
+from headrace.storage.objects.s3_client import S3Options
 
 BUCKET = "headrace-contract"
 ACCESS_KEY, SECRET_KEY = "headrace-test", "headrace-test-secret"

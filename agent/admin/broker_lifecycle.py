@@ -15,13 +15,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.view import ClusterView
-from agent.listener.request import Request, Response
-from agent.protocol.errors import membership_error
-from agent.protocol.typed import NO_THROTTLE, decode, reply
-from metastore.api import Metastore
-from metastore.values import AgentRegistration, FeatureRange, Listener
-from storage.errors import HeadraceError
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.api import Metastore
+from headrace.metastore.values import AgentRegistration, FeatureRange, Listener
+from headrace.protocol.errors import membership_error
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.storage.errors import HeadraceError
 
 IsActive = Callable[[], bool]
 """Whether this process is the active controller, by its own count of its lease."""

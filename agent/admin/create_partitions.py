@@ -16,17 +16,17 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.log_change import Verdict
-from agent.admin.manual_assignment import why_unassignable
-from agent.admin.topic_rules import PARTITIONS_PER_REQUEST_MAX
-from agent.cluster.view import ClusterView
-from agent.listener.request import Request, Response
-from agent.protocol.errors import admin_error
-from agent.protocol.typed import NO_THROTTLE, decode, reply
-from metastore.log.image import MetadataImage
-from metastore.partitions import PartitionApi, PartitionGrowth
-from storage.clock import Clock
-from storage.errors import HeadraceError, OutcomeUnknownError
+from headrace.agent.admin.log_change import Verdict
+from headrace.agent.admin.manual_assignment import why_unassignable
+from headrace.agent.admin.topic_rules import PARTITIONS_PER_REQUEST_MAX
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.partitions import PartitionApi, PartitionGrowth
+from headrace.protocol.errors import admin_error
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError, OutcomeUnknownError
 
 
 class CreatePartitions:

@@ -12,12 +12,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.topic_creation import TopicCreation
-from agent.admin.topic_rules import AcceptedTopic, Judgement, Refusal, WantedTopic
-from agent.listener.request import Request, Response
-from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
-from config.topic_configs import TOPIC_CONFIGS
-from metastore.log.effective_configs import ConfigSource, EffectiveConfigs
+from headrace.agent.admin.topic_creation import TopicCreation
+from headrace.agent.admin.topic_rules import AcceptedTopic, Judgement, Refusal, WantedTopic
+from headrace.config.topic_configs import TOPIC_CONFIGS
+from headrace.metastore.log.effective_configs import ConfigSource, EffectiveConfigs
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 
 
 class CreateTopics:

@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.metadata_topic import is_metadata_topic
-from agent.cluster.view import ClusterView
-from agent.fetch.plan import Target, resolve
-from agent.listener.request import Request, Response
-from agent.protocol.errors import admin_error
-from agent.protocol.typed import NO_THROTTLE, decode, reply
-from metastore.log.effective_configs import EffectiveConfigs
-from metastore.retention import TO_HIGH_WATERMARK, LogStartAnswer, LogStartTarget, RetentionApi
-from storage.errors import HeadraceError
+from headrace.agent.cluster.metadata_topic import is_metadata_topic
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.fetch.plan import Target, resolve
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.retention import TO_HIGH_WATERMARK, LogStartAnswer, LogStartTarget, RetentionApi
+from headrace.protocol.errors import admin_error
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
 

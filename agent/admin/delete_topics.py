@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.view import ClusterView
-from agent.listener.request import Request, Response
-from agent.protocol.typed import NO_THROTTLE, decode, reply
-from metastore.api import ClusterApi
-from metastore.log.image import MetadataImage, TopicImage
-from storage.clock import Clock
-from storage.errors import OutcomeUnknownError, UnavailableError
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.api import ClusterApi
+from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.storage.clock import Clock
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 
 
 @dataclass(slots=True)

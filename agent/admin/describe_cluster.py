@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.routing import preferred
-from agent.cluster.view import ClusterView
-from agent.listener.request import Request, Response
-from agent.protocol.typed import NO_THROTTLE, decode, reply
-from metastore.log.image import MetadataImage
+from headrace.agent.cluster.routing import preferred
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.log.image import MetadataImage
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, decode, reply
 
 BROKERS = 1
 CONTROLLERS = 2

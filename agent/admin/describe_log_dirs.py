@@ -16,14 +16,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.view import ClusterView
-from agent.cluster.zone import zone_of
-from agent.listener.request import Request, Response
-from agent.protocol.errors import admin_error
-from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
-from metastore.log.image import MetadataImage
-from metastore.retention import RetentionApi
-from storage.errors import HeadraceError
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.cluster.zone import zone_of
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.retention import RetentionApi
+from headrace.protocol.errors import admin_error
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
 

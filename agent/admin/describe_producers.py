@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.view import ClusterView
-from agent.fetch.plan import Resolved, Target, resolve
-from agent.listener.request import Request, Response
-from agent.protocol.errors import admin_error
-from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
-from metastore.retention import ProducerStatus, RetentionApi
-from storage.errors import HeadraceError
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.fetch.plan import Resolved, Target, resolve
+from headrace.metastore.retention import ProducerStatus, RetentionApi
+from headrace.protocol.errors import admin_error
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
 

@@ -14,15 +14,15 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.metadata_topic import METADATA_TOPIC
-from agent.cluster.view import ClusterView
-from agent.listener.request import Request, Response
-from agent.protocol.errors import error_code
-from agent.protocol.typed import Schema, decode, reply
-from metastore.agent_leases import AgentLease
-from metastore.api import Metastore
-from metastore.values import ControllerLease
-from storage.errors import HeadraceError
+from headrace.agent.cluster.metadata_topic import METADATA_TOPIC
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.agent_leases import AgentLease
+from headrace.metastore.api import Metastore
+from headrace.metastore.values import ControllerLease
+from headrace.protocol.errors import error_code
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import Schema, decode, reply
+from headrace.storage.errors import HeadraceError
 
 NEVER = -1
 _NOBODY = ControllerLease(-1, 0, False)

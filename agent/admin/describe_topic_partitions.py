@@ -14,16 +14,16 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.describe_cluster import NOT_ASKED, TOPIC_OPERATIONS
-from agent.admin.metadata_response import MetadataRendering
-from agent.admin.topic_names import why_illegal
-from agent.cluster.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
-from agent.cluster.view import ClusterView
-from agent.cluster.zone import zone_of
-from agent.listener.request import Request, Response
-from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
-from metastore.log.image import MetadataImage, TopicImage
-from storage.errors import UnavailableError
+from headrace.agent.admin.describe_cluster import NOT_ASKED, TOPIC_OPERATIONS
+from headrace.agent.admin.metadata_response import MetadataRendering
+from headrace.agent.admin.topic_names import why_illegal
+from headrace.agent.cluster.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.cluster.zone import zone_of
+from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.storage.errors import UnavailableError
 
 PARTITIONS_MAX = 2_000
 """max.request.partition.size.limit: whatever the client asks for, a page holds no more."""

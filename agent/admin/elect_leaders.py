@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.log_change import Verdict
-from agent.cluster.view import ClusterView
-from agent.listener.request import Request, Response
-from agent.protocol.errors import admin_error
-from agent.protocol.typed import NO_THROTTLE, decode, reply
-from metastore.log.image import MetadataImage
-from storage.errors import HeadraceError
+from headrace.agent.admin.log_change import Verdict
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.log.image import MetadataImage
+from headrace.protocol.errors import admin_error
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.storage.errors import HeadraceError
 
 PREFERRED, UNCLEAN = 0, 1
 

@@ -15,13 +15,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.metadata_topic import METADATA_TOPIC, render_batch
-from agent.listener.request import Request, Response
-from agent.protocol.errors import error_code
-from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
-from metastore.api import ClusterApi
-from metastore.log.snapshot import decode_snapshot
-from storage.errors import HeadraceError, NotFoundError
+from headrace.agent.cluster.metadata_topic import METADATA_TOPIC, render_batch
+from headrace.metastore.api import ClusterApi
+from headrace.metastore.log.snapshot import decode_snapshot
+from headrace.protocol.errors import error_code
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.storage.errors import HeadraceError, NotFoundError
 
 NEWEST = -1
 PIECE_BYTES_MAX = 8 * 1024 * 1024

@@ -15,10 +15,10 @@ import logging
 
 from kio.schema.errors import ErrorCode
 
-from agent.listener.request import Request, Response
-from agent.protocol.typed import NO_THROTTLE, decode, reply
-from metastore.api import CommitApi
-from storage.errors import OutcomeUnknownError, UnavailableError
+from headrace.metastore.api import CommitApi
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 
 logger = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.view import ClusterView
-from agent.protocol.errors import admin_error
-from metastore.api import ClusterApi
-from metastore.log.image import MetadataImage
-from metastore.log.records import MetadataRecord, encode_record
-from storage.clock import Clock
-from storage.errors import HeadraceError, OutcomeUnknownError
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.api import ClusterApi
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import MetadataRecord, encode_record
+from headrace.protocol.errors import admin_error
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError, OutcomeUnknownError
 
 PATIENCE_SECONDS = 15.0
 """For requests that say no time-out of their own."""

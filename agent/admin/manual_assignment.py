@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metastore.log.image import MetadataImage
+from headrace.metastore.log.image import MetadataImage
 
 
 def why_unassignable(image: MetadataImage, assignments: Sequence[Sequence[int]]) -> str | None:

@@ -14,17 +14,17 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.metadata_response import MetadataRendering, TopicError
-from agent.admin.topic_creation import TopicCreation
-from agent.admin.topic_names import why_illegal
-from agent.admin.topic_rules import Refusal, WantedTopic
-from agent.cluster.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
-from agent.cluster.view import ClusterView
-from agent.cluster.zone import zone_of
-from agent.listener.request import Request, Response
-from agent.protocol.typed import decode, response_header
-from metastore.log.image import MetadataImage, TopicImage
-from storage.errors import UnavailableError
+from headrace.agent.admin.metadata_response import MetadataRendering, TopicError
+from headrace.agent.admin.topic_creation import TopicCreation
+from headrace.agent.admin.topic_names import why_illegal
+from headrace.agent.admin.topic_rules import Refusal, WantedTopic
+from headrace.agent.cluster.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.cluster.zone import zone_of
+from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import decode, response_header
+from headrace.storage.errors import UnavailableError
 
 CACHED_ANSWERS_MAX = 64
 CACHED_BODY_BYTES_MAX = 65_536

@@ -17,15 +17,15 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.log_change import LogChange, Verdict
-from agent.cluster.view import ClusterView
-from agent.listener.request import Request, Response
-from agent.protocol.errors import error_code, reassignment_error
-from agent.protocol.typed import NO_THROTTLE, decode, reply
-from metastore.log.image import Assignment, MetadataImage
-from metastore.log.reassignment import cancel_reassignment, reassign, reassignments
-from metastore.log.records import PartitionChangeRecord
-from storage.errors import HeadraceError, InvalidError, NotFoundError
+from headrace.agent.admin.log_change import LogChange, Verdict
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.log.image import Assignment, MetadataImage
+from headrace.metastore.log.reassignment import cancel_reassignment, reassign, reassignments
+from headrace.metastore.log.records import PartitionChangeRecord
+from headrace.protocol.errors import error_code, reassignment_error
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError
 
 
 @dataclass(slots=True)

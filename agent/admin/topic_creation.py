@@ -17,12 +17,12 @@ from typing import TypeGuard
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.topic_rules import AcceptedTopic, Judgement, Refusal, TopicDefaults, WantedTopic, judge
-from agent.cluster.view import ClusterView
-from metastore.api import ClusterApi
-from metastore.log.image import MetadataImage
-from storage.clock import Clock
-from storage.errors import OutcomeUnknownError, UnavailableError
+from headrace.agent.admin.topic_rules import AcceptedTopic, Judgement, Refusal, TopicDefaults, WantedTopic, judge
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.api import ClusterApi
+from headrace.metastore.log.image import MetadataImage
+from headrace.storage.clock import Clock
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 
 
 @dataclass(frozen=True, slots=True)

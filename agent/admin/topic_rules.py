@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.manual_assignment import why_unassignable
-from agent.admin.topic_names import why_illegal
-from config import topic_configs
-from metastore.log.image import MetadataImage
-from metastore.values import NewTopic
+from headrace.agent.admin.manual_assignment import why_unassignable
+from headrace.agent.admin.topic_names import why_illegal
+from headrace.config import topic_configs
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.values import NewTopic
 
 PARTITIONS_PER_REQUEST_MAX = 10_000
 """Kafka's controller refuses more in one request."""

@@ -12,14 +12,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.log_change import LogChange, Verdict
-from agent.listener.request import Request, Response
-from agent.protocol.errors import feature_error
-from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
-from metastore.log.features import change_feature
-from metastore.log.image import MetadataImage
-from metastore.log.records import MetadataRecord
-from storage.errors import InvalidError
+from headrace.agent.admin.log_change import LogChange, Verdict
+from headrace.metastore.log.features import change_feature
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import MetadataRecord
+from headrace.protocol.errors import feature_error
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.storage.errors import InvalidError
 
 UPGRADE = 1
 

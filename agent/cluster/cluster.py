@@ -9,10 +9,10 @@ If the process dies here, its lease runs out and its shares move to the others.
 
 from __future__ import annotations
 
-from agent.cluster.follower import MetadataFollower
-from agent.cluster.membership import Membership
-from agent.cluster.routing import Routes
-from metastore.log.image import AgentImage, MetadataImage
+from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.membership import Membership
+from headrace.agent.cluster.routing import Routes
+from headrace.metastore.log.image import AgentImage, MetadataImage
 
 
 class Cluster:

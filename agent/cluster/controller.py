@@ -21,19 +21,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.cluster.controller_metrics import ControllerMetrics
-from agent.cluster.follower import MetadataFollower
-from config.settings import Settings
-from metastore.api import ClusterApi, ControllerApi
-from metastore.jobs import JobCount, JobSchedule
-from metastore.log.delegation_tokens import expired_tokens
-from metastore.log.image import MetadataImage
-from metastore.log.reassignment import completions
-from metastore.log.records import MetadataRecord
-from metastore.log.snapshot import encode_snapshot, load_snapshot
-from metastore.values import ControllerLease, SnapshotState, StoredSnapshot
-from storage.clock import Clock
-from storage.errors import CorruptError, HeadraceError
+from headrace.agent.cluster.controller_metrics import ControllerMetrics
+from headrace.agent.cluster.follower import MetadataFollower
+from headrace.config.settings import Settings
+from headrace.metastore.api import ClusterApi, ControllerApi
+from headrace.metastore.jobs import JobCount, JobSchedule
+from headrace.metastore.log.delegation_tokens import expired_tokens
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.reassignment import completions
+from headrace.metastore.log.records import MetadataRecord
+from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
+from headrace.metastore.values import ControllerLease, SnapshotState, StoredSnapshot
+from headrace.storage.clock import Clock
+from headrace.storage.errors import CorruptError, HeadraceError
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import logging
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from storage.clock import Clock
+from headrace.storage.clock import Clock
 
 logger = logging.getLogger(__name__)
 

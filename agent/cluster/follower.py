@@ -15,11 +15,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from metastore.api import ClusterApi
-from metastore.log.image import MetadataImage
-from metastore.log.replay import ImageBuilder
-from metastore.log.snapshot import load_snapshot
-from storage.errors import CorruptError, TruncatedError
+from headrace.metastore.api import ClusterApi
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.replay import ImageBuilder
+from headrace.metastore.log.snapshot import load_snapshot
+from headrace.storage.errors import CorruptError, TruncatedError
 
 logger = logging.getLogger(__name__)
 

@@ -23,13 +23,13 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from agent.cluster.controller_watch import ControllerWatch
-from agent.cluster.follower import MetadataFollower
-from metastore.api import ClusterApi
-from metastore.log.image import MetadataImage
-from metastore.values import AgentRegistration
-from storage.clock import Clock
-from storage.errors import FencedError, HeadraceError, InvalidError, OutcomeUnknownError, RetryableError
+from headrace.agent.cluster.controller_watch import ControllerWatch
+from headrace.agent.cluster.follower import MetadataFollower
+from headrace.metastore.api import ClusterApi
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.values import AgentRegistration
+from headrace.storage.clock import Clock
+from headrace.storage.errors import FencedError, HeadraceError, InvalidError, OutcomeUnknownError, RetryableError
 
 logger = logging.getLogger(__name__)
 

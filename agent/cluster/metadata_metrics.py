@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from agent.cluster.follower import MetadataFollower
-from metastore.log.image import MetadataImage
+from headrace.agent.cluster.follower import MetadataFollower
+from headrace.metastore.log.image import MetadataImage
 
 
 class MetadataMetrics:

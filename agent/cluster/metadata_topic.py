@@ -12,8 +12,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from metastore.log.image import TopicImage
-from storage.records.codec import Record, encode_batch
+from headrace.metastore.log.image import TopicImage
+from headrace.storage.records.codec import Record, encode_batch
 
 METADATA_TOPIC = "__cluster_metadata"
 METADATA_TOPIC_ID = uuid.UUID(int=1)

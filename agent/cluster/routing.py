@@ -14,8 +14,8 @@ import hashlib
 import uuid
 from collections.abc import Iterable
 
-from metastore.keys import commit_shard, split_partition_key
-from metastore.log.image import AgentImage, MetadataImage
+from headrace.metastore.keys import commit_shard, split_partition_key
+from headrace.metastore.log.image import AgentImage, MetadataImage
 
 
 def shard_role(shard: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from metastore.log.image import AgentImage, MetadataImage
+from headrace.metastore.log.image import AgentImage, MetadataImage
 
 
 class ClusterView(Protocol):

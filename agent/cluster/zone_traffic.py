@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 
 from prometheus_client import CollectorRegistry, Counter
 
-from agent.cluster.zone import zone_of
-from agent.listener.request import Handler, Request, Response
+from headrace.agent.cluster.zone import zone_of
+from headrace.protocol.request import Handler, Request, Response
 
 
 class Path(enum.StrEnum):

@@ -8,11 +8,11 @@ If the process dies here clients repeat their fetch.
 
 from __future__ import annotations
 
-from agent.fetch.cache import Piece
-from agent.fetch.walk import BatchStart, walk
-from metastore.values import Extent
-from storage.records.header import LENGTH_PREFIX_BYTES
-from storage.records.patch import PATCHED_BYTES, patched_header
+from headrace.agent.fetch.cache import Piece
+from headrace.agent.fetch.walk import BatchStart, walk
+from headrace.metastore.values import Extent
+from headrace.storage.records.header import LENGTH_PREFIX_BYTES
+from headrace.storage.records.patch import PATCHED_BYTES, patched_header
 
 
 class Portion:

@@ -16,10 +16,10 @@ import uuid
 from collections import OrderedDict
 from typing import NamedTuple
 
-from agent.fetch.metrics import FetchMetrics
-from storage.errors import CorruptError
-from storage.file_id import object_key
-from storage.objects.store import ByteRange, ObjectStore
+from headrace.agent.fetch.metrics import FetchMetrics
+from headrace.storage.errors import CorruptError
+from headrace.storage.file_id import object_key
+from headrace.storage.objects.store import ByteRange, ObjectStore
 
 CHUNK_BYTES = 4 * 1024 * 1024
 """Few GETs for a file of the usual 8 MiB, and one for the small files of a quiet cluster."""

@@ -19,17 +19,17 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from agent.fetch.assemble import Portion
-from agent.fetch.cache import ChunkCache, Piece
-from agent.fetch.locate import Located, Locator
-from agent.fetch.metrics import FetchMetrics
-from agent.fetch.read import Slice, SliceReader
-from agent.fetch.seek import Seeker
-from agent.fetch.walk import BatchStart, first_size, start_of
-from metastore.values import Extent, ExtentQuery
-from storage.clock import Clock
-from storage.errors import CorruptError, HeadraceError, NotFoundError
-from storage.records.header import HEADER_BYTES
+from headrace.agent.fetch.assemble import Portion
+from headrace.agent.fetch.cache import ChunkCache, Piece
+from headrace.agent.fetch.locate import Located, Locator
+from headrace.agent.fetch.metrics import FetchMetrics
+from headrace.agent.fetch.read import Slice, SliceReader
+from headrace.agent.fetch.seek import Seeker
+from headrace.agent.fetch.walk import BatchStart, first_size, start_of
+from headrace.metastore.values import Extent, ExtentQuery
+from headrace.storage.clock import Clock
+from headrace.storage.errors import CorruptError, HeadraceError, NotFoundError
+from headrace.storage.records.header import HEADER_BYTES
 
 T = TypeVar("T")
 

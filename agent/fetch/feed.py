@@ -18,13 +18,13 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from agent.fetch.index import TailIndex
-from agent.fetch.metrics import FetchMetrics
-from agent.fetch.waiters import Waiters
-from metastore.api import ReadApi
-from metastore.values import FeedPage
-from storage.clock import Clock
-from storage.errors import HeadraceError, UnavailableError
+from headrace.agent.fetch.index import TailIndex
+from headrace.agent.fetch.metrics import FetchMetrics
+from headrace.agent.fetch.waiters import Waiters
+from headrace.metastore.api import ReadApi
+from headrace.metastore.values import FeedPage
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError, UnavailableError
 
 log = logging.getLogger(__name__)
 

@@ -15,20 +15,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.metadata_topic import is_metadata_topic
-from agent.cluster.view import ClusterView
-from agent.cluster.zone import zone_of
-from agent.fetch.assemble import Portion
-from agent.fetch.deliver import Delivery, Outcome, available_bytes
-from agent.fetch.index import LOOK_AGAIN
-from agent.fetch.locate import Located, Locator, Place
-from agent.fetch.metadata_topic import MetadataTopic
-from agent.fetch.plan import Target, TopicRef, resolve, unknown_topic
-from agent.fetch.sessions import FetchSessions, Ref
-from agent.fetch.waiters import Waiters
-from agent.listener.request import Request, Response
-from agent.protocol.errors import READ_FAILED
-from agent.protocol.fetch_codec import (
+from headrace.agent.cluster.metadata_topic import is_metadata_topic
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.cluster.zone import zone_of
+from headrace.agent.fetch.assemble import Portion
+from headrace.agent.fetch.deliver import Delivery, Outcome, available_bytes
+from headrace.agent.fetch.index import LOOK_AGAIN
+from headrace.agent.fetch.locate import Located, Locator, Place
+from headrace.agent.fetch.metadata_topic import MetadataTopic
+from headrace.agent.fetch.plan import Target, TopicRef, resolve, unknown_topic
+from headrace.agent.fetch.sessions import FetchSessions, Ref
+from headrace.agent.fetch.waiters import Waiters
+from headrace.metastore.values import ExtentQuery
+from headrace.protocol.errors import READ_FAILED
+from headrace.protocol.fetch_codec import (
     FIRST_BY_ID,
     AbortedTransaction,
     FetchPartition,
@@ -39,8 +39,8 @@ from agent.protocol.fetch_codec import (
     decode_fetch,
     encode_fetch_response,
 )
-from metastore.values import ExtentQuery
-from storage.clock import Clock
+from headrace.protocol.request import Request, Response
+from headrace.storage.clock import Clock
 
 READ_COMMITTED = 1
 METADATA_POLL_SECONDS = 0.05

@@ -18,19 +18,19 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.metadata_topic import is_metadata_topic
-from agent.cluster.view import ClusterView
-from agent.fetch.metadata_topic import MetadataTopic
-from agent.fetch.metrics import FetchMetrics
-from agent.fetch.newest_record import newest_record
-from agent.fetch.plan import Target, resolve
-from agent.fetch.timestamps import TimestampSearch
-from agent.listener.request import Request, Response
-from agent.protocol import typed
-from agent.protocol.errors import READ_FAILED
-from metastore.api import ReadApi
-from metastore.values import OffsetAnswer, OffsetKind, OffsetQuery
-from storage.errors import CorruptError, HeadraceError, NotFoundError
+from headrace.agent.cluster.metadata_topic import is_metadata_topic
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.fetch.metadata_topic import MetadataTopic
+from headrace.agent.fetch.metrics import FetchMetrics
+from headrace.agent.fetch.newest_record import newest_record
+from headrace.agent.fetch.plan import Target, resolve
+from headrace.agent.fetch.timestamps import TimestampSearch
+from headrace.metastore.api import ReadApi
+from headrace.metastore.values import OffsetAnswer, OffsetKind, OffsetQuery
+from headrace.protocol import typed
+from headrace.protocol.errors import READ_FAILED
+from headrace.protocol.request import Request, Response
+from headrace.storage.errors import CorruptError, HeadraceError, NotFoundError
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from agent.fetch.index import Sight, TailIndex
-from agent.fetch.metrics import FetchMetrics
-from metastore.api import ReadApi
-from metastore.values import Extent, ExtentQuery, PartitionExtents
-from storage.errors import HeadraceError
+from headrace.agent.fetch.index import Sight, TailIndex
+from headrace.agent.fetch.metrics import FetchMetrics
+from headrace.metastore.api import ReadApi
+from headrace.metastore.values import Extent, ExtentQuery, PartitionExtents
+from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.metadata_topic import is_metadata_topic, render_batch
-from agent.cluster.view import ClusterView
-from agent.protocol.errors import READ_FAILED
-from agent.protocol.fetch_codec import FetchPartition, FetchPartitionReply
-from metastore.values import OffsetKind
-from storage.errors import HeadraceError, TruncatedError
+from headrace.agent.cluster.metadata_topic import is_metadata_topic, render_batch
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.values import OffsetKind
+from headrace.protocol.errors import READ_FAILED
+from headrace.protocol.fetch_codec import FetchPartition, FetchPartitionReply
+from headrace.storage.errors import HeadraceError, TruncatedError
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import logging
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from storage.errors import CorruptError, HeadraceError, NotFoundError
+from headrace.storage.errors import CorruptError, HeadraceError, NotFoundError
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ promises in vain. If the process dies here clients repeat their request.
 
 from __future__ import annotations
 
-from agent.fetch.timestamps import FoundRecord, TimestampSearch
-from metastore.api import ReadApi
-from metastore.values import Extent, ExtentQuery, OffsetKind, OffsetQuery
+from headrace.agent.fetch.timestamps import FoundRecord, TimestampSearch
+from headrace.metastore.api import ReadApi
+from headrace.metastore.values import Extent, ExtentQuery, OffsetKind, OffsetQuery
 
 
 async def newest_record(

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.metadata_topic import is_metadata_topic
-from agent.cluster.view import ClusterView
-from agent.fetch.plan import Resolved, Target, resolve
-from agent.listener.request import Request, Response
-from agent.protocol.errors import READ_FAILED
-from agent.protocol.typed import NO_THROTTLE, decode, reply
-from metastore.leader_epochs import EpochEnd, EpochQuery, LeaderEpochApi
-from storage.errors import HeadraceError
+from headrace.agent.cluster.metadata_topic import is_metadata_topic
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.fetch.plan import Resolved, Target, resolve
+from headrace.metastore.leader_epochs import EpochEnd, EpochQuery, LeaderEpochApi
+from headrace.protocol.errors import READ_FAILED
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
 

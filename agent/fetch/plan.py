@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.view import ClusterView
-from agent.protocol.errors import READ_FAILED
-from metastore.log.image import MetadataImage
-from storage.errors import HeadraceError
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.log.image import MetadataImage
+from headrace.protocol.errors import READ_FAILED
+from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
 

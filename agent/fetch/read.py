@@ -14,13 +14,13 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from agent.fetch.cache import ChunkCache, Piece
-from agent.fetch.metrics import FetchMetrics
-from agent.fetch.zone_cache.shared import SharedCache
-from agent.fetch.zone_cache.wire import Part
-from storage.errors import CorruptError, HeadraceError
-from storage.file_id import object_key
-from storage.objects.store import ByteRange, ObjectStore
+from headrace.agent.fetch.cache import ChunkCache, Piece
+from headrace.agent.fetch.metrics import FetchMetrics
+from headrace.agent.fetch.zone_cache.shared import SharedCache
+from headrace.agent.fetch.zone_cache.wire import Part
+from headrace.storage.errors import CorruptError, HeadraceError
+from headrace.storage.file_id import object_key
+from headrace.storage.objects.store import ByteRange, ObjectStore
 
 HISTORICAL_READS = 16
 """Files that historical readers of one agent read at a time."""

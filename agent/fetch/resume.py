@@ -11,8 +11,8 @@ from __future__ import annotations
 import uuid
 from collections import OrderedDict
 
-from agent.fetch.walk import BatchStart
-from metastore.values import Extent
+from headrace.agent.fetch.walk import BatchStart
+from headrace.metastore.values import Extent
 
 
 class ResumeHints:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agent.fetch.read import Slice, SliceReader
-from agent.fetch.resume import ResumeHints
-from agent.fetch.walk import BatchStart, FoundBatch, first_size, start_of, walk
-from metastore.values import Extent
-from storage.errors import CorruptError, HeadraceError
+from headrace.agent.fetch.read import Slice, SliceReader
+from headrace.agent.fetch.resume import ResumeHints
+from headrace.agent.fetch.walk import BatchStart, FoundBatch, first_size, start_of, walk
+from headrace.metastore.values import Extent
+from headrace.storage.errors import CorruptError, HeadraceError
 
 WINDOW_BYTES = 1024 * 1024
 

@@ -15,29 +15,29 @@ from functools import partial
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from agent.cluster.view import ClusterView
-from agent.cluster.zone_traffic import Path, ZoneTraffic
-from agent.fetch.cache import ChunkCache
-from agent.fetch.deliver import Delivery
-from agent.fetch.feed import FeedFollower
-from agent.fetch.handler import FetchHandler
-from agent.fetch.index import TailIndex
-from agent.fetch.list_offsets import ListOffsetsHandler
-from agent.fetch.locate import Locator
-from agent.fetch.metadata_topic import MetadataLog, MetadataTopic
-from agent.fetch.metrics import FetchMetrics
-from agent.fetch.read import SliceReader
-from agent.fetch.resume import ResumeHints
-from agent.fetch.seek import Seeker
-from agent.fetch.sessions import FetchSessions
-from agent.fetch.timestamps import TimestampSearch
-from agent.fetch.waiters import Waiters
-from agent.fetch.zone_cache.service import ZoneCache
-from agent.listener.request import Request, Response
-from config.settings import Settings
-from metastore.api import ReadApi
-from storage.clock import Clock
-from storage.objects.store import ObjectStore
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.cluster.zone_traffic import Path, ZoneTraffic
+from headrace.agent.fetch.cache import ChunkCache
+from headrace.agent.fetch.deliver import Delivery
+from headrace.agent.fetch.feed import FeedFollower
+from headrace.agent.fetch.handler import FetchHandler
+from headrace.agent.fetch.index import TailIndex
+from headrace.agent.fetch.list_offsets import ListOffsetsHandler
+from headrace.agent.fetch.locate import Locator
+from headrace.agent.fetch.metadata_topic import MetadataLog, MetadataTopic
+from headrace.agent.fetch.metrics import FetchMetrics
+from headrace.agent.fetch.read import SliceReader
+from headrace.agent.fetch.resume import ResumeHints
+from headrace.agent.fetch.seek import Seeker
+from headrace.agent.fetch.sessions import FetchSessions
+from headrace.agent.fetch.timestamps import TimestampSearch
+from headrace.agent.fetch.waiters import Waiters
+from headrace.agent.fetch.zone_cache.service import ZoneCache
+from headrace.config.settings import Settings
+from headrace.metastore.api import ReadApi
+from headrace.protocol.request import Request, Response
+from headrace.storage.clock import Clock
+from headrace.storage.objects.store import ObjectStore
 
 
 class FetchService:

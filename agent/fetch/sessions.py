@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
-from agent.fetch.metrics import FetchMetrics
-from agent.fetch.plan import TopicRef
-from agent.protocol.fetch_codec import FetchPartition, FetchPartitionReply, FetchRequest
-from agent.protocol.wire import NULL_UUID
-from storage.clock import Clock
+from headrace.agent.fetch.metrics import FetchMetrics
+from headrace.agent.fetch.plan import TopicRef
+from headrace.protocol.fetch_codec import FetchPartition, FetchPartitionReply, FetchRequest
+from headrace.protocol.wire import NULL_UUID
+from headrace.storage.clock import Clock
 
 NO_SESSION = 0
 FULL_EPOCH = 0

@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from agent.fetch.seek import Seeker
-from agent.fetch.walk import FoundBatch, start_of
-from metastore.api import ReadApi
-from metastore.values import Extent, ExtentQuery
-from storage.records.codec import open_batch
-from storage.records.errors import BatchTooLargeError
-from storage.records.header import read_header
+from headrace.agent.fetch.seek import Seeker
+from headrace.agent.fetch.walk import FoundBatch, start_of
+from headrace.metastore.api import ReadApi
+from headrace.metastore.values import Extent, ExtentQuery
+from headrace.storage.records.codec import open_batch
+from headrace.storage.records.errors import BatchTooLargeError
+from headrace.storage.records.header import read_header
 
 ALL_BYTES = 2**31 - 1
 

@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from agent.fetch.metrics import FetchMetrics
-from storage.clock import Clock
+from headrace.agent.fetch.metrics import FetchMetrics
+from headrace.storage.clock import Clock
 
 
 class Waiter:

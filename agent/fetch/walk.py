@@ -13,10 +13,10 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from agent.fetch.cache import Piece
-from metastore.values import Extent
-from storage.errors import CorruptError
-from storage.records.header import HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC, batch_crc
+from headrace.agent.fetch.cache import Piece
+from headrace.metastore.values import Extent
+from headrace.storage.errors import CorruptError
+from headrace.storage.records.header import HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC, batch_crc
 
 
 class BatchStart(NamedTuple):

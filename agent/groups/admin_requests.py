@@ -12,15 +12,15 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.describe_cluster import NOT_ASKED
-from agent.cluster.view import ClusterView
-from agent.groups.administration import GroupAdministration
-from agent.groups.membership_requests import is_legal_group_id, storable
-from agent.groups.topics import resolve
-from agent.groups.values import GroupDescription
-from agent.listener.request import Request, Response
-from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
-from metastore.groups import GroupListing
+from headrace.agent.admin.describe_cluster import NOT_ASKED
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.administration import GroupAdministration
+from headrace.agent.groups.membership_requests import is_legal_group_id, storable
+from headrace.agent.groups.topics import resolve
+from headrace.agent.groups.values import GroupDescription
+from headrace.metastore.groups import GroupListing
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 
 _FIRST_DESCRIBE_WITH_NOT_FOUND = 6
 # Bit n is the AclOperation n: read, delete, describe, describe and alter configs.

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.group import ClassicGroup
-from agent.groups.held_groups import Held, HeldGroups
-from agent.groups.subscriptions import CONSUMER
-from agent.groups.values import GroupDescription
-from agent.protocol.errors import coordinator_error
-from metastore.groups import GroupApi, GroupListing
-from storage.errors import FencedError, HeadraceError
+from headrace.agent.groups.group import ClassicGroup
+from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.subscriptions import CONSUMER
+from headrace.agent.groups.values import GroupDescription
+from headrace.metastore.groups import GroupApi, GroupListing
+from headrace.protocol.errors import coordinator_error
+from headrace.storage.errors import FencedError, HeadraceError
 
 logger = logging.getLogger(__name__)
 

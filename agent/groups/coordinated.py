@@ -14,9 +14,9 @@ from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.values import Departure, Effect, JoinRequest, MemberRef, SyncRequest, Token
-from metastore.groups import GroupKind, GroupRecord
-from metastore.log.image import MetadataImage
+from headrace.agent.groups.values import Departure, Effect, JoinRequest, MemberRef, SyncRequest, Token
+from headrace.metastore.groups import GroupKind, GroupRecord
+from headrace.metastore.log.image import MetadataImage
 
 
 class CoordinatedGroup(Protocol):

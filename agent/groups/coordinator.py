@@ -13,11 +13,11 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.coordinated import Restore
-from agent.groups.held_groups import HeldGroups
-from agent.groups.values import Departure, JoinAnswer, JoinRequest, MemberRef, SyncAnswer, SyncRequest
-from metastore.groups import GroupKind
-from storage.clock import Clock
+from headrace.agent.groups.coordinated import Restore
+from headrace.agent.groups.held_groups import HeldGroups
+from headrace.agent.groups.values import Departure, JoinAnswer, JoinRequest, MemberRef, SyncAnswer, SyncRequest
+from headrace.metastore.groups import GroupKind
+from headrace.storage.clock import Clock
 
 
 class GroupCoordinator:

@@ -17,11 +17,11 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.rebalance import Rebalancing
-from agent.groups.roster import Member
-from agent.groups.saved import SavedGroup
-from agent.groups.subscriptions import subscribed_topics
-from agent.groups.values import (
+from headrace.agent.groups.rebalance import Rebalancing
+from headrace.agent.groups.roster import Member
+from headrace.agent.groups.saved import SavedGroup
+from headrace.agent.groups.subscriptions import subscribed_topics
+from headrace.agent.groups.values import (
     Departure,
     DescribedMember,
     Effect,
@@ -35,8 +35,8 @@ from agent.groups.values import (
     SyncRequest,
     Token,
 )
-from metastore.groups import GroupKind
-from metastore.log.image import MetadataImage
+from headrace.metastore.groups import GroupKind
+from headrace.metastore.log.image import MetadataImage
 
 
 class ClassicGroup(Rebalancing):

@@ -10,30 +10,30 @@ import random
 
 from prometheus_client import CollectorRegistry
 
-from agent.cluster.view import ClusterView
-from agent.dispatch import Dispatcher
-from agent.groups.admin_requests import DeleteGroups, DescribeGroups, ListGroups, OffsetDelete
-from agent.groups.administration import GroupAdministration
-from agent.groups.consumer.coordinator import ConsumerGroups
-from agent.groups.consumer.describe_request import ConsumerGroupDescribe
-from agent.groups.consumer.heartbeat_request import ConsumerGroupHeartbeat
-from agent.groups.consumer.rules import ConsumerGroupRules
-from agent.groups.coordinated import CoordinatedGroup
-from agent.groups.coordinator import GroupCoordinator
-from agent.groups.group import ClassicGroup
-from agent.groups.held_groups import HeldGroups
-from agent.groups.membership_requests import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
-from agent.groups.metrics import GroupMetrics
-from agent.groups.offset_commit import OffsetCommit
-from agent.groups.offset_fetch import OffsetFetch
-from agent.groups.offsets import GroupOffsets
-from agent.groups.saved import decode
-from agent.groups.values import Effect
-from agent.listener.request import Handler
-from agent.protocol.api_keys import ApiKey
-from config.settings import Settings
-from metastore.groups import GroupApi, GroupKind, GroupRecord
-from storage.clock import Clock
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.dispatch import Dispatcher
+from headrace.agent.groups.admin_requests import DeleteGroups, DescribeGroups, ListGroups, OffsetDelete
+from headrace.agent.groups.administration import GroupAdministration
+from headrace.agent.groups.consumer.coordinator import ConsumerGroups
+from headrace.agent.groups.consumer.describe_request import ConsumerGroupDescribe
+from headrace.agent.groups.consumer.heartbeat_request import ConsumerGroupHeartbeat
+from headrace.agent.groups.consumer.rules import ConsumerGroupRules
+from headrace.agent.groups.coordinated import CoordinatedGroup
+from headrace.agent.groups.coordinator import GroupCoordinator
+from headrace.agent.groups.group import ClassicGroup
+from headrace.agent.groups.held_groups import HeldGroups
+from headrace.agent.groups.membership_requests import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
+from headrace.agent.groups.metrics import GroupMetrics
+from headrace.agent.groups.offset_commit import OffsetCommit
+from headrace.agent.groups.offset_fetch import OffsetFetch
+from headrace.agent.groups.offsets import GroupOffsets
+from headrace.agent.groups.saved import decode
+from headrace.agent.groups.values import Effect
+from headrace.config.settings import Settings
+from headrace.metastore.groups import GroupApi, GroupKind, GroupRecord
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request import Handler
+from headrace.storage.clock import Clock
 
 
 class GroupHandlers:

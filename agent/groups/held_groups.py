@@ -23,14 +23,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.view import ClusterView
-from agent.groups.coordinated import CoordinatedGroup, Restore
-from agent.groups.metrics import GroupMetrics
-from agent.groups.values import Abandon, Become, Effect, Save
-from agent.protocol.errors import coordinator_error
-from metastore.groups import GroupApi, GroupClaim, GroupKind
-from storage.clock import Clock
-from storage.errors import FencedError, HeadraceError, OutcomeUnknownError
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.coordinated import CoordinatedGroup, Restore
+from headrace.agent.groups.metrics import GroupMetrics
+from headrace.agent.groups.values import Abandon, Become, Effect, Save
+from headrace.metastore.groups import GroupApi, GroupClaim, GroupKind
+from headrace.protocol.errors import coordinator_error
+from headrace.storage.clock import Clock
+from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.coordinator import GroupCoordinator
-from agent.groups.values import JoinAnswer, JoinRequest, MemberProtocol, MemberRef, SyncRequest
-from agent.listener.request import Request, Response
-from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.agent.groups.coordinator import GroupCoordinator
+from headrace.agent.groups.values import JoinAnswer, JoinRequest, MemberProtocol, MemberRef, SyncRequest
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 
 logger = logging.getLogger(__name__)
 

@@ -14,14 +14,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.view import ClusterView
-from agent.groups.membership_requests import storable
-from agent.groups.offsets import GroupOffsets
-from agent.groups.topics import ResolvedTopics, name_or_id, resolve
-from agent.groups.values import MemberRef
-from agent.listener.request import Request, Response
-from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
-from metastore.groups import CommittedOffset
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.membership_requests import storable
+from headrace.agent.groups.offsets import GroupOffsets
+from headrace.agent.groups.topics import ResolvedTopics, name_or_id, resolve
+from headrace.agent.groups.values import MemberRef
+from headrace.metastore.groups import CommittedOffset
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 
 _FIRST_BY_ID = 10
 

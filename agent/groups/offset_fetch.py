@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.view import ClusterView
-from agent.groups.membership_requests import storable
-from agent.groups.offsets import GroupOffsets
-from agent.groups.topics import name_or_id, resolve, topic_by_number
-from agent.groups.values import MemberRef
-from agent.listener.request import Request, Response
-from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
-from metastore.groups import CommittedOffset
-from metastore.keys import split_partition_key
-from storage.errors import UnavailableError
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.membership_requests import storable
+from headrace.agent.groups.offsets import GroupOffsets
+from headrace.agent.groups.topics import name_or_id, resolve, topic_by_number
+from headrace.agent.groups.values import MemberRef
+from headrace.metastore.groups import CommittedOffset
+from headrace.metastore.keys import split_partition_key
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.storage.errors import UnavailableError
 
 _FIRST_BY_ID = 10
 _FIRST_OF_SEVERAL_GROUPS = 8

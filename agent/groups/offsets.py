@@ -13,13 +13,13 @@ from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.held_groups import HeldGroups
-from agent.groups.metrics import GroupMetrics
-from agent.groups.values import MemberRef
-from agent.protocol.errors import coordinator_error
-from metastore.groups import CommittedOffset, GroupApi
-from storage.clock import Clock
-from storage.errors import FencedError, HeadraceError
+from headrace.agent.groups.held_groups import HeldGroups
+from headrace.agent.groups.metrics import GroupMetrics
+from headrace.agent.groups.values import MemberRef
+from headrace.metastore.groups import CommittedOffset, GroupApi
+from headrace.protocol.errors import coordinator_error
+from headrace.storage.clock import Clock
+from headrace.storage.errors import FencedError, HeadraceError
 
 logger = logging.getLogger(__name__)
 

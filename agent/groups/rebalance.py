@@ -15,9 +15,9 @@ import random
 import msgspec
 from kio.schema.errors import ErrorCode
 
-from agent.groups.roster import Member, Roster
-from agent.groups.saved import SavedGroup
-from agent.groups.values import Effect, GroupState, JoinAnswer, JoinRequest, Reply, Save, SyncAnswer, Token
+from headrace.agent.groups.roster import Member, Roster
+from headrace.agent.groups.saved import SavedGroup
+from headrace.agent.groups.values import Effect, GroupState, JoinAnswer, JoinRequest, Reply, Save, SyncAnswer, Token
 
 NEW_MEMBER_JOIN_SECONDS = 300.0
 """A new member whose join waits longer is given up: its client has left or asks again."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.saved import SavedMember
-from agent.groups.values import JoinedMember, JoinRequest, MemberProtocol, MemberRef, Token
+from headrace.agent.groups.saved import SavedMember
+from headrace.agent.groups.values import JoinedMember, JoinRequest, MemberProtocol, MemberRef, Token
 
 
 @dataclass(slots=True)

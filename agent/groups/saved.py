@@ -12,9 +12,9 @@ from typing import Protocol
 
 import msgspec
 
-from agent.groups.subscriptions import subscribed_topics
-from metastore.groups import GroupKind, GroupRecord
-from storage.errors import CorruptError, InvalidError
+from headrace.agent.groups.subscriptions import subscribed_topics
+from headrace.metastore.groups import GroupKind, GroupRecord
+from headrace.storage.errors import CorruptError, InvalidError
 
 FORMAT = 1
 

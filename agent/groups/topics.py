@@ -15,10 +15,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
-from agent.cluster.view import ClusterView
-from metastore.log.image import MetadataImage, TopicImage
-from storage.errors import UnavailableError
+from headrace.agent.cluster.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.storage.errors import UnavailableError
 
 logger = logging.getLogger(__name__)
 

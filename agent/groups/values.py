@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.saved import SavedState
-from metastore.groups import GroupRecord
+from headrace.agent.groups.saved import SavedState
+from headrace.metastore.groups import GroupRecord
 
 NO_GENERATION = -1
 Token = Hashable

@@ -16,14 +16,14 @@ import logging
 from collections.abc import Awaitable
 from functools import partial
 
-from agent.listener.frames import FrameHead, FrameReader, RequestHeader, read_request_header
-from agent.listener.host import ConnectionHost
-from agent.listener.replies import ReplyQueue, Slot
-from agent.listener.request import CloseConnection, Connection, Promise, Request, Response
-from agent.listener.writer import ReplyWriter
-from agent.protocol.api_keys import CHANGING, ApiKey
-from agent.protocol.api_versions import APIS
-from storage.errors import InvalidError
+from headrace.agent.listener.frames import FrameHead, FrameReader, RequestHeader, read_request_header
+from headrace.agent.listener.host import ConnectionHost
+from headrace.agent.listener.replies import ReplyQueue, Slot
+from headrace.agent.listener.writer import ReplyWriter
+from headrace.protocol.api_keys import CHANGING, ApiKey
+from headrace.protocol.api_versions import APIS
+from headrace.protocol.request import CloseConnection, Connection, Promise, Request, Response
+from headrace.storage.errors import InvalidError
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from agent.protocol import wire
-from agent.protocol.api_versions import APIS
-from storage.errors import InvalidError
+from headrace.protocol import wire
+from headrace.protocol.api_versions import APIS
+from headrace.storage.errors import InvalidError
 
 MIN_FRAME_BYTES = 8
 """API key, version and correlation id."""

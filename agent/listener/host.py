@@ -13,15 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.listener.memory import MemoryBudget
-from agent.listener.metrics import ListenerMetrics
-from agent.listener.replies import Slot
-from agent.listener.request import Handler
-from config.settings import Settings
-from storage.clock import Clock
+from headrace.agent.listener.memory import MemoryBudget
+from headrace.agent.listener.metrics import ListenerMetrics
+from headrace.agent.listener.replies import Slot
+from headrace.config.settings import Settings
+from headrace.protocol.request import Handler
+from headrace.storage.clock import Clock
 
 if TYPE_CHECKING:
-    from agent.listener.connection import KafkaConnection
+    from headrace.agent.listener.connection import KafkaConnection
 
 SLAB_BYTES = 128 * 1024
 """One read of small frames. Larger gains little, smaller costs calls."""

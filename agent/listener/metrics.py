@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
-from agent.listener.request_counts import RequestCounts
+from headrace.agent.listener.request_counts import RequestCounts
 
 
 class ListenerMetrics:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from agent.listener.frames import RequestHeader
-from agent.listener.metrics import ListenerMetrics
-from agent.listener.writer import ReplyWriter
+from headrace.agent.listener.frames import RequestHeader
+from headrace.agent.listener.metrics import ListenerMetrics
+from headrace.agent.listener.writer import ReplyWriter
 
 
 @dataclass(slots=True, eq=False)

@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from agent.listener.connection import KafkaConnection
-from agent.listener.host import ConnectionHost, Limits
-from agent.listener.metrics import ListenerMetrics
-from agent.listener.request import Handler
-from storage.clock import Clock
+from headrace.agent.listener.connection import KafkaConnection
+from headrace.agent.listener.host import ConnectionHost, Limits
+from headrace.agent.listener.metrics import ListenerMetrics
+from headrace.protocol.request import Handler
+from headrace.storage.clock import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _SWEEP_SECONDS = 5.0
 
 
 class KafkaListener:
-    """One listening socket. `handle` gets every request; see agent/listener/request.py for its contract."""
+    """One listening socket. `handle` gets every request; see protocol/request.py for its contract."""
 
     def __init__(
         self,

@@ -17,14 +17,14 @@ from collections.abc import Callable, Sequence, Set
 
 from kio.schema.errors import ErrorCode
 
-from agent.produce.buffer import ActiveBuffer
-from agent.produce.metrics import ProduceMetrics
-from agent.produce.order import FlushOrder
-from agent.produce.pending import Refusal, not_stored
-from agent.produce.staged_file import Arrival, FileTrace, Staged, StagedFile, Stream
-from agent.protocol.errors import batch_error
-from metastore.values import BatchAnswer, BatchOutcome
-from storage.clock import Clock
+from headrace.agent.produce.buffer import ActiveBuffer
+from headrace.agent.produce.metrics import ProduceMetrics
+from headrace.agent.produce.order import FlushOrder
+from headrace.agent.produce.pending import Refusal, not_stored
+from headrace.agent.produce.staged_file import Arrival, FileTrace, Staged, StagedFile, Stream
+from headrace.metastore.values import BatchAnswer, BatchOutcome
+from headrace.protocol.errors import batch_error
+from headrace.storage.clock import Clock
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 
-from agent.produce.pending import PendingRequest
-from agent.produce.staged_file import Arrival, FileState, FlushReason, StagedFile
+from headrace.agent.produce.pending import PendingRequest
+from headrace.agent.produce.staged_file import Arrival, FileState, FlushReason, StagedFile
 
 
 class ActiveBuffer:

@@ -16,16 +16,16 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from agent.cluster.view import ClusterView
-from agent.produce.acknowledge import Acknowledger
-from agent.produce.metrics import ProduceMetrics
-from agent.produce.order import FlushOrder
-from agent.produce.pending import not_stored
-from agent.produce.staged_file import FileState, StagedFile
-from metastore.api import CommitApi
-from metastore.values import FileAnswer, FileCommit, FileStatus
-from storage.clock import Clock
-from storage.errors import InvalidError, OutcomeUnknownError, RetryableError
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.produce.acknowledge import Acknowledger
+from headrace.agent.produce.metrics import ProduceMetrics
+from headrace.agent.produce.order import FlushOrder
+from headrace.agent.produce.pending import not_stored
+from headrace.agent.produce.staged_file import FileState, StagedFile
+from headrace.metastore.api import CommitApi
+from headrace.metastore.values import FileAnswer, FileCommit, FileStatus
+from headrace.storage.clock import Clock
+from headrace.storage.errors import InvalidError, OutcomeUnknownError, RetryableError
 
 log = logging.getLogger(__name__)
 

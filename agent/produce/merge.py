@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import crc32c
 
-from agent.produce.staged_file import Arrival
-from storage.records.header import (
+from headrace.agent.produce.staged_file import Arrival
+from headrace.storage.records.header import (
     CRC_START,
     HEADER,
     HEADER_BYTES,

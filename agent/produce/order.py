@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agent.produce.staged_file import FileState, StagedFile, Stream
+from headrace.agent.produce.staged_file import FileState, StagedFile, Stream
 
 SHARES_CALL_S = 60.0
 """Much less than the age at which a sweeper condemns files, or the metastore refuses them."""

@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from agent.listener.request import CloseConnection, Promise, Response
-from agent.protocol.errors import file_error
-from agent.protocol.produce_codec import (
+from headrace.metastore.values import FileStatus
+from headrace.protocol.errors import file_error
+from headrace.protocol.produce_codec import (
     FIRST_BY_ID,
     ProducePartitionReply,
     ProduceRequest,
     encode_produce_response,
     refuse,
 )
-from metastore.values import FileStatus
+from headrace.protocol.request import CloseConnection, Promise, Response
 
 _NAMES = {int(code): code.name for code in ErrorCode}
 

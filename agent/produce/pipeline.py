@@ -19,25 +19,25 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from agent.cluster.view import ClusterView
-from agent.listener.request import CloseConnection, Request, Response
-from agent.produce.acknowledge import Acknowledger
-from agent.produce.buffer import ActiveBuffer
-from agent.produce.commit import Committer
-from agent.produce.metrics import ProduceMetrics
-from agent.produce.order import FlushOrder
-from agent.produce.pending import not_stored
-from agent.produce.receive import Received, Receiver, refusal_of
-from agent.produce.staged_file import FileTrace, FlushReason, StagedFile
-from agent.produce.upload import Uploader
-from agent.produce.validate import RuleBook
-from agent.protocol.produce_codec import ProduceRequest, decode_produce
-from config.settings import Settings
-from metastore.api import CommitApi
-from metastore.log.effective_configs import EffectiveConfigs
-from storage.clock import Clock
-from storage.errors import HeadraceError
-from storage.objects.store import ObjectStore
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.produce.acknowledge import Acknowledger
+from headrace.agent.produce.buffer import ActiveBuffer
+from headrace.agent.produce.commit import Committer
+from headrace.agent.produce.metrics import ProduceMetrics
+from headrace.agent.produce.order import FlushOrder
+from headrace.agent.produce.pending import not_stored
+from headrace.agent.produce.receive import Received, Receiver, refusal_of
+from headrace.agent.produce.staged_file import FileTrace, FlushReason, StagedFile
+from headrace.agent.produce.upload import Uploader
+from headrace.agent.produce.validate import RuleBook
+from headrace.config.settings import Settings
+from headrace.metastore.api import CommitApi
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.protocol.produce_codec import ProduceRequest, decode_produce
+from headrace.protocol.request import CloseConnection, Request, Response
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError
+from headrace.storage.objects.store import ObjectStore
 
 log = logging.getLogger(__name__)
 

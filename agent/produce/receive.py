@@ -16,17 +16,17 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.metadata_topic import is_metadata_topic
-from agent.cluster.view import ClusterView
-from agent.listener.request import Request
-from agent.produce.pending import PendingRequest, Refusal
-from agent.produce.staged_file import Arrival
-from agent.produce.validate import NO_TRANSACTIONS, Accepted, RuleBook, TopicRules, judge, judge_records
-from agent.protocol.produce_codec import FIRST_BY_ID, ProducePartitionReply, ProduceRequest
-from metastore.keys import partition_key
-from metastore.log.image import MetadataImage, TopicImage
-from storage.clock import Clock
-from storage.errors import HeadraceError
+from headrace.agent.cluster.metadata_topic import is_metadata_topic
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.produce.pending import PendingRequest, Refusal
+from headrace.agent.produce.staged_file import Arrival
+from headrace.agent.produce.validate import NO_TRANSACTIONS, Accepted, RuleBook, TopicRules, judge, judge_records
+from headrace.metastore.keys import partition_key
+from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.protocol.produce_codec import FIRST_BY_ID, ProducePartitionReply, ProduceRequest
+from headrace.protocol.request import Request
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
-from agent.produce.pending import PendingRequest
-from agent.protocol.produce_codec import ProducePartitionReply
-from metastore.values import FileCommit, StagedBatch
-from storage.records.header import BatchHeader
+from headrace.agent.produce.pending import PendingRequest
+from headrace.metastore.values import FileCommit, StagedBatch
+from headrace.protocol.produce_codec import ProducePartitionReply
+from headrace.storage.records.header import BatchHeader
 
 Stream = tuple[int, int]
 """(owner, partition key): batches of one stream are committed in the order in which they came.

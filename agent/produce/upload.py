@@ -15,15 +15,15 @@ import random
 import uuid
 from collections.abc import Callable
 
-from agent.produce.merge import Laid, merge
-from agent.produce.metrics import ProduceMetrics
-from agent.produce.staged_file import Arrival, FileState, Staged, StagedFile
-from metastore.values import StagedBatch
-from storage.clock import Clock
-from storage.errors import CorruptError
-from storage.file_id import new_file_id, object_key
-from storage.objects.store import ObjectStore
-from storage.segment.writer import SegmentWriter
+from headrace.agent.produce.merge import Laid, merge
+from headrace.agent.produce.metrics import ProduceMetrics
+from headrace.agent.produce.staged_file import Arrival, FileState, Staged, StagedFile
+from headrace.metastore.values import StagedBatch
+from headrace.storage.clock import Clock
+from headrace.storage.errors import CorruptError
+from headrace.storage.file_id import new_file_id, object_key
+from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.writer import SegmentWriter
 
 NO_PRODUCER = (-1, -1, -1)
 """Without an id clients send anything as epoch and sequence."""

@@ -16,18 +16,18 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from agent.produce.pending import Refusal
-from agent.protocol.errors import error_code
-from config.config_definition import LONG_MAX
-from metastore.log.effective_configs import EffectiveConfigs
-from metastore.log.image import MetadataImage, TopicImage
-from storage.errors import CorruptError, HeadraceError
-from storage.records.check import check_batch, split_batches
-from storage.records.codec import open_batch
-from storage.records.compression import Codec
-from storage.records.errors import InvalidRecordError, UnsupportedCodecError
-from storage.records.header import BatchHeader, read_header
-from storage.records.patch import stamp_log_append_time
+from headrace.agent.produce.pending import Refusal
+from headrace.config.config_definition import LONG_MAX
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.protocol.errors import error_code
+from headrace.storage.errors import CorruptError, HeadraceError
+from headrace.storage.records.check import check_batch, split_batches
+from headrace.storage.records.codec import open_batch
+from headrace.storage.records.compression import Codec
+from headrace.storage.records.errors import InvalidRecordError, UnsupportedCodecError
+from headrace.storage.records.header import BatchHeader, read_header
+from headrace.storage.records.patch import stamp_log_append_time
 
 FIRST_WITH_ZSTD = 7
 """The Produce version from which a client may send zstd (KIP-110)."""

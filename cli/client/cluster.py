@@ -20,11 +20,11 @@ from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 
-from agent.protocol.api_keys import ApiKey
-from cli.client.messages import VERSIONS, Message, message
-from cli.client.transport import ClientConfig, exchange
-from storage.clock import SystemClock
-from storage.errors import InvalidError, NotFoundError, RetryableError, UnavailableError
+from headrace.cli.client.messages import VERSIONS, Message, message
+from headrace.cli.client.transport import ClientConfig, exchange
+from headrace.protocol.api_keys import ApiKey
+from headrace.storage.clock import SystemClock
+from headrace.storage.errors import InvalidError, NotFoundError, RetryableError, UnavailableError
 
 T = TypeVar("T")
 ANY = -1

@@ -11,10 +11,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.protocol import wire
-from agent.protocol.api_keys import ApiKey
-from cli.client.cluster import KafkaCluster, require
-from storage.errors import NotFoundError
+from headrace.cli.client.cluster import KafkaCluster, require
+from headrace.protocol import wire
+from headrace.protocol.api_keys import ApiKey
+from headrace.storage.errors import NotFoundError
 
 Member = dict[str, Any]
 _CONSUMER = "consumer"

@@ -15,7 +15,7 @@ from typing import Any
 
 from kio.schema.index import api_key_map
 
-from agent.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import ApiKey
 
 VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.PRODUCE: (3, 12),

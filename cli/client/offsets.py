@@ -9,9 +9,9 @@ import datetime
 from collections import defaultdict
 from collections.abc import Mapping
 
-from agent.protocol.api_keys import ApiKey
-from cli.client.cluster import KafkaCluster, require
-from storage.errors import InvalidError
+from headrace.cli.client.cluster import KafkaCluster, require
+from headrace.protocol.api_keys import ApiKey
+from headrace.storage.errors import InvalidError
 
 EARLIEST, LATEST = -2, -1
 """Timestamps that mean a place in the log."""

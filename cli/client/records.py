@@ -13,12 +13,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.protocol.api_keys import ApiKey
-from cli.client.cluster import KafkaCluster, require
-from storage.records.check import split_batches
-from storage.records.codec import Record, decode_records, encode_batch
-from storage.records.compression import Codec
-from storage.records.header import read_header
+from headrace.cli.client.cluster import KafkaCluster, require
+from headrace.protocol.api_keys import ApiKey
+from headrace.storage.records.check import split_batches
+from headrace.storage.records.codec import Record, decode_records, encode_batch
+from headrace.storage.records.compression import Codec
+from headrace.storage.records.header import read_header
 
 ALL_IN_SYNC = -1
 TIMEOUT = datetime.timedelta(seconds=30)

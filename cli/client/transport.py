@@ -17,8 +17,8 @@ from typing import Any
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
-from config.load import ConfigError, read_properties
-from storage.errors import CorruptError, InvalidError, UnavailableError
+from headrace.config.load import ConfigError, read_properties
+from headrace.storage.errors import CorruptError, InvalidError, UnavailableError
 
 DEFAULT_PORT = 9092
 TIMEOUT_MS_MAX = 2**31 - 1

@@ -16,13 +16,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cli.options import add_settings, settings_from
-from cli.shell.commands import GREETING, LeaveShell, Shell
-from cli.shell.source import image_from_cluster, image_from_file, image_from_metastore
-from cli.shell.tree import tree
-from metastore.log.image import MetadataImage
-from metastore.log.snapshot import encode_snapshot
-from storage.errors import HeadraceError, InvalidError
+from headrace.cli.options import add_settings, settings_from
+from headrace.cli.shell.commands import GREETING, LeaveShell, Shell
+from headrace.cli.shell.source import image_from_cluster, image_from_file, image_from_metastore
+from headrace.cli.shell.tree import tree
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.snapshot import encode_snapshot
+from headrace.storage.errors import HeadraceError, InvalidError
 
 PROMPT = ">> "
 DESCRIPTION = """\

@@ -13,8 +13,8 @@ import posixpath
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from cli.shell.tree import Directory, Node, find, walk
-from storage.errors import InvalidError, NotFoundError
+from headrace.cli.shell.tree import Directory, Node, find, walk
+from headrace.storage.errors import InvalidError, NotFoundError
 
 GREETING = "Welcome to the Headrace metadata shell."
 MANUAL = {

@@ -15,21 +15,21 @@ from kio.schema.fetch_snapshot.v0.response import FetchSnapshotResponse
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 
-from agent.admin.fetch_snapshot import NEWEST
-from agent.cluster.metadata_topic import METADATA_TOPIC
-from cli.client.cluster import KafkaCluster
-from cli.client.offsets import EARLIEST, LATEST, list_offsets, partitions_of
-from cli.client.records import fetch
-from cli.client.transport import ClientConfig, ask, client_config
-from config.load import ConfigError
-from config.settings import Settings
-from metastore.log.image import MetadataImage
-from metastore.log.replay import ImageBuilder, apply
-from metastore.log.snapshot import load_snapshot
-from metastore.postgres.store import PostgresMetastore
-from storage.errors import InvalidError, UnavailableError
-from storage.records.codec import decode_records
-from storage.segment.reader import walk_batches
+from headrace.agent.admin.fetch_snapshot import NEWEST
+from headrace.agent.cluster.metadata_topic import METADATA_TOPIC
+from headrace.cli.client.cluster import KafkaCluster
+from headrace.cli.client.offsets import EARLIEST, LATEST, list_offsets, partitions_of
+from headrace.cli.client.records import fetch
+from headrace.cli.client.transport import ClientConfig, ask, client_config
+from headrace.config.load import ConfigError
+from headrace.config.settings import Settings
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.replay import ImageBuilder, apply
+from headrace.metastore.log.snapshot import load_snapshot
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.errors import InvalidError, UnavailableError
+from headrace.storage.records.codec import decode_records
+from headrace.storage.segment.reader import walk_batches
 
 
 async def image_from_metastore(settings: Settings) -> MetadataImage:

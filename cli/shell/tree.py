@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
-from cli.record_json import plain
-from metastore.log.image import AgentImage, MetadataImage, TopicImage
-from metastore.log.records import CredentialInfo, EntityData
+from headrace.cli.record_json import plain
+from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
+from headrace.metastore.log.records import CredentialInfo, EntityData
 
 RESOURCE_NAMES = {2: "topics", 4: "brokers"}
 """ConfigResource types, as directories below /configs."""

@@ -23,20 +23,20 @@ import sys
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
-from compactor.compact import LARGE_KIND
-from compactor.job_metrics import JobMetrics
-from compactor.pace import pace
-from compactor.runner import LEASE_MS, JobRunner
-from compactor.spark.handler import SparkCompactor
-from compactor.worker import REQUESTS_PER_S
-from config.load import ConfigError, load
-from config.settings import Settings
-from metastore.log.effective_configs import EffectiveConfigs
-from metastore.postgres.store import PostgresMetastore
-from storage.clock import Clock, SystemClock
-from storage.cluster_properties import require_formatted
-from storage.errors import HeadraceError
-from storage.objects.open import StoreOptions, open_store
+from headrace.compactor.compact import LARGE_KIND
+from headrace.compactor.job_metrics import JobMetrics
+from headrace.compactor.pace import pace
+from headrace.compactor.runner import LEASE_MS, JobRunner
+from headrace.compactor.spark.handler import SparkCompactor
+from headrace.compactor.worker import REQUESTS_PER_S
+from headrace.config.load import ConfigError, load
+from headrace.config.settings import Settings
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import Clock, SystemClock
+from headrace.storage.cluster_properties import require_formatted
+from headrace.storage.errors import HeadraceError
+from headrace.storage.objects.open import StoreOptions, open_store
 
 PART_BYTES = 128 * 1024 * 1024
 

@@ -16,10 +16,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
-from compactor.lease import Lease
-from compactor.spark.source import NAME, CompactionSource, Task
-from metastore.jobs import Job
-from storage.errors import UnavailableError
+from headrace.compactor.lease import Lease
+from headrace.compactor.spark.source import NAME, CompactionSource, Task
+from headrace.metastore.jobs import Job
+from headrace.storage.errors import UnavailableError
 
 
 class SparkCompactor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from compactor.plan import PartitionPlan, Plan
+from headrace.compactor.plan import PartitionPlan, Plan
 
 
 def split(plan: Plan, part_bytes: int) -> list[Plan]:

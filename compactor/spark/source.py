@@ -28,19 +28,19 @@ import msgspec
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition, WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
-from compactor.merge import MergeCounts, MergeLimits, merge
-from compactor.plan import decode_job, decode_plan, encode, make_plan
-from compactor.spark.parts import split
-from compactor.take_over import Swapper, store_merged
-from config.load import load
-from config.settings import Settings
-from metastore.compaction import NewFile, Swap
-from metastore.jobs import JobToken
-from metastore.postgres.store import PostgresMetastore
-from storage.clock import SystemClock
-from storage.collector_tuning import tune_collector
-from storage.objects.open import StoreOptions, open_store
-from storage.objects.throttled import ThrottledStore
+from headrace.compactor.merge import MergeCounts, MergeLimits, merge
+from headrace.compactor.plan import decode_job, decode_plan, encode, make_plan
+from headrace.compactor.spark.parts import split
+from headrace.compactor.take_over import Swapper, store_merged
+from headrace.config.load import load
+from headrace.config.settings import Settings
+from headrace.metastore.compaction import NewFile, Swap
+from headrace.metastore.jobs import JobToken
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import SystemClock
+from headrace.storage.collector_tuning import tune_collector
+from headrace.storage.objects.open import StoreOptions, open_store
+from headrace.storage.objects.throttled import ThrottledStore
 
 NAME = "headrace_compaction"
 SCHEMA = "part string"

@@ -66,7 +66,7 @@ class ProxiedAgent:
         }  # fmt: skip
         with self._log.open("ab") as log:
             process = self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "cli.main", "agent", *flags({**self._settings, **own}),
+                sys.executable, "-m", "headrace.cli.main", "agent", *flags({**self._settings, **own}),
                 env=os.environ | CREDENTIALS, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
                 stderr=log,
             )  # fmt: skip

@@ -20,11 +20,11 @@ from types import TracebackType
 
 import psycopg
 
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.torture.agents import ProxiedAgent, flags
 from load.torture.faults import AGENT_NAMES, LINK_FAULTS, Fault
 from load.torture.proxy import FaultProxy
 from load.torture.servers import BUCKET, CREDENTIALS, S3Server
-from metastore.postgres.embedded import EmbeddedPostgres
 
 SETTINGS: dict[str, object] = {
     "s3.region": "us-east-1",
@@ -158,7 +158,7 @@ class Cluster:
         cluster_id = urlsafe_b64encode(self._rng.randbytes(16)).decode().rstrip("=").replace("-", "A")
         wanted = ("metastore.url", "bucket", "s3.endpoint", "s3.region", "s3.path.style")
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "cli.main", "storage", "format", "-t", cluster_id,
+            sys.executable, "-m", "headrace.cli.main", "storage", "format", "-t", cluster_id,
             *flags({name: settings[name] for name in wanted}),
             env=os.environ | CREDENTIALS, stdout=asyncio.subprocess.DEVNULL,
         )  # fmt: skip

@@ -15,9 +15,9 @@ import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from metastore.log.features import required_format
-from metastore.log.image import MetadataImage
-from metastore.log.records import DelegationTokenRecord, MetadataRecord, RemoveDelegationTokenRecord
+from headrace.metastore.log.features import required_format
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import DelegationTokenRecord, MetadataRecord, RemoveDelegationTokenRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from config.config_definition import ConfigDefinition, Synonym
-from config.group_configs import GROUP_CONFIGS
-from config.settings import Settings
-from config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
-from metastore.log.image import MetadataImage
-from metastore.log.records import TOPIC_RESOURCE
+from headrace.config.config_definition import ConfigDefinition, Synonym
+from headrace.config.group_configs import GROUP_CONFIGS
+from headrace.config.settings import Settings
+from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import TOPIC_RESOURCE
 
 BROKER_RESOURCE = 4
 """ConfigResource.Type.BROKER; with an empty name it is all of them."""

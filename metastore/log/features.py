@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from metastore.log.image import MetadataImage
-from metastore.log.records import OWN_TYPES, FeatureLevelRecord, MetadataRecord, RemoveFeatureLevelRecord
-from metastore.values import METADATA_FORMAT, SUPPORTED_FEATURES
-from storage.errors import InvalidError, UnsupportedFeatureError
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import OWN_TYPES, FeatureLevelRecord, MetadataRecord, RemoveFeatureLevelRecord
+from headrace.metastore.values import METADATA_FORMAT, SUPPORTED_FEATURES
+from headrace.storage.errors import InvalidError, UnsupportedFeatureError
 
 
 def required_format(records: Iterable[MetadataRecord]) -> int:

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from metastore.keys import partition_key
-from metastore.log.records import (
+from headrace.metastore.keys import partition_key
+from headrace.metastore.log.records import (
     TOPIC_RESOURCE,
     AccessControlRecord,
     CredentialInfo,
     DelegationTokenRecord,
     EntityData,
 )
-from metastore.values import METADATA_FORMAT, FeatureRange, Listener
+from headrace.metastore.values import METADATA_FORMAT, FeatureRange, Listener
 
 OLDEST_METADATA_FORMAT = 1
 """Of a log that says nothing about it."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 
-from metastore.log.image import Assignment, MetadataImage, TopicImage
-from metastore.log.records import PartitionChangeRecord
-from storage.errors import InvalidError, NotFoundError
+from headrace.metastore.log.image import Assignment, MetadataImage, TopicImage
+from headrace.metastore.log.records import PartitionChangeRecord
+from headrace.storage.errors import InvalidError, NotFoundError
 
 
 def reassign(image: MetadataImage, topic_id: uuid.UUID, index: int, target: Sequence[int]) -> PartitionChangeRecord:

@@ -17,8 +17,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, TypeVar, dataclass_transform
 
-from metastore.log.wire import Array, Bytes, Fixed, NotNull, Reader, String, Structure, Tag, Uuid, write_uvarint
-from storage.errors import CorruptError, InvalidError
+from headrace.metastore.log.wire import (
+    Array,
+    Bytes,
+    Fixed,
+    NotNull,
+    Reader,
+    String,
+    Structure,
+    Tag,
+    Uuid,
+    write_uvarint,
+)
+from headrace.storage.errors import CorruptError, InvalidError
 
 FRAME_TYPE = 0
 VERSION = 0

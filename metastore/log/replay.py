@@ -15,9 +15,9 @@ from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from metastore.log.features import refuse_unknown_format
-from metastore.log.image import ANYBODY, AgentImage, Assignment, MetadataImage, TopicImage
-from metastore.log.records import (
+from headrace.metastore.log.features import refuse_unknown_format
+from headrace.metastore.log.image import ANYBODY, AgentImage, Assignment, MetadataImage, TopicImage
+from headrace.metastore.log.records import (
     TOPIC_RESOURCE,
     AccessControlRecord,
     ConfigRecord,
@@ -43,8 +43,8 @@ from metastore.log.records import (
     decode_record,
     plain_partition,
 )
-from metastore.values import FeatureRange, Listener
-from storage.errors import CorruptError
+from headrace.metastore.values import FeatureRange, Listener
+from headrace.storage.errors import CorruptError
 
 
 def apply(image: MetadataImage, records: Iterable[bytes]) -> MetadataImage:

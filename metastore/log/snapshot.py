@@ -19,8 +19,8 @@ from collections.abc import Iterator
 
 from crc32c import crc32c
 
-from metastore.log.image import AgentImage, MetadataImage, TopicImage
-from metastore.log.records import (
+from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
+from headrace.metastore.log.records import (
     BrokerEndpoint,
     BrokerFeature,
     ConfigRecord,
@@ -38,9 +38,9 @@ from metastore.log.records import (
     encode_plain_partition,
     encode_record,
 )
-from metastore.log.replay import ImageBuilder
-from metastore.log.wire import Reader, write_uvarint
-from storage.errors import CorruptError, InvalidError
+from headrace.metastore.log.replay import ImageBuilder
+from headrace.metastore.log.wire import Reader, write_uvarint
+from headrace.storage.errors import CorruptError, InvalidError
 
 MAGIC = b"HRMS"
 VERSION = 1

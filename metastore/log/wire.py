@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
 
-from storage.errors import CorruptError
+from headrace.storage.errors import CorruptError
 
 
 class Reader:

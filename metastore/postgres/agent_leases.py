@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from metastore.agent_leases import AgentLease
-from metastore.postgres.statement import Pool, Statement
+from headrace.metastore.agent_leases import AgentLease
+from headrace.metastore.postgres.statement import Pool, Statement
 
 _AGENT_LEASES = Statement("agent_leases", writes=False)
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from metastore.keys import PARTITION_BITS
-from metastore.log.features import required_format
-from metastore.log.records import (
+from headrace.metastore.keys import PARTITION_BITS
+from headrace.metastore.log.features import required_format
+from headrace.metastore.log.records import (
     TOPIC_RESOURCE,
     AccessControlRecord,
     BrokerEndpoint,
@@ -38,9 +38,9 @@ from metastore.log.records import (
     encode_new_partitions,
     encode_record,
 )
-from metastore.postgres.statement import Pool, Statement
-from metastore.values import AgentRegistration, HeartbeatAnswer, Listener, NewTopic, RegisteredAgent
-from storage.errors import (
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.values import AgentRegistration, HeartbeatAnswer, Listener, NewTopic, RegisteredAgent
+from headrace.storage.errors import (
     AlreadyExistsError,
     FencedError,
     InvalidError,

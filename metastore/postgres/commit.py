@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metastore.postgres.staging import Staged
-from metastore.postgres.statement import Pool, Statement
-from metastore.values import FileAnswer, FileCommit, FileStatus
+from headrace.metastore.postgres.staging import Staged
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.values import FileAnswer, FileCommit, FileStatus
 
 _COMMIT_FILES = Statement("commit_files", writes=True)
 

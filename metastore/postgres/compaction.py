@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from metastore.compaction import (
+from headrace.metastore.compaction import (
     FileFacts,
     LiveExtents,
     LivePartition,
@@ -21,11 +21,11 @@ from metastore.compaction import (
     SwapOutcome,
     WaitingFiles,
 )
-from metastore.jobs import JobToken
-from metastore.postgres.packing import pack_int4, pack_int8, pack_uuids, unpack_extents
-from metastore.postgres.statement import Pool, Statement
-from storage.errors import NotFoundError
-from storage.file_id import born_ms
+from headrace.metastore.jobs import JobToken
+from headrace.metastore.postgres.packing import pack_int4, pack_int8, pack_uuids, unpack_extents
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.storage.errors import NotFoundError
+from headrace.storage.file_id import born_ms
 
 _WAITING_FILES = Statement("waiting_files", writes=False)
 _UNFINISHED_PAYLOADS = Statement("unfinished_payloads", writes=False)

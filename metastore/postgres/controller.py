@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import uuid
 
-from metastore.postgres.statement import Pool, Statement
-from metastore.values import ControllerLease, SnapshotState, StoredSnapshot
-from storage.errors import FencedError
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.values import ControllerLease, SnapshotState, StoredSnapshot
+from headrace.storage.errors import FencedError
 
 _HOLD_CONTROLLER_LEASE = Statement("hold_controller_lease", writes=True)
 _DESCRIBE_CONTROLLER = Statement("describe_controller", writes=False)

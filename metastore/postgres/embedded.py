@@ -31,14 +31,14 @@ from urllib.parse import quote
 
 import psycopg
 
-from metastore.postgres.installation import (
+from headrace.metastore.postgres.installation import (
     Installation,
     find_installation,
     make_data_dir,
     reachable_installation,
     run_as,
 )
-from storage.errors import AlreadyExistsError, InvalidError, UnavailableError
+from headrace.storage.errors import AlreadyExistsError, InvalidError, UnavailableError
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
-from storage.errors import (
+from headrace.storage.errors import (
     AlreadyExistsError,
     FencedError,
     HeadraceError,

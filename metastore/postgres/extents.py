@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from metastore.postgres.packing import pack_int8, unpack_extents
-from metastore.postgres.statement import Pool, Statement
-from metastore.values import ExtentQuery, OffsetAnswer, OffsetQuery, PartitionExtents
+from headrace.metastore.postgres.packing import pack_int8, unpack_extents
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.values import ExtentQuery, OffsetAnswer, OffsetQuery, PartitionExtents
 
 _FIND_EXTENTS = Statement("find_extents", writes=False)
 _LIST_OFFSETS = Statement("list_offsets", writes=False)

@@ -12,16 +12,16 @@ from functools import partial
 
 import numpy as np
 
-from metastore.postgres.packing import (
+from headrace.metastore.postgres.packing import (
     pack_int2,
     pack_int8,
     unpack_extents,
     unpack_keys,
     unpack_log_starts,
 )
-from metastore.postgres.statement import Pool, Statement
-from metastore.values import FeedKind, FeedPage, FeedRow
-from storage.errors import InvalidError
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.values import FeedKind, FeedPage, FeedRow
+from headrace.storage.errors import InvalidError
 
 _POLL_FEED = Statement("poll_feed", writes=False)
 _ROTATE_LOG_SLOTS = Statement("rotate_log_slots", writes=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from metastore.files import (
+from headrace.metastore.files import (
     AuditedFile,
     DeadFile,
     FileState,
@@ -21,11 +21,11 @@ from metastore.files import (
     JanitorState,
     PartitionName,
 )
-from metastore.jobs import JobToken
-from metastore.postgres.packing import pack_int4, pack_int8, pack_uuids, unpack_extents
-from metastore.postgres.statement import Pool, Statement
-from metastore.values import Extent
-from storage.file_id import born_ms
+from headrace.metastore.jobs import JobToken
+from headrace.metastore.postgres.packing import pack_int4, pack_int8, pack_uuids, unpack_extents
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.values import Extent
+from headrace.storage.file_id import born_ms
 
 _TAKE_DEAD_FILES = Statement("take_dead_files", writes=True)
 _DROP_FILES = Statement("drop_files", writes=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import psycopg
 
-from metastore.postgres.errors import translated
+from headrace.metastore.postgres.errors import translated
 
 
 def formatted_cluster_id(url: str) -> str | None:

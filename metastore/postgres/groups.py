@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from config.settings import Settings
-from metastore.groups import CommittedOffset, GroupClaim, GroupKind, GroupListing, GroupRecord
-from metastore.postgres.statement import Pool, Statement
-from storage.errors import FencedError
+from headrace.config.settings import Settings
+from headrace.metastore.groups import CommittedOffset, GroupClaim, GroupKind, GroupListing, GroupRecord
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.storage.errors import FencedError
 
 _CLAIM_GROUP = Statement("claim_group", writes=True)
 _RELEASE_GROUPS = Statement("release_groups", writes=True)

@@ -20,7 +20,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.errors import InvalidError
+from headrace.storage.errors import InvalidError
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metastore.jobs import Job, JobCount, JobSchedule, JobState, JobStatus, JobToken, NewJob
-from metastore.postgres.statement import Pool, Statement
-from storage.errors import FencedError
+from headrace.metastore.jobs import Job, JobCount, JobSchedule, JobState, JobStatus, JobToken, NewJob
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.storage.errors import FencedError
 
 _SCHEDULE_JOBS = Statement("schedule_jobs", writes=True)
 _ENQUEUE_JOBS = Statement("enqueue_jobs", writes=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metastore.leader_epochs import EpochEnd, EpochQuery
-from metastore.postgres.statement import Pool, Statement
+from headrace.metastore.leader_epochs import EpochEnd, EpochQuery
+from headrace.metastore.postgres.statement import Pool, Statement
 
 _FIND_EPOCH_ENDS = Statement("find_epoch_ends", writes=False)
 _GONE = EpochEnd(False, -1, -1)

@@ -19,14 +19,14 @@ from typing import Any
 
 import psycopg
 
-from metastore.log.records import FeatureLevelRecord, encode_record
-from metastore.postgres.errors import translated
-from metastore.values import METADATA_FORMAT, SUPPORTED_FEATURES
-from storage.cluster_properties import random_cluster_id
-from storage.errors import InvalidError
+from headrace.metastore.log.records import FeatureLevelRecord, encode_record
+from headrace.metastore.postgres.errors import translated
+from headrace.metastore.values import METADATA_FORMAT, SUPPORTED_FEATURES
+from headrace.storage.cluster_properties import random_cluster_id
+from headrace.storage.errors import InvalidError
 
-MIGRATIONS = resources.files("migrations")
-FUNCTIONS = resources.files("metastore.postgres") / "functions"
+MIGRATIONS = resources.files("headrace.migrations")
+FUNCTIONS = resources.files("headrace.metastore.postgres") / "functions"
 LOCK = (7200, 1)
 """Transaction-level advisory lock held by whoever migrates."""
 LOCK_TIMEOUT_MS = 3_000

@@ -19,8 +19,8 @@ import psycopg
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
-from metastore.values import BatchAnswer, BatchOutcome, Extent, LogStartMove
-from storage.errors import CorruptError
+from headrace.metastore.values import BatchAnswer, BatchOutcome, Extent, LogStartMove
+from headrace.storage.errors import CorruptError
 
 Column = npt.NDArray[Any]
 

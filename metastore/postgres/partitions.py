@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metastore.keys import PARTITION_BITS
-from metastore.log.records import encode_new_partitions
-from metastore.partitions import PartitionGrowth
-from metastore.postgres.statement import Pool, Statement
-from storage.errors import InvalidError
+from headrace.metastore.keys import PARTITION_BITS
+from headrace.metastore.log.records import encode_new_partitions
+from headrace.metastore.partitions import PartitionGrowth
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.storage.errors import InvalidError
 
 _CREATE_PARTITIONS = Statement("create_partitions", writes=True)
 

@@ -23,9 +23,9 @@ from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool
 
-from config.settings import Settings
-from metastore.postgres.errors import translated
-from metastore.postgres.statement import Pool
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.errors import translated
+from headrace.metastore.postgres.statement import Pool
 
 CONNECT_TIMEOUT_S = 5
 IDLE_IN_TRANSACTION_TIMEOUT_MS = 5_000

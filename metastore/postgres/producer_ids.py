@@ -7,8 +7,8 @@ block is never used.
 
 from __future__ import annotations
 
-from metastore.postgres.statement import Pool, Statement
-from storage.errors import InvalidError
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.storage.errors import InvalidError
 
 BLOCK_MAX = 1_000_000
 

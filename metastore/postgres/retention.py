@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from metastore.jobs import JobToken
-from metastore.postgres.packing import pack_int4, pack_int8
-from metastore.postgres.statement import Pool, Statement
-from metastore.retention import (
+from headrace.metastore.jobs import JobToken
+from headrace.metastore.postgres.packing import pack_int4, pack_int8
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.retention import (
     LogStartAnswer,
     LogStartTarget,
     OldestExtents,
@@ -23,7 +23,7 @@ from metastore.retention import (
     OldExtent,
     ProducerStatus,
 )
-from storage.errors import InvalidError
+from headrace.storage.errors import InvalidError
 
 _MOVE_LOG_STARTS = Statement("move_log_starts", writes=True)
 _OLDEST_EXTENTS = Statement("oldest_extents", writes=False)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from metastore.postgres.packing import (
+from headrace.metastore.postgres.packing import (
     Column,
     PackedArray,
     pack_bools,
@@ -27,9 +27,9 @@ from metastore.postgres.packing import (
     pack_uuids,
     unpack_answers,
 )
-from metastore.values import BatchAnswer, BatchOutcome, FileCommit, StagedBatch
-from storage.errors import InvalidError
-from storage.file_id import born_ms
+from headrace.metastore.values import BatchAnswer, BatchOutcome, FileCommit, StagedBatch
+from headrace.storage.errors import InvalidError
+from headrace.storage.file_id import born_ms
 
 RECORDS_MAX = 1 << 28
 """Records of one batch. Six such batches do not wrap around the sequence numbers."""

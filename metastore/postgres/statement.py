@@ -21,7 +21,7 @@ from prometheus_client import Histogram
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
-from metastore.postgres.errors import translated
+from headrace.metastore.postgres.errors import translated
 
 Connection = AsyncConnection[tuple[Any, ...]]
 Pool = AsyncConnectionPool[Connection]
@@ -76,7 +76,7 @@ class Statement:
     @cached_property
     def _sql(self) -> bytes:
         """The file without its comment lines: they are for readers, not for the wire."""
-        path = resources.files("metastore.postgres") / "queries" / f"{self.name}.sql"
+        path = resources.files("headrace.metastore.postgres") / "queries" / f"{self.name}.sql"
         lines = path.read_text(encoding="utf-8").splitlines()
         return "\n".join(line for line in lines if not line.lstrip().startswith("--")).encode()
 

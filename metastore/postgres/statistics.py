@@ -22,7 +22,7 @@ class Statistics(NamedTuple):
 
 def read_statistics(url: str) -> Statistics:
     """Read them over a connection of its own."""
-    query = files("metastore.postgres").joinpath("queries/statistics.sql").read_bytes()
+    query = files("headrace.metastore.postgres").joinpath("queries/statistics.sql").read_bytes()
     with psycopg.connect(url) as connection:
         row = connection.execute(query).fetchone()
     assert row is not None

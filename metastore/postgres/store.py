@@ -11,26 +11,26 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from config.settings import Settings
-from metastore.log.image import MetadataImage
-from metastore.log.records import MetadataRecord
-from metastore.log.replay import ImageBuilder
-from metastore.log.snapshot import load_snapshot
-from metastore.postgres import cluster, commit, controller, extents, feed, producer_ids
-from metastore.postgres.agent_leases import PostgresAgentLeases
-from metastore.postgres.compaction import PostgresCompaction
-from metastore.postgres.configs import PostgresConfigs
-from metastore.postgres.files import PostgresFiles
-from metastore.postgres.groups import PostgresGroups
-from metastore.postgres.jobs import PostgresJobs
-from metastore.postgres.leader_epochs import PostgresLeaderEpochs
-from metastore.postgres.migrate import MIGRATIONS, sql_files
-from metastore.postgres.partitions import PostgresPartitions
-from metastore.postgres.pool import open_pool
-from metastore.postgres.retention import PostgresRetention
-from metastore.postgres.statement import Pool, Statement
-from metastore.postgres.zone_secret import PostgresZoneSecret
-from metastore.values import (
+from headrace.config.settings import Settings
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import MetadataRecord
+from headrace.metastore.log.replay import ImageBuilder
+from headrace.metastore.log.snapshot import load_snapshot
+from headrace.metastore.postgres import cluster, commit, controller, extents, feed, producer_ids
+from headrace.metastore.postgres.agent_leases import PostgresAgentLeases
+from headrace.metastore.postgres.compaction import PostgresCompaction
+from headrace.metastore.postgres.configs import PostgresConfigs
+from headrace.metastore.postgres.files import PostgresFiles
+from headrace.metastore.postgres.groups import PostgresGroups
+from headrace.metastore.postgres.jobs import PostgresJobs
+from headrace.metastore.postgres.leader_epochs import PostgresLeaderEpochs
+from headrace.metastore.postgres.migrate import MIGRATIONS, sql_files
+from headrace.metastore.postgres.partitions import PostgresPartitions
+from headrace.metastore.postgres.pool import open_pool
+from headrace.metastore.postgres.retention import PostgresRetention
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.zone_secret import PostgresZoneSecret
+from headrace.metastore.values import (
     AgentRegistration,
     ControllerLease,
     ExtentQuery,
@@ -46,7 +46,7 @@ from metastore.values import (
     SnapshotState,
     StoredSnapshot,
 )
-from storage.errors import InvalidError
+from headrace.storage.errors import InvalidError
 
 _DESCRIBE_CLUSTER = Statement("describe_cluster", writes=False)
 

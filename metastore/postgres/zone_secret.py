@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.statement import Pool, Statement
 
 _ZONE_SECRET = Statement("zone_secret", writes=False)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from storage.objects.ranges import read_each
-from storage.objects.store import ByteRange, ObjectInfo, ObjectStore
+from headrace.storage.objects.ranges import read_each
+from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
 
 
 class StoreDecorator:

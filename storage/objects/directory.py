@@ -21,11 +21,17 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from storage.clock import Clock
-from storage.errors import AlreadyExistsError, InvalidError, NotFoundError, OutcomeUnknownError, UnavailableError
-from storage.objects.keys import check_key
-from storage.objects.ranges import check_inside
-from storage.objects.store import ByteRange, ObjectInfo
+from headrace.storage.clock import Clock
+from headrace.storage.errors import (
+    AlreadyExistsError,
+    InvalidError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from headrace.storage.objects.keys import check_key
+from headrace.storage.objects.ranges import check_inside
+from headrace.storage.objects.store import ByteRange, ObjectInfo
 
 INCOMPLETE = ".incomplete"
 """The folder of temporary files: no key may lie in it."""

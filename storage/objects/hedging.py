@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from storage.clock import Clock
-from storage.errors import OutcomeUnknownError
-from storage.objects.decorator import StoreDecorator
-from storage.objects.store import ByteRange, ObjectInfo, ObjectStore
+from headrace.storage.clock import Clock
+from headrace.storage.errors import OutcomeUnknownError
+from headrace.storage.objects.decorator import StoreDecorator
+from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
 
 T = TypeVar("T")
 

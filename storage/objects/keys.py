@@ -8,7 +8,7 @@ If the process dies here nothing is lost: no state.
 
 from __future__ import annotations
 
-from storage.errors import InvalidError
+from headrace.storage.errors import InvalidError
 
 KEY_BYTES_MAX = 1024
 """S3's limit, the store's prefix included."""

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 from prometheus_client import Counter, Histogram
 
-from storage.clock import Clock
-from storage.errors import (
+from headrace.storage.clock import Clock
+from headrace.storage.errors import (
     AlreadyExistsError,
     CorruptError,
     InvalidError,
@@ -24,8 +24,8 @@ from storage.errors import (
     ThrottledError,
     UnavailableError,
 )
-from storage.objects.decorator import StoreDecorator
-from storage.objects.store import ByteRange, ObjectInfo, ObjectStore
+from headrace.storage.objects.decorator import StoreDecorator
+from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
 
 REQUESTS = Counter("headrace_store_requests_total", "Object store requests, by outcome", ["operation", "result"])
 BYTES = Counter("headrace_store_bytes_total", "Object bytes put and got, by requests that succeeded", ["operation"])

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import crc32c
 
-from storage.clock import Clock, SystemClock
-from storage.errors import AlreadyExistsError, NotFoundError
-from storage.objects.keys import check_key
-from storage.objects.ranges import check_inside
-from storage.objects.store import ByteRange, ObjectInfo
+from headrace.storage.clock import Clock, SystemClock
+from headrace.storage.errors import AlreadyExistsError, NotFoundError
+from headrace.storage.objects.keys import check_key
+from headrace.storage.objects.ranges import check_inside
+from headrace.storage.objects.store import ByteRange, ObjectInfo
 
 
 @dataclass(frozen=True, slots=True)

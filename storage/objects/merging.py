@@ -10,9 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from storage.objects.decorator import StoreDecorator
-from storage.objects.ranges import merge_ranges, read_each
-from storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.objects.decorator import StoreDecorator
+from headrace.storage.objects.ranges import merge_ranges, read_each
+from headrace.storage.objects.store import ByteRange, ObjectStore
 
 GAP_BYTES = 1024 * 1024
 """Reading this much for nothing costs about what one more request costs: 0.4 ms of CPU (`load/bench_store.py`)

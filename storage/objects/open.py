@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from config.settings import Settings
-from storage.clock import Clock
-from storage.errors import InvalidError
-from storage.objects.directory import DirectoryStore
-from storage.objects.hedging import HedgedStore
-from storage.objects.measured import MeasuredStore
-from storage.objects.memory import MemoryStore
-from storage.objects.merging import MergingStore
-from storage.objects.retrying import RetryingStore
-from storage.objects.s3 import S3Store
-from storage.objects.s3_client import S3Options
-from storage.objects.store import ObjectStore
+from headrace.config.settings import Settings
+from headrace.storage.clock import Clock
+from headrace.storage.errors import InvalidError
+from headrace.storage.objects.directory import DirectoryStore
+from headrace.storage.objects.hedging import HedgedStore
+from headrace.storage.objects.measured import MeasuredStore
+from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.objects.merging import MergingStore
+from headrace.storage.objects.retrying import RetryingStore
+from headrace.storage.objects.s3 import S3Store
+from headrace.storage.objects.s3_client import S3Options
+from headrace.storage.objects.store import ObjectStore
 
 _FORMS = "s3://bucket/prefix, file:///directory or memory://name"
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from storage.errors import CorruptError, InvalidError
-from storage.objects.store import ByteRange
+from headrace.storage.errors import CorruptError, InvalidError
+from headrace.storage.objects.store import ByteRange
 
 
 def check_range(byte_range: ByteRange) -> None:

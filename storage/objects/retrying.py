@@ -14,8 +14,8 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from storage.clock import Clock
-from storage.errors import (
+from headrace.storage.clock import Clock
+from headrace.storage.errors import (
     AlreadyExistsError,
     CorruptError,
     HeadraceError,
@@ -23,8 +23,8 @@ from storage.errors import (
     RetryableError,
     ThrottledError,
 )
-from storage.objects.decorator import StoreDecorator
-from storage.objects.store import ByteRange, ObjectInfo, ObjectStore
+from headrace.storage.objects.decorator import StoreDecorator
+from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
 
 BACKOFF_S = 0.05
 BACKOFF_S_MAX = 2.0

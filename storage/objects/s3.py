@@ -23,14 +23,14 @@ from typing import Any
 
 import crc32c
 
-from storage.clock import Clock
-from storage.errors import CorruptError, NotFoundError, OutcomeUnknownError, RetryableError, UnavailableError
-from storage.objects.keys import check_key
-from storage.objects.ranges import check_range, read_each
-from storage.objects.s3_body import RequestBody
-from storage.objects.s3_client import S3Options, new_client, send_bodies_at_once
-from storage.objects.s3_errors import REQUEST_FAILURES, translate
-from storage.objects.store import ByteRange, ObjectInfo
+from headrace.storage.clock import Clock
+from headrace.storage.errors import CorruptError, NotFoundError, OutcomeUnknownError, RetryableError, UnavailableError
+from headrace.storage.objects.keys import check_key
+from headrace.storage.objects.ranges import check_range, read_each
+from headrace.storage.objects.s3_body import RequestBody
+from headrace.storage.objects.s3_client import S3Options, new_client, send_bodies_at_once
+from headrace.storage.objects.s3_errors import REQUEST_FAILURES, translate
+from headrace.storage.objects.store import ByteRange, ObjectInfo
 
 PAGE_KEYS = 1000
 """Keys in one listing or deletion request: S3's limit."""

@@ -23,8 +23,8 @@ import aioboto3
 from aiobotocore.config import AioConfig
 from botocore.handlers import add_expect_header
 
-from storage.errors import InvalidError
-from storage.objects.keys import check_key
+from headrace.storage.errors import InvalidError
+from headrace.storage.objects.keys import check_key
 
 CONNECT_TIMEOUT_S_MAX = 3.0
 """A connection that is not up by then is tried elsewhere; requests have their own, longer limit."""

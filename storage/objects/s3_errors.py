@@ -31,7 +31,7 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 
-from storage.errors import (
+from headrace.storage.errors import (
     AlreadyExistsError,
     CorruptError,
     HeadraceError,

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from storage.clock import Clock
-from storage.objects.decorator import StoreDecorator
-from storage.objects.store import ByteRange, ObjectInfo, ObjectStore
+from headrace.storage.clock import Clock
+from headrace.storage.objects.decorator import StoreDecorator
+from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
 
 LOOK_SECONDS = 10.0
 """Who waits looks this often whether the rate is another."""

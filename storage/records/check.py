@@ -9,16 +9,16 @@ Source: KIP-98; Kafka's LogValidator and UnifiedLog for what is refused under wh
 
 from __future__ import annotations
 
-from storage.errors import CorruptError, InvalidError
-from storage.records.compression import MAX_EXPANSION
-from storage.records.errors import (
+from headrace.storage.errors import CorruptError, InvalidError
+from headrace.storage.records.compression import MAX_EXPANSION
+from headrace.storage.records.errors import (
     BatchTooLargeError,
     InvalidRecordError,
     InvalidTimestampError,
     UnsupportedCodecError,
     UnsupportedMagicError,
 )
-from storage.records.header import (
+from headrace.storage.records.header import (
     CODEC_MASK,
     CONTROL_BIT,
     HEADER_BYTES,

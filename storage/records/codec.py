@@ -19,11 +19,11 @@ import numpy
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from storage.errors import CorruptError, InvalidError
-from storage.records.check import MIN_RECORD_BYTES
-from storage.records.compression import MAX_EXPANSION, Codec, compress, decompress_into
-from storage.records.errors import BatchTooLargeError
-from storage.records.header import (
+from headrace.storage.errors import CorruptError, InvalidError
+from headrace.storage.records.check import MIN_RECORD_BYTES
+from headrace.storage.records.compression import MAX_EXPANSION, Codec, compress, decompress_into
+from headrace.storage.records.errors import BatchTooLargeError
+from headrace.storage.records.header import (
     CODEC_MASK,
     CRC_START,
     HEADER,

@@ -14,8 +14,8 @@ from collections.abc import Callable
 import cramjam
 from aiokafka.codec import snappy_encode
 
-from storage.errors import CorruptError
-from storage.records.errors import BatchTooLargeError
+from headrace.storage.errors import CorruptError
+from headrace.storage.records.errors import BatchTooLargeError
 
 
 class Codec(enum.IntEnum):

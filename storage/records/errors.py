@@ -8,13 +8,13 @@
     ├── UnsupportedMagicError        UNSUPPORTED_FOR_MESSAGE_FORMAT
     └── UnsupportedCodecError        UNSUPPORTED_COMPRESSION_TYPE
 
-Place: raised by check.py and codec.py, mapped to Kafka's numbers in agent/protocol/errors.py.
+Place: raised by check.py and codec.py, mapped to Kafka's numbers in protocol/errors.py.
 Invariant: each of them condemns one batch; its neighbours are judged on their own.
 """
 
 from __future__ import annotations
 
-from storage.errors import InvalidError
+from headrace.storage.errors import InvalidError
 
 
 class InvalidRecordError(InvalidError):

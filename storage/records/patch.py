@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 
-from storage.records.header import CRC_START, LOG_APPEND_TIME_BIT, batch_crc
+from headrace.storage.records.header import CRC_START, LOG_APPEND_TIME_BIT, batch_crc
 
 PATCHED_BYTES = 16
 """How many bytes `patched_header` replaces: base offset, length and leader epoch."""

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import crc32c
 
-from storage.errors import CorruptError, InvalidError
-from storage.records.header import HEADER_BYTES
+from headrace.storage.errors import CorruptError, InvalidError
+from headrace.storage.records.header import HEADER_BYTES
 
 VERSION = 1
 HEADER = struct.Struct(">8sH6x")

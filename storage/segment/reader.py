@@ -12,11 +12,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
 
-from storage.errors import CorruptError
-from storage.objects.store import ByteRange, ObjectStore
-from storage.records.header import HEADER_BYTES, MAGIC, BatchHeader, batch_crc, read_header
-from storage.segment.format import SEGMENT_HEADER, Footer, PartitionEntry, decode_footer, tail_bytes
-from storage.segment.summary import PartitionSummary
+from headrace.storage.errors import CorruptError
+from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.records.header import HEADER_BYTES, MAGIC, BatchHeader, batch_crc, read_header
+from headrace.storage.segment.format import SEGMENT_HEADER, Footer, PartitionEntry, decode_footer, tail_bytes
+from headrace.storage.segment.summary import PartitionSummary
 
 TAIL_BYTES = 64 * 1024
 """The first read of a footer: enough for about 800 partitions."""

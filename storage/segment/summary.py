@@ -10,8 +10,8 @@ import uuid
 
 import crc32c
 
-from storage.records.header import CRC_START, LOG_APPEND_TIME_BIT, BatchHeader
-from storage.segment.format import IndexEntry, PartitionEntry
+from headrace.storage.records.header import CRC_START, LOG_APPEND_TIME_BIT, BatchHeader
+from headrace.storage.segment.format import IndexEntry, PartitionEntry
 
 
 class PartitionSummary:

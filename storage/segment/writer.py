@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import uuid
 
-from storage.errors import InvalidError
-from storage.records.header import LENGTH_PREFIX_BYTES, BatchHeader
-from storage.segment.format import BODY_START, INDEX_INTERVAL_BYTES, SEGMENT_HEADER, encode_footer
-from storage.segment.summary import PartitionSummary
+from headrace.storage.errors import InvalidError
+from headrace.storage.records.header import LENGTH_PREFIX_BYTES, BatchHeader
+from headrace.storage.segment.format import BODY_START, INDEX_INTERVAL_BYTES, SEGMENT_HEADER, encode_footer
+from headrace.storage.segment.summary import PartitionSummary
 
 
 class SegmentWriter:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from agent.admin.access.handlers import access_handlers
-from agent.admin.log_change import LogChange
-from agent.cluster.cluster import Cluster
-from agent.dispatch import Dispatcher
-from config.settings import Settings
-from metastore.log.image import MetadataImage
+from headrace.agent.admin.access.handlers import access_handlers
+from headrace.agent.admin.log_change import LogChange
+from headrace.agent.cluster.cluster import Cluster
+from headrace.agent.dispatch import Dispatcher
+from headrace.config.settings import Settings
+from headrace.metastore.log.image import MetadataImage
 from tests.agent.fake_cluster_api import FakeClusterApi
 from tests.agent.membership_world import ask, exchange
 from tests.agent.test_cluster_membership import an_agent

@@ -10,9 +10,9 @@ from typing import Any
 from kafka.protocol import admin, consumer, metadata, producer
 from kio.serial import entity_reader
 
-from agent.listener.request import Connection, Handler, Request, Response
-from agent.protocol.api_versions import APIS
-from agent.protocol.typed import schema
+from headrace.protocol.api_versions import APIS
+from headrace.protocol.request import Connection, Handler, Request, Response
+from headrace.protocol.typed import schema
 from tests.agent.client_vectors import vectors
 
 RESPONSES = {

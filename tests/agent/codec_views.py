@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from agent.protocol.fetch_codec import FetchRequest
-from agent.protocol.produce_codec import ProduceRequest
-from agent.protocol.wire import NULL_UUID
+from headrace.protocol.fetch_codec import FetchRequest
+from headrace.protocol.produce_codec import ProduceRequest
+from headrace.protocol.wire import NULL_UUID
 
 View = tuple[Any, ...]
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from kafka.protocol.admin import AlterConfigsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
-from agent.admin.configs.alter import AlterConfigs, IncrementalAlterConfigs
-from agent.admin.configs.describe import DescribeConfigs
-from agent.admin.configs.list_resources import ListConfigResources
-from agent.admin.log_change import LogChange
-from agent.cluster.cluster import Cluster
-from config.settings import Settings
-from metastore.log.effective_configs import EffectiveConfigs
+from headrace.agent.admin.configs.alter import AlterConfigs, IncrementalAlterConfigs
+from headrace.agent.admin.configs.describe import DescribeConfigs
+from headrace.agent.admin.configs.list_resources import ListConfigResources
+from headrace.agent.admin.log_change import LogChange
+from headrace.agent.cluster.cluster import Cluster
+from headrace.config.settings import Settings
+from headrace.metastore.log.effective_configs import EffectiveConfigs
 from tests.agent.client_calls import call
 from tests.agent.fake_cluster_api import FakeClusterApi
 from tests.agent.test_cluster_membership import an_agent

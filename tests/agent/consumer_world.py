@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.consumer.embedded import read_assignment
-from agent.groups.consumer.group import ConsumerGroup
-from agent.groups.consumer.rules import ConsumerGroupRules
-from agent.groups.consumer.topics import Topics
-from agent.groups.consumer.values import HeartbeatAnswer, HeartbeatRequest
-from agent.groups.values import (
+from headrace.agent.groups.consumer.embedded import read_assignment
+from headrace.agent.groups.consumer.group import ConsumerGroup
+from headrace.agent.groups.consumer.rules import ConsumerGroupRules
+from headrace.agent.groups.consumer.topics import Topics
+from headrace.agent.groups.consumer.values import HeartbeatAnswer, HeartbeatRequest
+from headrace.agent.groups.values import (
     Abandon,
     Become,
     Effect,
@@ -32,10 +32,10 @@ from agent.groups.values import (
     SyncAnswer,
     SyncRequest,
 )
-from config.settings import Settings
-from metastore.groups import GroupRecord
-from metastore.keys import split_partition_key
-from metastore.log.image import MetadataImage, TopicImage
+from headrace.config.settings import Settings
+from headrace.metastore.groups import GroupRecord
+from headrace.metastore.keys import split_partition_key
+from headrace.metastore.log.image import MetadataImage, TopicImage
 from tests.agent.embedded_bytes import subscription_bytes
 
 SESSION, REBALANCE = 45.0, 60.0

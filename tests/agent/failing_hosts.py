@@ -16,11 +16,11 @@ from typing import Any, cast
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
-from agent.cluster.cluster import Cluster
-from agent.cluster.follower import MetadataFollower
-from agent.cluster.membership import Identity, Membership
-from metastore.groups import GroupApi
-from storage.errors import OutcomeUnknownError, UnavailableError
+from headrace.agent.cluster.cluster import Cluster
+from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.membership import Identity, Membership
+from headrace.metastore.groups import GroupApi
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.fake_cluster_api import FakeClusterApi
 from tests.agent.fake_group_api import FakeGroupApi
 from tests.agent.groups_world import Coordinating

@@ -15,8 +15,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from metastore.jobs import JobCount, JobSchedule
-from metastore.log.records import (
+from headrace.metastore.jobs import JobCount, JobSchedule
+from headrace.metastore.log.records import (
     BrokerEndpoint,
     ConfigRecord,
     ControlledShutdownRecord,
@@ -30,8 +30,8 @@ from metastore.log.records import (
     encode_new_partitions,
     encode_record,
 )
-from metastore.partitions import PartitionGrowth
-from metastore.values import (
+from headrace.metastore.partitions import PartitionGrowth
+from headrace.metastore.values import (
     AgentRegistration,
     ControllerLease,
     HeartbeatAnswer,
@@ -40,7 +40,7 @@ from metastore.values import (
     SnapshotState,
     StoredSnapshot,
 )
-from storage.errors import FencedError, HeadraceError, InvalidError, TruncatedError
+from headrace.storage.errors import FencedError, HeadraceError, InvalidError, TruncatedError
 from tests.manual_clock import ManualClock
 
 FIRST_LEASED_NODE_ID = 1_000

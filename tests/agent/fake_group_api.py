@@ -14,9 +14,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agent.groups.saved import SavedGroup, decode
-from metastore.groups import CommittedOffset, GroupClaim, GroupKind, GroupListing, GroupRecord
-from storage.errors import FencedError, HeadraceError
+from headrace.agent.groups.saved import SavedGroup, decode
+from headrace.metastore.groups import CommittedOffset, GroupClaim, GroupKind, GroupListing, GroupRecord
+from headrace.storage.errors import FencedError, HeadraceError
 
 NOBODY = (-1, -1)
 

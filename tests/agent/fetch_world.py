@@ -20,14 +20,12 @@ from typing import Any, NamedTuple
 from kio.serial import entity_reader, entity_writer
 from prometheus_client import CollectorRegistry
 
-from agent.fetch.service import FetchService
-from agent.listener.request import Connection, Request
-from agent.protocol import typed
-from config.settings import Settings
-from metastore.keys import split_partition_key
-from metastore.leader_epochs import EpochEnd, EpochQuery
-from metastore.log.image import TopicImage
-from metastore.values import (
+from headrace.agent.fetch.service import FetchService
+from headrace.config.settings import Settings
+from headrace.metastore.keys import split_partition_key
+from headrace.metastore.leader_epochs import EpochEnd, EpochQuery
+from headrace.metastore.log.image import TopicImage
+from headrace.metastore.values import (
     BatchOutcome,
     ExtentQuery,
     FeedPage,
@@ -37,12 +35,14 @@ from metastore.values import (
     PartitionExtents,
     StagedBatch,
 )
-from storage.errors import HeadraceError
-from storage.file_id import new_file_id, object_key
-from storage.objects.memory import MemoryStore
-from storage.objects.store import ByteRange
-from storage.records.header import read_header
-from storage.segment.writer import SegmentWriter
+from headrace.protocol import typed
+from headrace.protocol.request import Connection, Request
+from headrace.storage.errors import HeadraceError
+from headrace.storage.file_id import new_file_id, object_key
+from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.objects.store import ByteRange
+from headrace.storage.records.header import read_header
+from headrace.storage.segment.writer import SegmentWriter
 from tests.agent.standing_view import StandingView
 from tests.manual_clock import ManualClock, T
 from tests.model.metastore_model import ModelMetastore

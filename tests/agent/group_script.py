@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.group import ClassicGroup
-from agent.groups.rebalance import NO_LIMIT
-from agent.groups.saved import SavedGroup, decode, encode
-from agent.groups.values import (
+from headrace.agent.groups.group import ClassicGroup
+from headrace.agent.groups.rebalance import NO_LIMIT
+from headrace.agent.groups.saved import SavedGroup, decode, encode
+from headrace.agent.groups.values import (
     Departure,
     Effect,
     GroupState,

@@ -15,12 +15,12 @@ from kafka.protocol.consumer import (
 )
 from prometheus_client import CollectorRegistry
 
-from agent.cluster.cluster import Cluster
-from agent.groups.handlers import GroupHandlers
-from agent.listener.request import Request, Response
-from config.settings import Settings
-from metastore.groups import GroupApi
-from storage.clock import Clock
+from headrace.agent.cluster.cluster import Cluster
+from headrace.agent.groups.handlers import GroupHandlers
+from headrace.config.settings import Settings
+from headrace.metastore.groups import GroupApi
+from headrace.protocol.request import Request, Response
+from headrace.storage.clock import Clock
 from tests.agent.client_calls import call
 from tests.agent.fake_cluster_api import FakeClusterApi
 from tests.agent.fake_group_api import FakeGroupApi

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
-from agent.listener.host import Limits
-from agent.listener.request import Handler, Request, Response
-from agent.listener.server import KafkaListener
-from storage.clock import Clock, SystemClock
+from headrace.agent.listener.host import Limits
+from headrace.agent.listener.server import KafkaListener
+from headrace.protocol.request import Handler, Request, Response
+from headrace.storage.clock import Clock, SystemClock
 
 MIB = 1024 * 1024
 METADATA, PRODUCE = 3, 0

@@ -10,18 +10,18 @@ from typing import Any
 from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
 
-from agent.admin.describe_cluster import DescribeCluster
-from agent.cluster.follower import MetadataFollower
-from agent.controller_endpoint import controller_handlers
-from agent.controller_process import ControllerView
-from agent.dispatch import Dispatcher
-from agent.listener.request import Handler
-from agent.protocol.api_keys import ApiKey
-from agent.protocol.typed import schema
-from config.settings import Settings
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import AgentRegistration, NewTopic
-from storage.clock import SystemClock
+from headrace.agent.admin.describe_cluster import DescribeCluster
+from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.controller_endpoint import controller_handlers
+from headrace.agent.controller_process import ControllerView
+from headrace.agent.dispatch import Dispatcher
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import AgentRegistration, NewTopic
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request import Handler
+from headrace.protocol.typed import schema
+from headrace.storage.clock import SystemClock
 from tests.agent.client_calls import a_request
 
 SESSION_MS = 18_000

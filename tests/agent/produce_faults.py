@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from metastore.api import CommitApi
-from metastore.values import FileAnswer, FileCommit
-from storage.objects.decorator import StoreDecorator
-from storage.objects.store import ObjectInfo, ObjectStore
+from headrace.metastore.api import CommitApi
+from headrace.metastore.values import FileAnswer, FileCommit
+from headrace.storage.objects.decorator import StoreDecorator
+from headrace.storage.objects.store import ObjectInfo, ObjectStore
 
 
 class HeldPut:

@@ -15,18 +15,18 @@ from typing import Any, NamedTuple, Self
 from kio.serial import entity_reader
 from prometheus_client import CollectorRegistry
 
-from agent.listener.request import Connection, Request, Response
-from agent.produce.pipeline import Callbacks, ProducePipeline
-from agent.produce.staged_file import FileTrace
-from agent.protocol import wire
-from agent.protocol.produce_codec import FIRST_BY_ID, FIRST_FLEXIBLE
-from agent.protocol.typed import schema
-from config.settings import Settings
-from metastore.log.image import MetadataImage, TopicImage
-from storage.file_id import object_key
-from storage.objects.memory import MemoryStore
-from storage.objects.store import ByteRange
-from storage.records.header import read_header
+from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
+from headrace.agent.produce.staged_file import FileTrace
+from headrace.config.settings import Settings
+from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.protocol import wire
+from headrace.protocol.produce_codec import FIRST_BY_ID, FIRST_FLEXIBLE
+from headrace.protocol.request import Connection, Request, Response
+from headrace.protocol.typed import schema
+from headrace.storage.file_id import object_key
+from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.objects.store import ByteRange
+from headrace.storage.records.header import read_header
 from tests.agent.standing_view import StandingView
 from tests.manual_clock import ManualClock
 from tests.model.metastore_model import ModelMetastore

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from metastore.log.image import AgentImage, MetadataImage
-from storage.errors import HeadraceError
+from headrace.metastore.log.image import AgentImage, MetadataImage
+from headrace.storage.errors import HeadraceError
 
 
 class StandingView:

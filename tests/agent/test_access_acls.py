@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from agent.admin.access.acl_rules import ANY, LITERAL, MATCH, PREFIXED, AclFilter
-from agent.admin.access.acls import FILTERS_MAX
-from agent.protocol.api_keys import ApiKey
-from metastore.log.records import AccessControlRecord
-from storage.errors import OutcomeUnknownError, UnavailableError
+from headrace.agent.admin.access.acl_rules import ANY, LITERAL, MATCH, PREFIXED, AclFilter
+from headrace.agent.admin.access.acls import FILTERS_MAX
+from headrace.metastore.log.records import AccessControlRecord
+from headrace.protocol.api_keys import ApiKey
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.access_world import World
 from tests.agent.client_calls import versions_of
 from tests.manual_clock import ManualClock

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from agent.protocol.api_keys import ApiKey
-from storage.errors import UnavailableError
+from headrace.protocol.api_keys import ApiKey
+from headrace.storage.errors import UnavailableError
 from tests.agent.access_world import World
 from tests.agent.client_calls import versions_of
 from tests.manual_clock import ManualClock

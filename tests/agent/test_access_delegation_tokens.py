@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from agent.protocol.api_keys import ApiKey
-from config.settings import Settings
-from metastore.log.delegation_tokens import TokenTimes, ended, is_expired, issue_token, renewed
-from metastore.log.records import DelegationTokenRecord, RemoveDelegationTokenRecord
-from storage.errors import OutcomeUnknownError, UnavailableError
+from headrace.config.settings import Settings
+from headrace.metastore.log.delegation_tokens import TokenTimes, ended, is_expired, issue_token, renewed
+from headrace.metastore.log.records import DelegationTokenRecord, RemoveDelegationTokenRecord
+from headrace.protocol.api_keys import ApiKey
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.access_world import World
 from tests.agent.client_calls import versions_of
 from tests.manual_clock import ManualClock

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from agent.protocol.api_keys import ApiKey
-from metastore.log.records import CredentialInfo
-from storage.errors import OutcomeUnknownError, UnavailableError
+from headrace.metastore.log.records import CredentialInfo
+from headrace.protocol.api_keys import ApiKey
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.access_world import World
 from tests.manual_clock import ManualClock
 

@@ -13,17 +13,17 @@ from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.producer import InitProducerIdRequest
 from kio.schema.errors import ErrorCode
 
-from agent.admin.describe_cluster import DescribeCluster
-from agent.admin.find_coordinator import FindCoordinator
-from agent.admin.init_producer_id import InitProducerId, ProducerIds
-from agent.admin.metadata import Metadata
-from agent.admin.topic_creation import TopicCreation
-from agent.admin.topic_rules import TopicDefaults
-from agent.cluster.cluster import Cluster
-from agent.listener.request import Handler
-from metastore.keys import partition_key
-from metastore.log.records import FenceBrokerRecord, RemoveTopicRecord
-from storage.errors import OutcomeUnknownError, UnavailableError
+from headrace.agent.admin.describe_cluster import DescribeCluster
+from headrace.agent.admin.find_coordinator import FindCoordinator
+from headrace.agent.admin.init_producer_id import InitProducerId, ProducerIds
+from headrace.agent.admin.metadata import Metadata
+from headrace.agent.admin.topic_creation import TopicCreation
+from headrace.agent.admin.topic_rules import TopicDefaults
+from headrace.agent.cluster.cluster import Cluster
+from headrace.metastore.keys import partition_key
+from headrace.metastore.log.records import FenceBrokerRecord, RemoveTopicRecord
+from headrace.protocol.request import Handler
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import a_request, call, captured_requests, read_reply, versions_of
 from tests.agent.fake_cluster_api import FakeClusterApi
 from tests.agent.test_cluster_membership import an_agent

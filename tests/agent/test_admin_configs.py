@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from kafka.protocol.admin import DescribeConfigsRequest, ListConfigResourcesRequest
 from kio.schema.errors import ErrorCode
 
-from agent.admin.configs.rules import Operation, Resource, Wish, judge
-from config.settings import Settings
-from config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
-from metastore.log.effective_configs import EffectiveConfigs
-from metastore.log.image import MetadataImage
-from metastore.log.records import ConfigRecord
-from metastore.log.replay import apply
-from storage.errors import OutcomeUnknownError, UnavailableError
+from headrace.agent.admin.configs.rules import Operation, Resource, Wish, judge
+from headrace.config.settings import Settings
+from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import ConfigRecord
+from headrace.metastore.log.replay import apply
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import call, captured_requests, read_reply, versions_of
 from tests.agent.configs_world import (
     APPEND,
@@ -304,13 +304,13 @@ async def test_an_unreachable_metastore_times_out(admin: ConfigsWorld) -> None:
 
 
 async def test_log_levels_are_this_agents_own(admin: ConfigsWorld) -> None:
-    logger = logging.getLogger("agent.test_admin_configs")
+    logger = logging.getLogger("headrace.agent.test_admin_configs")
     (done,) = await admin.change((LOGGER, NODE, [(logger.name, SET, "debug")]))
     assert done.error_code == 0
     assert logger.level == logging.DEBUG
     assert (await admin.values(LOGGER, NODE))[logger.name] == ("DEBUG", 6)
     refused = await admin.change((LOGGER, NODE, [(logger.name, SET, "loud")]))
-    refused += await admin.change((LOGGER, NODE, [("agent.nobody", SET, "INFO")]))
+    refused += await admin.change((LOGGER, NODE, [("headrace.agent.nobody", SET, "INFO")]))
     refused += await admin.change((LOGGER, NODE, [("root", DELETE, None)]))
     refused += await admin.change((LOGGER, "8", [(logger.name, SET, "INFO")]))
     assert all(answer.error_code for answer in refused)

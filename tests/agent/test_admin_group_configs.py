@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from config.group_configs import GROUP_CONFIGS
-from config.settings import Settings
+from headrace.config.group_configs import GROUP_CONFIGS
+from headrace.config.settings import Settings
 from tests.agent.configs_world import DELETE, GROUP, SET, Change, ConfigsWorld
 from tests.manual_clock import ManualClock
 

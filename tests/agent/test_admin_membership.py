@@ -10,14 +10,14 @@ from kio.schema.errors import ErrorCode
 from kio.schema.fetch_snapshot.v0.request import SnapshotId
 from kio.static.primitive import i32, i64
 
-from agent.protocol.api_keys import ApiKey
-from metastore.log.image import MetadataImage
-from metastore.log.reassignment import completions
-from metastore.log.replay import apply
-from metastore.log.snapshot import encode_snapshot
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import METADATA_FORMAT, StoredSnapshot
-from storage.records.codec import decode_records
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.reassignment import completions
+from headrace.metastore.log.replay import apply
+from headrace.metastore.log.snapshot import encode_snapshot
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import METADATA_FORMAT, StoredSnapshot
+from headrace.protocol.api_keys import ApiKey
+from headrace.storage.records.codec import decode_records
 from tests.agent.client_calls import versions_of
 from tests.agent.membership_world import CONTROLLER, SESSION_MS, World
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from kafka.protocol.admin import CreatePartitionsRequest, DescribeTopicPartitionsRequest, ElectLeadersRequest
 from kio.schema.errors import ErrorCode
 
-from agent.admin.create_partitions import CreatePartitions
-from agent.admin.describe_topic_partitions import DescribeTopicPartitions
-from agent.admin.elect_leaders import ElectLeaders
-from agent.cluster.cluster import Cluster
-from storage.errors import OutcomeUnknownError, UnavailableError
+from headrace.agent.admin.create_partitions import CreatePartitions
+from headrace.agent.admin.describe_topic_partitions import DescribeTopicPartitions
+from headrace.agent.admin.elect_leaders import ElectLeaders
+from headrace.agent.cluster.cluster import Cluster
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import call, captured_requests, read_reply, versions_of
 from tests.agent.fake_cluster_api import FakeClusterApi
 from tests.agent.test_cluster_membership import an_agent

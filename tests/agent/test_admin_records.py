@@ -12,17 +12,17 @@ import pytest
 from kafka.protocol.admin import DeleteRecordsRequest, DescribeLogDirsRequest, DescribeProducersRequest
 from kio.schema.errors import ErrorCode
 
-from agent.admin.delete_records import DeleteRecords
-from agent.admin.describe_log_dirs import DescribeLogDirs
-from agent.admin.describe_producers import DescribeProducers
-from config.settings import Settings
-from metastore.log.effective_configs import EffectiveConfigs
-from metastore.log.image import AgentImage
-from metastore.log.records import TOPIC_RESOURCE
-from metastore.retention import LogStartAnswer, LogStartTarget
-from metastore.values import FileCommit, OffsetKind, StagedBatch
-from storage.errors import OutcomeUnknownError, UnavailableError
-from storage.file_id import new_file_id
+from headrace.agent.admin.delete_records import DeleteRecords
+from headrace.agent.admin.describe_log_dirs import DescribeLogDirs
+from headrace.agent.admin.describe_producers import DescribeProducers
+from headrace.config.settings import Settings
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.image import AgentImage
+from headrace.metastore.log.records import TOPIC_RESOURCE
+from headrace.metastore.retention import LogStartAnswer, LogStartTarget
+from headrace.metastore.values import FileCommit, OffsetKind, StagedBatch
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
+from headrace.storage.file_id import new_file_id
 from tests.agent.client_calls import call, versions_of
 from tests.agent.fetch_world import BROKER_EPOCH, NODE_ID, World
 from tests.model.metastore_model import ModelMetastore

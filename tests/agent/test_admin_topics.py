@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from kafka.protocol.admin import CreateTopicsRequest, DeleteTopicsRequest
 from kio.schema.errors import ErrorCode
 
-from agent.admin.create_topics import CreateTopics
-from agent.admin.delete_topics import DeleteTopics
-from agent.admin.topic_creation import TopicCreation
-from agent.admin.topic_rules import AcceptedTopic, Refusal, TopicDefaults, WantedTopic, judge
-from agent.cluster.cluster import Cluster
-from config import topic_configs
-from config.settings import Settings
-from metastore.log.effective_configs import EffectiveConfigs
-from metastore.log.records import FenceBrokerRecord, RemoveTopicRecord
-from storage.errors import OutcomeUnknownError, UnavailableError
+from headrace.agent.admin.create_topics import CreateTopics
+from headrace.agent.admin.delete_topics import DeleteTopics
+from headrace.agent.admin.topic_creation import TopicCreation
+from headrace.agent.admin.topic_rules import AcceptedTopic, Refusal, TopicDefaults, WantedTopic, judge
+from headrace.agent.cluster.cluster import Cluster
+from headrace.config import topic_configs
+from headrace.config.settings import Settings
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.records import FenceBrokerRecord, RemoveTopicRecord
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import call, captured_requests, read_reply, versions_of
 from tests.agent.fake_cluster_api import FakeClusterApi
 from tests.agent.test_cluster_membership import an_agent

@@ -12,20 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from agent.cluster.controller import Controller, ControllerTimes
-from agent.cluster.controller_metrics import ControllerMetrics
-from agent.cluster.follower import MetadataFollower
-from agent.cluster.metadata_metrics import MetadataMetrics
-from metastore.jobs import JobCount, JobSchedule, JobState
-from metastore.log.delegation_tokens import TokenTimes, issue_token
-from metastore.log.image import Assignment, MetadataImage
-from metastore.log.reassignment import reassign
-from metastore.log.records import FeatureLevelRecord
-from metastore.log.replay import apply
-from metastore.log.snapshot import encode_snapshot, load_snapshot
-from metastore.values import METADATA_FORMAT
-from storage.clock import Clock
-from storage.errors import OutcomeUnknownError, UnavailableError
+from headrace.agent.cluster.controller import Controller, ControllerTimes
+from headrace.agent.cluster.controller_metrics import ControllerMetrics
+from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.metadata_metrics import MetadataMetrics
+from headrace.metastore.jobs import JobCount, JobSchedule, JobState
+from headrace.metastore.log.delegation_tokens import TokenTimes, issue_token
+from headrace.metastore.log.image import Assignment, MetadataImage
+from headrace.metastore.log.reassignment import reassign
+from headrace.metastore.log.records import FeatureLevelRecord
+from headrace.metastore.log.replay import apply
+from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
+from headrace.metastore.values import METADATA_FORMAT
+from headrace.storage.clock import Clock
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
 
@@ -243,7 +243,9 @@ async def _pass(clock: ManualClock, seconds: float, candidate: Candidate) -> Non
 async def test_a_snapshot_that_does_not_read_back_is_not_kept(
     api: FakeClusterApi, fake_clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("agent.cluster.controller.encode_snapshot", lambda image: encode_snapshot(MetadataImage()))
+    monkeypatch.setattr(
+        "headrace.agent.cluster.controller.encode_snapshot", lambda image: encode_snapshot(MetadataImage())
+    )
     api.add_topic("orders", 3)
     one = Candidate(api, 1, replace(TIMES, snapshot_bytes=1))
     await _pass(fake_clock, 60, one)

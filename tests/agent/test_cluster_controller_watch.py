@@ -7,9 +7,9 @@ import logging
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.cluster.cluster import Cluster
-from agent.cluster.controller_watch import ControllerWatch
-from metastore.values import ControllerLease
+from headrace.agent.cluster.cluster import Cluster
+from headrace.agent.cluster.controller_watch import ControllerWatch
+from headrace.metastore.values import ControllerLease
 from tests.agent.fake_cluster_api import FakeClusterApi
 from tests.agent.test_cluster_membership import an_agent
 from tests.manual_clock import ManualClock

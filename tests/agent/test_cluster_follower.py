@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.cluster import follower as follower_module
-from agent.cluster.follower import MetadataFollower
-from metastore.log.image import MetadataImage
-from metastore.log.records import RemoveTopicRecord
-from metastore.log.replay import apply
-from metastore.log.snapshot import encode_snapshot
-from metastore.values import StoredSnapshot
-from storage.errors import CorruptError, UnavailableError
+from headrace.agent.cluster import follower as follower_module
+from headrace.agent.cluster.follower import MetadataFollower
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import RemoveTopicRecord
+from headrace.metastore.log.replay import apply
+from headrace.metastore.log.snapshot import encode_snapshot
+from headrace.metastore.values import StoredSnapshot
+from headrace.storage.errors import CorruptError, UnavailableError
 from tests.agent.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.cluster.cluster import Cluster
-from agent.cluster.follower import MetadataFollower
-from agent.cluster.membership import REGISTRATION_TIMEOUT_SECONDS, BrokerState, Identity, Membership
-from agent.cluster.view import ClusterView
-from metastore.keys import partition_key
-from metastore.log.records import FenceBrokerRecord
-from metastore.values import HeartbeatAnswer
-from storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
+from headrace.agent.cluster.cluster import Cluster
+from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.membership import REGISTRATION_TIMEOUT_SECONDS, BrokerState, Identity, Membership
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.keys import partition_key
+from headrace.metastore.log.records import FenceBrokerRecord
+from headrace.metastore.values import HeartbeatAnswer
+from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
 from tests.agent.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
 

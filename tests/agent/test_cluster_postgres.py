@@ -9,19 +9,19 @@ from collections.abc import Callable
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from agent.admin.topic_creation import TopicCreation
-from agent.admin.topic_rules import AcceptedTopic, TopicDefaults, WantedTopic
-from agent.cluster.cluster import Cluster
-from agent.cluster.controller import Controller, ControllerTimes
-from agent.cluster.controller_metrics import ControllerMetrics
-from agent.cluster.follower import MetadataFollower
-from agent.cluster.membership import BrokerState, Identity, Membership
-from metastore.jobs import JobSchedule, JobState
-from metastore.log.image import Assignment
-from metastore.log.reassignment import reassign
-from metastore.log.snapshot import load_snapshot
-from metastore.postgres.store import PostgresMetastore
-from storage.clock import SystemClock
+from headrace.agent.admin.topic_creation import TopicCreation
+from headrace.agent.admin.topic_rules import AcceptedTopic, TopicDefaults, WantedTopic
+from headrace.agent.cluster.cluster import Cluster
+from headrace.agent.cluster.controller import Controller, ControllerTimes
+from headrace.agent.cluster.controller_metrics import ControllerMetrics
+from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.membership import BrokerState, Identity, Membership
+from headrace.metastore.jobs import JobSchedule, JobState
+from headrace.metastore.log.image import Assignment
+from headrace.metastore.log.reassignment import reassign
+from headrace.metastore.log.snapshot import load_snapshot
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import SystemClock
 from tests.metastore.sessions import beat, create, new_agent, new_topic
 
 

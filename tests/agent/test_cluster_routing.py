@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.cluster.routing import Routes, group_role, preferred, score
-from agent.cluster.zone import zone_of
-from metastore.keys import partition_key
-from metastore.log.image import AgentImage, Assignment, MetadataImage, TopicImage
+from headrace.agent.cluster.routing import Routes, group_role, preferred, score
+from headrace.agent.cluster.zone import zone_of
+from headrace.metastore.keys import partition_key
+from headrace.metastore.log.image import AgentImage, Assignment, MetadataImage, TopicImage
 
 SHARDS = 16
 

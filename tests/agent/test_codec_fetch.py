@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.protocol.fetch_codec import (
+from headrace.protocol.fetch_codec import (
     FIRST_BY_ID,
     FIRST_FLEXIBLE,
     AbortedTransaction,
@@ -19,9 +19,9 @@ from agent.protocol.fetch_codec import (
     decode_fetch,
     encode_fetch_response,
 )
-from agent.protocol.typed import schema
-from agent.protocol.wire import NULL_UUID, LeaderHint, NodeEndpoint
-from storage.errors import InvalidError
+from headrace.protocol.typed import schema
+from headrace.protocol.wire import NULL_UUID, LeaderHint, NodeEndpoint
+from headrace.storage.errors import InvalidError
 from tests.agent.client_vectors import vectors, with_flipped_bits
 from tests.agent.codec_views import fetch_view, kio_fetch_view, milliseconds
 from tests.agent.kio_entities import INT32, INT64, TEXT, entities, kio_read, kio_read_header, kio_write

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.protocol.produce_codec import (
+from headrace.protocol.produce_codec import (
     FIRST_BY_ID,
     FIRST_FLEXIBLE,
     ProducePartitionReply,
@@ -22,9 +22,9 @@ from agent.protocol.produce_codec import (
     encode_produce_response,
     refuse,
 )
-from agent.protocol.typed import schema
-from agent.protocol.wire import NULL_UUID, LeaderHint, NodeEndpoint
-from storage.errors import InvalidError
+from headrace.protocol.typed import schema
+from headrace.protocol.wire import NULL_UUID, LeaderHint, NodeEndpoint
+from headrace.storage.errors import InvalidError
 from tests.agent.client_vectors import vectors, with_flipped_bits
 from tests.agent.codec_views import kio_produce_view, milliseconds, produce_view
 from tests.agent.kio_entities import INT32, INT64, TEXT, entities, kio_read, kio_read_header, kio_write

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from kio.schema.request_header.v2.header import RequestHeader
 
-from agent.listener.frames import read_request_header
-from agent.protocol.api_keys import ApiKey
-from agent.protocol.api_versions import APIS
-from agent.protocol.fetch_codec import decode_fetch
-from agent.protocol.produce_codec import decode_produce
-from agent.protocol.typed import schema
-from storage.errors import InvalidError
+from headrace.agent.listener.frames import read_request_header
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_versions import APIS
+from headrace.protocol.fetch_codec import decode_fetch
+from headrace.protocol.produce_codec import decode_produce
+from headrace.protocol.typed import schema
+from headrace.storage.errors import InvalidError
 from tests.agent.client_vectors import Vector, vectors
 from tests.agent.codec_views import fetch_view, kio_fetch_view, kio_produce_view, produce_view
 from tests.agent.kio_entities import kio_read, kio_write

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.groups.consumer.assignors.assignor import Assignor, Partitions, Subscriber, partitions_of
-from agent.groups.consumer.assignors.range import assign_ranges
-from agent.groups.consumer.assignors.uniform import assign_uniformly
-from metastore.keys import partition_key, split_partition_key
+from headrace.agent.groups.consumer.assignors.assignor import Assignor, Partitions, Subscriber, partitions_of
+from headrace.agent.groups.consumer.assignors.range import assign_ranges
+from headrace.agent.groups.consumer.assignors.uniform import assign_uniformly
+from headrace.metastore.keys import partition_key, split_partition_key
 
 TOPICS = st.dictionaries(st.integers(1, 5), st.integers(0, 7), max_size=4)
 SUBSCRIPTIONS = st.lists(st.frozensets(st.integers(1, 6)), min_size=1, max_size=6)

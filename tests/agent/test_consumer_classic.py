@@ -7,13 +7,13 @@ import random
 import pytest
 from kio.schema.errors import ErrorCode
 
-from agent.groups.consumer.conversion import from_classic
-from agent.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
-from agent.groups.consumer.group import ConsumerGroup
-from agent.groups.consumer.values import LEAVE_EPOCH, HeartbeatAnswer, HeartbeatRequest, MemberState
-from agent.groups.group import ClassicGroup
-from agent.groups.saved import SavedGroup, SavedMember, decode
-from agent.groups.values import (
+from headrace.agent.groups.consumer.conversion import from_classic
+from headrace.agent.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
+from headrace.agent.groups.consumer.group import ConsumerGroup
+from headrace.agent.groups.consumer.values import LEAVE_EPOCH, HeartbeatAnswer, HeartbeatRequest, MemberState
+from headrace.agent.groups.group import ClassicGroup
+from headrace.agent.groups.saved import SavedGroup, SavedMember, decode
+from headrace.agent.groups.values import (
     GroupState,
     JoinAnswer,
     JoinRequest,
@@ -23,8 +23,8 @@ from agent.groups.values import (
     SyncAnswer,
     SyncRequest,
 )
-from metastore.groups import GroupKind
-from metastore.log.image import MetadataImage
+from headrace.metastore.groups import GroupKind
+from headrace.metastore.log.image import MetadataImage
 from tests.agent.consumer_world import REBALANCE, SESSION, World
 from tests.agent.embedded_bytes import assignment_bytes, subscription_bytes
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from agent.groups.consumer.saved import decode
-from agent.groups.consumer.values import (
+from headrace.agent.groups.consumer.saved import decode
+from headrace.agent.groups.consumer.values import (
     LEAVE_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,
     HeartbeatAnswer,
     HeartbeatRequest,
     MemberState,
 )
-from agent.groups.values import MemberRef
-from storage.errors import CorruptError, InvalidError
+from headrace.agent.groups.values import MemberRef
+from headrace.storage.errors import CorruptError, InvalidError
 from tests.agent.consumer_world import REBALANCE, SESSION, World
 
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from kio.schema.errors import ErrorCode
 
-from agent.groups.consumer.saved import decode, from_topics
-from agent.groups.consumer.values import LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, HeartbeatRequest
-from agent.groups.values import MemberRef
-from metastore.log.image import MetadataImage
+from headrace.agent.groups.consumer.saved import decode, from_topics
+from headrace.agent.groups.consumer.values import LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, HeartbeatRequest
+from headrace.agent.groups.values import MemberRef
+from headrace.metastore.log.image import MetadataImage
 from tests.agent.consumer_world import REBALANCE, SESSION, ClassicClient, Client, World
 
 NAMES = ("a", "b", "c")

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from agent.groups.consumer.topics import GroupTopics
-from agent.listener.request import Request, Response
-from agent.protocol.typed import schema
-from metastore.groups import GroupKind
-from metastore.log.records import ConfigRecord
-from storage.errors import OutcomeUnknownError, UnavailableError
+from headrace.agent.groups.consumer.topics import GroupTopics
+from headrace.metastore.groups import GroupKind
+from headrace.metastore.log.records import ConfigRecord
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import schema
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import captured_requests
 from tests.agent.embedded_bytes import assignment_bytes, subscription_bytes
 from tests.agent.groups_world import Coordinating, Front, GroupsWorld
@@ -178,7 +178,7 @@ async def test_no_number_of_patterns_fills_the_agents_memory(
     world: GroupsWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody has to be a member to ask for one."""
-    monkeypatch.setattr("agent.groups.consumer.topics.PATTERNS_MAX", 3)
+    monkeypatch.setattr("headrace.agent.groups.consumer.topics.PATTERNS_MAX", 3)
     topics = GroupTopics(world.home.cluster)
     await topics.prepare(["t"])
     before = topics.topics(["t"])

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.admin.configs.rules import Operation, Resource, ResourceType, Wish, judge
-from agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
-from config.group_configs import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
-from config.settings import Settings
-from metastore.log.effective_configs import EffectiveConfigs
-from metastore.log.image import MetadataImage
-from metastore.log.records import ConfigRecord, encode_record
-from metastore.log.replay import apply
-from storage.errors import InvalidError
+from headrace.agent.admin.configs.rules import Operation, Resource, ResourceType, Wish, judge
+from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
+from headrace.config.group_configs import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+from headrace.config.settings import Settings
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import ConfigRecord, encode_record
+from headrace.metastore.log.replay import apply
+from headrace.storage.errors import InvalidError
 
 times = st.one_of(st.none(), st.integers(1, 100_000), st.sampled_from([4_999, 5_000, 15_000, 15_001, 45_000, 60_000]))
 

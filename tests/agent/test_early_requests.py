@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.listener.request import Connection, Promise, Request, Response
-from agent.process import Agent
-from agent.protocol.api_keys import ApiKey
-from config.settings import Settings
-from storage.errors import UnavailableError
-from storage.objects.memory import MemoryStore
+from headrace.agent.process import Agent
+from headrace.config.settings import Settings
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request import Connection, Promise, Request, Response
+from headrace.storage.errors import UnavailableError
+from headrace.storage.objects.memory import MemoryStore
 from tests.manual_clock import ManualClock
 
 

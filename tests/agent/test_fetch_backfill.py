@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.fetch.assemble import Portion
+from headrace.agent.fetch.assemble import Portion
 from tests.agent.fetch_world import World
 from tests.storage.batches import plain_batch
 

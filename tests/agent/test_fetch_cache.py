@@ -8,12 +8,12 @@ import uuid
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.fetch.cache import ChunkCache
-from agent.fetch.metrics import FetchMetrics
-from agent.fetch.read import HISTORICAL_READS, Slice, SliceReader
-from storage.errors import CorruptError, NotFoundError, UnavailableError
-from storage.file_id import object_key
-from storage.objects.store import ByteRange
+from headrace.agent.fetch.cache import ChunkCache
+from headrace.agent.fetch.metrics import FetchMetrics
+from headrace.agent.fetch.read import HISTORICAL_READS, Slice, SliceReader
+from headrace.storage.errors import CorruptError, NotFoundError, UnavailableError
+from headrace.storage.file_id import object_key
+from headrace.storage.objects.store import ByteRange
 from tests.agent.fetch_world import FaultyStore
 
 FILE = uuid.UUID(int=7)

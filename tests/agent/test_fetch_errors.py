@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from kio.schema.errors import ErrorCode
 
-from metastore.values import FeedKind
-from storage.errors import OutcomeUnknownError, UnavailableError
-from storage.file_id import object_key
+from headrace.metastore.values import FeedKind
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
+from headrace.storage.file_id import object_key
 from tests.agent.fetch_world import World, expected, split_sent
 from tests.storage.batches import plain_batch
 

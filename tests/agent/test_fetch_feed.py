@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from metastore.values import FeedPage
-from storage.errors import UnavailableError
+from headrace.metastore.values import FeedPage
+from headrace.storage.errors import UnavailableError
 from tests.agent.fetch_world import World, expected, split_sent
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from storage.errors import OutcomeUnknownError, UnavailableError
-from storage.file_id import object_key
-from storage.records.codec import Record, encode_batch
-from storage.records.compression import Codec
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
+from headrace.storage.file_id import object_key
+from headrace.storage.records.codec import Record, encode_batch
+from headrace.storage.records.compression import Codec
 from tests.agent.fetch_world import NEVER_SEEN, World
 from tests.storage.batches import crowded_batch, forge, plain_batch
 

@@ -10,17 +10,17 @@ import pytest
 from kafka.protocol.metadata import MetadataRequest
 from kio.schema.errors import ErrorCode
 
-from agent.admin.metadata import Metadata
-from agent.admin.topic_creation import TopicCreation
-from agent.admin.topic_names import why_illegal
-from agent.admin.topic_rules import TopicDefaults
-from agent.cluster.metadata_topic import METADATA_TOPIC, METADATA_TOPIC_ID, render_batch
-from agent.fetch.metadata_topic import MetadataTopic
-from agent.protocol.fetch_codec import FetchPartition
-from metastore.log.records import FenceBrokerRecord, encode_record
-from metastore.values import OffsetKind
-from storage.errors import TruncatedError, UnavailableError
-from storage.records.codec import decode_records
+from headrace.agent.admin.metadata import Metadata
+from headrace.agent.admin.topic_creation import TopicCreation
+from headrace.agent.admin.topic_names import why_illegal
+from headrace.agent.admin.topic_rules import TopicDefaults
+from headrace.agent.cluster.metadata_topic import METADATA_TOPIC, METADATA_TOPIC_ID, render_batch
+from headrace.agent.fetch.metadata_topic import MetadataTopic
+from headrace.metastore.log.records import FenceBrokerRecord, encode_record
+from headrace.metastore.values import OffsetKind
+from headrace.protocol.fetch_codec import FetchPartition
+from headrace.storage.errors import TruncatedError, UnavailableError
+from headrace.storage.records.codec import decode_records
 from tests.agent.client_calls import call
 from tests.agent.fake_cluster_api import FakeClusterApi
 from tests.agent.test_cluster_membership import an_agent

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.records.codec import Record, encode_batch
+from headrace.storage.records.codec import Record, encode_batch
 from tests.agent.fetch_world import World
 from tests.storage.batches import forge
 

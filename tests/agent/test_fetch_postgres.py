@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agent.fetch.service import FetchService
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import AgentRegistration, BatchOutcome, FileCommit, NewTopic, StagedBatch
-from storage.clock import SystemClock
-from storage.file_id import new_file_id, object_key
-from storage.records.header import read_header
-from storage.segment.writer import SegmentWriter
+from headrace.agent.fetch.service import FetchService
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import AgentRegistration, BatchOutcome, FileCommit, NewTopic, StagedBatch
+from headrace.storage.clock import SystemClock
+from headrace.storage.file_id import new_file_id, object_key
+from headrace.storage.records.header import read_header
+from headrace.storage.segment.writer import SegmentWriter
 from tests.agent.fetch_world import BROKER_EPOCH, NEVER_SEEN, NODE_ID, Live, World, expected, split_sent
 from tests.agent.standing_view import StandingView
 from tests.storage.batches import plain_batch

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agent.fetch.assemble import Portion
-from agent.fetch.deliver import FILES_MAX
-from storage.file_id import new_file_id, object_key
+from headrace.agent.fetch.assemble import Portion
+from headrace.agent.fetch.deliver import FILES_MAX
+from headrace.storage.file_id import new_file_id, object_key
 from tests.agent.fetch_world import NEVER_SEEN, World, expected, split_sent
 from tests.storage.batches import plain_batch
 

@@ -9,9 +9,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
-from agent.fetch.metrics import FetchMetrics
-from agent.fetch.sessions import CAPACITY, EPOCH_MAX, EVICTABLE_SECONDS, FetchSessions
-from agent.protocol.fetch_codec import FetchPartition, FetchRequest, FetchTopic
+from headrace.agent.fetch.metrics import FetchMetrics
+from headrace.agent.fetch.sessions import CAPACITY, EPOCH_MAX, EVICTABLE_SECONDS, FetchSessions
+from headrace.protocol.fetch_codec import FetchPartition, FetchRequest, FetchTopic
 from tests.agent.fetch_world import World, expected, split_sent
 from tests.manual_clock import ManualClock
 

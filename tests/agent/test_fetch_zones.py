@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 import pytest
 
-from agent.cluster.routing import Routes
-from metastore.log.image import AgentImage
+from headrace.agent.cluster.routing import Routes
+from headrace.metastore.log.image import AgentImage
 from tests.agent.fetch_world import NODE_ID, World
 
 THERE = NODE_ID + 1

@@ -12,8 +12,8 @@ from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, Lis
 from kafka.protocol.consumer import OffsetDeleteRequest
 from kio.schema.errors import ErrorCode
 
-from agent.groups.subscriptions import subscribed_topics
-from storage.errors import OutcomeUnknownError, UnavailableError
+from headrace.agent.groups.subscriptions import subscribed_topics
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import call, captured_requests, read_reply, versions_of
 from tests.agent.groups_world import Coordinating, GroupsWorld
 from tests.manual_clock import ManualClock

@@ -11,15 +11,15 @@ import pytest
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
-from agent.cluster.cluster import Cluster
-from agent.cluster.follower import MetadataFollower
-from agent.cluster.membership import Identity, Membership
-from agent.groups import saved
-from agent.groups.held_groups import IDLE_SECONDS
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import NewTopic
-from storage.clock import SystemClock
-from storage.errors import CorruptError, InvalidError, UnavailableError
+from headrace.agent.cluster.cluster import Cluster
+from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.membership import Identity, Membership
+from headrace.agent.groups import saved
+from headrace.agent.groups.held_groups import IDLE_SECONDS
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import NewTopic
+from headrace.storage.clock import SystemClock
+from headrace.storage.errors import CorruptError, InvalidError, UnavailableError
 from tests.agent.groups_world import Coordinating, GroupsWorld
 from tests.manual_clock import ManualClock
 

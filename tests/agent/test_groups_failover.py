@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from kio.schema.errors import ErrorCode
 
-from storage.errors import OutcomeUnknownError
+from headrace.storage.errors import OutcomeUnknownError
 from tests.agent.failing_hosts import REDIRECTS, Consumer, FailoverWorld
 from tests.manual_clock import ManualClock
 

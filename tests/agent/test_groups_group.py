@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from agent.groups.values import GroupState, JoinAnswer, MemberProtocol, MemberRef
+from headrace.agent.groups.values import GroupState, JoinAnswer, MemberProtocol, MemberRef
 from tests.agent.group_script import RANGE, Script
 
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from kio.schema.errors import ErrorCode
 
-from agent.groups.group import ClassicGroup
-from agent.groups.saved import SavedGroup
-from agent.groups.values import (
+from headrace.agent.groups.group import ClassicGroup
+from headrace.agent.groups.saved import SavedGroup
+from headrace.agent.groups.values import (
     Effect,
     GroupState,
     JoinAnswer,

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import generate_latest
 
-from storage.errors import UnavailableError
+from headrace.storage.errors import UnavailableError
 from tests.agent.groups_world import Coordinating, GroupsWorld
 from tests.manual_clock import ManualClock
 

@@ -11,8 +11,8 @@ import pytest
 from kafka.protocol.consumer import LeaveGroupRequest
 from kio.schema.errors import ErrorCode
 
-from metastore.log.records import RemoveTopicRecord
-from storage.errors import OutcomeUnknownError, UnavailableError
+from headrace.metastore.log.records import RemoveTopicRecord
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import call, captured_requests, read_reply, versions_of
 from tests.agent.groups_world import Coordinating, GroupsWorld
 from tests.manual_clock import ManualClock

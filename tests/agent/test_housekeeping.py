@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 
-from agent.housekeeping import CHUNK_ROWS, INTERVAL_SECONDS, keep_house
-from storage.errors import UnavailableError
+from headrace.agent.housekeeping import CHUNK_ROWS, INTERVAL_SECONDS, keep_house
+from headrace.storage.errors import UnavailableError
 from tests.manual_clock import ManualClock
 
 

@@ -9,9 +9,9 @@ import tracemalloc
 
 import pytest
 
-from agent.listener.request import CloseConnection, Request, Response
-from agent.protocol.api_keys import ApiKey
-from storage.errors import InvalidError, OutcomeUnknownError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request import CloseConnection, Request, Response
+from headrace.storage.errors import InvalidError, OutcomeUnknownError
 from tests.agent.listener_client import MIB, Gate, answer, echo, frame, limits, listening, produce_frame, until
 
 

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from agent.listener.request import Request, Response
+from headrace.protocol.request import Request, Response
 from tests.agent.listener_client import MIB, Client, frame, limits, listening, produce_frame, until
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.listener.frames import DIRECT_BYTES, FrameReader, read_request_header
-from storage.errors import InvalidError
+from headrace.agent.listener.frames import DIRECT_BYTES, FrameReader, read_request_header
+from headrace.storage.errors import InvalidError
 from tests.agent.listener_client import frame
 
 LIMIT = 1024 * 1024

@@ -16,13 +16,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from agent.dispatch import Dispatcher
-from agent.listener.request import Request, Response
-from agent.protocol.api_keys import ApiKey
-from agent.protocol.api_versions import APIS
-from agent.protocol.fetch_codec import decode_fetch
-from agent.protocol.produce_codec import decode_produce
-from agent.protocol.typed import decode
+from headrace.agent.dispatch import Dispatcher
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_versions import APIS
+from headrace.protocol.fetch_codec import decode_fetch
+from headrace.protocol.produce_codec import decode_produce
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import decode
 from tests.agent.client_vectors import vectors
 from tests.agent.listener_client import Client, Listening, frame, limits, listening, until
 
@@ -85,7 +85,7 @@ ATTACKS = [noise, framed_noise, known_header_and_noise, flipped_bits, truncated,
 
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, logger="agent.listener")
+    caplog.set_level(logging.CRITICAL, logger="headrace.agent.listener")
 
 
 @asynccontextmanager

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from agent.listener.request import Request, Response
-from agent.listener.server import KafkaListener
-from storage.clock import SystemClock
+from headrace.agent.listener.server import KafkaListener
+from headrace.protocol.request import Request, Response
+from headrace.storage.clock import SystemClock
 from tests.agent.listener_client import DRAIN_SECONDS, Client, frame, limits
 
 

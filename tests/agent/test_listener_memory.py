@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.listener.memory import MemoryBudget
+from headrace.agent.listener.memory import MemoryBudget
 
 
 def test_a_small_frame_does_not_overtake_a_large_one() -> None:

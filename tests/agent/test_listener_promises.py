@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from agent.listener.request import CloseConnection, Promise, Request, Response
+from headrace.protocol.request import CloseConnection, Promise, Request, Response
 from tests.agent.listener_client import Client, Listening, frame, limits, listening, produce_frame, until
 from tests.manual_clock import ManualClock
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from agent.listener.request import Request, Response
+from headrace.protocol.request import Request, Response
 from tests.agent.listener_client import MIB, Gate, echo, frame, limits, listening, produce_frame, until
 from tests.manual_clock import ManualClock
 

@@ -7,11 +7,11 @@ import uuid
 
 import pytest
 
-from agent.produce.buffer import ActiveBuffer
-from agent.produce.pending import PendingRequest
-from agent.produce.staged_file import Arrival, FlushReason
-from agent.protocol.produce_codec import ProducePartition, ProducePartitionReply, ProduceRequest, ProduceTopic
-from storage.records.header import read_header
+from headrace.agent.produce.buffer import ActiveBuffer
+from headrace.agent.produce.pending import PendingRequest
+from headrace.agent.produce.staged_file import Arrival, FlushReason
+from headrace.protocol.produce_codec import ProducePartition, ProducePartitionReply, ProduceRequest, ProduceTopic
+from headrace.storage.records.header import read_header
 from tests.storage.batches import plain_batch
 
 BATCH = plain_batch(1, b"x" * 100)

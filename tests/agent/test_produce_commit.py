@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from metastore.api import CommitApi
-from metastore.values import FileAnswer, FileCommit, FileStatus
-from storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
+from headrace.metastore.api import CommitApi
+from headrace.metastore.values import FileAnswer, FileCommit, FileStatus
+from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
 from tests.agent.produce_faults import HeldMetastore, HeldStore
 from tests.agent.produce_world import EPOCH, NODE_ID, ProduceWorld
 from tests.storage.batches import plain_batch

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from storage.records.codec import MAX_OPENED_RECORDS, Record, encode_batch
-from storage.records.compression import Codec
+from headrace.storage.records.codec import MAX_OPENED_RECORDS, Record, encode_batch
+from headrace.storage.records.compression import Codec
 from tests.agent.produce_world import ProduceWorld
 from tests.manual_clock import ManualClock
 from tests.storage.batches import crowded_batch, plain_batch

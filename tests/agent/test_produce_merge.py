@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.produce.merge import MEMBERS_MIN, RECORDS_MAX, Laid, merge
-from agent.produce.pending import PendingRequest
-from agent.produce.staged_file import Arrival
-from agent.protocol.produce_codec import ProducePartitionReply, ProduceRequest
-from storage.errors import UnavailableError
-from storage.records.check import check_batch
-from storage.records.codec import Record, decode_records, encode_batch
-from storage.records.compression import Codec
-from storage.records.header import HEADER_BYTES, batch_crc, read_header
+from headrace.agent.produce.merge import MEMBERS_MIN, RECORDS_MAX, Laid, merge
+from headrace.agent.produce.pending import PendingRequest
+from headrace.agent.produce.staged_file import Arrival
+from headrace.protocol.produce_codec import ProducePartitionReply, ProduceRequest
+from headrace.storage.errors import UnavailableError
+from headrace.storage.records.check import check_batch
+from headrace.storage.records.codec import Record, decode_records, encode_batch
+from headrace.storage.records.compression import Codec
+from headrace.storage.records.header import HEADER_BYTES, batch_crc, read_header
 from tests.agent.produce_faults import HeldStore
 from tests.agent.produce_world import ProduceWorld
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.produce.order import SHARES_CALL_S, FlushOrder
-from agent.produce.staged_file import FileState, StagedFile, Stream
+from headrace.agent.produce.order import SHARES_CALL_S, FlushOrder
+from headrace.agent.produce.staged_file import FileState, StagedFile, Stream
 
 NOW = 10.0
 

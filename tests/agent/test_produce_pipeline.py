@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from agent.listener.request import CloseConnection
-from agent.produce.staged_file import FileTrace, FlushReason
-from storage.errors import UnavailableError
+from headrace.agent.produce.staged_file import FileTrace, FlushReason
+from headrace.protocol.request import CloseConnection
+from headrace.storage.errors import UnavailableError
 from tests.agent.produce_faults import HeldMetastore, HeldStore
 from tests.agent.produce_world import ProduceWorld
 from tests.storage.batches import plain_batch

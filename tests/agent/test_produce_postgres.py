@@ -7,11 +7,11 @@ import uuid
 
 import pytest
 
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import AgentRegistration, ExtentQuery, NewTopic
-from storage.clock import SystemClock
-from storage.file_id import object_key
-from storage.objects.store import ByteRange
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import AgentRegistration, ExtentQuery, NewTopic
+from headrace.storage.clock import SystemClock
+from headrace.storage.file_id import object_key
+from headrace.storage.objects.store import ByteRange
 from tests.agent.produce_world import Answer, ProduceWorld
 from tests.metastore.sessions import beat
 from tests.storage.batches import plain_batch

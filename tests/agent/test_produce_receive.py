@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from agent.cluster.metadata_topic import METADATA_TOPIC, METADATA_TOPIC_ID
-from agent.listener.request import CloseConnection, Promise
-from agent.produce.validate import RECORDS_MAX
-from metastore.values import BatchOutcome
-from storage.errors import InvalidError, UnavailableError
-from storage.records.codec import Record, decode_records, encode_batch
-from storage.records.compression import Codec
-from storage.records.header import TRANSACTIONAL_BIT, read_header
+from headrace.agent.cluster.metadata_topic import METADATA_TOPIC, METADATA_TOPIC_ID
+from headrace.agent.produce.validate import RECORDS_MAX
+from headrace.metastore.values import BatchOutcome
+from headrace.protocol.request import CloseConnection, Promise
+from headrace.storage.errors import InvalidError, UnavailableError
+from headrace.storage.records.codec import Record, decode_records, encode_batch
+from headrace.storage.records.compression import Codec
+from headrace.storage.records.header import TRANSACTIONAL_BIT, read_header
 from tests.agent.produce_world import Answer, ProduceWorld
 from tests.storage.batches import forge, plain_batch
 

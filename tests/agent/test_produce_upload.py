@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
-from storage.file_id import born_ms, file_id_of
-from storage.objects.store import ObjectInfo
-from storage.segment.format import decode_footer
+from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
+from headrace.storage.file_id import born_ms, file_id_of
+from headrace.storage.objects.store import ObjectInfo
+from headrace.storage.segment.format import decode_footer
 from tests.agent.produce_faults import HeldStore
 from tests.agent.produce_world import ProduceWorld
 from tests.storage.batches import plain_batch

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from agent.dispatch import Dispatcher
-from agent.listener.frames import read_request_header
-from agent.listener.request import CloseConnection, Connection, Request, Response
-from agent.protocol.api_versions import APIS
+from headrace.agent.dispatch import Dispatcher
+from headrace.agent.listener.frames import read_request_header
+from headrace.protocol.api_versions import APIS
+from headrace.protocol.request import CloseConnection, Connection, Request, Response
 from tests.agent.client_vectors import vectors
 from tests.agent.kio_entities import kio_read
 

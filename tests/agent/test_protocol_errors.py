@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from agent.protocol.errors import batch_error, coordinator_error, error_code, file_error
-from metastore.values import BatchOutcome, FileStatus
-from storage import errors
+from headrace.metastore.values import BatchOutcome, FileStatus
+from headrace.protocol.errors import batch_error, coordinator_error, error_code, file_error
+from headrace.storage import errors
 
 READ_AS_NOT_STORED = {ErrorCode.not_leader_or_follower, ErrorCode.kafka_storage_error, ErrorCode.not_enough_replicas}
 """Codes after which librdkafka counts a message as certainly not persisted."""

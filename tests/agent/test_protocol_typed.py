@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.protocol.api_keys import ApiKey
-from agent.protocol.api_versions import APIS
-from agent.protocol.typed import schema
-from agent.protocol.wire import uvarint
-from storage.errors import InvalidError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_versions import APIS
+from headrace.protocol.typed import schema
+from headrace.protocol.wire import uvarint
+from headrace.storage.errors import InvalidError
 from tests.agent.client_vectors import vectors
 from tests.agent.kio_entities import entities, kio_read, kio_write
 

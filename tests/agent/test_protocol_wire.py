@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.protocol import wire
-from storage.errors import InvalidError
+from headrace.protocol import wire
+from headrace.storage.errors import InvalidError
 
 
 @settings(max_examples=300)

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.fetch.cache import Piece
-from agent.fetch.read import Slice
-from agent.fetch.zone_cache.asking import REST_SECONDS, SLOW_CALLS
-from agent.fetch.zone_cache.wire import MAX_PARTS, WINDOW_MS, Ask, Part, decode_ask, encode_ask
-from storage.errors import HeadraceError, InvalidError, NotFoundError
+from headrace.agent.fetch.cache import Piece
+from headrace.agent.fetch.read import Slice
+from headrace.agent.fetch.zone_cache.asking import REST_SECONDS, SLOW_CALLS
+from headrace.agent.fetch.zone_cache.wire import MAX_PARTS, WINDOW_MS, Ask, Part, decode_ask, encode_ask
+from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError
 from tests.agent.zone_world import CHUNK, SECRET, TIMEOUT_MS, Zone, recent
 
 

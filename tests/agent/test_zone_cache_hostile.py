@@ -11,13 +11,13 @@ from typing import NamedTuple
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.dispatch import Dispatcher
-from agent.fetch.service import FetchService
-from agent.fetch.zone_cache.wire import API_KEY
-from agent.listener.host import Limits
-from agent.listener.server import KafkaListener
-from metastore.log.image import AgentImage
-from storage.clock import SystemClock
+from headrace.agent.dispatch import Dispatcher
+from headrace.agent.fetch.service import FetchService
+from headrace.agent.fetch.zone_cache.wire import API_KEY
+from headrace.agent.listener.host import Limits
+from headrace.agent.listener.server import KafkaListener
+from headrace.metastore.log.image import AgentImage
+from headrace.storage.clock import SystemClock
 from tests.agent.fetch_world import BROKER_EPOCH, NODE_ID, World
 from tests.agent.standing_view import StandingView
 from tests.agent.zone_world import SECRET

@@ -10,17 +10,17 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.dispatch import Dispatcher
-from agent.fetch.zone_cache.asking import CONNECTIONS, Peers
-from agent.fetch.zone_cache.connection import open_connection
-from agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
-from agent.fetch.zone_cache.wire import API_KEY, Part
-from agent.listener.host import Limits
-from agent.listener.server import KafkaListener
-from metastore.log.image import AgentImage
-from storage.clock import SystemClock
-from storage.errors import UnavailableError
-from storage.file_id import object_key
+from headrace.agent.dispatch import Dispatcher
+from headrace.agent.fetch.zone_cache.asking import CONNECTIONS, Peers
+from headrace.agent.fetch.zone_cache.connection import open_connection
+from headrace.agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
+from headrace.agent.fetch.zone_cache.wire import API_KEY, Part
+from headrace.agent.listener.host import Limits
+from headrace.agent.listener.server import KafkaListener
+from headrace.metastore.log.image import AgentImage
+from headrace.storage.clock import SystemClock
+from headrace.storage.errors import UnavailableError
+from headrace.storage.file_id import object_key
 from tests.agent.fetch_world import FaultyStore
 from tests.agent.zone_world import SECRET, Member, Zone
 

@@ -14,17 +14,17 @@ from types import MappingProxyType
 
 from prometheus_client import CollectorRegistry
 
-from agent.cluster.zone_traffic import ZoneTraffic
-from agent.fetch.cache import ChunkCache, Piece
-from agent.fetch.metrics import FetchMetrics
-from agent.fetch.read import Slice, SliceReader
-from agent.fetch.zone_cache.connection import PeerConnection
-from agent.fetch.zone_cache.service import ZoneCache
-from agent.listener.frames import read_request_header
-from agent.listener.request import Connection, Request
-from metastore.log.image import AgentImage, MetadataImage
-from storage.errors import HeadraceError, UnavailableError
-from storage.file_id import object_key
+from headrace.agent.cluster.zone_traffic import ZoneTraffic
+from headrace.agent.fetch.cache import ChunkCache, Piece
+from headrace.agent.fetch.metrics import FetchMetrics
+from headrace.agent.fetch.read import Slice, SliceReader
+from headrace.agent.fetch.zone_cache.connection import PeerConnection
+from headrace.agent.fetch.zone_cache.service import ZoneCache
+from headrace.agent.listener.frames import read_request_header
+from headrace.metastore.log.image import AgentImage, MetadataImage
+from headrace.protocol.request import Connection, Request
+from headrace.storage.errors import HeadraceError, UnavailableError
+from headrace.storage.file_id import object_key
 from tests.agent.fetch_world import BROKER_EPOCH, NODE_ID, FaultyStore
 from tests.agent.standing_view import StandingView
 from tests.manual_clock import ManualClock

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cli.main import main
+from headrace.cli.main import main
 from load.dev_server import DevServer
 from tests.cli.command_lines import Run
 

@@ -9,14 +9,14 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from agent.protocol.api_keys import ApiKey
-from agent.protocol.api_versions import APIS
-from cli.client.cluster import KafkaCluster, WrongBrokerError
-from cli.client.messages import VERSIONS
-from cli.client.transport import client_config
-from cli.main import main
+from headrace.cli.client.cluster import KafkaCluster, WrongBrokerError
+from headrace.cli.client.messages import VERSIONS
+from headrace.cli.client.transport import client_config
+from headrace.cli.main import main
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_versions import APIS
+from headrace.storage.errors import InvalidError
 from load.dev_server import DevServer
-from storage.errors import InvalidError
 from tests.cli.command_lines import SECONDS_MAX, Run, produce, told, type_in
 from tests.confluent_records import read
 
@@ -64,7 +64,7 @@ def test_configs_of_every_kind(run: Run, server: DevServer) -> None:
     secret, linger = run("configs", "describe", "--broker", node, "metastore.url", "linger.ms")[::-1]
     assert (secret["value"], secret["sensitive"]) == (None, True)
     assert (linger["value"], linger["source"]) == ("25", "STATIC_BROKER_CONFIG")
-    run("configs", "set", "agent.nobody=DEBUG", "--logger", node, status=1)
+    run("configs", "set", "headrace.agent.nobody=DEBUG", "--logger", node, status=1)
     run("configs", "set", "root=ERROR", "--logger", node)
     assert {"root": "ERROR"}.items() <= {
         row["config"]: row["value"] for row in run("configs", "describe", "--logger", node)

@@ -15,16 +15,16 @@ import kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from cli.client.transport import client_config, parse_servers
-from cli.main import main
-from config.load import ConfigError
-from config.settings import Settings
-from metastore import values
-from metastore.log.image import MetadataImage
-from metastore.log.replay import apply
-from metastore.log.snapshot import encode_snapshot
-from metastore.postgres.formatted import formatted_cluster_id
-from metastore.postgres.store import PostgresMetastore
+from headrace.cli.client.transport import client_config, parse_servers
+from headrace.cli.main import main
+from headrace.config.load import ConfigError
+from headrace.config.settings import Settings
+from headrace.metastore import values
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.replay import apply
+from headrace.metastore.log.snapshot import encode_snapshot
+from headrace.metastore.postgres.formatted import formatted_cluster_id
+from headrace.metastore.postgres.store import PostgresMetastore
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.confluent_records import read
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cli.dump_log import file_lines, framed_lines
-from cli.main import main
-from cli.record_json import payload_line, type_name
-from metastore.log.records import (
+from headrace.cli.dump_log import file_lines, framed_lines
+from headrace.cli.main import main
+from headrace.cli.record_json import payload_line, type_name
+from headrace.metastore.log.records import (
     FenceBrokerRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -21,10 +21,10 @@ from metastore.log.records import (
     encode_record,
     record_types,
 )
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import NewTopic
-from storage.errors import CorruptError
-from storage.records.codec import Record, encode_batch
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import NewTopic
+from headrace.storage.errors import CorruptError
+from headrace.storage.records.codec import Record, encode_batch
 from tests.cli.test_cli_storage import main_in_thread
 from tests.storage.segments import Placed, lay_out
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.main import main, make_parser
-from cli.options import settings_from
-from metastore.log.image import MetadataImage
-from metastore.log.snapshot import encode_snapshot
+from headrace.cli.main import main, make_parser
+from headrace.cli.options import settings_from
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.snapshot import encode_snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -85,7 +85,7 @@ def test_whoever_stops_reading_ends_the_command_quietly(words: list[str], tmp_pa
     reader, writer = os.pipe()
     os.close(reader)
     ended = subprocess.run(
-        [sys.executable, "-m", "cli.main", *words],
+        [sys.executable, "-m", "headrace.cli.main", *words],
         stdout=writer,
         stderr=subprocess.PIPE,
         timeout=60,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cli.main import main
+from headrace.cli.main import main
 from load.dev_server import DevServer
 from tests.cli.command_lines import Run, produce, told, type_in
 
@@ -222,7 +222,7 @@ def test_ctrl_c_ends_a_reader_without_a_word(run: Run, server: DevServer, monkey
     produce(run, monkeypatch, "watched", "seen")
     words = ["records", "consume", "watched", "--follow", "-b", server.bootstrap]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-m", "cli.main", *words], text=True, **pipes) as reader:  # type: ignore[call-overload]
+    with subprocess.Popen([sys.executable, "-m", "headrace.cli.main", *words], text=True, **pipes) as reader:  # type: ignore[call-overload]
         assert reader.stdout.readline() == "seen\n"
         reader.send_signal(signal.SIGINT)
         assert reader.communicate(timeout=60) == ("", "")

@@ -19,9 +19,9 @@ from kio.schema.types import BrokerId
 from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
 
-from cli.client.transport import ask, client_config
-from cli.main import main
-from metastore.postgres.formatted import formatted_cluster_id
+from headrace.cli.client.transport import ask, client_config
+from headrace.cli.main import main
+from headrace.metastore.postgres.formatted import formatted_cluster_id
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
 Controller = tuple[subprocess.Popen[str], dict[str, str]]
@@ -45,7 +45,7 @@ def _running(
 ) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
     """A process, and the addresses of its ready line."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "cli.main", command, *flags, *more], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "headrace.cli.main", command, *flags, *more], stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None
@@ -151,7 +151,15 @@ def test_a_node_id_in_use_keeps_a_second_process_out_until_its_time_is_up(
     own = [*flags, "--kafka-port", "0", "--node-id", "5"]
     with _running(own) as (first, _):
         second = subprocess.run(
-            [sys.executable, "-m", "cli.main", "agent", *own, "--initial-broker-registration-timeout-ms", "500"],
+            [
+                sys.executable,
+                "-m",
+                "headrace.cli.main",
+                "agent",
+                *own,
+                "--initial-broker-registration-timeout-ms",
+                "500",
+            ],
             capture_output=True,
             text=True,
             timeout=SECONDS_MAX,

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.main import main
-from cli.shell.commands import LeaveShell, Shell
-from cli.shell.tree import find, text, tree, walk
-from metastore.log.image import MetadataImage
-from metastore.log.records import (
+from headrace.cli.main import main
+from headrace.cli.shell.commands import LeaveShell, Shell
+from headrace.cli.shell.tree import find, text, tree, walk
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import (
     AccessControlRecord,
     BrokerEndpoint,
     ConfigRecord,
@@ -31,10 +31,10 @@ from metastore.log.records import (
     UserScramCredentialRecord,
     encode_record,
 )
-from metastore.log.replay import apply
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import NewTopic
-from storage.errors import InvalidError, NotFoundError
+from headrace.metastore.log.replay import apply
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import NewTopic
+from headrace.storage.errors import InvalidError, NotFoundError
 from tests.cli.test_cli_storage import main_in_thread
 
 TOPIC_ID = uuid.UUID("194feb45-76c5-1851-a926-52a35d8a71da")
@@ -255,7 +255,7 @@ async def test_one_shot_commands_on_a_metastore(
 @pytest.mark.requirement("C11.4")
 async def test_lines_from_standard_input_until_exit(metastore: PostgresMetastore, metastore_url: str) -> None:
     def converse(lines: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "cli.main", "shell", "--metastore-url", metastore_url]
+        command = [sys.executable, "-m", "headrace.cli.main", "shell", "--metastore-url", metastore_url]
         return subprocess.run(command, input=lines, capture_output=True, text=True, timeout=60, check=False)
 
     done = converse("cd /local\npwd\nrm x\nexit\npwd\n")

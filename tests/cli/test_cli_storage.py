@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.process import Agent
-from cli.main import main
-from config.settings import Settings
-from metastore.postgres.embedded import EmbeddedPostgres
-from metastore.postgres.formatted import formatted_cluster_id
-from storage.clock import SystemClock
-from storage.cluster_properties import (
+from headrace.agent.process import Agent
+from headrace.cli.main import main
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.formatted import formatted_cluster_id
+from headrace.storage.clock import SystemClock
+from headrace.storage.cluster_properties import (
     OBJECT_KEY,
     check_cluster_id,
     parse,
@@ -23,8 +23,8 @@ from storage.cluster_properties import (
     require_formatted,
     write_cluster_id,
 )
-from storage.errors import AlreadyExistsError, CorruptError, InvalidError
-from storage.objects.memory import MemoryStore
+from headrace.storage.errors import AlreadyExistsError, CorruptError, InvalidError
+from headrace.storage.objects.memory import MemoryStore
 
 SEEDS_OWN = "3Db5QLSqSZieL3rJBUUegA"
 ANOTHER = "8XUwXa9qSyi9tSOquGtauQ"

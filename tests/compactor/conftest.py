@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from metastore.postgres.store import PostgresMetastore
+from headrace.metastore.postgres.store import PostgresMetastore
 from tests.compactor.world import CompactionWorld
 
 

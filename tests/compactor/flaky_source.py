@@ -11,7 +11,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
-from compactor.spark.source import CompactionSource, MergeWriter
+from headrace.compactor.spark.source import CompactionSource, MergeWriter
 
 
 class FlakySource(CompactionSource):

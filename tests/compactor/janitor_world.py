@@ -14,18 +14,18 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from compactor.janitor import Janitor
-from compactor.janitor_metrics import JanitorMetrics
-from compactor.lease import Lease
-from compactor.sweeper import Sweeper
-from metastore.jobs import Job, NewJob
-from metastore.postgres.store import PostgresMetastore
-from metastore.retention import TO_HIGH_WATERMARK, LogStartTarget
-from metastore.values import FileAnswer, FileCommit
-from storage.errors import OutcomeUnknownError
-from storage.file_id import new_file_id, object_key
-from storage.objects.memory import MemoryStore
-from storage.objects.store import ObjectInfo
+from headrace.compactor.janitor import Janitor
+from headrace.compactor.janitor_metrics import JanitorMetrics
+from headrace.compactor.lease import Lease
+from headrace.compactor.sweeper import Sweeper
+from headrace.metastore.jobs import Job, NewJob
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.retention import TO_HIGH_WATERMARK, LogStartTarget
+from headrace.metastore.values import FileAnswer, FileCommit
+from headrace.storage.errors import OutcomeUnknownError
+from headrace.storage.file_id import new_file_id, object_key
+from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.objects.store import ObjectInfo
 from tests.manual_clock import ManualClock
 from tests.metastore.commit_scenes import Scene, batch, open_scene
 from tests.metastore.sessions import move_time, session

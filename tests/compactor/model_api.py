@@ -8,10 +8,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from metastore.compaction import LiveExtents, LivePartition, NewFile, Swap, SwapOutcome
-from metastore.jobs import JobToken
-from metastore.keys import split_partition_key
-from storage.errors import NotFoundError
+from headrace.metastore.compaction import LiveExtents, LivePartition, NewFile, Swap, SwapOutcome
+from headrace.metastore.jobs import JobToken
+from headrace.metastore.keys import split_partition_key
+from headrace.storage.errors import NotFoundError
 from tests.model.metastore_model import ModelMetastore
 
 

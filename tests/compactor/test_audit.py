@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from cli.main import main
-from compactor.audit import Audit, Kind, audit
-from compactor.permit import Mark, read_mark, write_mark
-from config.settings import Settings
-from metastore.files import AuditedFile
-from metastore.postgres.store import PostgresMetastore
-from storage.clock import SystemClock
-from storage.cluster_properties import write_cluster_id
-from storage.file_id import new_file_id, object_key
-from storage.objects.directory import DirectoryStore
+from headrace.cli.main import main
+from headrace.compactor.audit import Audit, Kind, audit
+from headrace.compactor.permit import Mark, read_mark, write_mark
+from headrace.config.settings import Settings
+from headrace.metastore.files import AuditedFile
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import SystemClock
+from headrace.storage.cluster_properties import write_cluster_id
+from headrace.storage.file_id import new_file_id, object_key
+from headrace.storage.objects.directory import DirectoryStore
 from tests.agent.fetch_world import NEVER_SEEN
 from tests.compactor.world import CompactionWorld
 from tests.metastore.sessions import delete, session

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from metastore.compaction import NewFile, Swap, SwapOutcome
-from metastore.jobs import JobToken
-from metastore.retention import LogStartTarget
-from metastore.values import ExtentQuery, PartitionExtents
-from storage.file_id import object_key
-from storage.records.codec import Record, encode_batch
-from storage.records.compression import Codec
-from storage.records.header import read_header
+from headrace.metastore.compaction import NewFile, Swap, SwapOutcome
+from headrace.metastore.jobs import JobToken
+from headrace.metastore.retention import LogStartTarget
+from headrace.metastore.values import ExtentQuery, PartitionExtents
+from headrace.storage.file_id import object_key
+from headrace.storage.records.codec import Record, encode_batch
+from headrace.storage.records.compression import Codec
+from headrace.storage.records.header import read_header
 from tests.agent.fetch_world import NEVER_SEEN, split_sent
 from tests.compactor.world import CompactionWorld
 from tests.metastore.sessions import session

@@ -14,22 +14,22 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from compactor.janitor import Janitor
-from compactor.janitor_metrics import JanitorMetrics
-from compactor.lease import Lease
-from compactor.merge import COMPLAINTS_MAX
-from compactor.runner import Handler
-from compactor.sweeper import Sweeper
-from compactor.take_over import SWAP_ATTEMPTS
-from metastore.compaction import NewFile, Swap, SwapOutcome
-from metastore.jobs import JobToken, NewJob
-from metastore.postgres.store import PostgresMetastore
-from metastore.retention import TO_HIGH_WATERMARK, LogStartTarget
-from storage.errors import FencedError, NotFoundError, OutcomeUnknownError, UnavailableError
-from storage.file_id import file_id_of, new_file_id, object_key
-from storage.objects.decorator import StoreDecorator
-from storage.objects.store import ByteRange, ObjectStore
-from storage.records.codec import Record
+from headrace.compactor.janitor import Janitor
+from headrace.compactor.janitor_metrics import JanitorMetrics
+from headrace.compactor.lease import Lease
+from headrace.compactor.merge import COMPLAINTS_MAX
+from headrace.compactor.runner import Handler
+from headrace.compactor.sweeper import Sweeper
+from headrace.compactor.take_over import SWAP_ATTEMPTS
+from headrace.metastore.compaction import NewFile, Swap, SwapOutcome
+from headrace.metastore.jobs import JobToken, NewJob
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.retention import TO_HIGH_WATERMARK, LogStartTarget
+from headrace.storage.errors import FencedError, NotFoundError, OutcomeUnknownError, UnavailableError
+from headrace.storage.file_id import file_id_of, new_file_id, object_key
+from headrace.storage.objects.decorator import StoreDecorator
+from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.records.codec import Record
 from tests.agent.fetch_world import NEVER_SEEN
 from tests.compactor.janitor_world import Killed, Tripwire
 from tests.compactor.world import LEASE_MS, CompactionWorld

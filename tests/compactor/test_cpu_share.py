@@ -8,9 +8,9 @@ import threading
 import pytest
 from prometheus_client import CollectorRegistry
 
-from compactor.cpu_share import CpuShare
-from compactor.worker import Worker
-from config.settings import Settings
+from headrace.compactor.cpu_share import CpuShare
+from headrace.compactor.worker import Worker
+from headrace.config.settings import Settings
 
 
 class Thread:

@@ -8,10 +8,10 @@ import uuid
 
 import pytest
 
-from compactor.permit import Mark, read_mark, write_mark
-from metastore.postgres.store import PostgresMetastore
-from storage.errors import FencedError, OutcomeUnknownError, UnavailableError
-from storage.file_id import object_key
+from headrace.compactor.permit import Mark, read_mark, write_mark
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.errors import FencedError, OutcomeUnknownError, UnavailableError
+from headrace.storage.file_id import object_key
 from tests.compactor.janitor_world import (
     DELAY_SECONDS,
     HOUR,
@@ -95,7 +95,7 @@ async def test_a_job_whose_worker_died_keeps_nothing_for_long(world: JanitorWorl
 
 
 async def test_more_files_than_one_call_takes(world: JanitorWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compactor.janitor.FILES_PER_CALL", 3)
+    monkeypatch.setattr("headrace.compactor.janitor.FILES_PER_CALL", 3)
     for _ in range(8):
         await world.add_file()
     await world.kill_all()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from config.declared import ENV_PREFIX, declared
+from headrace.config.declared import ENV_PREFIX, declared
 
 REPOSITORY = Path(__file__).parents[2]
 MANIFESTS = sorted((REPOSITORY / "deploy").glob("*.yaml"))

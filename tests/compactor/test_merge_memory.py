@@ -11,15 +11,15 @@ from collections.abc import Callable
 
 import pytest
 
-from compactor.merge import MergeCounts, MergeLimits, merge
-from compactor.plan import PartitionPlan, Plan
-from metastore.values import Extent
-from storage.file_id import object_key
-from storage.objects.memory import MemoryStore
-from storage.records.codec import Record, encode_batch
-from storage.records.compression import Codec
-from storage.records.header import read_header
-from storage.segment.format import BODY_START
+from headrace.compactor.merge import MergeCounts, MergeLimits, merge
+from headrace.compactor.plan import PartitionPlan, Plan
+from headrace.metastore.values import Extent
+from headrace.storage.file_id import object_key
+from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.records.codec import Record, encode_batch
+from headrace.storage.records.compression import Codec
+from headrace.storage.records.header import read_header
+from headrace.storage.segment.format import BODY_START
 from tests.storage.batches import crowded_batch
 
 MIB = 1024 * 1024

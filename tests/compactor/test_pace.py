@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import CollectorRegistry
 
-from compactor.pace import LOOK_SECONDS, Pace, follow_pace
-from compactor.worker import SPARE_CONNECTIONS, Worker
-from config.settings import Settings
-from metastore.log.effective_configs import EffectiveConfigs
-from metastore.log.records import ConfigRecord
-from metastore.postgres.store import PostgresMetastore
-from storage.errors import UnavailableError
-from storage.objects.memory import MemoryStore
+from headrace.compactor.pace import LOOK_SECONDS, Pace, follow_pace
+from headrace.compactor.worker import SPARE_CONNECTIONS, Worker
+from headrace.config.settings import Settings
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.records import ConfigRecord
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.errors import UnavailableError
+from headrace.storage.objects.memory import MemoryStore
 from tests.manual_clock import ManualClock
 
 THREADS, BYTES = "log.cleaner.threads", "log.cleaner.io.max.bytes.per.second"

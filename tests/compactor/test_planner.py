@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from compactor import planner
-from compactor.compact import KIND as COMPACT
-from compactor.compact import LARGE_KIND
-from compactor.lease import Lease
-from compactor.metrics import CompactionMetrics
-from compactor.plan import decode_job
-from compactor.planner import KIND, Planner
-from compactor.policy import PolicyLimits
-from metastore.jobs import Job, NewJob
-from storage.errors import FencedError
+from headrace.compactor import planner
+from headrace.compactor.compact import KIND as COMPACT
+from headrace.compactor.compact import LARGE_KIND
+from headrace.compactor.lease import Lease
+from headrace.compactor.metrics import CompactionMetrics
+from headrace.compactor.plan import decode_job
+from headrace.compactor.planner import KIND, Planner
+from headrace.compactor.policy import PolicyLimits
+from headrace.metastore.jobs import Job, NewJob
+from headrace.storage.errors import FencedError
 from tests.compactor.world import LEASE_MS, CompactionWorld
 from tests.metastore.sessions import move_time, session
 from tests.storage.batches import plain_batch

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.policy import LAST_LEVEL, PolicyLimits, choose, write_bound
+from headrace.compactor.policy import LAST_LEVEL, PolicyLimits, choose, write_bound
+from headrace.metastore.compaction import FileFacts
 from load.compaction_simulation import Arrivals, simulate
-from metastore.compaction import FileFacts
 
 LIMITS = PolicyLimits()
 MIB = 1024 * 1024

@@ -14,23 +14,23 @@ from typing import NamedTuple
 
 import pytest
 
-from cli.main import main
-from compactor.audit import Kind, audit
-from compactor.rebuild import LOST, Rebuilt, rebuild_index
-from config.settings import Settings
-from metastore.postgres.migrate import migrate
-from metastore.postgres.store import PostgresMetastore
-from metastore.retention import LogStartTarget
-from metastore.values import ExtentQuery
-from storage.clock import SystemClock
-from storage.cluster_properties import write_cluster_id
-from storage.errors import InvalidError
-from storage.file_id import level_of, object_key
-from storage.objects.directory import DirectoryStore
-from storage.objects.store import ByteRange
-from storage.records.codec import Record, decode_records, encode_batch
-from storage.records.header import read_header
-from storage.segment.reader import walk_batches
+from headrace.cli.main import main
+from headrace.compactor.audit import Kind, audit
+from headrace.compactor.rebuild import LOST, Rebuilt, rebuild_index
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.migrate import migrate
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.retention import LogStartTarget
+from headrace.metastore.values import ExtentQuery
+from headrace.storage.clock import SystemClock
+from headrace.storage.cluster_properties import write_cluster_id
+from headrace.storage.errors import InvalidError
+from headrace.storage.file_id import level_of, object_key
+from headrace.storage.objects.directory import DirectoryStore
+from headrace.storage.objects.store import ByteRange
+from headrace.storage.records.codec import Record, decode_records, encode_batch
+from headrace.storage.records.header import read_header
+from headrace.storage.segment.reader import walk_batches
 from tests.agent.fetch_world import NEVER_SEEN
 from tests.compactor.world import CompactionWorld
 from tests.metastore.sessions import session

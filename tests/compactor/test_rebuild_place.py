@@ -10,7 +10,7 @@ from itertools import count, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.rebuild_place import FoundBatch, Placement, guess, settle
+from headrace.compactor.rebuild_place import FoundBatch, Placement, guess, settle
 
 Step = tuple[str, int, int]
 STEPS = st.lists(

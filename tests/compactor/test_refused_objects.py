@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from compactor.compact import KIND, PATIENT_ATTEMPTS
-from compactor.job_metrics import JobMetrics
-from compactor.metrics import CompactionMetrics
-from compactor.planner import KIND as PLAN
-from compactor.planner import Planner
-from compactor.policy import PolicyLimits
-from compactor.runner import JobRunner
-from metastore.jobs import NewJob
-from storage.errors import HeadraceError, InvalidError, UnavailableError
-from storage.file_id import object_key
-from storage.objects.decorator import StoreDecorator
-from storage.objects.store import ByteRange, ObjectInfo
+from headrace.compactor.compact import KIND, PATIENT_ATTEMPTS
+from headrace.compactor.job_metrics import JobMetrics
+from headrace.compactor.metrics import CompactionMetrics
+from headrace.compactor.planner import KIND as PLAN
+from headrace.compactor.planner import Planner
+from headrace.compactor.policy import PolicyLimits
+from headrace.compactor.runner import JobRunner
+from headrace.metastore.jobs import NewJob
+from headrace.storage.errors import HeadraceError, InvalidError, UnavailableError
+from headrace.storage.file_id import object_key
+from headrace.storage.objects.decorator import StoreDecorator
+from headrace.storage.objects.store import ByteRange, ObjectInfo
 from tests.compactor.world import CompactionWorld
 from tests.metastore.sessions import move_time, rows, session
 from tests.storage.batches import plain_batch

@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from compactor.lease import Lease
-from compactor.retention import KEEP_ALL, Retention, RetentionRule, topic_rule, wanted_log_start
-from compactor.retention_metrics import RetentionMetrics
-from config.settings import Settings
-from metastore.jobs import JobToken, NewJob
-from metastore.keys import partition_key
-from metastore.log.effective_configs import EffectiveConfigs
-from metastore.log.image import MetadataImage, TopicImage
-from metastore.log.records import TOPIC_RESOURCE
-from metastore.postgres.store import PostgresMetastore
-from metastore.retention import LogStartTarget, OldestExtents, OldestQuery, OldExtent
-from storage.clock import SystemClock
-from storage.errors import FencedError, HeadraceError
+from headrace.compactor.lease import Lease
+from headrace.compactor.retention import KEEP_ALL, Retention, RetentionRule, topic_rule, wanted_log_start
+from headrace.compactor.retention_metrics import RetentionMetrics
+from headrace.config.settings import Settings
+from headrace.metastore.jobs import JobToken, NewJob
+from headrace.metastore.keys import partition_key
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.log.records import TOPIC_RESOURCE
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.retention import LogStartTarget, OldestExtents, OldestQuery, OldExtent
+from headrace.storage.clock import SystemClock
+from headrace.storage.errors import FencedError, HeadraceError
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import BATCH_BYTES, batch, file_of, open_scene
 from tests.metastore.sessions import delete, session
@@ -198,9 +198,9 @@ async def test_killed_at_any_step_the_next_run_ends_it(
     metastore: PostgresMetastore, metastore_url: str, after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every call is a step; small chunks make many of them."""
-    monkeypatch.setattr("compactor.retention.EXTENTS_PER_MOVE", 2)
-    monkeypatch.setattr("compactor.retention.EXTENTS_PER_LOOK", 3)
-    monkeypatch.setattr("compactor.retention.PARTITIONS_PER_LOOK", 1)
+    monkeypatch.setattr("headrace.compactor.retention.EXTENTS_PER_MOVE", 2)
+    monkeypatch.setattr("headrace.compactor.retention.EXTENTS_PER_LOOK", 3)
+    monkeypatch.setattr("headrace.compactor.retention.PARTITIONS_PER_LOOK", 1)
     steps = 0
     while True:
         steps += 1

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from compactor.job_metrics import JobMetrics
-from compactor.lease import Lease
-from compactor.runner import JobRunner
-from metastore.jobs import Job, JobState, NewJob
-from storage.errors import FencedError, InvalidError, OutcomeUnknownError, UnavailableError
+from headrace.compactor.job_metrics import JobMetrics
+from headrace.compactor.lease import Lease
+from headrace.compactor.runner import JobRunner
+from headrace.metastore.jobs import Job, JobState, NewJob
+from headrace.storage.errors import FencedError, InvalidError, OutcomeUnknownError, UnavailableError
 from tests.manual_clock import ManualClock
 from tests.model.job_model import ModelJobs
 

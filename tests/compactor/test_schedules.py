@@ -6,16 +6,16 @@ import random
 
 from prometheus_client import CollectorRegistry
 
-from agent.cluster.schedules import schedules
-from compactor import compact, janitor, sweeper
-from compactor.worker import Worker
-from config.settings import Settings
-from metastore.log.effective_configs import EffectiveConfigs
-from metastore.log.image import MetadataImage
-from metastore.log.records import ConfigRecord, encode_record
-from metastore.log.replay import apply
-from metastore.postgres.store import PostgresMetastore
-from storage.objects.memory import MemoryStore
+from headrace.agent.cluster.schedules import schedules
+from headrace.compactor import compact, janitor, sweeper
+from headrace.compactor.worker import Worker
+from headrace.config.settings import Settings
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import ConfigRecord, encode_record
+from headrace.metastore.log.replay import apply
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.objects.memory import MemoryStore
 from tests.manual_clock import ManualClock
 
 

@@ -23,18 +23,18 @@ import psycopg
 import pytest
 from prometheus_client import CollectorRegistry
 
-from compactor.compact import LARGE_KIND
-from compactor.job_metrics import JobMetrics
-from compactor.lease import Lease
-from compactor.plan import CompactionJob, PartitionPlan, Plan, encode
-from compactor.runner import JobRunner
-from metastore.jobs import Job, NewJob
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import Extent
-from storage.clock import SystemClock
-from storage.cluster_properties import random_cluster_id, write_cluster_id
-from storage.file_id import SEGMENTS, object_key
-from storage.objects.directory import DirectoryStore
+from headrace.compactor.compact import LARGE_KIND
+from headrace.compactor.job_metrics import JobMetrics
+from headrace.compactor.lease import Lease
+from headrace.compactor.plan import CompactionJob, PartitionPlan, Plan, encode
+from headrace.compactor.runner import JobRunner
+from headrace.metastore.jobs import Job, NewJob
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import Extent
+from headrace.storage.clock import SystemClock
+from headrace.storage.cluster_properties import random_cluster_id, write_cluster_id
+from headrace.storage.file_id import SEGMENTS, object_key
+from headrace.storage.objects.directory import DirectoryStore
 from tests.agent.fetch_world import NEVER_SEEN
 from tests.compactor.test_compact import batch
 from tests.compactor.world import LEASE_MS, CompactionWorld
@@ -51,9 +51,9 @@ pytestmark = [
 from pyspark.sql import SparkSession  # noqa: E402
 from pyspark.sql.datasource import InputPartition  # noqa: E402
 
-from compactor.spark.handler import SparkCompactor, tasks_at_a_time  # noqa: E402
-from compactor.spark.parts import split  # noqa: E402
-from compactor.spark.source import PlanReader, Task  # noqa: E402
+from headrace.compactor.spark.handler import SparkCompactor, tasks_at_a_time  # noqa: E402
+from headrace.compactor.spark.parts import split  # noqa: E402
+from headrace.compactor.spark.source import PlanReader, Task  # noqa: E402
 from tests.compactor.flaky_source import FlakySource  # noqa: E402
 
 REPOSITORY = Path(__file__).parents[2]

@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-import compactor.listing
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import FileStatus
-from storage.errors import UnavailableError
-from storage.file_id import object_key
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import FileStatus
+from headrace.storage.errors import UnavailableError
+from headrace.storage.file_id import object_key
 from tests.compactor.janitor_world import HOUR, SETTLED_SECONDS, JanitorWorld, Killed, Tripwire
 from tests.metastore.commit_scenes import shard_gate
 from tests.metastore.sessions import rows, session, waiting
@@ -120,7 +119,7 @@ async def test_a_stale_list_harms_nobody(world: JanitorWorld) -> None:
 async def test_a_sweep_goes_on_behind_the_last_finished_page(
     world: JanitorWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compactor.listing, "PAGE_KEYS", 2)
+    monkeypatch.setattr("headrace.compactor.listing.PAGE_KEYS", 2)
     for _ in range(7):
         await world.put(world.new_file(age_seconds=5 * HOUR))
     keys = sorted(await world.store.keys())

@@ -13,17 +13,17 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from agent.fetch.service import FetchService
-from compactor.compact import KIND, Compactor
-from compactor.lease import Lease
-from compactor.merge import MergeLimits
-from compactor.metrics import CompactionMetrics
-from compactor.plan import CompactionJob, encode
-from metastore.jobs import Job, NewJob
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import Extent, ExtentQuery
-from storage.records.codec import Record, decode_records
-from storage.records.header import read_header
+from headrace.agent.fetch.service import FetchService
+from headrace.compactor.compact import KIND, Compactor
+from headrace.compactor.lease import Lease
+from headrace.compactor.merge import MergeLimits
+from headrace.compactor.metrics import CompactionMetrics
+from headrace.compactor.plan import CompactionJob, encode
+from headrace.metastore.jobs import Job, NewJob
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import Extent, ExtentQuery
+from headrace.storage.records.codec import Record, decode_records
+from headrace.storage.records.header import read_header
 from tests.agent.fetch_world import split_sent
 from tests.agent.test_fetch_postgres import PostgresWorld
 from tests.metastore.sessions import rows, session

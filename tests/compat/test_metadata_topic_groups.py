@@ -10,9 +10,9 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.replay import apply
 from load.dev_server import DevServer
-from metastore.log.image import MetadataImage
-from metastore.log.replay import apply
 from tests.confluent_records import read
 
 TOPIC = "__cluster_metadata"

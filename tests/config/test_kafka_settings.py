@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from config.declared import declared
-from config.listeners import BROKER, CONTROLLER, Endpoint, Listeners, listeners, roles
-from config.load import ConfigError, load
-from config.refused import why_not_in_files, why_refused
-from config.topic_configs import BROKER_DEFAULTS
+from headrace.config.declared import declared
+from headrace.config.listeners import BROKER, CONTROLLER, Endpoint, Listeners, listeners, roles
+from headrace.config.load import ConfigError, load
+from headrace.config.refused import why_not_in_files, why_refused
+from headrace.config.topic_configs import BROKER_DEFAULTS
 
 REFUSED = [
     "broker.id",

@@ -7,9 +7,9 @@ from typing import Protocol
 
 import pytest
 
-from metastore.jobs import Job, JobApi, JobSchedule, JobState, JobStatus, JobToken, NewJob
-from metastore.postgres.store import PostgresMetastore
-from storage.errors import FencedError
+from headrace.metastore.jobs import Job, JobApi, JobSchedule, JobState, JobStatus, JobToken, NewJob
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.errors import FencedError
 from tests.manual_clock import ManualClock
 from tests.metastore.sessions import move_time, session
 from tests.model.job_model import ModelJobs

@@ -18,18 +18,18 @@ from pathlib import Path
 
 import pytest
 
-from storage.clock import SystemClock
-from storage.errors import AlreadyExistsError, CorruptError, InvalidError, NotFoundError
-from storage.objects.directory import DirectoryStore
-from storage.objects.hedging import HedgedStore
-from storage.objects.measured import MeasuredStore
-from storage.objects.memory import MemoryStore
-from storage.objects.merging import MergingStore
-from storage.objects.retrying import RetryingStore
-from storage.objects.s3 import S3Store
-from storage.objects.s3_client import S3Options
-from storage.objects.store import ByteRange, ObjectInfo, ObjectStore
-from storage.objects.throttled import ThrottledStore
+from headrace.storage.clock import SystemClock
+from headrace.storage.errors import AlreadyExistsError, CorruptError, InvalidError, NotFoundError
+from headrace.storage.objects.directory import DirectoryStore
+from headrace.storage.objects.hedging import HedgedStore
+from headrace.storage.objects.measured import MeasuredStore
+from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.objects.merging import MergingStore
+from headrace.storage.objects.retrying import RetryingStore
+from headrace.storage.objects.s3 import S3Store
+from headrace.storage.objects.s3_client import S3Options
+from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
+from headrace.storage.objects.throttled import ThrottledStore
 from tests.fixtures_s3 import BUCKET
 from tests.manual_clock import ManualClock
 
@@ -208,7 +208,7 @@ async def test_listing_goes_on_after_a_key(store: ObjectStore) -> None:
 
 
 async def test_listings_and_deletions_of_many_pages(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.objects.s3.PAGE_KEYS", 4)
+    monkeypatch.setattr("headrace.storage.objects.s3.PAGE_KEYS", 4)
     keys = [f"many/{number:02}" for number in range(11)]
     await put_all(store, keys)
     assert await listed(store, "many/") == keys

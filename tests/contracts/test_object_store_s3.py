@@ -12,11 +12,11 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from storage.clock import SystemClock
-from storage.errors import CorruptError, InvalidError, NotFoundError
-from storage.objects.s3 import S3Store
-from storage.objects.s3_client import S3Options
-from storage.objects.store import ByteRange
+from headrace.storage.clock import SystemClock
+from headrace.storage.errors import CorruptError, InvalidError, NotFoundError
+from headrace.storage.objects.s3 import S3Store
+from headrace.storage.objects.s3_client import S3Options
+from headrace.storage.objects.store import ByteRange
 from tests.fixtures_s3 import ACCESS_KEY, BUCKET, SECRET_KEY
 
 
@@ -31,7 +31,7 @@ async def test_the_server_refuses_a_body_that_differs_from_its_checksum(
 ) -> None:
     """This refusal is why an accepted put needs no head after it."""
     store = store_at(real_s3_url)
-    monkeypatch.setattr("storage.objects.s3.crc32c.crc32c", lambda body: 0xBAD)
+    monkeypatch.setattr("headrace.storage.objects.s3.crc32c.crc32c", lambda body: 0xBAD)
     with pytest.raises(CorruptError, match=r"BadDigest|Checksum"):
         await store.put("altered", b"these bytes have another checksum")
     with pytest.raises(NotFoundError):

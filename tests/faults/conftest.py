@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from cli.main import main
-from metastore.postgres.formatted import formatted_cluster_id
+from headrace.cli.main import main
+from headrace.metastore.postgres.formatted import formatted_cluster_id
 from tests.agent_process import AgentUnderTest
 from tests.fixtures_s3 import BUCKET, aws_credentials, moto_url
 

@@ -10,10 +10,10 @@ import sys
 import uuid
 from pathlib import Path
 
-from storage.records.codec import Record, encode_batch
-from storage.records.compression import Codec
-from storage.records.header import LOG_APPEND_TIME_BIT
-from storage.segment.reader import verify_segment
+from headrace.storage.records.codec import Record, encode_batch
+from headrace.storage.records.compression import Codec
+from headrace.storage.records.header import LOG_APPEND_TIME_BIT
+from headrace.storage.segment.reader import verify_segment
 from tests.storage.batches import plain_batch
 from tests.storage.segments import Placed, lay_out
 

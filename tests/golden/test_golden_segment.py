@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from storage.records.codec import decode_records
-from storage.records.compression import Codec
-from storage.records.header import read_header
-from storage.segment.reader import read_footer, verify_segment, walk_batches
-from storage.segment.writer import SegmentWriter
+from headrace.storage.records.codec import decode_records
+from headrace.storage.records.compression import Codec
+from headrace.storage.records.header import read_header
+from headrace.storage.segment.reader import read_footer, verify_segment, walk_batches
+from headrace.storage.segment.writer import SegmentWriter
 from tests.golden.make_golden import BATCH_RECORDS, segment_v1
 
 HERE = Path(__file__).parent

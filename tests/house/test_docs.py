@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from kio.schema.index import api_key_map
 
-from agent.protocol.api_table import WHY_NOT, with_table
-from agent.protocol.api_versions import APIS
-from config import topic_docs
-from config.docs import markdown
+from headrace.config import topic_docs
+from headrace.config.docs import markdown
+from headrace.protocol.api_table import WHY_NOT, with_table
+from headrace.protocol.api_versions import APIS
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")

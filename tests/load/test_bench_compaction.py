@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.records.compression import Codec
 from load.bench_compaction import Bench
-from metastore.postgres.store import PostgresMetastore
-from storage.records.compression import Codec
 
 
 @pytest.mark.requirement("W10")

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from compactor.policy import PolicyLimits
+from headrace.compactor.policy import PolicyLimits
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.compaction_hour import arrivals, lines, run
 from load.compaction_simulation import PLAN_SECONDS, simulate
 from load.simulated_cluster import FlushShape
-from metastore.postgres.embedded import EmbeddedPostgres
 
 SHAPE, SECONDS, PER_SECOND = FlushShape(partitions=4, records=2), 900, 0.2
 FLUSHES = 180

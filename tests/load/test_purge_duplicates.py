@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.metastore.values import BatchOutcome
 from load.purge_duplicates import GRACE_S, SETTLE_S, readable_records, run
 from load.simulated_cluster import FlushShape, SimulatedCluster
-from metastore.values import BatchOutcome
 
 FLUSHES, PARTITIONS, RESENT = 40, 4, 3
 

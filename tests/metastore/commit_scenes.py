@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from metastore.keys import commit_shard
-from metastore.log.image import TopicImage
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import (
+from headrace.metastore.keys import commit_shard
+from headrace.metastore.log.image import TopicImage
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import (
     BatchAnswer,
     BatchOutcome,
     ExtentQuery,
@@ -23,7 +23,7 @@ from metastore.values import (
     RegisteredAgent,
     StagedBatch,
 )
-from storage.file_id import new_file_id
+from headrace.storage.file_id import new_file_id
 from tests.metastore.sessions import Session, create, join, new_topic, session
 
 COMMIT_LOCK_CLASS = 7201

@@ -11,12 +11,12 @@ import time
 import uuid
 from dataclasses import dataclass, field
 
-from metastore.compaction import NewFile, Swap
-from metastore.files import FileState
-from metastore.jobs import JobToken, NewJob
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import FileCommit
-from storage.file_id import new_file_id
+from headrace.metastore.compaction import NewFile, Swap
+from headrace.metastore.files import FileState
+from headrace.metastore.jobs import JobToken, NewJob
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import FileCommit
+from headrace.storage.file_id import new_file_id
 from tests.metastore.lock_gates import Operation
 from tests.metastore.sessions import move_time, session
 from tests.model.file_model import FileView, ModelWithFiles, ShiftedClock

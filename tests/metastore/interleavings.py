@@ -21,13 +21,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from metastore.compaction import NewFile, Swap, SwapInput, SwapOutcome
-from metastore.keys import commit_shard
-from metastore.postgres.producer_ids import expire_producer_state
-from metastore.postgres.store import PostgresMetastore
-from metastore.retention import LogStartAnswer, LogStartTarget
-from metastore.values import Extent, ExtentQuery, FileCommit, LogStartMove, RegisteredAgent, StagedBatch
-from storage.errors import NotFoundError
+from headrace.metastore.compaction import NewFile, Swap, SwapInput, SwapOutcome
+from headrace.metastore.keys import commit_shard
+from headrace.metastore.postgres.producer_ids import expire_producer_state
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.retention import LogStartAnswer, LogStartTarget
+from headrace.metastore.values import Extent, ExtentQuery, FileCommit, LogStartMove, RegisteredAgent, StagedBatch
+from headrace.storage.errors import NotFoundError
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import BATCH_BYTES, batch, file_of
 from tests.metastore.interleaved_files import FileEnds

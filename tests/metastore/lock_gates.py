@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from storage.errors import HeadraceError
+from headrace.storage.errors import HeadraceError
 from tests.metastore.commit_scenes import COMMIT_LOCK_CLASS
 from tests.metastore.sessions import Session, rows, session
 from tests.model.file_model import ModelWithFiles

@@ -6,7 +6,7 @@ import random
 import uuid
 from collections.abc import Callable
 
-from metastore.log.records import (
+from headrace.metastore.log.records import (
     AccessControlRecord,
     BrokerEndpoint,
     BrokerFeature,

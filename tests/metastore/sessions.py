@@ -10,9 +10,9 @@ from typing import Any
 
 import psycopg
 
-from metastore.log.image import MetadataImage
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import AgentRegistration, HeartbeatAnswer, NewTopic, RegisteredAgent
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import AgentRegistration, HeartbeatAnswer, NewTopic, RegisteredAgent
 
 Session = psycopg.AsyncConnection[tuple[Any, ...]]
 

@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from config.settings import Settings
-from metastore.log.records import (
+from headrace.config.settings import Settings
+from headrace.metastore.log.records import (
     FenceBrokerRecord,
     RegisterBrokerRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
     decode_record,
 )
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import RegisteredAgent
-from storage.errors import AlreadyExistsError, FencedError
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import RegisteredAgent
+from headrace.storage.errors import AlreadyExistsError, FencedError
 from tests.metastore.sessions import beat, create, fence, join, move_time, new_agent, new_topic, session, waiting
 
 SESSION_MS = 18 * 60_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metastore.log.records import ControlledShutdownRecord, decode_record
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import HeartbeatAnswer, RegisteredAgent
+from headrace.metastore.log.records import ControlledShutdownRecord, decode_record
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import HeartbeatAnswer, RegisteredAgent
 from tests.metastore.sessions import beat, create, join, new_agent, new_topic
 
 

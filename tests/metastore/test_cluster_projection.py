@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from metastore.log.image import AgentImage, MetadataImage, TopicImage
-from metastore.log.records import (
+from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
+from headrace.metastore.log.records import (
     ConfigRecord,
     ControlledShutdownRecord,
     FeatureLevelRecord,
@@ -20,12 +20,12 @@ from metastore.log.records import (
     UnregisterBrokerRecord,
     encode_record,
 )
-from metastore.log.replay import apply
-from metastore.log.snapshot import encode_snapshot
-from metastore.partitions import PartitionGrowth
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import SUPPORTED_FEATURES, FeatureRange, RegisteredAgent, StoredSnapshot
-from storage.errors import FencedError
+from headrace.metastore.log.replay import apply
+from headrace.metastore.log.snapshot import encode_snapshot
+from headrace.metastore.partitions import PartitionGrowth
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import SUPPORTED_FEATURES, FeatureRange, RegisteredAgent, StoredSnapshot
+from headrace.storage.errors import FencedError
 from tests.metastore.sessions import Session, beat, create, delete, new_agent, new_topic, rows, session
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from metastore.log.features import change_feature
-from metastore.log.reassignment import completions, reassign
-from metastore.log.records import (
+from headrace.metastore.log.features import change_feature
+from headrace.metastore.log.reassignment import completions, reassign
+from headrace.metastore.log.records import (
     AccessControlRecord,
     FeatureLevelRecord,
     MetadataRecord,
@@ -18,9 +18,9 @@ from metastore.log.records import (
     RemoveFeatureLevelRecord,
     RemoveTopicRecord,
 )
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import METADATA_FORMAT, SUPPORTED_FEATURES, FeatureRange, Listener
-from storage.errors import InvalidError, UnsupportedFeatureError, WrongClusterError
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import METADATA_FORMAT, SUPPORTED_FEATURES, FeatureRange, Listener
+from headrace.storage.errors import InvalidError, UnsupportedFeatureError, WrongClusterError
 from tests.metastore.sessions import beat, create, delete, join, new_agent, new_topic, session
 
 ACCESS = {

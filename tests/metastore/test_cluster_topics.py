@@ -8,11 +8,11 @@ import uuid
 
 import pytest
 
-from metastore.groups import CommittedOffset
-from metastore.keys import commit_shard, split_partition_key
-from metastore.log.records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord, decode_record
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import (
+from headrace.metastore.groups import CommittedOffset
+from headrace.metastore.keys import commit_shard, split_partition_key
+from headrace.metastore.log.records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord, decode_record
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import (
     BatchOutcome,
     ExtentQuery,
     FeedKind,
@@ -22,8 +22,8 @@ from metastore.values import (
     OffsetQuery,
     StagedBatch,
 )
-from storage.errors import AlreadyExistsError, InvalidError
-from storage.file_id import born_ms, new_file_id
+from headrace.storage.errors import AlreadyExistsError, InvalidError
+from headrace.storage.file_id import born_ms, new_file_id
 from tests.metastore.sessions import create, delete, join, new_topic, rows, session, waiting
 
 NEW_LOG = 1

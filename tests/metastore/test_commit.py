@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import BatchOutcome, ExtentQuery, FileCommit, FileStatus
-from storage.errors import InvalidError
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import BatchOutcome, ExtentQuery, FileCommit, FileStatus
+from headrace.storage.errors import InvalidError
 from tests.metastore.commit_scenes import (
     BATCH_BYTES,
     Scene,

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from config.settings import Settings
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import BatchOutcome, ExtentQuery, FileStatus
-from storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import BatchOutcome, ExtentQuery, FileStatus
+from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
 from tests.metastore.commit_scenes import (
     COMMIT_LOCK_CLASS,
     Scene,
@@ -84,7 +84,9 @@ async def test_the_same_batches_through_two_agents_are_appended_once(scene: Scen
 
 async def test_a_lock_and_its_read_in_one_statement_would_be_caught(scene: Scene, metastore_url: str) -> None:
     """The planted bug: partitions are read as of before the wait, so both commits believe in the same head."""
-    source = (resources.files("metastore.postgres") / "functions" / "commit_files.sql").read_text(encoding="utf-8")
+    source = (resources.files("headrace.metastore.postgres") / "functions" / "commit_files.sql").read_text(
+        encoding="utf-8"
+    )
     lock = "PERFORM lock_shards(array_agg(DISTINCT commit_shard(key, v_shards))) FROM unnest(p_part_key) AS key;"
     read = "FROM unnest(p_part_key, p_part_leader_epoch, p_part_count)"
     assert source.count(lock) == source.count(read) == 1

@@ -6,11 +6,11 @@ import random
 import time
 import uuid
 
-from metastore.compaction import NewFile, Swap, SwapInput, SwapOutcome
-from metastore.jobs import NewJob
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import ExtentQuery, FileCommit, StagedBatch
-from storage.file_id import new_file_id
+from headrace.metastore.compaction import NewFile, Swap, SwapInput, SwapOutcome
+from headrace.metastore.jobs import NewJob
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import ExtentQuery, FileCommit, StagedBatch
+from headrace.storage.file_id import new_file_id
 from tests.metastore.commit_scenes import Scene, batch, open_scene
 from tests.metastore.sessions import session
 from tests.metastore.test_commit_cost import DEEPER_PAGES, pages

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from metastore.log.records import FeatureLevelRecord
-from metastore.log.snapshot import encode_snapshot, load_snapshot
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import ControllerLease, SnapshotState, StoredSnapshot
-from storage.errors import FencedError, InvalidError, TruncatedError
+from headrace.metastore.log.records import FeatureLevelRecord
+from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import ControllerLease, SnapshotState, StoredSnapshot
+from headrace.storage.errors import FencedError, InvalidError, TruncatedError
 from tests.metastore.sessions import beat, create, join, move_time, new_topic, session, waiting
 
 LEASE_MS = 3_000_000

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from config.group_configs import GROUP_CONFIGS
-from config.settings import Settings
-from config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
-from metastore.log.effective_configs import ConfigLayer, ConfigSource, EffectiveConfigs
-from metastore.log.image import MetadataImage
+from headrace.config.group_configs import GROUP_CONFIGS
+from headrace.config.settings import Settings
+from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
+from headrace.metastore.log.effective_configs import ConfigLayer, ConfigSource, EffectiveConfigs
+from headrace.metastore.log.image import MetadataImage
 
 TOPIC, BROKER, GROUP = 2, 4, 32
 WEEK_MS = "604800000"

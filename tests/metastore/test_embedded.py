@@ -17,10 +17,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from metastore.postgres import installation as places
-from metastore.postgres.embedded import EmbeddedPostgres
-from metastore.postgres.installation import Installation, find_installation, make_data_dir, reachable, run_as
-from storage.errors import AlreadyExistsError, InvalidError
+from headrace.metastore.postgres import installation as places
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.installation import Installation, find_installation, make_data_dir, reachable, run_as
+from headrace.storage.errors import AlreadyExistsError, InvalidError
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs to be started by root")
@@ -138,7 +138,7 @@ def _start_once_noticed(server: EmbeddedPostgres) -> str:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 server = EmbeddedPostgres(Path(sys.argv[1]))
 print(server.start(), server._process.pid, flush=True)
 time.sleep(600)

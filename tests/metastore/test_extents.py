@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import Extent, ExtentQuery, OffsetKind, OffsetQuery, StagedBatch
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import Extent, ExtentQuery, OffsetKind, OffsetQuery, StagedBatch
 from tests.metastore.commit_scenes import BATCH_BYTES, Scene, batch, file_of, open_scene
 from tests.metastore.sessions import Session, delete, session
 

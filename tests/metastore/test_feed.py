@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from metastore.postgres.feed import poll_feed
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import FeedKind, LogStartMove
-from storage.errors import InvalidError
+from headrace.metastore.postgres.feed import poll_feed
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import FeedKind, LogStartMove
+from headrace.storage.errors import InvalidError
 from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
 from tests.metastore.sessions import delete, move_time, rows, session
 

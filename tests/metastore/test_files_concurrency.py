@@ -8,12 +8,12 @@ import time
 
 import pytest
 
-from metastore.compaction import NewFile, Swap, SwapInput, SwapOutcome
-from metastore.jobs import JobToken, NewJob
-from metastore.postgres.store import PostgresMetastore
-from metastore.retention import LogStartTarget
-from metastore.values import ExtentQuery
-from storage.file_id import new_file_id
+from headrace.metastore.compaction import NewFile, Swap, SwapInput, SwapOutcome
+from headrace.metastore.jobs import JobToken, NewJob
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.retention import LogStartTarget
+from headrace.metastore.values import ExtentQuery
+from headrace.storage.file_id import new_file_id
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import batch, file_of, open_scene, shard_gate
 from tests.metastore.sessions import move_time, session, waiting

@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from metastore.jobs import NewJob
-from metastore.postgres.store import PostgresMetastore
+from headrace.metastore.jobs import NewJob
+from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.sessions import rows, session
 
 FILES = 5_000

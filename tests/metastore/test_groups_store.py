@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from metastore.groups import CommittedOffset, GroupKind, GroupListing, GroupRecord
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import RegisteredAgent
-from storage.errors import FencedError, InvalidError
+from headrace.metastore.groups import CommittedOffset, GroupKind, GroupListing, GroupRecord
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import RegisteredAgent
+from headrace.storage.errors import FencedError, InvalidError
 from tests.metastore.sessions import create, delete, join, new_agent, new_topic, rows, session, waiting
 
 

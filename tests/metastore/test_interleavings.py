@@ -11,8 +11,8 @@ from importlib import resources
 import psycopg
 import pytest
 
-from config.settings import Settings
-from metastore.postgres.store import PostgresMetastore
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.interleavings import History, Unexplained
 
 SEEDS = range(6)
@@ -129,7 +129,9 @@ async def test_some_order_explains_what_every_session_saw(
 @pytest.mark.parametrize("bug", BUGS)
 async def test_a_planted_bug_is_caught(metastore_url: str, bug: str) -> None:
     function, texts = BUGS[bug]
-    source = (resources.files("metastore.postgres") / "functions" / f"{function}.sql").read_text(encoding="utf-8")
+    source = (resources.files("headrace.metastore.postgres") / "functions" / f"{function}.sql").read_text(
+        encoding="utf-8"
+    )
     for right, wrong in texts:
         assert right in source, f"the bug has to be planted elsewhere: {right}"
         source = source.replace(right, wrong)

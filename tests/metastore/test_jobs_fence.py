@@ -6,9 +6,9 @@ import uuid
 
 import pytest
 
-from metastore.jobs import JobSchedule, NewJob
-from metastore.postgres.store import PostgresMetastore
-from storage.errors import InvalidError
+from headrace.metastore.jobs import JobSchedule, NewJob
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.errors import InvalidError
 from tests.metastore.sessions import move_time, rows, session
 
 LEASE_MS = 30_000

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from metastore.leader_epochs import EpochEnd, EpochQuery
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import ExtentQuery
+from headrace.metastore.leader_epochs import EpochEnd, EpochQuery
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import ExtentQuery
 from tests.metastore.commit_scenes import Scene, batch, open_scene
 from tests.metastore.sessions import Session, delete, rows, session
 from tests.model.metastore_model import ModelMetastore

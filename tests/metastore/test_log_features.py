@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from metastore.log.features import change_feature, required_format
-from metastore.log.image import MetadataImage
-from metastore.log.records import FeatureLevelRecord, RegisterBrokerRecord, encode_record, record_types
-from metastore.log.replay import apply
-from metastore.values import METADATA_FORMAT
-from storage.errors import InvalidError, UnsupportedFeatureError
+from headrace.metastore.log.features import change_feature, required_format
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import FeatureLevelRecord, RegisterBrokerRecord, encode_record, record_types
+from headrace.metastore.log.replay import apply
+from headrace.metastore.values import METADATA_FORMAT
+from headrace.storage.errors import InvalidError, UnsupportedFeatureError
 from tests.metastore.log_histories import agent_record
 
 LEVEL_2 = FeatureLevelRecord(name=METADATA_FORMAT, min_feature_level=1, max_feature_level=2)

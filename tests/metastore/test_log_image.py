@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metastore.keys import partition_key
-from metastore.log.image import MetadataImage
-from metastore.log.records import (
+from headrace.metastore.keys import partition_key
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import (
     ConfigRecord,
     ControlledShutdownRecord,
     FeatureLevelRecord,
@@ -21,8 +21,8 @@ from metastore.log.records import (
     UnregisterBrokerRecord,
     encode_record,
 )
-from metastore.log.replay import apply
-from storage.errors import CorruptError, UnsupportedFeatureError
+from headrace.metastore.log.replay import apply
+from headrace.storage.errors import CorruptError, UnsupportedFeatureError
 from tests.metastore.log_histories import agent_record, partition_record, random_history, topic_records
 
 

@@ -6,9 +6,9 @@ import uuid
 
 import pytest
 
-from metastore.log.image import Assignment, MetadataImage
-from metastore.log.reassignment import cancel_reassignment, completions, reassign, reassignments
-from metastore.log.records import (
+from headrace.metastore.log.image import Assignment, MetadataImage
+from headrace.metastore.log.reassignment import cancel_reassignment, completions, reassign, reassignments
+from headrace.metastore.log.records import (
     FenceBrokerRecord,
     MetadataRecord,
     RemoveTopicRecord,
@@ -16,9 +16,9 @@ from metastore.log.records import (
     UnregisterBrokerRecord,
     encode_record,
 )
-from metastore.log.replay import apply
-from metastore.log.snapshot import encode_snapshot, load_snapshot
-from storage.errors import InvalidError, NotFoundError
+from headrace.metastore.log.replay import apply
+from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
+from headrace.storage.errors import InvalidError, NotFoundError
 from tests.metastore.log_histories import agent_record, topic_records
 
 TOPIC = uuid.UUID(int=1)

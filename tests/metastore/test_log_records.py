@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metastore.log import records as module
-from metastore.log.records import (
+from headrace.metastore.log import records as module
+from headrace.metastore.log.records import (
     AccessControlRecord,
     BrokerEndpoint,
     BrokerFeature,
@@ -46,7 +46,7 @@ from metastore.log.records import (
     plain_partition,
     record_types,
 )
-from storage.errors import CorruptError, InvalidError
+from headrace.storage.errors import CorruptError, InvalidError
 
 ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 ID_HEX = "00112233445566778899aabbccddeeff"

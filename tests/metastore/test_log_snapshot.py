@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metastore.log.image import MetadataImage
-from metastore.log.records import encode_record
-from metastore.log.replay import apply
-from metastore.log.snapshot import decode_snapshot, encode_snapshot, load_snapshot, snapshot_records
-from storage.errors import CorruptError, HeadraceError, InvalidError
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import encode_record
+from headrace.metastore.log.replay import apply
+from headrace.metastore.log.snapshot import decode_snapshot, encode_snapshot, load_snapshot, snapshot_records
+from headrace.storage.errors import CorruptError, HeadraceError, InvalidError
 from tests.metastore.log_histories import random_history, topic_records
 
 SEEDS = st.integers(0, 2**32)

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from metastore.postgres.store import PostgresMetastore
-from metastore.retention import LogStartTarget
-from metastore.values import FeedKind, OffsetQuery
-from storage.errors import InvalidError
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.retention import LogStartTarget
+from headrace.metastore.values import FeedKind, OffsetQuery
+from headrace.storage.errors import InvalidError
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import batch, file_of, open_scene, shard_gate
 from tests.metastore.sessions import rows, session, waiting

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from metastore.postgres import migrate as module
-from metastore.postgres.embedded import EmbeddedPostgres
-from metastore.postgres.migrate import MigrationReport, SqlFile, migrate
-from storage.errors import InvalidError, UnavailableError
+from headrace.metastore.postgres import migrate as module
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.migrate import MigrationReport, SqlFile, migrate
+from headrace.storage.errors import InvalidError, UnavailableError
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from config.settings import Settings
-from metastore.groups import CommittedOffset
-from metastore.postgres import migrate as module
-from metastore.postgres.embedded import EmbeddedPostgres
-from metastore.postgres.migrate import migrate
-from metastore.postgres.store import PostgresMetastore
+from headrace.config.settings import Settings
+from headrace.metastore.groups import CommittedOffset
+from headrace.metastore.postgres import migrate as module
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.migrate import migrate
+from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.sessions import join, move_time, rows, session
 
 OLD = ("0001_initial", "0002_controller")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from metastore.partitions import PartitionGrowth
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import BatchOutcome, OffsetKind, OffsetQuery
-from storage.errors import HeadraceError, InvalidError
+from headrace.metastore.partitions import PartitionGrowth
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import BatchOutcome, OffsetKind, OffsetQuery
+from headrace.storage.errors import HeadraceError, InvalidError
 from tests.metastore.commit_scenes import batch, open_scene
 from tests.metastore.sessions import create, new_topic, rows, session, waiting
 

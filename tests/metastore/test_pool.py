@@ -13,14 +13,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from config.settings import Settings
-from metastore.postgres import pool as module
-from metastore.postgres.embedded import EmbeddedPostgres
-from metastore.postgres.errors import translated
-from metastore.postgres.pool import open_pool
-from metastore.postgres.statement import Pool, Statement
-from metastore.postgres.store import PostgresMetastore
-from storage.errors import AlreadyExistsError, InvalidError, OutcomeUnknownError, UnavailableError
+from headrace.config.settings import Settings
+from headrace.metastore.postgres import pool as module
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.errors import translated
+from headrace.metastore.postgres.pool import open_pool
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.errors import AlreadyExistsError, InvalidError, OutcomeUnknownError, UnavailableError
 from tests.metastore.sessions import kill_session, new_topic, session
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -165,9 +165,9 @@ async def test_a_transaction_that_somebody_left_open_ends_by_itself(
 
 STUBBORN_WRITER = """
 import asyncio, sys, uuid
-from config.settings import Settings
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import NewTopic
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import NewTopic
 async def main():
     store = await PostgresMetastore.open(sys.argv[1], Settings(metastore_pool_size=1))
     while True:

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
-from metastore.postgres.embedded import EmbeddedPostgres
-from metastore.postgres.schema import metadata
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.schema import metadata
 
 # One row per fact: (table, what, name, how). Partitions of a table are its own business.
 CATALOG = """

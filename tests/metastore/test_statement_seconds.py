@@ -7,10 +7,10 @@ import uuid
 import pytest
 from prometheus_client import REGISTRY
 
-from metastore.log.records import FeatureLevelRecord
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import METADATA_FORMAT, NewTopic
-from storage.errors import InvalidError
+from headrace.metastore.log.records import FeatureLevelRecord
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import METADATA_FORMAT, NewTopic
+from headrace.storage.errors import InvalidError
 from tests.metastore.sessions import join
 
 

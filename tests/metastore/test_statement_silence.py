@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from config.settings import Settings
+from headrace.config.settings import Settings
+from headrace.metastore.postgres import statement
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import ExtentQuery
+from headrace.storage.errors import OutcomeUnknownError
 from load.torture.proxy import FaultProxy
-from metastore.postgres import statement
-from metastore.postgres.embedded import EmbeddedPostgres
-from metastore.postgres.store import PostgresMetastore
-from metastore.values import ExtentQuery
-from storage.errors import OutcomeUnknownError
 from tests.metastore.commit_scenes import appended, batch, file_of, open_scene, pairs
 
 

@@ -11,12 +11,12 @@ import time
 
 import pytest
 
-from metastore.compaction import NewFile, Swap, SwapInput, SwapOutcome
-from metastore.jobs import JobToken, NewJob
-from metastore.postgres.store import PostgresMetastore
-from metastore.retention import OldestQuery, OldExtent
-from metastore.values import Extent, ExtentQuery
-from storage.file_id import born_ms, new_file_id
+from headrace.metastore.compaction import NewFile, Swap, SwapInput, SwapOutcome
+from headrace.metastore.jobs import JobToken, NewJob
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.retention import OldestQuery, OldExtent
+from headrace.metastore.values import Extent, ExtentQuery
+from headrace.storage.file_id import born_ms, new_file_id
 from tests.metastore.commit_scenes import batch, file_of, open_scene
 from tests.metastore.sessions import session
 from tests.model.metastore_model import ModelMetastore

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from metastore.compaction import NewFile, Swap, SwapInput, SwapOutcome
-from metastore.jobs import JobToken, NewJob
-from metastore.postgres.store import PostgresMetastore
-from metastore.retention import LogStartTarget
-from metastore.values import Extent, OffsetKind, OffsetQuery
-from storage.file_id import new_file_id
+from headrace.metastore.compaction import NewFile, Swap, SwapInput, SwapOutcome
+from headrace.metastore.jobs import JobToken, NewJob
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.retention import LogStartTarget
+from headrace.metastore.values import Extent, OffsetKind, OffsetQuery
+from headrace.storage.file_id import new_file_id
 from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
 from tests.metastore.sessions import rows, session
 from tests.metastore.test_commit_cost import pages

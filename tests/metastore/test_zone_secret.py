@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from config.settings import Settings
-from metastore.postgres.migrate import migrate
-from metastore.postgres.store import PostgresMetastore
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.migrate import migrate
+from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.sessions import session
 
 

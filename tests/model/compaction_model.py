@@ -10,10 +10,10 @@ import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 
-from metastore.compaction import Swap, SwapOutcome
-from metastore.keys import commit_shard
-from metastore.values import Extent
-from storage.file_id import born_ms
+from headrace.metastore.compaction import Swap, SwapOutcome
+from headrace.metastore.keys import commit_shard
+from headrace.metastore.values import Extent
+from headrace.storage.file_id import born_ms
 from tests.model.partition_model import ModelPartition
 
 

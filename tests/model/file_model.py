@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from metastore.compaction import Swap, SwapOutcome
-from metastore.files import FileState
-from metastore.retention import LogStartAnswer, LogStartTarget
-from metastore.values import Extent, FileAnswer, FileCommit, FileStatus, LogStartMove
-from storage.clock import SystemClock
-from storage.file_id import born_ms
+from headrace.metastore.compaction import Swap, SwapOutcome
+from headrace.metastore.files import FileState
+from headrace.metastore.retention import LogStartAnswer, LogStartTarget
+from headrace.metastore.values import Extent, FileAnswer, FileCommit, FileStatus, LogStartMove
+from headrace.storage.clock import SystemClock
+from headrace.storage.file_id import born_ms
 from tests.model.metastore_model import ANSWERS_KEPT_MS, BORN_AHEAD_MS, ModelMetastore
 
 SETTLED_MS = 75 * 60_000

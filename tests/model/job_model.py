@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from metastore.jobs import Job, JobCount, JobSchedule, JobState, JobStatus, JobToken, NewJob
-from storage.clock import Clock
-from storage.errors import FencedError
+from headrace.metastore.jobs import Job, JobCount, JobSchedule, JobState, JobStatus, JobToken, NewJob
+from headrace.storage.clock import Clock
+from headrace.storage.errors import FencedError
 
 KEPT_MS = 86_400_000
 UNFINISHED = (JobState.WAITING, JobState.LEASED)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 
-from metastore.keys import commit_shard, partition_key, split_partition_key
-from metastore.leader_epochs import EpochEnd, EpochQuery
-from metastore.retention import LogStartTarget
-from metastore.values import (
+from headrace.metastore.keys import commit_shard, partition_key, split_partition_key
+from headrace.metastore.leader_epochs import EpochEnd, EpochQuery
+from headrace.metastore.retention import LogStartTarget
+from headrace.metastore.values import (
     BatchAnswer,
     BatchOutcome,
     Extent,
@@ -32,9 +32,9 @@ from metastore.values import (
     PartitionExtents,
     StagedBatch,
 )
-from storage.clock import Clock, SystemClock
-from storage.errors import InvalidError
-from storage.file_id import born_ms
+from headrace.storage.clock import Clock, SystemClock
+from headrace.storage.errors import InvalidError
+from headrace.storage.file_id import born_ms
 from tests.model.compaction_model import ModelCompaction
 from tests.model.partition_model import ModelPartition
 from tests.model.producer_model import find_duplicate, judge, remember

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from metastore.jobs import JobToken
-from metastore.keys import commit_shard
-from metastore.retention import (
+from headrace.metastore.jobs import JobToken
+from headrace.metastore.keys import commit_shard
+from headrace.metastore.retention import (
     TO_HIGH_WATERMARK,
     LogStartAnswer,
     LogStartTarget,
@@ -20,9 +20,9 @@ from metastore.retention import (
     OldExtent,
     ProducerStatus,
 )
-from metastore.values import Extent, FeedKind, LogStartMove
-from storage.clock import Clock
-from storage.file_id import born_ms
+from headrace.metastore.values import Extent, FeedKind, LogStartMove
+from headrace.storage.clock import Clock
+from headrace.storage.file_id import born_ms
 from tests.model.partition_model import ModelPartition
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.listener.request import CloseConnection, Connection, Request
+from headrace.protocol.request import CloseConnection, Connection, Request
 from tests.pauses.process import Process
 from tests.simulation import protocol
 from tests.simulation.metadata import Place

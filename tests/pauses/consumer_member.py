@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.routing import group_role, score
+from headrace.agent.cluster.routing import group_role, score
 from tests.agent.groups_world import Front
 from tests.agent.membership_world import ask as exchange
 from tests.pauses.clients import ELSEWHERE, PERIOD_SECONDS, VISIT_HEARTBEATS, ask

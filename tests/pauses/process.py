@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
-from agent.cluster.cluster import Cluster
-from agent.cluster.controller import Controller, ControllerTimes
-from agent.cluster.controller_metrics import ControllerMetrics
-from agent.cluster.follower import MetadataFollower
-from agent.cluster.membership import Identity, Membership
-from agent.produce.pipeline import Callbacks, ProducePipeline
-from config.settings import Settings
-from metastore.jobs import JobSchedule
+from headrace.agent.cluster.cluster import Cluster
+from headrace.agent.cluster.controller import Controller, ControllerTimes
+from headrace.agent.cluster.controller_metrics import ControllerMetrics
+from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.membership import Identity, Membership
+from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
+from headrace.config.settings import Settings
+from headrace.metastore.jobs import JobSchedule
 from tests.agent.groups_world import Coordinating
 from tests.pauses.servers import BucketLine, Line
 from tests.simulation.clocks import SimulatedClock

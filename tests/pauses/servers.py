@@ -13,11 +13,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from metastore.values import FileAnswer, FileCommit
-from storage.errors import UnavailableError
-from storage.objects.decorator import StoreDecorator
-from storage.objects.memory import MemoryStore
-from storage.objects.store import ObjectInfo
+from headrace.metastore.values import FileAnswer, FileCommit
+from headrace.storage.errors import UnavailableError
+from headrace.storage.objects.decorator import StoreDecorator
+from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.objects.store import ObjectInfo
 from tests.agent.fake_cluster_api import FakeClusterApi
 from tests.agent.fake_group_api import FakeGroupApi
 from tests.model.metastore_model import ModelMetastore

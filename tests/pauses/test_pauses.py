@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from agent.cluster.controller import Controller
-from agent.cluster.membership import Membership
-from agent.groups.consumer import membership as consumer_membership
-from agent.groups.consumer.member import Member
-from agent.groups.consumer.reconcile import reconcile
+from headrace.agent.cluster.controller import Controller
+from headrace.agent.cluster.membership import Membership
+from headrace.agent.groups.consumer import membership as consumer_membership
+from headrace.agent.groups.consumer.member import Member
+from headrace.agent.groups.consumer.reconcile import reconcile
 from tests.model import metastore_model
 from tests.pauses.plan import SCHEDULES, Schedule, all_sites, few_steps
 from tests.pauses.sites import Site

@@ -13,15 +13,15 @@ import itertools
 from collections.abc import Coroutine
 from typing import Any
 
-from agent.listener.request import Connection
-from metastore.log.delegation_tokens import TokenTimes, issue_token
-from metastore.log.image import MetadataImage
-from metastore.log.records import FeatureLevelRecord
-from metastore.log.replay import apply
-from metastore.log.snapshot import encode_snapshot
-from metastore.values import METADATA_FORMAT, StoredSnapshot
-from storage.file_id import object_key
-from storage.records.header import read_header
+from headrace.metastore.log.delegation_tokens import TokenTimes, issue_token
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import FeatureLevelRecord
+from headrace.metastore.log.replay import apply
+from headrace.metastore.log.snapshot import encode_snapshot
+from headrace.metastore.values import METADATA_FORMAT, StoredSnapshot
+from headrace.protocol.request import Connection
+from headrace.storage.file_id import object_key
+from headrace.storage.records.header import read_header
 from tests.pauses.clients import Member, Producer
 from tests.pauses.consumer_member import ConsumerMember, Positions
 from tests.pauses.loop import PausingLoop

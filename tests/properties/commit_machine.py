@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from config.settings import Settings
-from metastore.postgres.store import PostgresMetastore
-from metastore.retention import LogStartTarget, OldestQuery
-from metastore.values import (
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.retention import LogStartTarget, OldestQuery
+from headrace.metastore.values import (
     Extent,
     ExtentQuery,
     FeedKind,
@@ -32,7 +32,7 @@ from metastore.values import (
     OffsetQuery,
     StagedBatch,
 )
-from storage.file_id import new_file_id
+from headrace.storage.file_id import new_file_id
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.sessions import create, delete, join, new_topic
 from tests.model.metastore_model import ModelMetastore

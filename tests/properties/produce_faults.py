@@ -14,12 +14,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from agent.listener.request import CloseConnection, Connection
-from metastore.values import FileAnswer, FileCommit
-from storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
-from storage.file_id import born_ms
-from storage.objects.decorator import StoreDecorator
-from storage.objects.store import ObjectInfo
+from headrace.metastore.values import FileAnswer, FileCommit
+from headrace.protocol.request import CloseConnection, Connection
+from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
+from headrace.storage.file_id import born_ms
+from headrace.storage.objects.decorator import StoreDecorator
+from headrace.storage.objects.store import ObjectInfo
 from tests.agent.produce_world import NODE_ID, Answer, ProduceWorld
 from tests.storage.batches import plain_batch
 

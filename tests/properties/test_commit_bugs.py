@@ -92,7 +92,9 @@ def test_the_machine_catches(bug: str, metastore_url: str) -> None:
 
 def plant(url: str, function: str, right: str, wrong: str) -> None:
     """Install a function with one text replaced wherever it stands."""
-    source = (resources.files("metastore.postgres") / "functions" / f"{function}.sql").read_text(encoding="utf-8")
+    source = (resources.files("headrace.metastore.postgres") / "functions" / f"{function}.sql").read_text(
+        encoding="utf-8"
+    )
     assert right in source, f"the bug has to be planted elsewhere: {right}"
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(source.replace(right, wrong).encode())

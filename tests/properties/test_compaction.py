@@ -18,19 +18,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from compactor.compact import Compactor
-from compactor.lease import Lease
-from compactor.merge import MergeLimits
-from compactor.metrics import CompactionMetrics
-from compactor.plan import CompactionJob, encode
-from metastore.compaction import NewFile, Swap, SwapOutcome
-from metastore.jobs import Job, JobToken
-from storage.file_id import file_id_of, object_key
-from storage.objects.store import ByteRange
-from storage.records.codec import Record, decode_records, encode_batch
-from storage.records.compression import Codec
-from storage.records.header import read_header
-from storage.segment.reader import walk_batches
+from headrace.compactor.compact import Compactor
+from headrace.compactor.lease import Lease
+from headrace.compactor.merge import MergeLimits
+from headrace.compactor.metrics import CompactionMetrics
+from headrace.compactor.plan import CompactionJob, encode
+from headrace.metastore.compaction import NewFile, Swap, SwapOutcome
+from headrace.metastore.jobs import Job, JobToken
+from headrace.storage.file_id import file_id_of, object_key
+from headrace.storage.objects.store import ByteRange
+from headrace.storage.records.codec import Record, decode_records, encode_batch
+from headrace.storage.records.compression import Codec
+from headrace.storage.records.header import read_header
+from headrace.storage.segment.reader import walk_batches
 from tests.agent.fetch_world import NEVER_SEEN, World, split_sent
 from tests.compactor.model_api import ModelCompactionApi
 from tests.storage.batches import forge

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from compactor.merge import MergeLimits
-from compactor.policy import LAST_LEVEL, PolicyLimits, write_bound
+from headrace.compactor.merge import MergeLimits
+from headrace.compactor.policy import LAST_LEVEL, PolicyLimits, write_bound
 from load.compaction_simulation import Simulation, file_sizes
 
 MAX_AGE_MS = 600_000

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from metastore.keys import commit_shard
-from metastore.values import Extent, FeedKind
-from storage.errors import OutcomeUnknownError, UnavailableError
-from storage.file_id import new_file_id, object_key
-from storage.objects.store import ByteRange
+from headrace.metastore.keys import commit_shard
+from headrace.metastore.values import Extent, FeedKind
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
+from headrace.storage.file_id import new_file_id, object_key
+from headrace.storage.objects.store import ByteRange
 from tests.agent.fetch_world import NEVER_SEEN, World, expected, split_sent
 from tests.model.partition_model import ModelPartition
 from tests.storage.batches import plain_batch

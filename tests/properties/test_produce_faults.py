@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.produce import order
+from headrace.agent.produce import order
 from tests.agent.produce_world import ProduceWorld
 from tests.properties.produce_faults import (
     PARTITIONS,

@@ -7,14 +7,14 @@ import uuid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.produce.pending import PendingRequest
-from agent.produce.staged_file import Arrival, StagedFile
-from agent.produce.upload import lay_out
-from agent.produce.validate import RECORDS_MAX, Accepted, TopicRules, judge
-from agent.protocol.produce_codec import ProducePartitionReply, ProduceRequest
-from metastore.postgres import staging
-from metastore.values import FileCommit
-from storage.records.compression import Codec
+from headrace.agent.produce.pending import PendingRequest
+from headrace.agent.produce.staged_file import Arrival, StagedFile
+from headrace.agent.produce.upload import lay_out
+from headrace.agent.produce.validate import RECORDS_MAX, Accepted, TopicRules, judge
+from headrace.metastore.postgres import staging
+from headrace.metastore.values import FileCommit
+from headrace.protocol.produce_codec import ProducePartitionReply, ProduceRequest
+from headrace.storage.records.compression import Codec
 from tests.storage.batches import forge, plain_batch
 
 INT16 = st.one_of(st.sampled_from([-(2**15), -2, -1, 0, 1, 2**15 - 1]), st.integers(-(2**15), 2**15 - 1))

@@ -8,10 +8,10 @@ import uuid
 
 import pytest
 
-from agent.fetch.cache import Piece
-from agent.fetch.read import Slice
-from storage.errors import NotFoundError, UnavailableError
-from storage.file_id import object_key
+from headrace.agent.fetch.cache import Piece
+from headrace.agent.fetch.read import Slice
+from headrace.storage.errors import NotFoundError, UnavailableError
+from headrace.storage.file_id import object_key
 from tests.agent.zone_world import Member, Zone
 
 STEPS = 60

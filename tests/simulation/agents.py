@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from agent.admin.init_producer_id import InitProducerId, ProducerIds
-from agent.dispatch import Dispatcher
-from agent.fetch.service import FetchService
-from agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE
-from agent.produce.pipeline import Callbacks, ProducePipeline
-from agent.protocol.api_keys import ApiKey
-from storage.errors import HeadraceError
-from storage.objects.hedging import HedgedStore
-from storage.objects.merging import MergingStore
-from storage.objects.retrying import RetryingStore
-from storage.objects.store import ObjectStore
+from headrace.agent.admin.init_producer_id import InitProducerId, ProducerIds
+from headrace.agent.dispatch import Dispatcher
+from headrace.agent.fetch.service import FetchService
+from headrace.agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE
+from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
+from headrace.protocol.api_keys import ApiKey
+from headrace.storage.errors import HeadraceError
+from headrace.storage.objects.hedging import HedgedStore
+from headrace.storage.objects.merging import MergingStore
+from headrace.storage.objects.retrying import RetryingStore
+from headrace.storage.objects.store import ObjectStore
 from tests.simulation.bucket import BucketLine
 from tests.simulation.clocks import SimulatedClock
 from tests.simulation.database import MetastoreLine

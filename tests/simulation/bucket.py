@@ -13,11 +13,11 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
-from storage.errors import CorruptError
-from storage.file_id import file_id_of, object_key
-from storage.objects.decorator import StoreDecorator
-from storage.objects.memory import MemoryStore
-from storage.objects.store import ByteRange, ObjectInfo
+from headrace.storage.errors import CorruptError
+from headrace.storage.file_id import file_id_of, object_key
+from headrace.storage.objects.decorator import StoreDecorator
+from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.objects.store import ByteRange, ObjectInfo
 from tests.simulation.faults import Fault
 from tests.simulation.remote import READS, WRITES, Remote, run_at_once
 

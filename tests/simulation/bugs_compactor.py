@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from compactor import rewrite
-from compactor.sources import StoredBatch
-from storage.records.codec import Record
+from headrace.compactor import rewrite
+from headrace.compactor.sources import StoredBatch
+from headrace.storage.records.codec import Record
 from tests.simulation.bug import Patch, bug
 from tests.simulation.problems import Kind
 

@@ -7,18 +7,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from agent.cluster.view import ClusterView
-from agent.fetch.assemble import Portion
-from agent.fetch.cache import ChunkCache, Piece
-from agent.fetch.index import TailIndex
-from agent.fetch.locate import Located, Locator, Place
-from agent.fetch.seek import Seeker
-from agent.fetch.service import FetchService
-from agent.fetch.sessions import Exchange, Ref
-from agent.fetch.walk import BatchStart
-from agent.produce.commit import Committer
-from agent.protocol.fetch_codec import FetchPartitionReply
-from metastore.values import ExtentQuery, FeedRow, OffsetAnswer, OffsetKind, OffsetQuery
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.fetch.assemble import Portion
+from headrace.agent.fetch.cache import ChunkCache, Piece
+from headrace.agent.fetch.index import TailIndex
+from headrace.agent.fetch.locate import Located, Locator, Place
+from headrace.agent.fetch.seek import Seeker
+from headrace.agent.fetch.service import FetchService
+from headrace.agent.fetch.sessions import Exchange, Ref
+from headrace.agent.fetch.walk import BatchStart
+from headrace.agent.produce.commit import Committer
+from headrace.metastore.values import ExtentQuery, FeedRow, OffsetAnswer, OffsetKind, OffsetQuery
+from headrace.protocol.fetch_codec import FetchPartitionReply
 from tests.simulation.bug import Patch, bug
 from tests.simulation.problems import Kind
 

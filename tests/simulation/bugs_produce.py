@@ -8,17 +8,17 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.produce import merge, upload
-from agent.produce.acknowledge import Acknowledger
-from agent.produce.commit import Committer
-from agent.produce.order import FlushOrder
-from agent.produce.pending import PendingRequest, not_stored
-from agent.produce.staged_file import FileState, StagedFile
-from agent.produce.upload import Uploader
-from agent.protocol.produce_codec import refuse
-from metastore.values import BatchAnswer, BatchOutcome, FileAnswer, FileStatus
-from storage.errors import HeadraceError
-from storage.objects.retrying import RetryingStore
+from headrace.agent.produce import merge, upload
+from headrace.agent.produce.acknowledge import Acknowledger
+from headrace.agent.produce.commit import Committer
+from headrace.agent.produce.order import FlushOrder
+from headrace.agent.produce.pending import PendingRequest, not_stored
+from headrace.agent.produce.staged_file import FileState, StagedFile
+from headrace.agent.produce.upload import Uploader
+from headrace.metastore.values import BatchAnswer, BatchOutcome, FileAnswer, FileStatus
+from headrace.protocol.produce_codec import refuse
+from headrace.storage.errors import HeadraceError
+from headrace.storage.objects.retrying import RetryingStore
 from tests.simulation.bucket import BucketLine
 from tests.simulation.bug import Patch, bug
 from tests.simulation.problems import Kind

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.fetch.cache import Piece
-from agent.fetch.zone_cache.asking import Peers
-from agent.fetch.zone_cache.serving import ZoneCacheServer
-from agent.fetch.zone_cache.shared import SharedCache
-from agent.fetch.zone_cache.wire import Part
+from headrace.agent.fetch.cache import Piece
+from headrace.agent.fetch.zone_cache.asking import Peers
+from headrace.agent.fetch.zone_cache.serving import ZoneCacheServer
+from headrace.agent.fetch.zone_cache.shared import SharedCache
+from headrace.agent.fetch.zone_cache.wire import Part
 from tests.simulation.bug import Patch, bug
 from tests.simulation.problems import Kind
 

@@ -13,13 +13,13 @@ import uuid
 from contextlib import aclosing
 from typing import TYPE_CHECKING, NamedTuple
 
-from compactor.merge import MergeCounts, MergedFile, MergeLimits, merge
-from compactor.plan import PartitionPlan, Plan
-from metastore.compaction import Swap
-from metastore.values import Extent
-from storage.file_id import new_file_id, object_key
-from storage.records.compression import Codec
-from storage.segment.reader import walk_batches
+from headrace.compactor.merge import MergeCounts, MergedFile, MergeLimits, merge
+from headrace.compactor.plan import PartitionPlan, Plan
+from headrace.metastore.compaction import Swap
+from headrace.metastore.values import Extent
+from headrace.storage.file_id import new_file_id, object_key
+from headrace.storage.records.compression import Codec
+from headrace.storage.segment.reader import walk_batches
 from tests.simulation.metadata import Place
 
 if TYPE_CHECKING:

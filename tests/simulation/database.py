@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from metastore.log.image import MetadataImage
-from metastore.values import (
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.values import (
     BatchOutcome,
     ExtentQuery,
     FeedPage,
@@ -28,8 +28,8 @@ from metastore.values import (
     OffsetQuery,
     PartitionExtents,
 )
-from storage.errors import InvalidError
-from storage.records.header import read_header
+from headrace.storage.errors import InvalidError
+from headrace.storage.records.header import read_header
 from tests.model.metastore_model import ModelMetastore
 from tests.simulation.clocks import SimulatedClock
 from tests.simulation.faults import Fault

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from storage.errors import HeadraceError
-from storage.records.codec import Record, decode_records
-from storage.records.header import HEADER_BYTES
+from headrace.storage.errors import HeadraceError
+from headrace.storage.records.codec import Record, decode_records
+from headrace.storage.records.header import HEADER_BYTES
 from tests.simulation.metadata import Place
 from tests.storage.batches import plain_batch
 

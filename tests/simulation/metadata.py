@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from metastore.keys import partition_key, split_partition_key
-from metastore.log.image import AgentImage, MetadataImage, TopicImage
+from headrace.metastore.keys import partition_key, split_partition_key
+from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from tests.model.metastore_model import ModelMetastore
 
 if TYPE_CHECKING:

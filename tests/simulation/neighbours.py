@@ -14,9 +14,9 @@ import contextvars
 import struct
 from typing import TYPE_CHECKING
 
-from agent.listener.frames import read_request_header
-from agent.listener.request import CloseConnection, Connection, Request
-from storage.errors import InvalidError
+from headrace.agent.listener.frames import read_request_header
+from headrace.protocol.request import CloseConnection, Connection, Request
+from headrace.storage.errors import InvalidError
 from tests.simulation.bucket import flipped
 from tests.simulation.faults import Fault
 from tests.simulation.problems import Kind

@@ -12,8 +12,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.listener.request import CloseConnection, Connection, Request
-from storage.errors import InvalidError
+from headrace.protocol.request import CloseConnection, Connection, Request
+from headrace.storage.errors import InvalidError
 from tests.simulation.faults import Fault
 from tests.simulation.problems import Kind
 

@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from config.settings import Settings
+from headrace.config.settings import Settings
 from tests.simulation.faults import Fault
 
 RATES: Mapping[Fault, tuple[float, ...]] = {

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.protocol import wire
+from headrace.protocol import wire
 from tests.simulation.metadata import Place, Topic
 
 if TYPE_CHECKING:

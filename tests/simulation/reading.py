@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from storage.records.header import HEADER_BYTES, BatchHeader, batch_crc, read_header
+from headrace.storage.records.header import HEADER_BYTES, BatchHeader, batch_crc, read_header
 from tests.simulation.messages import Batch, Member
 from tests.simulation.metadata import Place
 from tests.simulation.problems import Kind

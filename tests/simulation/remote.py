@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from storage.errors import HeadraceError, OutcomeUnknownError, ThrottledError, UnavailableError
+from headrace.storage.errors import HeadraceError, OutcomeUnknownError, ThrottledError, UnavailableError
 from tests.simulation.faults import Fault
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from metastore.values import Extent
-from storage.records.header import HEADER_BYTES, read_header
+from headrace.metastore.values import Extent
+from headrace.storage.records.header import HEADER_BYTES, read_header
 from tests.simulation.messages import Batch
 from tests.simulation.metadata import Place
 from tests.simulation.problems import Kind, Problem

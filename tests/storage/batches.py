@@ -7,8 +7,8 @@ from typing import Any
 
 import crc32c
 
-from storage.records.compression import Codec, compress
-from storage.records.header import CRC_START, HEADER, BatchHeader, read_header
+from headrace.storage.records.compression import Codec, compress
+from headrace.storage.records.header import CRC_START, HEADER, BatchHeader, read_header
 
 BASE_TIME_MS = 1_700_000_000_000
 

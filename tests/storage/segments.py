@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from storage.records.header import read_header
-from storage.segment.writer import SegmentWriter
+from headrace.storage.records.header import read_header
+from headrace.storage.segment.writer import SegmentWriter
 
 
 class Placed(NamedTuple):

@@ -9,9 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from storage.clock import SystemClock
-from storage.errors import AlreadyExistsError, InvalidError, NotFoundError, OutcomeUnknownError, UnavailableError
-from storage.objects.directory import INCOMPLETE, INCOMPLETE_MS_MAX, DirectoryStore
+from headrace.storage.clock import SystemClock
+from headrace.storage.errors import (
+    AlreadyExistsError,
+    InvalidError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from headrace.storage.objects.directory import INCOMPLETE, INCOMPLETE_MS_MAX, DirectoryStore
 
 
 @pytest.fixture

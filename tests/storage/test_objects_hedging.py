@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from storage.errors import HeadraceError, NotFoundError, OutcomeUnknownError, UnavailableError
-from storage.objects.decorator import StoreDecorator
-from storage.objects.hedging import HedgedStore
-from storage.objects.memory import MemoryStore
-from storage.objects.store import ByteRange, ObjectInfo
+from headrace.storage.errors import HeadraceError, NotFoundError, OutcomeUnknownError, UnavailableError
+from headrace.storage.objects.decorator import StoreDecorator
+from headrace.storage.objects.hedging import HedgedStore
+from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.objects.store import ByteRange, ObjectInfo
 from tests.manual_clock import ManualClock
 
 Outcome = tuple[float, HeadraceError | None]

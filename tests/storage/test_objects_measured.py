@@ -7,12 +7,12 @@ import asyncio
 import pytest
 from prometheus_client import REGISTRY
 
-from storage import errors
-from storage.errors import HeadraceError
-from storage.objects.decorator import StoreDecorator
-from storage.objects.measured import MeasuredStore
-from storage.objects.memory import MemoryStore
-from storage.objects.store import ByteRange, ObjectInfo
+from headrace.storage import errors
+from headrace.storage.errors import HeadraceError
+from headrace.storage.objects.decorator import StoreDecorator
+from headrace.storage.objects.measured import MeasuredStore
+from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.objects.store import ByteRange, ObjectInfo
 from tests.manual_clock import ManualClock
 
 
@@ -92,7 +92,7 @@ async def test_a_cancelled_request_is_counted() -> None:
 
 
 def test_every_error_of_a_store_has_a_result_of_its_own() -> None:
-    from storage.objects.measured import _RESULTS
+    from headrace.storage.objects.measured import _RESULTS
 
     kinds = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HeadraceError)}
     of_the_metastore = {

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import CorruptError, InvalidError
-from storage.objects.decorator import StoreDecorator
-from storage.objects.memory import MemoryStore
-from storage.objects.merging import MergingStore
-from storage.objects.ranges import merge_ranges, read_each
-from storage.objects.store import ByteRange
+from headrace.storage.errors import CorruptError, InvalidError
+from headrace.storage.objects.decorator import StoreDecorator
+from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.objects.merging import MergingStore
+from headrace.storage.objects.ranges import merge_ranges, read_each
+from headrace.storage.objects.store import ByteRange
 from tests.manual_clock import ManualClock
 
 SIZE = 400

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import (
+from headrace.storage.errors import (
     AlreadyExistsError,
     CorruptError,
     FencedError,
@@ -21,11 +21,11 @@ from storage.errors import (
     ThrottledError,
     UnavailableError,
 )
-from storage.objects import retrying
-from storage.objects.decorator import StoreDecorator
-from storage.objects.memory import MemoryStore
-from storage.objects.retrying import RetryingStore
-from storage.objects.store import ByteRange, ObjectInfo
+from headrace.storage.objects import retrying
+from headrace.storage.objects.decorator import StoreDecorator
+from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.objects.retrying import RetryingStore
+from headrace.storage.objects.store import ByteRange, ObjectInfo
 from tests.manual_clock import ManualClock
 
 AGAIN: list[type[HeadraceError]] = [UnavailableError, ThrottledError, OutcomeUnknownError, CorruptError]

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from storage.errors import (
+from headrace.storage.errors import (
     AlreadyExistsError,
     CorruptError,
     HeadraceError,
@@ -22,9 +22,9 @@ from storage.errors import (
     ThrottledError,
     UnavailableError,
 )
-from storage.objects.retrying import RetryingStore
-from storage.objects.s3 import S3Store
-from storage.objects.store import ObjectInfo
+from headrace.storage.objects.retrying import RetryingStore
+from headrace.storage.objects.s3 import S3Store
+from headrace.storage.objects.store import ObjectInfo
 from tests.fixtures_s3 import aws_credentials, s3_at
 from tests.manual_clock import ManualClock
 from tests.scripted_http import (

@@ -13,10 +13,10 @@ import aioboto3.session
 import crc32c
 import pytest
 
+from headrace.storage.errors import CorruptError, InvalidError, OutcomeUnknownError, UnavailableError
+from headrace.storage.objects.retrying import RetryingStore
+from headrace.storage.objects.store import ByteRange, ObjectInfo
 from load.self_signed import write_certificate
-from storage.errors import CorruptError, InvalidError, OutcomeUnknownError, UnavailableError
-from storage.objects.retrying import RetryingStore
-from storage.objects.store import ByteRange, ObjectInfo
 from tests.fixtures_s3 import aws_credentials, s3_at
 from tests.manual_clock import ManualClock
 from tests.scripted_http import Exchange, ScriptedServer, Step, never_answer, refusing

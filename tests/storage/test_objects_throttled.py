@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.objects.memory import MemoryStore
-from storage.objects.store import ByteRange
-from storage.objects.throttled import ThrottledStore, TokenBucket
+from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.objects.store import ByteRange
+from headrace.storage.objects.throttled import ThrottledStore, TokenBucket
 from tests.manual_clock import ManualClock
 
 

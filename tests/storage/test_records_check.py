@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import CorruptError, HeadraceError
-from storage.records.check import check_batch, split_batches
-from storage.records.compression import Codec
-from storage.records.errors import (
+from headrace.storage.errors import CorruptError, HeadraceError
+from headrace.storage.records.check import check_batch, split_batches
+from headrace.storage.records.compression import Codec
+from headrace.storage.records.errors import (
     BatchTooLargeError,
     InvalidRecordError,
     InvalidTimestampError,
     UnsupportedCodecError,
     UnsupportedMagicError,
 )
-from storage.records.header import HEADER_BYTES, TRANSACTIONAL_BIT, read_header
+from headrace.storage.records.header import HEADER_BYTES, TRANSACTIONAL_BIT, read_header
 from tests.storage.batches import forge, plain_batch
 
 CLIENT_BATCHES = Path(__file__).parents[1] / "golden" / "client_batches.tsv"

@@ -12,12 +12,12 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import CorruptError, InvalidError
-from storage.records.check import check_batch
-from storage.records.codec import MAX_OPENED_RECORDS, Record, decode_records, encode_batch, open_batch
-from storage.records.compression import Codec
-from storage.records.errors import BatchTooLargeError
-from storage.records.header import HEADER_BYTES, read_header
+from headrace.storage.errors import CorruptError, InvalidError
+from headrace.storage.records.check import check_batch
+from headrace.storage.records.codec import MAX_OPENED_RECORDS, Record, decode_records, encode_batch, open_batch
+from headrace.storage.records.compression import Codec
+from headrace.storage.records.errors import BatchTooLargeError
+from headrace.storage.records.header import HEADER_BYTES, read_header
 from tests.storage.batches import BASE_TIME_MS, crowded_batch, forge, plain_batch, varint
 
 payloads = st.none() | st.binary(max_size=40)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import CorruptError
-from storage.segment.reader import read_footer, verify_segment, walk_batches
+from headrace.storage.errors import CorruptError
+from headrace.storage.segment.reader import read_footer, verify_segment, walk_batches
 from tests.storage.batches import plain_batch
 from tests.storage.segments import Placed, lay_out
 

@@ -9,9 +9,9 @@ from typing import cast
 import crc32c
 import pytest
 
-from storage.errors import CorruptError, NotFoundError
-from storage.objects.store import ByteRange, ObjectStore
-from storage.segment.reader import (
+from headrace.storage.errors import CorruptError, NotFoundError
+from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.segment.reader import (
     TAIL_BYTES,
     load_footer,
     read_footer,

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import InvalidError
-from storage.records.header import LOG_APPEND_TIME_BIT, read_header
-from storage.segment import format as segment_format
-from storage.segment.reader import read_footer, verify_segment, walk_batches
-from storage.segment.writer import SegmentWriter
+from headrace.storage.errors import InvalidError
+from headrace.storage.records.header import LOG_APPEND_TIME_BIT, read_header
+from headrace.storage.segment import format as segment_format
+from headrace.storage.segment.reader import read_footer, verify_segment, walk_batches
+from headrace.storage.segment.writer import SegmentWriter
 from tests.storage.batches import BASE_TIME_MS, plain_batch
 from tests.storage.segments import Placed, lay_out, sort_for_file
 

@@ -18,15 +18,15 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.access.acl_rules import AclFilter, why_illegal
-from agent.admin.log_change import PATIENCE_SECONDS, LogChange
-from agent.cluster.view import ClusterView
-from agent.listener.request import Request, Response
-from agent.protocol.errors import admin_error
-from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
-from metastore.log.image import MetadataImage
-from metastore.log.records import AccessControlRecord, RemoveAccessControlRecord
-from storage.errors import HeadraceError
+from headrace.agent.admin.access.acl_rules import AclFilter, why_illegal
+from headrace.agent.admin.log_change import PATIENCE_SECONDS, LogChange
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import AccessControlRecord, RemoveAccessControlRecord
+from headrace.protocol.errors import admin_error
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.storage.errors import HeadraceError
 
 FILTERS_MAX = 100
 """Different ones, of one deletion: each is held against every ACL, on the listener's loop."""

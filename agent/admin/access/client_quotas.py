@@ -15,7 +15,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.access.quota_rules import (
+from headrace.agent.admin.access.quota_rules import (
     Component,
     Entity,
     entity_of,
@@ -24,14 +24,14 @@ from agent.admin.access.quota_rules import (
     why_no_filter,
     why_no_quota,
 )
-from agent.admin.log_change import PATIENCE_SECONDS, LogChange, Verdict
-from agent.cluster.view import ClusterView
-from agent.listener.request import Request, Response
-from agent.protocol.errors import admin_error
-from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
-from metastore.log.image import MetadataImage
-from metastore.log.records import EntityData, QuotaRecord
-from storage.errors import HeadraceError
+from headrace.agent.admin.log_change import PATIENCE_SECONDS, LogChange, Verdict
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import EntityData, QuotaRecord
+from headrace.protocol.errors import admin_error
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.storage.errors import HeadraceError
 
 _ANY_VALUE = 1.0
 """In place of the value of a removal, which means nothing."""

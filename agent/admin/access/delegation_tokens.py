@@ -20,12 +20,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.log_change import PATIENCE_SECONDS, LogChange
-from agent.listener.request import Request, Response
-from agent.protocol.errors import admin_error
-from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
-from config.settings import Settings
-from metastore.log.delegation_tokens import (
+from headrace.agent.admin.log_change import PATIENCE_SECONDS, LogChange
+from headrace.config.settings import Settings
+from headrace.metastore.log.delegation_tokens import (
     TokenTimes,
     ended,
     find_token,
@@ -35,9 +32,12 @@ from metastore.log.delegation_tokens import (
     renewed,
     token_hmac,
 )
-from metastore.log.image import MetadataImage
-from metastore.log.records import DelegationTokenRecord, MetadataRecord, RemoveDelegationTokenRecord
-from storage.errors import HeadraceError
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import DelegationTokenRecord, MetadataRecord, RemoveDelegationTokenRecord
+from headrace.protocol.errors import admin_error
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.storage.errors import HeadraceError
 
 ANONYMOUS = "User:ANONYMOUS"
 USER = "User"

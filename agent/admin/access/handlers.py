@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 
-from agent.admin.access.acls import CreateAcls, DeleteAcls, DescribeAcls
-from agent.admin.access.client_quotas import AlterClientQuotas, DescribeClientQuotas
-from agent.admin.access.delegation_tokens import DelegationTokens
-from agent.admin.access.scram_credentials import AlterUserScramCredentials, DescribeUserScramCredentials
-from agent.admin.log_change import LogChange
-from agent.listener.request import Handler
-from agent.protocol.api_keys import ApiKey
-from config.settings import Settings
+from headrace.agent.admin.access.acls import CreateAcls, DeleteAcls, DescribeAcls
+from headrace.agent.admin.access.client_quotas import AlterClientQuotas, DescribeClientQuotas
+from headrace.agent.admin.access.delegation_tokens import DelegationTokens
+from headrace.agent.admin.access.scram_credentials import AlterUserScramCredentials, DescribeUserScramCredentials
+from headrace.agent.admin.log_change import LogChange
+from headrace.config.settings import Settings
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request import Handler
 
 
 def access_handlers(change: LogChange, rng: random.Random, settings: Settings) -> dict[int, Handler]:

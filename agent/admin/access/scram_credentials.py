@@ -17,18 +17,18 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.log_change import PATIENCE_SECONDS, LogChange, Verdict
-from agent.cluster.view import ClusterView
-from agent.listener.request import Request, Response
-from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
-from metastore.log.image import MetadataImage
-from metastore.log.records import (
+from headrace.agent.admin.log_change import PATIENCE_SECONDS, LogChange, Verdict
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import (
     CredentialInfo,
     MetadataRecord,
     RemoveUserScramCredentialRecord,
     UserScramCredentialRecord,
 )
-from storage.errors import HeadraceError
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.storage.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
 

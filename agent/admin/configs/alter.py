@@ -14,16 +14,16 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.configs import loggers
-from agent.admin.configs.rules import Operation, Resource, ResourceType, Wish, judge, replacing
-from agent.admin.log_change import PATIENCE_SECONDS, LogChange, Verdict
-from agent.listener.request import Request, Response
-from agent.protocol.errors import admin_error
-from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
-from metastore.log.effective_configs import EffectiveConfigs
-from metastore.log.image import MetadataImage
-from metastore.log.records import ConfigRecord
-from storage.errors import HeadraceError
+from headrace.agent.admin.configs import loggers
+from headrace.agent.admin.configs.rules import Operation, Resource, ResourceType, Wish, judge, replacing
+from headrace.agent.admin.log_change import PATIENCE_SECONDS, LogChange, Verdict
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import ConfigRecord
+from headrace.protocol.errors import admin_error
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.storage.errors import HeadraceError
 
 Asked = list[tuple[Resource, list[Wish]]]
 

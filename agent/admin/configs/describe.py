@@ -16,20 +16,20 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.configs import loggers
-from agent.admin.configs.rules import Resource, ResourceType, why_no_such_resource
-from agent.admin.log_change import Verdict
-from agent.cluster.view import ClusterView
-from agent.listener.request import Request, Response
-from agent.protocol.errors import admin_error
-from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
-from config.broker_configs import broker_settings, why_static
-from config.config_definition import ConfigDefinition, Effect
-from config.group_configs import GROUP_CONFIGS
-from config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
-from metastore.log.effective_configs import ConfigLayer, ConfigSource, EffectiveConfigs
-from metastore.log.image import MetadataImage
-from storage.errors import HeadraceError
+from headrace.agent.admin.configs import loggers
+from headrace.agent.admin.configs.rules import Resource, ResourceType, why_no_such_resource
+from headrace.agent.admin.log_change import Verdict
+from headrace.agent.cluster.view import ClusterView
+from headrace.config.broker_configs import broker_settings, why_static
+from headrace.config.config_definition import ConfigDefinition, Effect
+from headrace.config.group_configs import GROUP_CONFIGS
+from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
+from headrace.metastore.log.effective_configs import ConfigLayer, ConfigSource, EffectiveConfigs
+from headrace.metastore.log.image import MetadataImage
+from headrace.protocol.errors import admin_error
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.storage.errors import HeadraceError
 
 _KINDS = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "password": 9}
 

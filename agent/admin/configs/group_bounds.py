@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from config.group_configs import BOUNDS, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
-from metastore.log.effective_configs import ConfigSource, EffectiveConfigs
-from metastore.log.image import MetadataImage
+from headrace.config.group_configs import BOUNDS, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+from headrace.metastore.log.effective_configs import ConfigSource, EffectiveConfigs
+from headrace.metastore.log.image import MetadataImage
 
 Values = Mapping[str, str | None]
 """What is to change: each config's new value, None to take it away."""

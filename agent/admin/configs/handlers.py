@@ -5,13 +5,13 @@ Place: one part of agent/handlers.py's table. If the process dies here nothing i
 
 from __future__ import annotations
 
-from agent.admin.configs.alter import AlterConfigs, IncrementalAlterConfigs
-from agent.admin.configs.describe import DescribeConfigs
-from agent.admin.configs.list_resources import ListConfigResources
-from agent.admin.log_change import LogChange
-from agent.listener.request import Handler
-from agent.protocol.api_keys import ApiKey
-from metastore.log.effective_configs import EffectiveConfigs
+from headrace.agent.admin.configs.alter import AlterConfigs, IncrementalAlterConfigs
+from headrace.agent.admin.configs.describe import DescribeConfigs
+from headrace.agent.admin.configs.list_resources import ListConfigResources
+from headrace.agent.admin.log_change import LogChange
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request import Handler
 
 
 def config_handlers(change: LogChange, configs: EffectiveConfigs) -> dict[int, Handler]:

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.configs.rules import Resource, ResourceType
-from agent.cluster.view import ClusterView
-from agent.listener.request import Request, Response
-from agent.protocol.errors import admin_error
-from agent.protocol.typed import NO_THROTTLE, decode, reply
-from metastore.log.image import MetadataImage
-from storage.errors import HeadraceError
+from headrace.agent.admin.configs.rules import Resource, ResourceType
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.log.image import MetadataImage
+from headrace.protocol.errors import admin_error
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.storage.errors import HeadraceError
 
 CLIENT_METRICS = 16
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.configs.rules import Operation, Wish
-from agent.admin.log_change import Verdict
+from headrace.agent.admin.configs.rules import Operation, Wish
+from headrace.agent.admin.log_change import Verdict
 
 ROOT = "root"
-_PACKAGES = ("agent", "cli", "compactor", "config", "metastore", "storage")
+_PACKAGE = "headrace"
 _LEVELS = {
     "TRACE": logging.DEBUG,
     "DEBUG": logging.DEBUG,
@@ -32,7 +32,7 @@ _NAMES = {level: name for name, level in _LEVELS.items() if name != "TRACE"}
 def levels() -> dict[str, str]:
     """Logger -> its level in Kafka's words, the inherited one where it has none of its own."""
     known = logging.root.manager.loggerDict
-    own = sorted(name for name in known if name.partition(".")[0] in _PACKAGES)
+    own = sorted(name for name in known if name.partition(".")[0] == _PACKAGE)
     return {name: _level_name(_logger(name)) for name in (ROOT, *own)}
 
 

@@ -16,16 +16,16 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.configs.group_bounds import why_out_of_bounds
-from agent.admin.log_change import Verdict
-from config.broker_configs import CLUSTER_WIDE, dynamic_definition, why_static
-from config.config_definition import ConfigDefinition, list_items
-from config.group_configs import GROUP_CONFIGS
-from config.refused import why_refused
-from config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
-from metastore.log.effective_configs import EffectiveConfigs
-from metastore.log.image import MetadataImage
-from metastore.log.records import ConfigRecord
+from headrace.agent.admin.configs.group_bounds import why_out_of_bounds
+from headrace.agent.admin.log_change import Verdict
+from headrace.config.broker_configs import CLUSTER_WIDE, dynamic_definition, why_static
+from headrace.config.config_definition import ConfigDefinition, list_items
+from headrace.config.group_configs import GROUP_CONFIGS
+from headrace.config.refused import why_refused
+from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import ConfigRecord
 
 
 class ResourceType(enum.IntEnum):

@@ -14,12 +14,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from agent.fetch.zone_cache.connection import PeerConnection, open_connection
-from agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
-from agent.fetch.zone_cache.wire import BUSY, MAX_ANSWER_BYTES, MAX_PARTS, Ask, Part, decode_answer, encode_ask
-from metastore.log.image import AgentImage
-from storage.clock import Clock
-from storage.errors import CorruptError, HeadraceError, UnavailableError
+from headrace.agent.fetch.zone_cache.connection import PeerConnection, open_connection
+from headrace.agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
+from headrace.agent.fetch.zone_cache.wire import BUSY, MAX_ANSWER_BYTES, MAX_PARTS, Ask, Part, decode_answer, encode_ask
+from headrace.metastore.log.image import AgentImage
+from headrace.storage.clock import Clock
+from headrace.storage.errors import CorruptError, HeadraceError, UnavailableError
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 
-from agent.listener.frames import FrameReader
-from agent.protocol import wire
-from storage.errors import InvalidError, UnavailableError
+from headrace.agent.listener.frames import FrameReader
+from headrace.protocol import wire
+from headrace.storage.errors import InvalidError, UnavailableError
 
 _SLAB_BYTES = 64 * 1024
 _MAX_FRAME_BYTES = 128 * 1024 * 1024

@@ -12,9 +12,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 
-from agent.cluster.routing import chunk_role, preferred
-from agent.cluster.view import ClusterView
-from metastore.log.image import AgentImage, MetadataImage
+from headrace.agent.cluster.routing import chunk_role, preferred
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.log.image import AgentImage, MetadataImage
 
 
 class ChunkOwners:

@@ -11,17 +11,17 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from agent.cluster.view import ClusterView
-from agent.cluster.zone_traffic import Path, ZoneTraffic
-from agent.fetch.cache import ChunkCache
-from agent.fetch.metrics import FetchMetrics
-from agent.fetch.zone_cache.asking import Connect, Peers
-from agent.fetch.zone_cache.connection import open_connection
-from agent.fetch.zone_cache.metrics import ZoneCacheMetrics
-from agent.fetch.zone_cache.owners import ChunkOwners
-from agent.fetch.zone_cache.serving import ZoneCacheServer
-from agent.fetch.zone_cache.shared import SharedCache
-from storage.clock import Clock
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.cluster.zone_traffic import Path, ZoneTraffic
+from headrace.agent.fetch.cache import ChunkCache
+from headrace.agent.fetch.metrics import FetchMetrics
+from headrace.agent.fetch.zone_cache.asking import Connect, Peers
+from headrace.agent.fetch.zone_cache.connection import open_connection
+from headrace.agent.fetch.zone_cache.metrics import ZoneCacheMetrics
+from headrace.agent.fetch.zone_cache.owners import ChunkOwners
+from headrace.agent.fetch.zone_cache.serving import ZoneCacheServer
+from headrace.agent.fetch.zone_cache.shared import SharedCache
+from headrace.storage.clock import Clock
 
 
 class ZoneCache:

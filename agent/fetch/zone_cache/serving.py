@@ -13,11 +13,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from agent.fetch.cache import ChunkCache
-from agent.fetch.zone_cache.metrics import ZoneCacheMetrics
-from agent.fetch.zone_cache.wire import BUSY, FAILED, VERSION, WINDOW_MS, Part, decode_ask, encode_answer
-from agent.listener.request import CloseConnection, Request, Response
-from storage.errors import HeadraceError, InvalidError
+from headrace.agent.fetch.cache import ChunkCache
+from headrace.agent.fetch.zone_cache.metrics import ZoneCacheMetrics
+from headrace.agent.fetch.zone_cache.wire import BUSY, FAILED, VERSION, WINDOW_MS, Part, decode_ask, encode_answer
+from headrace.protocol.request import CloseConnection, Request, Response
+from headrace.storage.errors import HeadraceError, InvalidError
 
 log = logging.getLogger(__name__)
 

@@ -14,14 +14,14 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 
-from agent.fetch.cache import ChunkCache, Piece, joined
-from agent.fetch.metrics import FetchMetrics
-from agent.fetch.zone_cache.asking import Peers
-from agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
-from agent.fetch.zone_cache.owners import ChunkOwners
-from agent.fetch.zone_cache.wire import Part
-from metastore.log.image import AgentImage
-from storage.errors import HeadraceError
+from headrace.agent.fetch.cache import ChunkCache, Piece, joined
+from headrace.agent.fetch.metrics import FetchMetrics
+from headrace.agent.fetch.zone_cache.asking import Peers
+from headrace.agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
+from headrace.agent.fetch.zone_cache.owners import ChunkOwners
+from headrace.agent.fetch.zone_cache.wire import Part
+from headrace.metastore.log.image import AgentImage
+from headrace.storage.errors import HeadraceError
 
 _Key = tuple[uuid.UUID, int, int]
 _Arrival = asyncio.Future[memoryview | None]

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import crc32c
 
-from agent.protocol import wire
-from storage.errors import CorruptError, InvalidError
+from headrace.protocol import wire
+from headrace.storage.errors import CorruptError, InvalidError
 
 API_KEY = 31_299
 """Far above Kafka's own keys."""

@@ -18,12 +18,18 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.consumer.assignors.assignor import Partitions
-from agent.groups.consumer.embedded import PROTOCOL_TYPE, Subscription, keys, read_subscription, write_assignment
-from agent.groups.consumer.member import ClassicSide, Member
-from agent.groups.consumer.membership import GroupMembership
-from agent.groups.consumer.values import MemberState
-from agent.groups.values import (
+from headrace.agent.groups.consumer.assignors.assignor import Partitions
+from headrace.agent.groups.consumer.embedded import (
+    PROTOCOL_TYPE,
+    Subscription,
+    keys,
+    read_subscription,
+    write_assignment,
+)
+from headrace.agent.groups.consumer.member import ClassicSide, Member
+from headrace.agent.groups.consumer.membership import GroupMembership
+from headrace.agent.groups.consumer.values import MemberState
+from headrace.agent.groups.values import (
     Departure,
     Effect,
     JoinAnswer,

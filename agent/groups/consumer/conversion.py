@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.groups.consumer.embedded import PROTOCOL_TYPE, read_assignment, read_subscription, write_assignment
-from agent.groups.consumer.member import ClassicSide, Member
-from agent.groups.consumer.topics import Topics
-from agent.groups.saved import SavedGroup, SavedMember
-from agent.groups.values import MemberProtocol
+from headrace.agent.groups.consumer.embedded import PROTOCOL_TYPE, read_assignment, read_subscription, write_assignment
+from headrace.agent.groups.consumer.member import ClassicSide, Member
+from headrace.agent.groups.consumer.topics import Topics
+from headrace.agent.groups.saved import SavedGroup, SavedMember
+from headrace.agent.groups.values import MemberProtocol
 
 
 def from_classic(state: SavedGroup, topics: Topics) -> list[Member] | None:

@@ -20,19 +20,19 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.view import ClusterView
-from agent.groups.consumer.assignors.assignor import Partitions
-from agent.groups.consumer.conversion import from_classic
-from agent.groups.consumer.group import ConsumerGroup
-from agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
-from agent.groups.consumer.topics import GroupTopics
-from agent.groups.consumer.values import JOIN_EPOCH, HeartbeatAnswer, HeartbeatRequest
-from agent.groups.group import ClassicGroup
-from agent.groups.held_groups import Held, HeldGroups
-from agent.groups.values import Effect
-from metastore.groups import GroupRecord
-from storage.clock import Clock
-from storage.errors import HeadraceError
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.consumer.assignors.assignor import Partitions
+from headrace.agent.groups.consumer.conversion import from_classic
+from headrace.agent.groups.consumer.group import ConsumerGroup
+from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
+from headrace.agent.groups.consumer.topics import GroupTopics
+from headrace.agent.groups.consumer.values import JOIN_EPOCH, HeartbeatAnswer, HeartbeatRequest
+from headrace.agent.groups.group import ClassicGroup
+from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.values import Effect
+from headrace.metastore.groups import GroupRecord
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
 

@@ -13,17 +13,17 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.admin.describe_cluster import NOT_ASKED
-from agent.groups.admin_requests import GROUP_OPERATIONS
-from agent.groups.consumer.assignors.assignor import Partitions
-from agent.groups.consumer.coordinator import ConsumerGroups
-from agent.groups.consumer.group import ConsumerGroup
-from agent.groups.consumer.member import Member
-from agent.groups.consumer.saved import by_topic
-from agent.groups.held_groups import HeldGroups
-from agent.groups.membership_requests import is_legal_group_id
-from agent.listener.request import Request, Response
-from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.agent.admin.describe_cluster import NOT_ASKED
+from headrace.agent.groups.admin_requests import GROUP_OPERATIONS
+from headrace.agent.groups.consumer.assignors.assignor import Partitions
+from headrace.agent.groups.consumer.coordinator import ConsumerGroups
+from headrace.agent.groups.consumer.group import ConsumerGroup
+from headrace.agent.groups.consumer.member import Member
+from headrace.agent.groups.consumer.saved import by_topic
+from headrace.agent.groups.held_groups import HeldGroups
+from headrace.agent.groups.membership_requests import is_legal_group_id
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 

@@ -18,12 +18,12 @@ from typing import Any
 
 from kio.serial import entity_writer
 
-from agent.groups.consumer.assignors.assignor import Partitions
-from agent.groups.consumer.topics import Topics
-from agent.groups.values import MemberProtocol
-from agent.protocol.entity_reader import entity_reader
-from agent.protocol.wire import MALFORMED
-from metastore.keys import split_partition_key
+from headrace.agent.groups.consumer.assignors.assignor import Partitions
+from headrace.agent.groups.consumer.topics import Topics
+from headrace.agent.groups.values import MemberProtocol
+from headrace.metastore.keys import split_partition_key
+from headrace.protocol.entity_reader import entity_reader
+from headrace.protocol.wire import MALFORMED
 
 PROTOCOL_TYPE = "consumer"
 _NEWEST = 3

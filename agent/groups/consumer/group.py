@@ -18,10 +18,10 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.consumer.assignors.assignor import NOTHING
-from agent.groups.consumer.classic_members import ClassicMembers
-from agent.groups.consumer.member import Member
-from agent.groups.consumer.values import (
+from headrace.agent.groups.consumer.assignors.assignor import NOTHING
+from headrace.agent.groups.consumer.classic_members import ClassicMembers
+from headrace.agent.groups.consumer.member import Member
+from headrace.agent.groups.consumer.values import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,
@@ -29,8 +29,8 @@ from agent.groups.consumer.values import (
     HeartbeatRequest,
     MemberState,
 )
-from agent.groups.values import Abandon, Effect, MemberRef, Token
-from metastore.log.image import MetadataImage, TopicImage
+from headrace.agent.groups.values import Abandon, Effect, MemberRef, Token
+from headrace.metastore.log.image import MetadataImage, TopicImage
 
 FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
 

@@ -17,20 +17,20 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.consumer.coordinator import ConsumerGroups
-from agent.groups.consumer.rules import ASSIGNORS
-from agent.groups.consumer.saved import by_topic
-from agent.groups.consumer.topics import is_valid
-from agent.groups.consumer.values import (
+from headrace.agent.groups.consumer.coordinator import ConsumerGroups
+from headrace.agent.groups.consumer.rules import ASSIGNORS
+from headrace.agent.groups.consumer.saved import by_topic
+from headrace.agent.groups.consumer.topics import is_valid
+from headrace.agent.groups.consumer.values import (
     JOIN_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,
     HeartbeatAnswer,
     HeartbeatRequest,
 )
-from agent.groups.held_groups import HeldGroups
-from agent.groups.membership_requests import storable
-from agent.listener.request import Request, Response
-from agent.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.agent.groups.held_groups import HeldGroups
+from headrace.agent.groups.membership_requests import storable
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 
 _FIRST_WITH_OWN_MEMBER_ID = 1
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from agent.groups.consumer.assignors.assignor import NOTHING, Partitions
-from agent.groups.consumer.values import LEAVE_FOR_A_WHILE_EPOCH, HeartbeatRequest, MemberState
-from agent.groups.values import MemberProtocol
+from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
+from headrace.agent.groups.consumer.values import LEAVE_FOR_A_WHILE_EPOCH, HeartbeatRequest, MemberState
+from headrace.agent.groups.values import MemberProtocol
 
 T = TypeVar("T")
 

@@ -14,19 +14,19 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from agent.groups.consumer.assignors.assignor import NOTHING, Partitions
-from agent.groups.consumer.conversion import to_classic
-from agent.groups.consumer.member import Member
-from agent.groups.consumer.outbox import Outbox
-from agent.groups.consumer.reconcile import reconcile
-from agent.groups.consumer.roster import Roster
-from agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
-from agent.groups.consumer.saved import PROTOCOL_TYPE, SavedConsumerGroup, decode, load_member, save_member
-from agent.groups.consumer.target import Target
-from agent.groups.consumer.topics import Topics
-from agent.groups.consumer.values import MemberState
-from agent.groups.values import Become, Effect
-from metastore.groups import GroupKind, GroupRecord
+from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
+from headrace.agent.groups.consumer.conversion import to_classic
+from headrace.agent.groups.consumer.member import Member
+from headrace.agent.groups.consumer.outbox import Outbox
+from headrace.agent.groups.consumer.reconcile import reconcile
+from headrace.agent.groups.consumer.roster import Roster
+from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
+from headrace.agent.groups.consumer.saved import PROTOCOL_TYPE, SavedConsumerGroup, decode, load_member, save_member
+from headrace.agent.groups.consumer.target import Target
+from headrace.agent.groups.consumer.topics import Topics
+from headrace.agent.groups.consumer.values import MemberState
+from headrace.agent.groups.values import Become, Effect
+from headrace.metastore.groups import GroupKind, GroupRecord
 
 
 class GroupMembership:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.saved import SavedState
-from agent.groups.values import Effect, Reply, Save, Token
+from headrace.agent.groups.saved import SavedState
+from headrace.agent.groups.values import Effect, Reply, Save, Token
 
 
 class _Waiting(NamedTuple):

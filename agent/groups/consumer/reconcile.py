@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from agent.groups.consumer.assignors.assignor import NOTHING, Partitions
-from agent.groups.consumer.member import Member
-from agent.groups.consumer.values import MemberState
+from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
+from headrace.agent.groups.consumer.member import Member
+from headrace.agent.groups.consumer.values import MemberState
 
 
 def reconcile(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 
-from agent.groups.consumer.member import Member
+from headrace.agent.groups.consumer.member import Member
 
 
 class Roster(Collection[Member]):

@@ -11,13 +11,13 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from agent.groups.consumer.assignors.assignor import Assignor
-from agent.groups.consumer.assignors.range import assign_ranges
-from agent.groups.consumer.assignors.uniform import assign_uniformly
-from config.settings import Settings
-from metastore.log.effective_configs import EffectiveConfigs
-from metastore.log.image import MetadataImage
-from storage.errors import InvalidError
+from headrace.agent.groups.consumer.assignors.assignor import Assignor
+from headrace.agent.groups.consumer.assignors.range import assign_ranges
+from headrace.agent.groups.consumer.assignors.uniform import assign_uniformly
+from headrace.config.settings import Settings
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.image import MetadataImage
+from headrace.storage.errors import InvalidError
 
 ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniformly, "range": assign_ranges}
 

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 
 import msgspec
 
-from agent.groups.consumer.assignors.assignor import Partitions
-from agent.groups.consumer.member import ClassicSide, Member
-from agent.groups.consumer.values import MemberState
-from agent.groups.values import MemberProtocol
-from metastore.groups import GroupKind, GroupRecord
-from metastore.keys import partition_key, split_partition_key
-from storage.errors import CorruptError, InvalidError
+from headrace.agent.groups.consumer.assignors.assignor import Partitions
+from headrace.agent.groups.consumer.member import ClassicSide, Member
+from headrace.agent.groups.consumer.values import MemberState
+from headrace.agent.groups.values import MemberProtocol
+from headrace.metastore.groups import GroupKind, GroupRecord
+from headrace.metastore.keys import partition_key, split_partition_key
+from headrace.storage.errors import CorruptError, InvalidError
 
 FORMAT = 1
 PROTOCOL_TYPE = "consumer"

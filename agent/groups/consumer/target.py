@@ -14,11 +14,11 @@ import hashlib
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from agent.groups.consumer.assignors.assignor import NOTHING, Partitions, Subscriber
-from agent.groups.consumer.member import Member
-from agent.groups.consumer.rules import ASSIGNORS
-from agent.groups.consumer.topics import Topics
-from metastore.log.image import TopicImage
+from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions, Subscriber
+from headrace.agent.groups.consumer.member import Member
+from headrace.agent.groups.consumer.rules import ASSIGNORS
+from headrace.agent.groups.consumer.topics import Topics
+from headrace.metastore.log.image import TopicImage
 
 _NO_TOPICS: frozenset[int] = frozenset()
 

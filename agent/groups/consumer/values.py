@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.consumer.assignors.assignor import Partitions
+from headrace.agent.groups.consumer.assignors.assignor import Partitions
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from metastore.keys import partition_key
+from headrace.metastore.keys import partition_key
 
 Partitions = frozenset[int]
 """A set of partition keys (metastore/keys.py)."""

@@ -17,8 +17,8 @@ import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from agent.groups.consumer.assignors.assignor import Partitions, Subscriber
-from metastore.keys import partition_key, split_partition_key
+from headrace.agent.groups.consumer.assignors.assignor import Partitions, Subscriber
+from headrace.metastore.keys import partition_key, split_partition_key
 
 
 def level(members: Sequence[Subscriber], topics: Mapping[int, int]) -> dict[str, Partitions]:

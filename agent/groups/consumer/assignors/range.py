@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from agent.groups.consumer.assignors.assignor import Partitions, Subscriber
-from metastore.keys import partition_key
+from headrace.agent.groups.consumer.assignors.assignor import Partitions, Subscriber
+from headrace.metastore.keys import partition_key
 
 
 def assign_ranges(members: Sequence[Subscriber], topics: Mapping[int, int]) -> dict[str, Partitions]:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from agent.groups.consumer.assignors.assignor import Partitions, Subscriber, partitions_of
-from agent.groups.consumer.assignors.levelling import level
+from headrace.agent.groups.consumer.assignors.assignor import Partitions, Subscriber, partitions_of
+from headrace.agent.groups.consumer.assignors.levelling import level
 
 
 def assign_uniformly(members: Sequence[Subscriber], topics: Mapping[int, int]) -> dict[str, Partitions]:

@@ -1,10 +1,10 @@
 """Reads kio's request entities from bytes of a stranger, in place of kio's own reader.
 
-Place: under agent/protocol/typed.py, for every API but Produce and Fetch.
+Place: under protocol/typed.py, for every API but Produce and Fetch.
 Why not kio's: its compiled reader allocates by an array's count before it looks at what is left, so
 six bytes of a request abort the whole process; and it fails on a tagged field that it does not know,
 which a newer client may send (KIP-482). Entities, types and defaults are kio's, and so are values.
-Invariant: see agent/protocol/wire.py; an unknown tagged field is skipped.
+Invariant: see protocol/wire.py; an unknown tagged field is skipped.
 If the process dies here nothing is lost: no state.
 """
 
@@ -18,8 +18,8 @@ from dataclasses import Field, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
-from agent.protocol import wire
-from storage.errors import InvalidError
+from headrace.protocol import wire
+from headrace.storage.errors import InvalidError
 
 Reader = Callable[[memoryview, int], tuple[Any, int]]
 

@@ -2,7 +2,7 @@
 
 Place: between a Request of the listener and a handler that thinks in fields, not versions.
 Invariant: a handler names every field it knows; a version that lacks one leaves it out. A body that
-does not decode raises InvalidError and changes nothing. Requests are read by agent/protocol/entity_reader.py
+does not decode raises InvalidError and changes nothing. Requests are read by protocol/entity_reader.py
 (kio's reader aborts the process on a lying count), responses written by kio.
 If the process dies here nothing is lost.
 Source: Kafka's message schemas, KIP-482 for flexible versions.
@@ -22,10 +22,10 @@ from typing import Any
 from kio.schema.index import api_key_map
 from kio.serial import entity_writer
 
-from agent.listener.request import Request, Response
-from agent.protocol.entity_reader import entity_reader
-from agent.protocol.wire import MALFORMED
-from storage.errors import InvalidError
+from headrace.protocol.entity_reader import entity_reader
+from headrace.protocol.request import Request, Response
+from headrace.protocol.wire import MALFORMED
+from headrace.storage.errors import InvalidError
 
 NO_THROTTLE = datetime.timedelta(0)
 API_VERSIONS_KEY = 18

@@ -15,9 +15,9 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agent.protocol import wire
-from agent.protocol.wire import INT32, NO_TAGS, LeaderHint, NodeEndpoint, Tags
-from storage.errors import InvalidError
+from headrace.protocol import wire
+from headrace.protocol.wire import INT32, NO_TAGS, LeaderHint, NodeEndpoint, Tags
+from headrace.storage.errors import InvalidError
 
 FIRST_FLEXIBLE = 12
 FIRST_BY_ID = 13

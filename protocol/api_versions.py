@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from agent.listener.request import Request, Response
-from agent.protocol.api_keys import ApiKey
-from agent.protocol.typed import NO_THROTTLE, Schema, decode, schema
-from metastore.log.image import MetadataImage
-from metastore.values import SUPPORTED_FEATURES
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.values import SUPPORTED_FEATURES
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, Schema, decode, schema
 
 
 class Api(NamedTuple):

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from metastore.values import BatchOutcome, FileStatus
-from storage.errors import (
+from headrace.metastore.values import BatchOutcome, FileStatus
+from headrace.storage.errors import (
     AlreadyExistsError,
     CorruptError,
     FencedError,
@@ -23,7 +23,7 @@ from storage.errors import (
     UnsupportedFeatureError,
     WrongClusterError,
 )
-from storage.records.errors import (
+from headrace.storage.records.errors import (
     BatchTooLargeError,
     InvalidRecordError,
     InvalidTimestampError,

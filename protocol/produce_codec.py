@@ -14,9 +14,9 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agent.protocol import wire
-from agent.protocol.wire import INT32, NO_TAGS, LeaderHint, NodeEndpoint, Tags
-from storage.errors import InvalidError
+from headrace.protocol import wire
+from headrace.protocol.wire import INT32, NO_TAGS, LeaderHint, NodeEndpoint, Tags
+from headrace.storage.errors import InvalidError
 
 FIRST_FLEXIBLE = 9
 FIRST_BY_ID = 13
@@ -68,7 +68,7 @@ class RecordError:
 
 @dataclass(slots=True)
 class ProducePartitionReply:
-    """`error_code` from agent/protocol/errors.py. `log_append_time_ms` is -1 unless the topic stamps LogAppendTime."""
+    """`error_code` from protocol/errors.py. `log_append_time_ms` is -1 unless the topic stamps LogAppendTime."""
 
     index: int
     error_code: int = 0

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from storage.errors import InvalidError
+from headrace.storage.errors import InvalidError
 
 Tags = Mapping[int, memoryview]
 """Tagged fields by tag, each as its raw bytes."""

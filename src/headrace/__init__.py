@@ -1,0 +1,14 @@
+"""Headrace: a streaming service that speaks the Kafka protocol.
+
+Place: the one import name. The packages below it are the folders at the top of the repository
+(agent/, metastore/, ...); here they are symbolic links, so that a checkout, an editable install, a
+wheel and a type checker all see `headrace.agent` and never a top-level `agent`
+(docs/decisions/0030-one-import-name.md).
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    __version__ = version("headrace")
+except PackageNotFoundError:  # a source tree that is on sys.path but was never installed
+    __version__ = "0.0.0"
