@@ -13,7 +13,7 @@ from kio.serial import entity_reader
 from headrace.protocol.api_versions import APIS
 from headrace.protocol.request import Connection, Handler, Request, Response
 from headrace.protocol.typed import schema
-from tests.agent.client_vectors import vectors
+from tests.protocol.client_vectors import vectors
 
 RESPONSES = {
     found.API_KEY: found

@@ -91,7 +91,7 @@ def test_whoever_stops_reading_ends_the_command_quietly(words: list[str], tmp_pa
         timeout=60,
         check=False,
         cwd=tmp_path,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+        env={"PATH": os.environ["PATH"]},
     )
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (141, b"")

@@ -16,7 +16,7 @@ from tests.model.metastore_model import ModelMetastore
 
 
 class ModelCompactionApi:
-    """`compression_types` by partition key. A topic's id is made of its number, as tests/agent/fetch_world.py does."""
+    """`compression_types` by partition key. A topic's id is made of its number, as fetch_world.py does."""
 
     def __init__(self, model: ModelMetastore) -> None:
         self.model = model

@@ -22,7 +22,7 @@ from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import write_cluster_id
 from headrace.storage.file_id import new_file_id, object_key
 from headrace.storage.objects.directory import DirectoryStore
-from tests.agent.fetch_world import NEVER_SEEN
+from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.compactor.world import CompactionWorld
 from tests.metastore.sessions import delete, session
 from tests.storage.batches import BASE_TIME_MS, forge, plain_batch

@@ -15,7 +15,7 @@ from headrace.storage.file_id import object_key
 from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import read_header
-from tests.agent.fetch_world import NEVER_SEEN, split_sent
+from tests.agent.fetch.fetch_world import NEVER_SEEN, split_sent
 from tests.compactor.world import CompactionWorld
 from tests.metastore.sessions import session
 from tests.storage.batches import plain_batch

@@ -30,7 +30,7 @@ from headrace.storage.file_id import file_id_of, new_file_id, object_key
 from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.store import ByteRange, ObjectStore
 from headrace.storage.records.codec import Record
-from tests.agent.fetch_world import NEVER_SEEN
+from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.compactor.janitor_world import Killed, Tripwire
 from tests.compactor.world import LEASE_MS, CompactionWorld
 from tests.metastore.commit_scenes import condemn

@@ -31,7 +31,7 @@ from headrace.storage.objects.store import ByteRange
 from headrace.storage.records.codec import Record, decode_records, encode_batch
 from headrace.storage.records.header import read_header
 from headrace.storage.segment.reader import walk_batches
-from tests.agent.fetch_world import NEVER_SEEN
+from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.compactor.world import CompactionWorld
 from tests.metastore.sessions import session
 from tests.storage.batches import BASE_TIME_MS, forge, plain_batch

@@ -35,7 +35,7 @@ from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import random_cluster_id, write_cluster_id
 from headrace.storage.file_id import SEGMENTS, object_key
 from headrace.storage.objects.directory import DirectoryStore
-from tests.agent.fetch_world import NEVER_SEEN
+from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.compactor.test_compact import batch
 from tests.compactor.world import LEASE_MS, CompactionWorld
 from tests.metastore.sessions import move_time, rows, session

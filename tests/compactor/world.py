@@ -24,8 +24,8 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.values import Extent, ExtentQuery
 from headrace.storage.records.codec import Record, decode_records
 from headrace.storage.records.header import read_header
-from tests.agent.fetch_world import split_sent
-from tests.agent.test_fetch_postgres import PostgresWorld
+from tests.agent.fetch.fetch_world import split_sent
+from tests.agent.fetch.test_postgres import PostgresWorld
 from tests.metastore.sessions import rows, session
 
 LEASE_MS = 60_000

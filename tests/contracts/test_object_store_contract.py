@@ -55,7 +55,7 @@ class HastyClock:
 
 
 def dressed(store: ObjectStore) -> ObjectStore:
-    """Under every decorator. The hedge's clock stands still: tests/storage/test_objects_hedging.py moves it."""
+    """Under every decorator. The hedge's clock stands still: tests/storage/objects/test_hedging.py moves it."""
     hasty = HastyClock()
     store = HedgedStore(MeasuredStore(store, hasty), after_ms=1, clock=ManualClock())
     store = RetryingStore(store, retries=2, clock=hasty, rng=random.Random(1))

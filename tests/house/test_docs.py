@@ -16,7 +16,9 @@ from headrace.protocol.api_versions import APIS
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
 PATH = re.compile(r"`((?:[a-z_.]+/)+[A-Za-z_.]*)`")
-BOX = re.compile(r"(?<![\w/.])((?:agent|cli|compactor|config|load|metastore|storage|tests)/[\w/]+\.(?:py|sql|sh))\b")
+BOX = re.compile(
+    r"(?<![\w/.])((?:agent|cli|compactor|config|load|metastore|migrations|protocol|storage|tests)/[\w/]+\.(?:py|sql|sh))\b"
+)
 """A file in a drawing."""
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("agent", "cli", "compactor", "config", "metastore", "storage")
+PACKAGES = ("agent", "cli", "compactor", "config", "metastore", "migrations", "protocol", "storage")
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 FORBIDDEN_MODULE_NAMES = {"utils", "util", "common", "helpers", "core", "misc", "base"}

@@ -19,7 +19,7 @@ from headrace.agent.cluster.membership import Identity, Membership
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.config.settings import Settings
 from headrace.metastore.jobs import JobSchedule
-from tests.agent.groups_world import Coordinating
+from tests.agent.groups.groups_world import Coordinating
 from tests.pauses.servers import BucketLine, Line
 from tests.simulation.clocks import SimulatedClock
 from tests.simulation.loop import OWNER

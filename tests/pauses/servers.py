@@ -3,8 +3,8 @@
 Fault model: a call takes REQUEST_SECONDS there and REPLY_SECONDS back; in between the world does the work,
 so that a process that is stopped meanwhile finds its answer when it goes on. The first call of each of
 FAILS_ONCE finds the server away, so that the paths that try again are there to be stopped, too.
-Agents' registrations are tests/agent/fake_cluster_api.py's, commits the reference model's, groups those
-of tests/agent/fake_group_api.py: all three judge an agent by the same registration.
+Agents' registrations are tests/agent/cluster/fake_cluster_api.py's, commits the reference model's, groups those
+of tests/agent/groups/fake_group_api.py: all three judge an agent by the same registration.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ObjectInfo
-from tests.agent.fake_cluster_api import FakeClusterApi
-from tests.agent.fake_group_api import FakeGroupApi
+from tests.agent.cluster.fake_cluster_api import FakeClusterApi
+from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.model.metastore_model import ModelMetastore
 from tests.simulation.clocks import SimulatedClock
 

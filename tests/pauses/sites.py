@@ -70,9 +70,16 @@ def _frames(coroutine: Any) -> Iterator[tuple[str, str, int]]:
     """(file, qualified name, line) of a suspended coroutine and what it awaits, outermost first."""
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None)
-        if frame is not None and frame.f_code.co_filename.startswith(f"{ROOT}/"):
-            yield frame.f_code.co_filename[len(str(ROOT)) + 1 :], frame.f_code.co_qualname, frame.f_lineno
+        if frame is not None and (name := _name_in_repository(frame.f_code.co_filename)) is not None:
+            yield name, frame.f_code.co_qualname, frame.f_lineno
         coroutine = getattr(coroutine, "cr_await", None)
+
+
+@functools.cache
+def _name_in_repository(file: str) -> str | None:
+    """agent/... for src/headrace/agent/..., which is a link to it; None for code that is not ours."""
+    path = Path(file).resolve()
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else None
 
 
 def _site(file: str, function: str, line: int) -> Iterator[Site]:

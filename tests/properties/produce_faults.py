@@ -20,7 +20,7 @@ from headrace.storage.errors import InvalidError, OutcomeUnknownError, Unavailab
 from headrace.storage.file_id import born_ms
 from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.store import ObjectInfo
-from tests.agent.produce_world import NODE_ID, Answer, ProduceWorld
+from tests.agent.produce.produce_world import NODE_ID, Answer, ProduceWorld
 from tests.storage.batches import plain_batch
 
 TOPIC = "t"

@@ -31,7 +31,7 @@ from headrace.storage.records.codec import Record, decode_records, encode_batch
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import read_header
 from headrace.storage.segment.reader import walk_batches
-from tests.agent.fetch_world import NEVER_SEEN, World, split_sent
+from tests.agent.fetch.fetch_world import NEVER_SEEN, World, split_sent
 from tests.compactor.model_api import ModelCompactionApi
 from tests.storage.batches import forge
 

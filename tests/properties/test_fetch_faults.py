@@ -23,7 +23,7 @@ from headrace.metastore.values import Extent, FeedKind
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from headrace.storage.file_id import new_file_id, object_key
 from headrace.storage.objects.store import ByteRange
-from tests.agent.fetch_world import NEVER_SEEN, World, expected, split_sent
+from tests.agent.fetch.fetch_world import NEVER_SEEN, World, expected, split_sent
 from tests.model.partition_model import ModelPartition
 from tests.storage.batches import plain_batch
 

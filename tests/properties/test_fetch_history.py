@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.agent.fetch_world import NEVER_SEEN, World, expected, split_sent
+from tests.agent.fetch.fetch_world import NEVER_SEEN, World, expected, split_sent
 from tests.storage.batches import plain_batch
 
 PARTITIONS = 3

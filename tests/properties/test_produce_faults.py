@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.agent.produce import order
-from tests.agent.produce_world import ProduceWorld
+from tests.agent.produce.produce_world import ProduceWorld
 from tests.properties.produce_faults import (
     PARTITIONS,
     POISON,

@@ -12,7 +12,7 @@ from headrace.agent.fetch.cache import Piece
 from headrace.agent.fetch.read import Slice
 from headrace.storage.errors import NotFoundError, UnavailableError
 from headrace.storage.file_id import object_key
-from tests.agent.zone_world import Member, Zone
+from tests.agent.fetch.zone_cache.zone_world import Member, Zone
 
 STEPS = 60
 FILES = 25

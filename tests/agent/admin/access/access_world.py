@@ -1,0 +1,46 @@
+"""The access handlers of one agent on the metastore in memory."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from headrace.agent.admin.access.handlers import access_handlers
+from headrace.agent.admin.log_change import LogChange
+from headrace.agent.cluster.cluster import Cluster
+from headrace.agent.dispatch import Dispatcher
+from headrace.config.settings import Settings
+from headrace.metastore.log.image import MetadataImage
+from tests.agent.admin.membership_world import ask, exchange
+from tests.agent.cluster.fake_cluster_api import FakeClusterApi
+from tests.agent.cluster.test_membership import an_agent
+from tests.manual_clock import ManualClock
+
+SECRET = "what agents share"
+
+
+class World:
+    """`ask` it what a client asks."""
+
+    def __init__(self, clock: ManualClock, settings: Settings | None = None) -> None:
+        self.clock = clock
+        self.api = FakeClusterApi(clock)
+        self.cluster: Cluster = an_agent(self.api)
+        self._dispatcher = Dispatcher()
+        change = LogChange(self.cluster, self.api, clock)
+        settings = settings or Settings(delegation_token_secret_key=SECRET)
+        for api_key, handler in access_handlers(change, random.Random(3), settings).items():
+            self._dispatcher.register(api_key, handler)
+
+    async def ask(self, api_key: int, version: int, /, *, principal: str | None = None, **fields: Any) -> Any:
+        """The answer as kio reads it."""
+        now = self.clock.monotonic()
+        return await ask(self._dispatcher, api_key, version, received_at=now, principal=principal, **fields)
+
+    async def exchange(self, api_key: int, version: int, /, *, principal: str | None = None, **fields: Any) -> bytes:
+        """The body of the answer as it is sent."""
+        now = self.clock.monotonic()
+        return await exchange(self._dispatcher, api_key, version, received_at=now, principal=principal, **fields)
+
+    async def image(self) -> MetadataImage:
+        return await self.cluster.catch_up()

@@ -1,0 +1,186 @@
+"""The feed follower: when it polls, what it survives, and the database's time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from headrace.metastore.values import FeedPage
+from headrace.storage.errors import UnavailableError
+from tests.agent.fetch.fetch_world import World, expected, split_sent
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    yield world
+    await world.service.close()
+
+
+async def test_the_feed_is_polled_once_per_interval_while_somebody_reads(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    await world.service.start()
+    waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=10_000, min_bytes=1))
+    await world.clock.settle()
+    started = world.metastore.asked["poll_feed"]
+
+    await world.clock.advance(0.15)
+    assert world.metastore.asked["poll_feed"] - started == 10
+    world.service.on_committed()
+    await world.clock.settle()
+
+    assert world.metastore.asked["poll_feed"] - started == 11
+    assert not waiting.done()
+    await world.append(key, b"a")
+    await world.clock.advance(0.015)
+    assert split_sent((await waiting).records(key)) == expected(world.live[key], 0)
+
+
+async def test_without_readers_the_feed_is_polled_seldom_and_at_once_when_poked(world: World) -> None:
+    await world.service.start()
+    await world.clock.settle()
+    started = world.metastore.asked["poll_feed"]
+
+    await world.clock.advance(1.05)
+    assert world.metastore.asked["poll_feed"] - started == 10
+    world.service.on_committed()
+    await world.clock.settle()
+
+    assert world.metastore.asked["poll_feed"] - started == 11
+
+
+async def test_a_reader_after_a_pause_hears_at_once_of_what_is_there(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    await world.service.start()
+    await world.fetch({key: 0})
+    await world.clock.advance(5.0)
+    before = world.metastore.asked["poll_feed"]
+    await world.append(key, b"a")
+
+    waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=10_000, min_bytes=1))
+    await world.clock.settle()
+
+    assert world.metastore.asked["poll_feed"] - before == 1
+    assert split_sent((await waiting).records(key)) == expected(world.live[key], 0)
+
+
+async def test_between_two_fetches_of_a_consumer_nothing_slows_down(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    await world.service.start()
+    await world.fetch({key: 0})
+    await world.clock.settle()
+    before = world.metastore.asked["poll_feed"]
+    await world.clock.advance(0.9)
+    assert world.metastore.asked["poll_feed"] - before == 60
+
+
+async def test_a_poke_during_a_poll_is_not_lost(world: World) -> None:
+    await world.service.start()
+    await world.clock.settle()
+    before = world.metastore.asked["poll_feed"]
+    world.metastore.change_page = lambda page: _poke_once(world, page)
+    world.service.on_committed()
+    await world.clock.settle()
+    assert world.metastore.asked["poll_feed"] - before == 2
+
+
+def _poke_once(world: World, page: FeedPage) -> FeedPage:
+    world.metastore.change_page = lambda page: page
+    world.service.on_committed()
+    return page
+
+
+async def test_the_databases_time_moves_on_between_polls_and_follows_it(world: World) -> None:
+    with pytest.raises(UnavailableError):
+        world.service.database_now_ms()
+    ahead_ms = 5_000
+    world.metastore.change_page = lambda page: replace(page, wall_ms=page.wall_ms + ahead_ms)
+    await world.service.start()
+
+    at_once = world.service.database_now_ms()
+    world.clock.jump(0.010)
+
+    assert at_once == world.clock.wall_ms() - 10 + ahead_ms
+    assert world.service.database_now_ms() == at_once + 10
+
+
+async def test_starting_without_a_metastore_says_so(world: World) -> None:
+    world.metastore.fail = UnavailableError("down")
+
+    with pytest.raises(UnavailableError):
+        await world.service.start()
+
+
+async def test_an_outage_is_survived_without_hammering(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    await world.service.start()
+    await world.fetch({key: 0})
+    world.metastore.fail = UnavailableError("down")
+    before = world.metastore.asked["poll_feed"]
+    await world.clock.advance(10.0)
+    assert world.metastore.asked["poll_feed"] - before <= 41
+
+    world.metastore.fail = None
+    await world.append(key, b"a")
+    await world.clock.advance(0.3)
+    asked = world.metastore.asked["find_extents"]
+    result = await world.fetch({key: 0})
+
+    assert split_sent(result.records(key)) == expected(world.live[key], 0)
+    assert world.metastore.asked["find_extents"] == asked
+
+
+async def test_an_unforeseen_failure_forgets_the_index_and_goes_on(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    (key,) = world.create_topic("t", 1)
+    await world.service.start()
+    await world.fetch({key: 0})
+
+    def explode(page: FeedPage) -> FeedPage:
+        raise RuntimeError("a bug")
+
+    world.metastore.change_page = explode
+    with caplog.at_level(logging.ERROR):
+        await world.clock.advance(0.1)
+    assert "index forgotten" in caplog.text
+    world.metastore.change_page = lambda page: page
+    await world.append(key, b"a")
+    await world.clock.advance(1.0)
+
+    result = await world.fetch({key: 0})
+
+    assert split_sent(result.records(key)) == expected(world.live[key], 0)
+
+
+async def test_a_page_that_is_not_the_whole_feed_is_followed_by_the_next_at_once(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    await world.service.start()
+    await world.fetch({key: 0})
+    await world.clock.settle()
+    for number in range(5):
+        await world.append(key, b"%d" % number)
+    world.metastore.change_page = lambda page: replace(page, rows=page.rows[:1])
+    before = world.metastore.asked["poll_feed"]
+
+    world.service.on_committed()
+    await world.clock.settle()
+
+    assert world.metastore.asked["poll_feed"] - before == 5
+
+
+async def test_a_metadata_log_that_moved_is_told_and_one_that_did_not_is_not(world: World) -> None:
+    world.create_topic("t", 1)
+    world.model.metadata_offset = world.view.image.offset
+    await world.service.start()
+    await world.clock.advance(0.1)
+    assert world.metadata_moves == 0
+
+    world.model.metadata_offset += 1
+    await world.clock.advance(0.1)
+
+    assert world.metadata_moves >= 1

@@ -1,0 +1,79 @@
+"""ListOffsets' -3: the first record with the highest timestamp, whatever headers promise."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.storage.records.codec import Record, encode_batch
+from tests.agent.fetch.fetch_world import World
+from tests.storage.batches import forge
+
+MAX_TIMESTAMP = -3
+FAR = 1 << 45
+
+
+def batch(*timestamps: int, lie: int = 0) -> bytes:
+    """Its header promises `lie` ms more than its records have."""
+    data = encode_batch([Record(i, at, None, b"v") for i, at in enumerate(timestamps)], base_offset=0)
+    return forge(data, max_timestamp=max(timestamps) + lie) if lie else data
+
+
+async def found(world: World, *files: bytes, log_start: int = 0) -> tuple[int, int]:
+    """(offset, timestamp) of the answer, from files of one batch each."""
+    await world.service.start()
+    (key,) = world.create_topic("t", 1)
+    for data in files:
+        await world.write([(key, data)])
+    world.model.move_log_start(key, log_start)
+    world.metastore.asked.clear()
+    world.store.gets.clear()
+    (answer,) = await world.list_offsets([("t", 0, MAX_TIMESTAMP)])
+    await world.service.close()
+    assert answer.error_code == 0
+    return answer.offset, answer.timestamp
+
+
+async def test_promises_that_are_not_kept_are_passed_over() -> None:
+    files = batch(1000, 1001), batch(1000, 1001, lie=FAR), batch(9000, 9090, 9090), batch(8, lie=FAR), batch(60)
+    assert await found(World(), *files) == (5, 9090)
+
+
+async def test_the_last_record_is_the_newest_though_an_old_header_promises_more() -> None:
+    """As in a log whose records come in time: three look-ups, not forty."""
+    world = World()
+    assert await found(world, batch(5, lie=FAR), *(batch(1000 * n) for n in range(1, 50))) == (49, 49_000)
+    assert world.metastore.asked["list_offsets"] <= 5
+
+
+async def test_a_newest_record_below_the_log_start_is_no_answer() -> None:
+    """No header lies here: the first extent's newest record is gone, its others are not."""
+    assert await found(World(), batch(900, 80, 10), batch(20, 70), log_start=1) == (1, 80)
+
+
+async def test_a_batch_whose_producer_left_the_maximum_unset_is_found_by_its_base() -> None:
+    unset = forge(batch(500, 70), max_timestamp=-1)
+    assert await found(World(), batch(60), unset, batch(80)) == (1, 500)
+
+
+async def test_a_promise_that_is_kept_costs_one_question_and_one_extent() -> None:
+    world = World(cache_bytes=0)
+    assert await found(world, *(batch(n) for n in range(40))) == (39, 39)
+    assert (world.metastore.asked["list_offsets"], world.metastore.asked["find_extents"]) == (1, 0)
+    assert len(world.store.gets) == 1
+
+
+TIMES = st.lists(st.integers(-1, 300), min_size=1, max_size=3)
+
+
+@given(st.lists(st.tuples(TIMES, st.sampled_from([0, 0, 5, FAR])), min_size=1, max_size=8), st.integers(0, 3))
+@settings(deadline=None, max_examples=60)
+def test_the_answer_is_what_a_scan_finds(sent: list[tuple[list[int], int]], log_start: int) -> None:
+    times = [at for batch_times, _ in sent for at in batch_times]
+    start = min(log_start, len(times) - 1)
+    newest = max(times[start:])
+    answer = asyncio.run(found(World(), *(batch(*some, lie=lie) for some, lie in sent), log_start=start))
+    expected = times.index(newest, start), newest
+    assert answer == expected or (newest < 0 and answer == (-1, -1)), "records without a timestamp are none"

@@ -1,0 +1,179 @@
+"""The long poll: who waits, what ends the wait, and what it costs meanwhile. All in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.agent.fetch.fetch_world import World, expected, split_sent
+from tests.storage.batches import plain_batch
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    await world.service.start()
+    yield world
+    await world.service.close()
+
+
+async def test_a_waiting_fetch_ends_when_data_arrives_and_not_before(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=10_000))
+    await world.clock.advance(3.0)
+    assert not waiting.done()
+
+    await world.append(key, b"a")
+    await world.clock.advance(world.settings.feed_poll_interval_ms / 1000)
+
+    assert waiting.done()
+    assert split_sent(waiting.result().records(key)) == expected(world.live[key], 0)
+
+
+async def test_an_own_commit_ends_the_wait_without_waiting_for_the_next_poll(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=10_000))
+    await world.clock.settle()
+    before = world.clock.monotonic()
+
+    await world.append(key, b"a", own=True)
+    await world.clock.settle()
+
+    assert waiting.done()
+    assert world.clock.monotonic() == before
+
+
+async def test_a_fetch_gets_an_empty_answer_when_its_time_is_up(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    before = world.clock.monotonic()
+
+    result = await world.fetch({key: 0}, max_wait_ms=500)
+
+    assert (result.records(key), result.code(key)) == (b"", 0)
+    assert world.clock.monotonic() - before == pytest.approx(0.5)
+
+
+async def test_min_bytes_are_waited_for(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=10_000, min_bytes=300))
+    for value in (b"a" * 100, b"b" * 20):
+        await world.append(key, value)
+        await world.clock.advance(0.1)
+    assert not waiting.done()
+
+    await world.append(key, b"c" * 100)
+    await world.clock.advance(0.1)
+
+    assert split_sent(waiting.result().records(key)) == expected(world.live[key], 0)
+
+
+async def test_what_there_is_comes_when_min_bytes_never_do(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    await world.append(key, b"a")
+
+    result = await world.fetch({key: 0}, max_wait_ms=500, min_bytes=100_000)
+
+    assert split_sent(result.records(key)) == expected(world.live[key], 0)
+
+
+async def test_more_min_bytes_than_may_be_sent_are_not_waited_for(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    await world.append(key, b"a" * 1000)
+    before = world.clock.monotonic()
+
+    result = await world.fetch({key: 0}, max_wait_ms=500, min_bytes=100_000, max_bytes=1000)
+
+    assert result.size > 0
+    assert world.clock.monotonic() == before
+
+
+async def test_only_the_part_behind_the_offset_counts_towards_min_bytes(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    await world.write([(key, plain_batch(1, b"x" * 100)) for _ in range(10)])
+    before = world.clock.monotonic()
+
+    await world.fetch({key: 9}, max_wait_ms=500, min_bytes=1000)
+
+    assert world.clock.monotonic() - before == pytest.approx(0.5)
+
+
+@pytest.mark.requirement("W5")
+async def test_waiting_fetches_ask_the_metastore_nothing(world: World) -> None:
+    keys = world.create_topic("t", 4)
+    waiting = [asyncio.ensure_future(world.request_fetch(dict.fromkeys(keys, 0), max_wait_ms=5_000)) for _ in range(50)]
+    await world.clock.settle()
+    asked, polls = world.metastore.asked["find_extents"], world.metastore.asked["poll_feed"]
+    await world.clock.advance(3.0)
+    assert not any(fetch.done() for fetch in waiting)
+    assert world.metastore.asked["poll_feed"] - polls <= 3.0 / 0.015 + 1
+
+    await world.append(keys[2], b"a", own=True)
+    results = await world.clock.run(asyncio.gather(*waiting))
+
+    assert all(split_sent(result.records(keys[2])) == expected(world.live[keys[2]], 0) for result in results)
+    assert world.metastore.asked["find_extents"] == asked
+    assert world.store.gets == []
+
+
+async def test_one_wrong_partition_ends_the_wait_for_all(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    before = world.clock.monotonic()
+
+    result = await world.fetch({key: 0, key + 1: 0}, max_wait_ms=5_000)
+
+    assert result.code(key) == 0
+    assert result.code(key + 1) != 0
+    assert world.clock.monotonic() == before
+
+
+async def test_a_fetch_of_nothing_does_not_wait(world: World) -> None:
+    before = world.clock.monotonic()
+
+    result = await world.fetch({}, max_wait_ms=5_000)
+
+    assert result.partitions == {}
+    assert world.clock.monotonic() == before
+
+
+@pytest.mark.parametrize("ending", ["drain", "close"])
+async def test_drain_and_close_answer_waiting_fetches_at_once(world: World, ending: str) -> None:
+    (key,) = world.create_topic("t", 1)
+    waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=60_000))
+    await world.clock.settle()
+    before = world.clock.monotonic()
+
+    if ending == "drain":
+        world.service.drain()
+    else:
+        await world.service.close()
+    result = await waiting
+    later = await world.request_fetch({key: 0}, max_wait_ms=60_000)
+
+    assert (result.code(key), later.code(key)) == (0, 0)
+    assert world.clock.monotonic() == before
+
+
+async def test_a_closed_connection_leaves_no_waiter_behind(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=60_000))
+    await world.clock.settle()
+    assert world.metric("waiting") == 1
+
+    waiting.cancel()
+    await world.clock.settle()
+
+    assert waiting.cancelled()
+    assert world.metric("waiting") == 0
+
+
+async def test_a_deleted_topic_ends_the_wait(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=60_000))
+    await world.clock.settle()
+
+    world.model.delete_topic(key >> 24)
+    await world.clock.advance(0.1)
+
+    assert waiting.result().code(key) == 100  # UNKNOWN_TOPIC_ID

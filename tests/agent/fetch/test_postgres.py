@@ -1,0 +1,127 @@
+"""The read path on the real metastore: what the model promises, Postgres keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+
+from headrace.agent.fetch.service import FetchService
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import AgentRegistration, BatchOutcome, FileCommit, NewTopic, StagedBatch
+from headrace.storage.clock import SystemClock
+from headrace.storage.file_id import new_file_id, object_key
+from headrace.storage.records.header import read_header
+from headrace.storage.segment.writer import SegmentWriter
+from tests.agent.cluster.standing_view import StandingView
+from tests.agent.fetch.fetch_world import BROKER_EPOCH, NEVER_SEEN, NODE_ID, Live, World, expected, split_sent
+from tests.storage.batches import plain_batch
+
+
+class PostgresWorld(World):
+    """A World whose metadata lives in Postgres; its clock is the machine's."""
+
+    def __init__(self, metastore: PostgresMetastore) -> None:
+        super().__init__()
+        self.postgres = metastore
+        self.clock = SystemClock()  # type: ignore[assignment]
+        self.metastore = metastore  # type: ignore[assignment]
+        self.view = StandingView(metastore.commit_shards, node_id=NODE_ID, broker_epoch=BROKER_EPOCH)
+        self.service = self.new_service()
+
+    async def begin(self) -> None:
+        registration = AgentRegistration(None, uuid.uuid4(), "localhost", 9092, None)
+        self.node_id, self.broker_epoch = await self.postgres.register_agent(registration)
+        head = await self.postgres.metadata_head()
+        await self.postgres.heartbeat(
+            self.node_id, self.broker_epoch, metadata_offset=head, want_fence=False, session_timeout_ms=60_000
+        )
+        await self.service.start()
+
+    async def topic(self, name: str, partitions: int, **configs: str) -> list[int]:
+        head = await self.postgres.metadata_head()
+        settings = {config.replace("_", "."): value for config, value in configs.items()}
+        new = NewTopic(name, uuid.UUID(int=head << 64), partitions, settings)  # the topic's number will be `head`
+        assert await self.postgres.create_topics(head, [new])
+        self.view.image = self.view.head = await self.postgres.load_image()
+        topic = self.view.image.topics_by_name[name]
+        self.names[topic.topic_number] = name
+        keys = [topic.topic_number << 24 | index for index in range(partitions)]
+        self.live.update((key, []) for key in keys)
+        return keys
+
+    async def commit(self, *batches: tuple[int, bytes]) -> None:
+        """One file, flushed and committed by the agent under test."""
+        writer, staged = SegmentWriter(), []
+        for key, batch in batches:
+            header = read_header(batch)
+            topic_id = self.view.image.topics_by_number[key >> 24].topic_id
+            position = writer.add(topic_id, key & 0xFFFFFF, key, memoryview(batch), header)
+            producer = (header.producer_id, header.producer_epoch, header.base_sequence)
+            staged.append(StagedBatch(key, position, len(batch), header.record_count, header.max_timestamp, *producer))
+        data = writer.finish()
+        file_id = new_file_id(self.service.database_now_ms(), self.rng)
+        await self.store.put(object_key(file_id), data)
+        self.service.on_flushed(file_id, data)
+        commit = FileCommit(file_id, len(data), staged)
+        (answer,) = await self.postgres.commit_files(self.node_id, self.broker_epoch, [commit])
+        self.service.on_committed()
+        for (key, batch), verdict in zip(batches, answer.batches, strict=True):
+            if verdict.outcome is BatchOutcome.APPENDED:
+                last = verdict.base_offset + read_header(batch).last_offset_delta
+                self.live[key].append(Live(verdict.base_offset, last, batch))
+
+
+@pytest.fixture
+async def world(metastore: PostgresMetastore) -> AsyncIterator[PostgresWorld]:
+    world = PostgresWorld(metastore)
+    await world.begin()
+    yield world
+    await world.service.close()
+
+
+@pytest.mark.requirement("W5", "W8")
+async def test_written_here_read_here_and_by_a_stranger(world: PostgresWorld) -> None:
+    key, other = await world.topic("t", 2)
+    dead = plain_batch(2, b"dead", **NEVER_SEEN)
+    await world.commit((key, plain_batch(3, b"a")), (key, dead), (key, plain_batch(1, b"b")), (other, plain_batch(1)))
+    await world.commit((key, plain_batch(2, b"c")))
+    stranger: FetchService = world.new_service()
+
+    for service in (world.service, stranger):
+        await world.request_fetch(
+            {key: 4}, max_wait_ms=60_000, service=service
+        )  # until it has heard of the last commit
+        result = await world.request_fetch({key: 1, other: 0}, max_wait_ms=60_000, service=service)
+        assert split_sent(result.records(key)) == expected(world.live[key], 1)
+        assert split_sent(result.records(other)) == expected(world.live[other], 0)
+        assert result.partitions[key].high_watermark == 6
+
+
+async def test_a_waiting_fetch_is_woken_by_the_feed_and_reads_its_extents_from_it(world: PostgresWorld) -> None:
+    (key,) = await world.topic("t", 1)
+    asked = world.metric("primary_queries_total")
+    waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=30_000))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+
+    await world.commit((key, plain_batch(2, b"news")))
+    result = await asyncio.wait_for(waiting, 60)
+
+    assert split_sent(result.records(key)) == expected(world.live[key], 0)
+    assert world.store.gets == []
+    assert world.metric("primary_queries_total") == asked
+
+
+async def test_a_deleted_topic_ends_a_wait_and_is_unknown(world: PostgresWorld) -> None:
+    (key,) = await world.topic("t", 1)
+    waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=30_000))
+    await asyncio.sleep(0.05)
+
+    (topic,) = world.view.image.topics_by_id
+    assert await world.postgres.delete_topics(await world.postgres.metadata_head(), [topic])
+    result = await asyncio.wait_for(waiting, 60)
+
+    assert result.code(key) == 100  # UNKNOWN_TOPIC_ID

@@ -1,0 +1,152 @@
+"""Calls of the zone cache over real sockets and the real listener: pipelined, large, cut off, refused."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from headrace.agent.dispatch import Dispatcher
+from headrace.agent.fetch.zone_cache.asking import CONNECTIONS, Peers
+from headrace.agent.fetch.zone_cache.connection import open_connection
+from headrace.agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
+from headrace.agent.fetch.zone_cache.wire import API_KEY, Part
+from headrace.agent.listener.host import Limits
+from headrace.agent.listener.server import KafkaListener
+from headrace.metastore.log.image import AgentImage
+from headrace.storage.clock import SystemClock
+from headrace.storage.errors import UnavailableError
+from headrace.storage.file_id import object_key
+from tests.agent.fetch.fetch_world import FaultyStore
+from tests.agent.fetch.zone_cache.zone_world import SECRET, Member, Zone
+
+FILE = uuid.UUID(int=7)
+DATA = random.Random(7).randbytes(3_000_000)
+NOW_MS = 1_700_000_000_000
+LIMITS = Limits(1 << 20, 1 << 26, 64, 100, 60_000)
+
+
+class Owner:
+    """An agent that serves chunks on a port."""
+
+    def __init__(self) -> None:
+        self.zone = Zone(["a", "a"])
+        self.member: Member = self.zone.members[2]
+        self.store: FaultyStore = self.zone.store
+        dispatcher = Dispatcher()
+        dispatcher.register_unadvertised(API_KEY, self.member.zone_cache.handle)
+        self.listener = KafkaListener(dispatcher.handle, LIMITS, SystemClock(), CollectorRegistry())
+
+    async def start(self) -> AgentImage:
+        await self.store.put(object_key(FILE), DATA)
+        port = await self.listener.start("127.0.0.1", 0)
+        return AgentImage(2, 1, uuid.UUID(int=2), "127.0.0.1", port, "a", False)
+
+
+@pytest.fixture
+async def owner() -> AsyncIterator[Owner]:
+    owner = Owner()
+    yield owner
+    await owner.listener.drain(0)
+
+
+def _peers(timeout_ms: int = 60_000, secret: bytes = SECRET) -> tuple[Peers, CollectorRegistry]:
+    registry = CollectorRegistry()
+    metrics = ZoneCacheMetrics(registry)
+    return Peers(secret, lambda: 1, lambda: NOW_MS, SystemClock(), metrics, timeout_ms=timeout_ms), registry
+
+
+def _parts(rng: random.Random, count: int) -> list[Part]:
+    chunks = [rng.randrange(len(DATA) // 1000) * 1000 for _ in range(count)]
+    return [Part(FILE, chunk + 10, chunk + rng.randrange(11, 1000), len(DATA)) for chunk in chunks]
+
+
+async def test_calls_side_by_side_get_each_their_own_bytes(owner: Owner) -> None:
+    agent, rng = await owner.start(), random.Random(1)
+    peers, _ = _peers()
+    asked = [_parts(rng, rng.randrange(1, 60)) for _ in range(80)]
+    for parts, answers in zip(asked, await asyncio.gather(*(peers.ask(agent, p) for p in asked)), strict=True):
+        assert [bytes(a) for a in answers if isinstance(a, memoryview)] == [DATA[p.start : p.end] for p in parts]
+    assert len(owner.listener._host.connections) <= CONNECTIONS
+    again = await peers.ask(agent, _parts(rng, 5))
+    assert all(isinstance(answer, memoryview) for answer in again)
+    peers.close()
+
+
+async def test_calls_one_after_another_keep_one_connection(owner: Owner) -> None:
+    agent, rng = await owner.start(), random.Random(2)
+    peers, _ = _peers()
+    for _ in range(20):
+        await peers.ask(agent, _parts(rng, 3))
+    assert len(owner.listener._host.connections) == 1
+    peers.close()
+
+
+async def test_an_answer_of_many_megabytes(owner: Owner) -> None:
+    agent = await owner.start()
+    peers, _ = _peers()
+    parts = [Part(FILE, start, start + 1000, len(DATA)) for start in range(0, len(DATA), 1000)]
+    answers = await peers.ask(agent, parts)
+    assert b"".join(bytes(a) for a in answers if isinstance(a, memoryview)) == DATA
+    peers.close()
+
+
+async def test_an_owner_that_dies_in_mid_call_is_noticed_at_once(owner: Owner) -> None:
+    agent = await owner.start()
+    peers, _ = _peers()
+    reached = asyncio.Event()
+
+    async def hang(_: str) -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    owner.store.before_get = hang
+    calls = [asyncio.ensure_future(peers.ask(agent, [Part(FILE, n * 1000, n * 1000 + 9, 0)])) for n in range(3)]
+    await reached.wait()
+    for connection in list(owner.listener._host.connections):
+        connection.abort()
+    assert await asyncio.gather(*calls) == [[Fallback.DOWN]] * 3
+
+
+async def test_nobody_there(owner: Owner) -> None:
+    agent = await owner.start()
+    await owner.listener.drain(0)
+    peers, _ = _peers()
+    assert await peers.ask(agent, [Part(FILE, 0, 9, 0)]) == [Fallback.DOWN]
+    with pytest.raises(UnavailableError):
+        await open_connection(agent.host, agent.port)
+
+
+async def test_a_wrong_secret_ends_the_connection(owner: Owner) -> None:
+    agent = await owner.start()
+    peers, _ = _peers(secret=b"?" * 32)
+    assert await peers.ask(agent, [Part(FILE, 0, 9, 0)]) == [Fallback.DOWN]
+    assert owner.store.gets == []
+
+
+async def test_no_more_connections_than_allowed_and_no_more_bytes_awaited_than_bounded(owner: Owner) -> None:
+    agent = await owner.start()
+    peers, registry = _peers()
+    gate = asyncio.Event()
+    reached: asyncio.Queue[str] = asyncio.Queue()
+
+    async def hold(key: str) -> None:
+        reached.put_nowait(key)
+        await gate.wait()
+
+    owner.store.before_get = hold
+    calls = []
+    for number in range(3 * CONNECTIONS):
+        calls.append(asyncio.ensure_future(peers.ask(agent, [Part(FILE, number * 1000, number * 1000 + 9, 0)])))
+        await reached.get()
+    assert len(owner.listener._host.connections) == CONNECTIONS
+    too_much = [Part(FILE, 0, 64 * 1024 * 1024, 0)]
+    assert await peers.ask(agent, too_much) == [Fallback.BUSY]
+    gate.set()
+    assert all(isinstance(answers[0], memoryview) for answers in await asyncio.gather(*calls))
+    assert registry.get_sample_value("headrace_zone_cache_rpcs_total", {"direction": "sent"}) == 3 * CONNECTIONS
+    peers.close()

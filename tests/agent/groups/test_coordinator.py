@@ -1,0 +1,258 @@
+"""Coordination in time and between agents: deadlines, claims, moves, leases and fencing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+from kio.schema.errors import ErrorCode
+from prometheus_client import CollectorRegistry
+
+from headrace.agent.cluster.cluster import Cluster
+from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.membership import Identity, Membership
+from headrace.agent.groups import saved
+from headrace.agent.groups.held_groups import IDLE_SECONDS
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.values import NewTopic
+from headrace.storage.clock import SystemClock
+from headrace.storage.errors import CorruptError, InvalidError, UnavailableError
+from tests.agent.groups.groups_world import Coordinating, GroupsWorld
+from tests.manual_clock import ManualClock
+
+NOT_COORDINATOR = ErrorCode.not_coordinator
+
+
+@pytest.fixture
+async def world(fake_clock: ManualClock) -> AsyncIterator[GroupsWorld]:
+    world = GroupsWorld(fake_clock)
+    await world.start()
+    yield world
+    await world.stop()
+
+
+async def a_member(agent: Coordinating, instance_id: str | None = None) -> str:
+    """A member of group g, alone in generation 1, with an assignment."""
+    version = 3 if instance_id is None else 5
+    joined = await agent.join("g", version=version, instance_id=instance_id)
+    assert (joined.error_code, joined.generation_id) == (0, 1)
+    synced = await agent.sync("g", joined.member_id, 1, {joined.member_id: b"all"}, version=2)
+    assert synced.error_code == 0
+    return str(joined.member_id)
+
+
+async def test_a_silent_member_makes_room(world: GroupsWorld) -> None:
+    home, clock = world.home, world.clock
+    silent = await a_member(home)
+    waiting = asyncio.create_task(home.join("g", version=3))
+    await clock.advance(9.8)
+    assert not waiting.done()
+    await clock.advance(0.4)
+    joined = await waiting
+    assert (joined.error_code, [m.member_id for m in joined.members]) == (0, [joined.member_id])
+    assert await home.heartbeat("g", silent, 1) == ErrorCode.unknown_member_id
+
+
+async def test_heartbeats_keep_a_member(world: GroupsWorld) -> None:
+    member = await a_member(world.home)
+    for _ in range(10):
+        await world.clock.advance(9)
+        assert await world.home.heartbeat("g", member, 1) == 0
+
+
+async def test_a_rebalance_ends_at_its_timeout(world: GroupsWorld) -> None:
+    home, clock = world.home, world.clock
+    slow = await a_member(home)
+    waiting = asyncio.create_task(home.join("g", version=3))
+    for _ in range(12):
+        await clock.advance(5)
+        await home.heartbeat("g", slow, 1)
+    await clock.advance(0.1)
+    assert (await waiting).generation_id == 2
+
+
+async def test_many_requests_claim_a_group_once(world: GroupsWorld) -> None:
+    codes = await asyncio.gather(*(world.home.heartbeat("g", f"m{n}", 1) for n in range(20)))
+    assert set(codes) == {ErrorCode.unknown_member_id}
+    assert world.groups.calls["claim_group"] == 1
+
+
+async def test_the_next_coordinator_goes_on_without_a_rebalance(world: GroupsWorld) -> None:
+    """The first one leaves in good order; its member hears nothing of it but a new address."""
+    home, heir = world.home, world.other
+    member = await a_member(home)
+    await world.clock.run(home.cluster.stop())
+    await heir.cluster.catch_up()
+    assert await heir.heartbeat("g", member, 1) == 0
+    await world.clock.advance(9)
+    assert await heir.heartbeat("g", member, 1) == 0
+    synced = await heir.sync("g", member, 1, {})
+    assert (synced.error_code, synced.assignment) == (0, b"all")
+
+
+async def test_when_routing_moves_whoever_waits_is_told(world: GroupsWorld) -> None:
+    home, heir = world.home, world.other
+    member = await a_member(home)
+    waiting = asyncio.create_task(home.join("g", version=3))
+    await world.clock.settle()
+    assert not waiting.done()
+    own = home.cluster.node_id
+    world.cluster_api._set_fenced(own, True)
+    await world.catch_up()
+    await world.clock.advance(0.1)
+    assert (await waiting).error_code == NOT_COORDINATOR
+    assert await home.heartbeat("g", member, 1) == NOT_COORDINATOR
+    assert await heir.heartbeat("g", member, 1) == 0
+    assert world.groups.groups["g"].epoch == 2  # claimed anew
+
+
+async def test_without_a_lease_nothing_is_coordinated(world: GroupsWorld) -> None:
+    home, clock = world.home, world.clock
+    member = await a_member(home)
+    waiting = asyncio.create_task(home.join("g", version=3))
+    world.cluster_api.fail_before["heartbeat"] = [UnavailableError("down")] * 100
+    for _ in range(5):
+        await clock.advance(5)
+        await home.heartbeat("g", member, 1)
+    assert (await waiting).error_code == NOT_COORDINATOR
+    assert await home.heartbeat("g", member, 1) == ErrorCode.coordinator_not_available
+    world.cluster_api.fail_before["heartbeat"].clear()
+    await clock.advance(4)
+    assert await home.heartbeat("g", member, 1) == 0  # restored as it was stored
+    assert world.groups.calls["claim_group"] == 2
+
+
+async def test_a_successors_claim_fences_saves_and_commits(world: GroupsWorld) -> None:
+    home = world.home
+    world.cluster_api.add_topic("orders")
+    member = await a_member(home)
+    world.groups.take_over("g")
+    fenced = await home.commit("g", {"orders": {0: 1}}, member_id=member, generation=1)
+    assert fenced == {"orders": {0: NOT_COORDINATOR}}
+    assert world.groups.offsets["g"] == {}
+    joined = await home.join("g", member, version=3)
+    assert world.groups.calls["claim_group"] == 2  # claimed again: here is still the coordinator by routing
+    world.groups.take_over("g")
+    synced = await home.sync("g", member, joined.generation_id, {member: b"new"})
+    assert synced.error_code == NOT_COORDINATOR
+    stored = world.groups.saved("g")
+    assert [m.assignment for m in stored.members] == [b"all"]
+
+
+async def test_a_new_registration_claims_anew(world: GroupsWorld) -> None:
+    home = world.home
+    member = await a_member(home)
+    own = home.cluster.node_id
+    del world.cluster_api.agents[own]
+    home.cluster.membership.check_now()
+    await world.clock.advance(2)
+    assert await home.heartbeat("g", member, 1) == 0
+    assert world.groups.calls["claim_group"] == 2
+
+
+async def test_idle_groups_are_forgotten_and_found_again(world: GroupsWorld) -> None:
+    home = world.home
+    world.cluster_api.add_topic("orders")
+    await home.commit("g", {"orders": {0: 7}})
+    await world.clock.advance(IDLE_SECONDS - 1)
+    await home.commit("g", {"orders": {0: 8}})
+    await world.clock.advance(IDLE_SECONDS - 1)
+    assert world.groups.calls["claim_group"] == 1
+    await world.clock.advance(2)
+    assert (await home.fetch("g", {"orders": [0]}))[1]["orders"][0][0] == 8
+    await home.commit("g", {"orders": {0: 9}})
+    assert world.groups.calls["claim_group"] == 2
+
+
+async def test_a_client_that_goes_while_it_waits_does_no_harm(world: GroupsWorld) -> None:
+    home = world.home
+    member = await a_member(home)
+    gone = asyncio.create_task(home.join("g", version=3))
+    await world.clock.settle()
+    gone.cancel()
+    joined = await home.join("g", member, version=3)
+    assert len(joined.members) == 2
+    await home.sync("g", member, 2, {member: b"half"})
+    for _ in range(13):
+        await world.clock.advance(5)
+        await home.heartbeat("g", member, 2)
+    again = await home.join("g", member, version=3)
+    assert [m.member_id for m in again.members] == [member]
+
+
+async def test_saves_of_one_group_are_stored_in_order(world: GroupsWorld) -> None:
+    home, slow = world.home, asyncio.Event()
+    joined = await home.join("g", instance_id="i-1", version=5)
+    world.groups.gates["save_group"] = [slow]
+    first = asyncio.create_task(home.sync("g", joined.member_id, 1, {joined.member_id: b"old"}, version=2))
+    await world.clock.settle()
+    second = asyncio.create_task(home.join("g", instance_id="i-2", version=5))
+    await world.clock.settle()
+    assert (await first).error_code == ErrorCode.rebalance_in_progress  # overtaken by the second member
+    told = await home.join("g", joined.member_id, instance_id="i-1", version=5)
+    assignments = {m.member_id: b"new" for m in told.members}
+    third = asyncio.create_task(home.sync("g", joined.member_id, 2, assignments, version=2))
+    await world.clock.settle()
+    slow.set()
+    await world.clock.settle()
+    assert (await third).assignment == b"new"
+    assert (await second).error_code == 0
+    stored = world.groups.saved("g")
+    assert stored.generation == 2
+
+
+async def test_closing_tells_whoever_waits(world: GroupsWorld) -> None:
+    home = world.home
+    await a_member(home)
+    waiting = asyncio.create_task(home.join("g", version=3))
+    await world.clock.settle()
+    await home.requests.close()
+    assert (await waiting).error_code == NOT_COORDINATOR
+
+
+def test_saved_groups_of_other_formats_are_refused() -> None:
+    state = saved.SavedGroup(3, "consumer", "range", "m", [], format=2)
+    with pytest.raises(InvalidError, match="format=2"):
+        saved.decode(saved.encode(state))
+    with pytest.raises(CorruptError, match="damaged"):
+        saved.decode(b"\xc1garbage")
+
+
+async def test_a_group_on_a_real_metastore(metastore: PostgresMetastore) -> None:
+    """Two coordinators one after the other: members, generation and positions are carried on."""
+    clock = SystemClock()
+
+    def an_agent(seed: int) -> Coordinating:
+        follower = MetadataFollower(metastore)
+        membership = Membership(
+            metastore,
+            follower,
+            Identity(None, "127.0.0.1", 9000 + seed, None),
+            heartbeat_interval_ms=3_000,
+            session_timeout_ms=18_000,
+            clock=clock,
+            rng=random.Random(seed),
+            registry=CollectorRegistry(),
+        )
+        cluster = Cluster(metastore.cluster_id, metastore.commit_shards, follower, membership)
+        return Coordinating(cluster, metastore, clock, seed)
+
+    first, second = an_agent(1), an_agent(2)
+    await first.cluster.start()
+    image = first.cluster.image
+    assert await metastore.create_topics(image.offset, [NewTopic("orders", uuid.uuid4(), 2, {})])
+    member = await a_member(first)
+    answer = await first.commit("g", {"orders": {0: 5, 1: 6}}, member_id=member, generation=1)
+    assert answer == {"orders": {0: 0, 1: 0}}
+    await first.requests.close()
+    await first.cluster.stop()
+    await second.cluster.start()
+    assert await second.heartbeat("g", member, 1) == 0
+    assert (await second.fetch("g", None))[1]["orders"] == {0: (5, 3, "m", 0), 1: (6, 3, "m", 0)}
+    answer = await second.commit("g", {"orders": {0: 9}}, member_id=member, generation=1)
+    assert answer == {"orders": {0: 0}}
+    await second.requests.close()
+    await second.cluster.stop()

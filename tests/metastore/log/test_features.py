@@ -1,0 +1,62 @@
+"""Feature levels: what a format may hold, and who may change a level."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.metastore.log.features import change_feature, required_format
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import FeatureLevelRecord, RegisterBrokerRecord, encode_record, record_types
+from headrace.metastore.log.replay import apply
+from headrace.metastore.values import METADATA_FORMAT
+from headrace.storage.errors import InvalidError, UnsupportedFeatureError
+from tests.metastore.log.log_histories import agent_record
+
+LEVEL_2 = FeatureLevelRecord(name=METADATA_FORMAT, min_feature_level=1, max_feature_level=2)
+
+
+@pytest.mark.requirement("C2")
+def test_format_1_has_the_seeds_types_and_format_2_ours_too() -> None:
+    blank = [object.__new__(kind) for kind in record_types()]
+    assert [kind.record_type for kind in record_types() if required_format([object.__new__(kind)]) == 1] == [*range(15)]
+    assert required_format(blank) == 2
+    assert required_format([]) == 1
+
+
+def test_a_level_goes_up_and_down_only_when_asked() -> None:
+    old = MetadataImage()
+    assert old.metadata_format == 1, "a log that says nothing"
+    assert change_feature(old, METADATA_FORMAT, 1, allow_downgrade=False) is None
+    assert change_feature(old, METADATA_FORMAT, 2, allow_downgrade=False) == LEVEL_2
+    new = apply(old, [encode_record(LEVEL_2)])
+    assert new.metadata_format == 2
+    with pytest.raises(InvalidError, match="go down"):
+        change_feature(new, METADATA_FORMAT, 1, allow_downgrade=False)
+    down = change_feature(new, METADATA_FORMAT, 1, allow_downgrade=True)
+    assert down is not None
+    assert apply(new, [encode_record(down)]).metadata_format == 1
+
+
+@pytest.mark.parametrize("level", [0, 3])
+def test_levels_that_this_software_lacks_are_refused(level: int) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=rf"level={level} known=1\.\.2"):
+        change_feature(MetadataImage(), METADATA_FORMAT, level, allow_downgrade=True)
+
+
+def test_a_level_that_a_registered_agent_lacks_is_refused() -> None:
+    old = RegisterBrokerRecord(
+        broker_id=7,
+        incarnation_id=agent_record(7, 7).incarnation_id,
+        broker_epoch=0,
+        end_points=agent_record(7, 7).end_points,
+        features=(),
+        rack=None,
+    )
+    image = apply(MetadataImage(), [encode_record(record) for record in (old, agent_record(1, 1))])
+    with pytest.raises(UnsupportedFeatureError, match="node_id=7"):
+        change_feature(image, METADATA_FORMAT, 2, allow_downgrade=False)
+
+
+def test_unknown_features_are_refused_by_name() -> None:
+    with pytest.raises(InvalidError, match="feature=warp"):
+        change_feature(MetadataImage(), "warp", 1, allow_downgrade=False)
