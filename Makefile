@@ -35,8 +35,9 @@ test: setup check ## all tests but the slow ones
 test-all: setup ## all tests, the slow ones too
 	@$(BIN)/pytest -n 2 --dist loadgroup
 
-check: setup ## format, lint, types and imports, without changing anything
+check: setup ## format, lint, types, imports, spelling and hard words, without changing anything
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports
+	@$(BIN)/codespell && $(BIN)/python -m tests.house.words
 
 format: setup ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
