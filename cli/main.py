@@ -47,6 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="headrace", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--version", action="version", version=version.version_line(), help="print the version")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (
         dev,

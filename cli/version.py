@@ -1,11 +1,12 @@
-"""`headrace version`: what is installed."""
+"""`headrace version` and `headrace --version`: what is installed."""
 
 from __future__ import annotations
 
 import argparse
 import platform
-from importlib.metadata import version
 from typing import Any
+
+from headrace import __version__
 
 
 def add(subparsers: Any) -> None:
@@ -16,5 +17,10 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print Headrace's and Python's version."""
-    print(f"headrace {version('headrace')} (Python {platform.python_version()})")
+    print(version_line())
     return 0
+
+
+def version_line() -> str:
+    """Headrace's and Python's version, as one line."""
+    return f"headrace {__version__} (Python {platform.python_version()})"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import headrace
 from headrace.cli.main import main, make_parser
 from headrace.cli.options import settings_from
 from headrace.metastore.log.image import MetadataImage
@@ -54,6 +55,16 @@ def test_every_command_is_in_the_overview(capsys: pytest.CaptureFixture[str]) ->
         main(["--help"])
     overview = capsys.readouterr().out
     assert [line.split()[0] for line in overview.splitlines() if line[:4] == "    " and line[4:5].isalpha()] == COMMANDS
+
+
+def test_the_version_is_a_command_and_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    by_flag = capsys.readouterr().out
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out == by_flag
+    assert by_flag.startswith(f"headrace {headrace.__version__} (Python ")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,148 @@
+"""Wheel and sdist of the working tree, virtual environments to install them into, and commands run in these.
+
+Place: under test_distribution.py.
+Invariant: the repository is copied before it is built, so nothing is written into it, and no environment sees it:
+PYTHONPATH is not passed on, and commands run in a folder of the test's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS_MAX = 600
+WHEEL, SDIST = "wheel", "sdist"
+KINDS = (WHEEL, SDIST)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment with the distribution in it."""
+
+    place: Path
+
+    def run(self, *words: str, cwd: Path, stdin: str = "") -> str:
+        """Run an executable of the environment; its standard output. Fails the test on another status than 0."""
+        command = [str(self.place / "bin" / words[0]), *words[1:]]
+        return _run(command, cwd=cwd, environ=_environ(), stdin=stdin)
+
+    @contextlib.contextmanager
+    def dev(self, cwd: Path) -> Iterator[str]:
+        """`headrace dev`, ready; the bootstrap servers."""
+        flags = ["--kafka-port", "0", "--http-port", "0", "--log-level", "warning"]
+        process = subprocess.Popen(
+            [str(self.place / "bin" / "headrace"), "dev", *flags],
+            cwd=cwd,
+            env=_environ(),
+            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+        assert process.stdout is not None
+        try:
+            lines = []
+            for line in process.stdout:
+                lines.append(line)
+                if ready := re.match(r"ready bootstrap=(\S+)", line):
+                    yield ready[1]
+                    return
+            pytest.fail(f"headrace dev ended before it was ready: {lines}")
+        finally:
+            process.terminate()
+            process.wait(SECONDS_MAX)
+            process.stdout.close()
+
+
+def sql_files() -> set[str]:
+    """Every .sql file of the repository, as the distribution should name it."""
+    return {f"headrace/{name}" for name in _tracked() if name.endswith(".sql")}
+
+
+def build(kind: str, directory: Path) -> Path:
+    """Build the wheel or the sdist of the working tree with the build backend itself. Skips without setuptools."""
+    tree = directory / "tree"
+    for name in _tracked():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, tree / name, follow_symlinks=False)
+    backend = _build_backend(directory / "backend")
+    call = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(directory)!r}))"
+    printed = _run([sys.executable, "-c", call], cwd=tree, environ={**_environ(), "PYTHONPATH": str(backend)})
+    return directory / printed.split()[-1]
+
+
+def beside_this_environment(built: Path, place: Path) -> Environment:
+    """An environment of the running interpreter: only Headrace is installed, its dependencies are this one's."""
+    _run([sys.executable, "-m", "venv", "--without-pip", str(place)])
+    python = place / "bin" / "python"
+    _run([sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", str(built)])
+    (packages,) = place.glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return Environment(place)
+
+
+def of_its_own(built: Path, place: Path, python: Path) -> Environment:
+    """An empty environment of any interpreter, then Headrace and what `headrace dev` needs from the index."""
+    _run([str(python), "-m", "venv", str(place)])
+    _run([str(place / "bin" / "pip"), "install", "--quiet", f"headrace[embedded] @ {built.as_uri()}"])
+    return Environment(place)
+
+
+def interpreter(version: str) -> Path:
+    """A Python of that version, on PATH or under ~/.pyenv. Skips where there is none."""
+    on_path = shutil.which(f"python{version}")
+    candidates = [Path(on_path)] if on_path else []
+    candidates += sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"))
+    for candidate in candidates:
+        asked = subprocess.run(
+            [candidate, "-c", "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if asked.stdout.strip() == version:
+            return candidate
+    pytest.skip(f"needs Python {version} with venv, on PATH or under ~/.pyenv/versions")
+
+
+def _build_backend(place: Path) -> Path:
+    """The build requirements of pyproject.toml, in a folder."""
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    installed = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(place), *wanted],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if installed.returncode:
+        pytest.skip(f"needs a package index that has {wanted}: {installed.stderr.strip().splitlines()[-1:]}")
+    return place
+
+
+def _tracked() -> list[str]:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    return [name for name in _run(command, cwd=ROOT).splitlines() if os.path.lexists(ROOT / name)]
+
+
+def _environ() -> dict[str, str]:
+    """This process's environment without what would show the repository to a child."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def _run(command: list[str], cwd: Path | None = None, environ: Mapping[str, str] | None = None, stdin: str = "") -> str:
+    ended = subprocess.run(
+        command, cwd=cwd, env=environ, input=stdin, capture_output=True, text=True, check=False, timeout=SECONDS_MAX
+    )
+    assert ended.returncode == 0, f"{command}: {ended.stderr}"
+    return ended.stdout
