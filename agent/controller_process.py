@@ -20,8 +20,8 @@ from headrace.agent.cluster.routing import Routes
 from headrace.agent.controller_endpoint import ControllerEndpoint
 from headrace.agent.http.app import make_app
 from headrace.agent.http.server import HttpServer, ask
+from headrace.config.errors import ConfigError
 from headrace.config.listeners import listeners
-from headrace.config.load import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.postgres.store import PostgresMetastore

@@ -7,10 +7,8 @@ If the process dies here, clients move to the other agents and repeat what was n
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from headrace.cli.options import add_settings, settings_from
-from headrace.cli.serving import serve
 
 SHOWN = (
     "metastore.url",
@@ -35,18 +33,14 @@ It prints one line with the word `ready` and its addresses once clients can conn
 """
 
 
-def add(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "agent",
-        help="run one agent",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
     add_settings(parser, SHOWN)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; 0 after a clean drain."""
+    from headrace.cli.serving import serve  # here, so that --help imports no agent
+
     return serve(settings_from(args))

@@ -19,7 +19,7 @@ from headrace.cli.progress_bar import ProgressBar
 from headrace.compactor.audit import Audit, audit
 from headrace.compactor.permit import Mark, read_mark, refusal, write_mark
 from headrace.compactor.rebuild import LOST, Rebuilt, rebuild_index
-from headrace.config.load import ConfigError
+from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
@@ -38,14 +38,8 @@ and every object must be named or young. Exit status 1 when something is wrong.
 """
 
 
-def add(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "audit",
-        help="compare the bucket with the metastore",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
     parser.add_argument("--json", action="store_true", help="the findings as one JSON object")
     parser.add_argument("--deep", action="store_true", help="read the files whole")
     does = parser.add_mutually_exclusive_group()

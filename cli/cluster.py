@@ -29,14 +29,8 @@ A running cluster: which one it is, and who is in it.
 """
 
 
-def add(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "cluster",
-        help="ask a running cluster for its id, or unregister an agent",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
     commands = parser.add_subparsers(title="commands", metavar="{cluster-id,unregister}", required=True)
     showing = commands.add_parser("cluster-id", help="print the cluster's id")
     showing.set_defaults(run=run_cluster_id)

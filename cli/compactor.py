@@ -1,4 +1,4 @@
-"""`headrace compactor`: background work in the foreground of a process of its own.
+"""`headrace compactor`: background work in a separate process, in its foreground.
 
 Place: `headrace agent` with process.roles=compactor, under a name of its own and without listeners.
 If the process dies here, the leases of its jobs run out and other workers go on.
@@ -7,10 +7,8 @@ If the process dies here, the leases of its jobs run out and other workers go on
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from headrace.cli.options import add_settings, settings_from
-from headrace.cli.serving import serve
 from headrace.config.listeners import COMPACTOR
 
 SHOWN = (
@@ -33,18 +31,14 @@ It prints one line with the word `ready`. SIGTERM lets jobs end, or gives them b
 """
 
 
-def add(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "compactor",
-        help="do background work: compaction, retention, deletion",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
     add_settings(parser, SHOWN)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Work until a signal; 0 after a clean stop."""
+    from headrace.cli.serving import serve  # here, so that --help imports no agent
+
     return serve(settings_from(args, **{"process.roles": COMPACTOR}))

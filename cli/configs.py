@@ -45,14 +45,8 @@ Change = tuple[str, int, str | None]
 """A config's name, SET or DELETE, and the value to set."""
 
 
-def add(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "configs",
-        help="describe, set or delete configs",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
     commands = parser.add_subparsers(title="commands", metavar="{describe,set,delete}", required=True)
     describing = commands.add_parser("describe", help="values and where they come from")
     describing.add_argument("key", nargs="*", help="only these")

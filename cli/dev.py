@@ -13,7 +13,6 @@ import asyncio
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -39,14 +38,8 @@ cleanly on SIGTERM or Ctrl-C. Starting again on the same directory finds all dat
 AGENT_START_SECONDS = 180
 
 
-def add(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "dev",
-        help="everything on this machine, nothing to install first",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
     parser.add_argument("--data-dir", type=Path, default=Path(".headrace"), help="where all state lies (.headrace)")
     parser.add_argument(
         "--agents",

@@ -14,13 +14,12 @@ import contextlib
 import random
 import sys
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from typing import Any
 from urllib.parse import urlsplit
 
 from headrace.cli.numbers import INT64_MAX, whole
 from headrace.cli.options import S3, add_settings, settings_from
 from headrace.cli.record_json import payload_line, plain
-from headrace.config.load import ConfigError
+from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.log.snapshot import MAGIC as SNAPSHOT_MAGIC
 from headrace.metastore.log.snapshot import decode_snapshot
@@ -43,14 +42,8 @@ Print the cluster's metadata log, a metadata snapshot, or segment files.
 """
 
 
-def add(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "dump-log",
-        help="print the metadata log, a snapshot or segment files",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
     parser.add_argument("--files", metavar="FILES", help="comma-separated paths or URLs; without it, the metadata log")
     parser.add_argument("--cluster-metadata-decoder", action="store_true", help="values are metadata records")
     parser.add_argument("--skip-record-metadata", action="store_true", help="no offsets and sizes for each record")

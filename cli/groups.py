@@ -48,14 +48,8 @@ Consumer groups of a running cluster, ours or any other that speaks Kafka.
 """
 
 
-def add(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "groups",
-        help="list, describe, rewind or delete consumer groups",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
     commands = parser.add_subparsers(title="commands", metavar="{list,describe,reset-offsets,delete}", required=True)
     listing = commands.add_parser("list", help="all groups")
     listing.add_argument("--state", type=_one_of(STATES), action="append", default=[], help=", ".join(STATES))

@@ -1,8 +1,8 @@
 """`headrace`: one command, one subcommand a file.
 
-Place: the only module that knows them all. Each subcommand module offers `add(subparsers)` and sets
-`run` on its parser.
-Invariant: an error that a person can mend is one line on stderr and exit status 1, never a traceback.
+Place: the entry point; commands.py names the subcommands.
+Invariant: only the module of the command that was asked for is imported. An error that a person can mend is one line
+on stderr and exit status 1, never a traceback.
 """
 
 from __future__ import annotations
@@ -10,24 +10,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 
-from headrace.cli import (
-    agent,
-    audit,
-    cluster,
-    compactor,
-    configs,
-    dev,
-    dump_log,
-    groups,
-    migrate,
-    records,
-    storage,
-    topics,
-    version,
-)
-from headrace.cli.shell import command as shell
-from headrace.config.load import ConfigError
+from headrace.cli.commands import COMMANDS
+from headrace.cli.version import version_line
+from headrace.config.errors import ConfigError
 from headrace.storage.errors import HeadraceError
 
 STATUS_SIGPIPE = 141
@@ -38,42 +25,40 @@ storage and its metadata in Postgres.
 
   headrace dev        everything on this machine, nothing to install first
   headrace agent      one stateless agent, for production
-  headrace compactor  background work in a process of its own
+  headrace compactor  background work in a separate process
 """
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """A parser for this command line: it lists every command, and has the arguments of the one that `words` ask for."""
     parser = argparse.ArgumentParser(
         prog="headrace", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--version", action="version", version=version.version_line(), help="print the version")
+    parser.add_argument("--version", action="version", version=version_line(), help="print the version")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (
-        dev,
-        agent,
-        compactor,
-        storage,
-        migrate,
-        audit,
-        topics,
-        groups,
-        configs,
-        records,
-        cluster,
-        dump_log,
-        shell,
-        version,
-    ):
-        command.add(subparsers)
+    asked = next((word for word in words if not word.startswith("-")), None)  # no flag before it takes a value
+    for command in COMMANDS:
+        if command.name != asked:
+            subparsers.add_parser(command.name, help=command.help)
+            continue
+        module = command.load()
+        module.add_arguments(
+            subparsers.add_parser(
+                command.name,
+                help=command.help,
+                description=module.DESCRIPTION,
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+            )
+        )
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    words = sys.argv[1:] if argv is None else argv
     try:
         try:
-            args = make_parser().parse_args(argv)
+            args = make_parser(words).parse_args(words)
             return int(args.run(args) or 0)
         finally:
             sys.stdout.flush()
@@ -82,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # whoever read our output has enough
+    except BrokenPipeError:  # the program that reads our output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return STATUS_SIGPIPE
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import uuid
-from typing import Any
 
 from headrace.cli.options import add_settings, settings_from
-from headrace.config.load import ConfigError
+from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -26,14 +25,8 @@ processes at once, and before the new agents start.
 """
 
 
-def add(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "migrate",
-        help="create or upgrade the metastore",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
     parser.add_argument(
         "--restored",
         action="store_true",

@@ -47,14 +47,8 @@ Records of a running cluster, ours or any other that speaks Kafka.
 """
 
 
-def add(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "records",
-        help="produce, consume and delete records; offsets",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
     commands = parser.add_subparsers(title="commands", metavar="{produce,consume,delete,offsets}", required=True)
     producing = commands.add_parser("produce", help="one record per line of stdin, byte by byte")
     producing.add_argument("--key-separator", metavar="TEXT", help="what stands between key and value in a line")

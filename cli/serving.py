@@ -20,8 +20,8 @@ from headrace.agent.process import Agent
 from headrace.cli.allocator_tuning import tune_allocator
 from headrace.cli.compactor_process import CompactorProcess
 from headrace.cli.worker_thread import WorkerThread
+from headrace.config.errors import ConfigError
 from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER, listeners, roles
-from headrace.config.load import ConfigError
 from headrace.config.settings import Settings
 from headrace.storage.collector_tuning import tune_collector
 

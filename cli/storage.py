@@ -14,10 +14,9 @@ import asyncio
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from headrace.cli.options import S3, add_settings, settings_from
-from headrace.config.load import ConfigError
+from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.migrate import migrate
@@ -37,14 +36,8 @@ Make a metastore and a bucket one cluster's, once, before its first agent starts
 """
 
 
-def add(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "storage",
-        help="format metastore and bucket, or look at them",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
     commands = parser.add_subparsers(title="commands", metavar="{info,format,random-uuid}", required=True)
     info = commands.add_parser("info", help="which cluster do metastore and bucket belong to")
     add_settings(info, SHOWN, every=False)

@@ -44,14 +44,8 @@ Topics of a running cluster, ours or any other that speaks Kafka.
 ACTIONS = "{list,describe,create,alter,delete}"
 
 
-def add(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "topics",
-        help="list, describe, create, alter or delete topics",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
     commands = parser.add_subparsers(title="commands", metavar=ACTIONS, required=True)
     listing = commands.add_parser("list", help="all topics")
     describing = commands.add_parser("describe", help="partitions, offsets and own configs")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import platform
-from typing import Any
 
 from headrace import __version__
 
+DESCRIPTION = "Print the version of Headrace and of the Python that runs it."
 
-def add(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser("version", help="print the version")
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
     parser.set_defaults(run=run)
 
 

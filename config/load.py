@@ -19,14 +19,11 @@ from typing import NamedTuple
 import msgspec
 
 from headrace.config.declared import ENV_PREFIX, declared
+from headrace.config.errors import ConfigError
 from headrace.config.refused import why_not_in_files
 from headrace.config.settings import Settings
 
 TEST_PREFIX = "HEADRACE_TEST_"
-
-
-class ConfigError(ValueError):
-    """Settings are unknown or their values not acceptable; the message names them and says where they stood."""
 
 
 class _Given(NamedTuple):

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.cluster.metadata_topic import is_metadata_topic
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.plan import Target, resolve
 from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.metadata_topic import is_metadata_topic
 from headrace.metastore.retention import TO_HIGH_WATERMARK, LogStartAnswer, LogStartTarget, RetentionApi
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response

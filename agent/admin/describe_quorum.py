@@ -14,10 +14,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.cluster.metadata_topic import METADATA_TOPIC
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.agent_leases import AgentLease
 from headrace.metastore.api import Metastore
+from headrace.metastore.log.metadata_topic import METADATA_TOPIC
 from headrace.metastore.values import ControllerLease
 from headrace.protocol.errors import error_code
 from headrace.protocol.request import Request, Response

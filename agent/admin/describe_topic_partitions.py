@@ -17,10 +17,10 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.admin.describe_cluster import NOT_ASKED, TOPIC_OPERATIONS
 from headrace.agent.admin.metadata_response import MetadataRendering
 from headrace.agent.admin.topic_names import why_illegal
-from headrace.agent.cluster.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.log.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 from headrace.storage.errors import UnavailableError

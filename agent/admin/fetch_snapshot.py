@@ -15,15 +15,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.cluster.metadata_topic import METADATA_TOPIC, render_batch
 from headrace.metastore.api import ClusterApi
+from headrace.metastore.log.metadata_topic import METADATA_TOPIC, NEWEST_SNAPSHOT, render_batch
 from headrace.metastore.log.snapshot import decode_snapshot
 from headrace.protocol.errors import error_code
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 from headrace.storage.errors import HeadraceError, NotFoundError
 
-NEWEST = -1
 PIECE_BYTES_MAX = 8 * 1024 * 1024
 BATCH_RECORDS = 1_000
 
@@ -33,7 +32,7 @@ class FetchSnapshot:
 
     def __init__(self, api: ClusterApi) -> None:
         self._api = api
-        self._end_offset = NEWEST
+        self._end_offset = NEWEST_SNAPSHOT
         self._rendered = b""
 
     async def __call__(self, request: Request) -> Response:
@@ -72,7 +71,7 @@ class FetchSnapshot:
             "PartitionSnapshot",
             index=asked.partition,
             error_code=code,
-            snapshot_id=schema.make("SnapshotId", end_offset=self._end_offset if piece else NEWEST, epoch=0),
+            snapshot_id=schema.make("SnapshotId", end_offset=self._end_offset if piece else NEWEST_SNAPSHOT, epoch=0),
             current_leader=schema.make("LeaderIdAndEpoch", leader_id=-1, leader_epoch=-1),
             size=len(self._rendered) if piece else -1,
             position=position,
@@ -81,10 +80,10 @@ class FetchSnapshot:
 
     async def _load(self, end_offset: int) -> None:
         """Have the asked snapshot at hand; NotFoundError when it is not the newest, or there is none."""
-        if end_offset != NEWEST and end_offset == self._end_offset:
+        if end_offset != NEWEST_SNAPSHOT and end_offset == self._end_offset:
             return
         snapshot = await self._api.newest_snapshot()
-        if snapshot is None or end_offset not in (NEWEST, snapshot.end_offset):
+        if snapshot is None or end_offset not in (NEWEST_SNAPSHOT, snapshot.end_offset):
             raise NotFoundError(f"no such metadata snapshot: end_offset={end_offset}")
         if snapshot.end_offset != self._end_offset:
             rendered = await asyncio.to_thread(_render, snapshot.data)

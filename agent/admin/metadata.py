@@ -18,10 +18,10 @@ from headrace.agent.admin.metadata_response import MetadataRendering, TopicError
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_names import why_illegal
 from headrace.agent.admin.topic_rules import Refusal, WantedTopic
-from headrace.agent.cluster.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.log.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, response_header
 from headrace.storage.errors import UnavailableError

@@ -14,9 +14,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.describe_cluster import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, controller_id
-from headrace.agent.cluster.metadata_topic import is_metadata_topic
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
+from headrace.metastore.log.metadata_topic import is_metadata_topic
 from headrace.protocol.typed import NO_THROTTLE, Schema
 
 

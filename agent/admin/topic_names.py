@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from headrace.agent.cluster.metadata_topic import is_metadata_topic
+from headrace.metastore.log.metadata_topic import is_metadata_topic
 
 NAME_LENGTH_MAX = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.cluster.metadata_topic import is_metadata_topic
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.agent.fetch.assemble import Portion
@@ -26,6 +25,7 @@ from headrace.agent.fetch.metadata_topic import MetadataTopic
 from headrace.agent.fetch.plan import Target, TopicRef, resolve, unknown_topic
 from headrace.agent.fetch.sessions import FetchSessions, Ref
 from headrace.agent.fetch.waiters import Waiters
+from headrace.metastore.log.metadata_topic import is_metadata_topic
 from headrace.metastore.values import ExtentQuery
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.fetch_codec import (

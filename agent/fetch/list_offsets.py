@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.cluster.metadata_topic import is_metadata_topic
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.metadata_topic import MetadataTopic
 from headrace.agent.fetch.metrics import FetchMetrics
@@ -26,6 +25,7 @@ from headrace.agent.fetch.newest_record import newest_record
 from headrace.agent.fetch.plan import Target, resolve
 from headrace.agent.fetch.timestamps import TimestampSearch
 from headrace.metastore.api import ReadApi
+from headrace.metastore.log.metadata_topic import is_metadata_topic
 from headrace.metastore.values import OffsetAnswer, OffsetKind, OffsetQuery
 from headrace.protocol import typed
 from headrace.protocol.errors import READ_FAILED

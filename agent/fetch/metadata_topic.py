@@ -16,8 +16,8 @@ from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.cluster.metadata_topic import is_metadata_topic, render_batch
 from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.log.metadata_topic import is_metadata_topic, render_batch
 from headrace.metastore.values import OffsetKind
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.fetch_codec import FetchPartition, FetchPartitionReply

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.cluster.metadata_topic import is_metadata_topic
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.plan import Resolved, Target, resolve
 from headrace.metastore.leader_epochs import EpochEnd, EpochQuery, LeaderEpochApi
+from headrace.metastore.log.metadata_topic import is_metadata_topic
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, decode, reply

@@ -15,9 +15,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.cluster.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.log.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
 from headrace.storage.errors import UnavailableError
 
 logger = logging.getLogger(__name__)

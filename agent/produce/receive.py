@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.cluster.metadata_topic import is_metadata_topic
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.produce.pending import PendingRequest, Refusal
 from headrace.agent.produce.staged_file import Arrival
 from headrace.agent.produce.validate import NO_TRANSACTIONS, Accepted, RuleBook, TopicRules, judge, judge_records
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.log.metadata_topic import is_metadata_topic
 from headrace.protocol.produce_codec import FIRST_BY_ID, ProducePartitionReply, ProduceRequest
 from headrace.protocol.request import Request
 from headrace.storage.clock import Clock

@@ -17,7 +17,8 @@ from typing import Any
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
-from headrace.config.load import ConfigError, read_properties
+from headrace.config.errors import ConfigError
+from headrace.config.load import read_properties
 from headrace.storage.errors import CorruptError, InvalidError, UnavailableError
 
 DEFAULT_PORT = 9092

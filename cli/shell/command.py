@@ -14,7 +14,6 @@ import contextlib
 import readline
 import sys
 from pathlib import Path
-from typing import Any
 
 from headrace.cli.options import add_settings, settings_from
 from headrace.cli.shell.commands import GREETING, LeaveShell, Shell
@@ -35,14 +34,8 @@ Browse the cluster's metadata like a file system.
 """
 
 
-def add(subparsers: Any) -> None:
-    """Register the command."""
-    parser = subparsers.add_parser(
-        "shell",
-        help="browse the cluster's metadata",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
     parser.add_argument("--controllers", "-C", metavar="SERVERS", help="read a running cluster: host:port, ...")
     parser.add_argument("--snapshot", "-s", type=Path, metavar="FILE", help="read a snapshot file")
     parser.add_argument("--save-snapshot", type=Path, metavar="FILE", help="write what was read as a snapshot file")

@@ -15,18 +15,16 @@ from kio.schema.fetch_snapshot.v0.response import FetchSnapshotResponse
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 
-from headrace.agent.admin.fetch_snapshot import NEWEST
-from headrace.agent.cluster.metadata_topic import METADATA_TOPIC
 from headrace.cli.client.cluster import KafkaCluster
 from headrace.cli.client.offsets import EARLIEST, LATEST, list_offsets, partitions_of
 from headrace.cli.client.records import fetch
 from headrace.cli.client.transport import ClientConfig, ask, client_config
-from headrace.config.load import ConfigError
+from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.metadata_topic import METADATA_TOPIC, NEWEST_SNAPSHOT
 from headrace.metastore.log.replay import ImageBuilder, apply
 from headrace.metastore.log.snapshot import load_snapshot
-from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError, UnavailableError
 from headrace.storage.records.codec import decode_records
 from headrace.storage.segment.reader import walk_batches
@@ -36,6 +34,8 @@ async def image_from_metastore(settings: Settings) -> MetadataImage:
     """The image at the log's head. Errors as PostgresMetastore.open."""
     if not settings.metastore_url:
         raise ConfigError("name a --snapshot, --controllers or --metastore-url")
+    from headrace.metastore.postgres.store import PostgresMetastore  # here: the other sources need no Postgres
+
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     try:
         return await metastore.load_image()
@@ -64,7 +64,7 @@ def image_from_cluster(controllers: str) -> MetadataImage:
 
 def _newest_snapshot(config: ClientConfig) -> MetadataImage:
     """The image of the newest snapshot, fetched piece by piece."""
-    data, end_offset, size = b"", NEWEST, 1
+    data, end_offset, size = b"", NEWEST_SNAPSHOT, 1
     while len(data) < size:
         wanted = PartitionSnapshot(
             partition=i32(0),

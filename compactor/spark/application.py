@@ -29,7 +29,8 @@ from headrace.compactor.pace import pace
 from headrace.compactor.runner import LEASE_MS, JobRunner
 from headrace.compactor.spark.handler import SparkCompactor
 from headrace.compactor.worker import REQUESTS_PER_S
-from headrace.config.load import ConfigError, load
+from headrace.config.errors import ConfigError
+from headrace.config.load import load
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.postgres.store import PostgresMetastore

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.cli.client.transport import client_config, parse_servers
 from headrace.cli.main import main
-from headrace.config.load import ConfigError
+from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore import values
 from headrace.metastore.log.image import MetadataImage

@@ -86,8 +86,10 @@ def test_a_tools_help_lists_the_settings_that_concern_it(
     shown = capsys.readouterr().out
     assert own in shown
     assert not [other for other in ("--linger-ms", "--kafka-port", "every other setting") if other in shown]
-    args = make_parser().parse_args([*command.split(), *(["-t", "x"] if "format" in command else []), "--node-id", "7"])
-    assert settings_from(args).node_id == 7, "what one file of settings holds, flags may say, too"
+    words = [*command.split(), *(["-t", "x"] if "format" in command else []), "--node-id", "7"]
+    assert settings_from(make_parser(words).parse_args(words)).node_id == 7, (
+        "what one file of settings holds, flags may say, too"
+    )
 
 
 @pytest.mark.parametrize("words", [["version"], ["--help"], ["topics", "--help"], ["shell", "-s", "snapshot", "find"]])

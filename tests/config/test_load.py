@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from headrace.config.declared import declared
-from headrace.config.load import ConfigError, load, read_properties
+from headrace.config.errors import ConfigError
+from headrace.config.load import load, read_properties
 
 
 def test_later_sources_win(tmp_path: Path) -> None:

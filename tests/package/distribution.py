@@ -2,7 +2,7 @@
 
 Place: under test_distribution.py.
 Invariant: the repository is copied before it is built, so nothing is written into it, and no environment sees it:
-PYTHONPATH is not passed on, and commands run in a folder of the test's own.
+PYTHONPATH is not passed on, and commands run in a temporary folder.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def beside_this_environment(built: Path, place: Path) -> Environment:
     return Environment(place)
 
 
-def of_its_own(built: Path, place: Path, python: Path) -> Environment:
+def empty_environment(built: Path, place: Path, python: Path) -> Environment:
     """An empty environment of any interpreter, then Headrace and what `headrace dev` needs from the index."""
     _run([str(python), "-m", "venv", str(place)])
     _run([str(place / "bin" / "pip"), "install", "--quiet", f"headrace[embedded] @ {built.as_uri()}"])

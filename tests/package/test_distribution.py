@@ -1,4 +1,4 @@
-"""An installed Headrace runs without its repository, and beside a user's own modules of the same names."""
+"""An installed Headrace runs without its repository, and next to a user's own modules of the same names."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.package.distribution import (
     Environment,
     beside_this_environment,
     build,
+    empty_environment,
     interpreter,
-    of_its_own,
     sql_files,
 )
 
@@ -34,7 +34,7 @@ USERS_OWN = "raise SystemExit('the module of a user was imported')\n"
 
 @pytest.mark.xdist_group("faults")
 @pytest.mark.timeout(300)
-def test_an_installed_wheel_runs_beside_a_users_own_modules(tmp_path: Path) -> None:
+def test_an_installed_wheel_runs_next_to_a_users_modules(tmp_path: Path) -> None:
     wheel = build(WHEEL, tmp_path)
     _check(beside_this_environment(wheel, tmp_path / "venv"), tmp_path)
 
@@ -46,7 +46,7 @@ def test_an_installed_wheel_runs_beside_a_users_own_modules(tmp_path: Path) -> N
 @pytest.mark.parametrize("version", PYTHONS)
 def test_wheel_and_sdist_install_into_empty_environments(version: str, kind: str, tmp_path: Path) -> None:
     python = interpreter(version)
-    _check(of_its_own(build(kind, tmp_path), tmp_path / "venv", python), tmp_path)
+    _check(empty_environment(build(kind, tmp_path), tmp_path / "venv", python), tmp_path)
 
 
 def _check(environment: Environment, tmp_path: Path) -> None:

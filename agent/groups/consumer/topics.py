@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 
 import re2
 
-from headrace.agent.cluster.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import TopicImage
+from headrace.metastore.log.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
 
 PROGRAM_BYTES = 256 * 1024
 """Memory that one pattern's program and its automaton may take."""

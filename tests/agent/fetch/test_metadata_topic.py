@@ -14,8 +14,8 @@ from headrace.agent.admin.metadata import Metadata
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_names import why_illegal
 from headrace.agent.admin.topic_rules import TopicDefaults
-from headrace.agent.cluster.metadata_topic import METADATA_TOPIC, METADATA_TOPIC_ID, render_batch
 from headrace.agent.fetch.metadata_topic import MetadataTopic
+from headrace.metastore.log.metadata_topic import METADATA_TOPIC, METADATA_TOPIC_ID, render_batch
 from headrace.metastore.log.records import FenceBrokerRecord, encode_record
 from headrace.metastore.values import OffsetKind
 from headrace.protocol.fetch_codec import FetchPartition

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.agent.cluster.metadata_topic import METADATA_TOPIC, METADATA_TOPIC_ID
 from headrace.agent.produce.validate import RECORDS_MAX
+from headrace.metastore.log.metadata_topic import METADATA_TOPIC, METADATA_TOPIC_ID
 from headrace.metastore.values import BatchOutcome
 from headrace.protocol.request import CloseConnection, Promise
 from headrace.storage.errors import InvalidError, UnavailableError

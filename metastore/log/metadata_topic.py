@@ -1,9 +1,9 @@
 """The metadata log as topic `__cluster_metadata`: its name, its id, and its records as batches.
 
-Place: Metadata, Fetch, ListOffsets and Produce treat this one topic apart; nothing of it is stored twice.
+Place: requests that read topics (Metadata, Fetch, ListOffsets, Produce) handle this topic separately: it is rendered
+from the metadata log and never stored as a topic.
 Invariant: record n of the log is offset n of partition 0, with a null key and the framed record as its
-value. The log's own positions are the offsets, so every agent renders the same bytes for them.
-If the process dies here nothing is lost: no state.
+value. Offsets are the log's own, so every agent renders the same bytes for them.
 Source: KIP-631, the metadata topic; KIP-595 for name and id.
 """
 
@@ -20,6 +20,8 @@ METADATA_TOPIC_ID = uuid.UUID(int=1)
 """Kafka's own, the same in every cluster."""
 METADATA_TOPIC_IMAGE = TopicImage(METADATA_TOPIC_ID, -1, METADATA_TOPIC, 1, 1, (0,))
 """What clients are shown; its number is no topic's, as no record made it."""
+NEWEST_SNAPSHOT = -1
+"""End offset with which FetchSnapshot asks for the newest snapshot."""
 NO_TIMESTAMP = -1
 
 
@@ -29,7 +31,7 @@ def is_metadata_topic(topic: str | uuid.UUID | None) -> bool:
 
 
 def render_batch(base_offset: int, records: Sequence[bytes]) -> bytes:
-    """One batch of the framed records that stand in the log from `base_offset` on."""
+    """One batch of the log's framed records from `base_offset` on."""
     return encode_batch(
         [Record(offset, NO_TIMESTAMP, None, framed) for offset, framed in enumerate(records, base_offset)],
         base_offset=base_offset,
