@@ -33,7 +33,7 @@ from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.loop_lag import watch_loop_lag
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
-from headrace.agent.produce.staged_file import FileTrace
+from headrace.agent.produce.trace import FileTrace
 from headrace.config.listeners import CONTROLLER, listeners, roles
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs

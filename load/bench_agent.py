@@ -27,7 +27,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.process import Agent
-from headrace.agent.produce.staged_file import FileTrace
+from headrace.agent.produce.trace import FileTrace
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate

@@ -30,7 +30,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.process import Agent
-from headrace.agent.produce.staged_file import FileTrace
+from headrace.agent.produce.trace import FileTrace
 from headrace.cli.storage import format_bucket
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.embedded import EmbeddedPostgres

@@ -5,23 +5,23 @@ Invariant: a batch is acknowledged only by a commit's own answer. "Not stored" i
 batches that certainly are not; what is in doubt stays REQUEST_TIMED_OUT. When a batch fails for
 good, the batches of its stream that were buffered or flushed behind it fail with it, so that a
 client that repeats them all repeats them in order.
-If the process dies here the data is stored, the client repeats it, and the producer's sequence
-numbers turn the repetition into a duplicate.
+If the process ends here the data is stored and not acknowledged: the client sends it again, and the
+producer's sequence numbers make it a duplicate.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence, Set
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.produce.batches import Arrival, PlacedBatch, Stream
 from headrace.agent.produce.buffer import ActiveBuffer
+from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
 from headrace.agent.produce.metrics import ProduceMetrics
-from headrace.agent.produce.order import FlushOrder
 from headrace.agent.produce.pending import Refusal, not_stored
-from headrace.agent.produce.staged_file import Arrival, FileTrace, Staged, StagedFile, Stream
+from headrace.agent.produce.stages import CommittingFile
 from headrace.metastore.values import BatchAnswer, BatchOutcome
 from headrace.protocol.errors import batch_error
 from headrace.storage.clock import Clock
@@ -35,35 +35,30 @@ _RETRIABLE = frozenset({BatchOutcome.LEADER_EPOCH_MISMATCH, BatchOutcome.PARTITI
 
 
 class Acknowledger:
-    """Settles files. `is_idle` is set while no file is unsettled; `progress` is called when files behind one may go."""
+    """Answers requests and settles files. It finds the files behind a failed one in the queue and in the buffer."""
 
     def __init__(
         self,
-        order: FlushOrder,
+        queue: FlushQueue,
         buffer: ActiveBuffer,
         clock: Clock,
         metrics: ProduceMetrics,
         *,
         log_start_offset: Callable[[int], int],
-        on_settled: Callable[[FileTrace], None],
-        progress: Callable[[], None],
     ) -> None:
-        self._order = order
+        self._queue = queue
         self._buffer = buffer
         self._clock = clock
         self._metrics = metrics
         self._log_start_offset = log_start_offset
-        self._on_settled = on_settled
-        self._progress = progress
-        self.is_idle = asyncio.Event()
-        self.is_idle.set()
 
-    def committed(self, file: StagedFile, answers: Sequence[BatchAnswer]) -> None:
-        """The metastore judged the file's batches; `answers[i]` is for the i-th of `file.batches()`."""
+    def committed(self, file: FlushedFile, answers: Sequence[BatchAnswer]) -> None:
+        """The metastore judged the file's batches; `answers[i]` is for the i-th batch of its commit."""
         appended = duplicates = 0
         fallen: dict[Stream, Refusal] = {}
         judged = iter(answers)
-        for entry in file.staged:
+        assert isinstance(file.stage, CommittingFile), "only a call's answer commits"
+        for entry in file.stage.entries:
             if not entry.records_before:
                 outcome, base_offset, append_time_ms = next(judged)
             if outcome is BatchOutcome.APPENDED or outcome is BatchOutcome.DUPLICATE:
@@ -91,29 +86,32 @@ class Acknowledger:
         file.trace.is_committed = True
         self._settle(file)
 
-    def failed(self, file: StagedFile, refusal: Refusal) -> None:
+    def failed(self, file: FlushedFile, refusal: Refusal) -> None:
         """The file is not committed and never will be."""
-        log.warning("file failed: batches=%d bytes=%d %s", file.trace.batch_count, file.size_bytes, refusal.message)
-        self._refuse(file.remove(file.streams), refusal)
+        log.warning(
+            "file failed: batches=%d bytes=%d %s", file.trace.batch_count, file.trace.size_bytes, refusal.message
+        )
+        self._refuse(file.stage.entries, refusal)
         self._refuse_behind(file, file.streams, refusal)
         self._settle(file)
 
-    def left_unknown(self, file: StagedFile) -> None:
-        """Nobody will ever know whether the file was committed; its batches stay REQUEST_TIMED_OUT."""
-        log.warning("outcome stays unknown: file_id=%s batches=%d", file.file_id, len(file.staged))
-        for entry in file.staged:
+    def left_unknown(self, file: FlushedFile) -> None:
+        """It stays unknown whether the file was committed; its batches stay REQUEST_TIMED_OUT."""
+        assert isinstance(file.stage, CommittingFile), "only a call leaves something unknown"
+        log.warning("outcome stays unknown: file_id=%s batches=%d", file.stage.commit.file_id, len(file.stage.entries))
+        for entry in file.stage.entries:
             entry.request.judged()
         self._settle(file)
 
-    def drop_if_unwanted(self, file: StagedFile) -> bool:
-        """Settle a file whose batches were all answered, or that nobody has waited for in a while.
+    def drop_if_unwanted(self, file: FlushedFile) -> bool:
+        """Settle a file whose batches were all answered, or that no request has waited for in a while.
 
         Not for a file whose commit was sent: that one may have happened.
         """
-        if file.is_empty:
+        if not file.stage.entries:
             self._settle(file)
             return True
-        if self._clock.monotonic() - file.trace.closed_at > ABANDON_AFTER_S and file.nobody_waits:
+        if self._clock.monotonic() - file.trace.closed_at > ABANDON_AFTER_S and file.waiting.all_answered:
             self.failed(file, not_stored("every request timed out before the file could be committed"))
             return True
         return False
@@ -121,46 +119,38 @@ class Acknowledger:
     def expire(self) -> None:
         """Answer the requests whose deadline has passed."""
         now = self._clock.monotonic()
-        files = [*self._order, self._buffer.file] if self._buffer.file else list(self._order)
-        late = sum(file.expire(now) for file in files)
+        files = [*self._queue, self._buffer.file] if self._buffer.file else list(self._queue)
+        late = sum(file.waiting.expire(now) for file in files)
         if late:
-            log.warning("requests timed out: requests=%d files_in_flight=%d", late, len(self._order))
+            log.warning("requests timed out: requests=%d files_in_flight=%d", late, len(self._queue))
             self._metrics.timed_out.inc(late)
 
-    def _refuse(self, entries: Sequence[Arrival | Staged], refusal: Refusal) -> None:
+    def _refuse(self, entries: Sequence[Arrival] | Sequence[PlacedBatch], refusal: Refusal) -> None:
         for entry in entries:
             refusal.write_to(entry.reply)
             entry.request.judged()
         if entries:
             self._metrics.count_refused(refusal, len(entries))
 
-    def _refuse_behind(self, file: StagedFile, streams: Set[Stream], refusal: Refusal) -> None:
-        """Files whose commit was sent are out of reach: their own answer decides.
+    def _refuse_behind(self, file: FlushedFile, streams: Set[Stream], refusal: Refusal) -> None:
+        """Files whose commit was sent keep their batches: their own answer decides.
 
         A merged batch takes along the streams that it held, so these fall in the files behind it too.
         """
         fallen = set(streams)
-        later = self._order.behind(file)
+        for behind in self._queue.behind(file):
+            dropped = behind.drop(fallen)
+            fallen.update(entry.stream for entry in dropped)
+            self._refuse(dropped, refusal)
         if self._buffer.file is not None:
-            later.append(self._buffer.file)
-        for behind in later:
-            if behind.commit is None:
-                removed = behind.remove(fallen)
-                fallen.update(entry.stream for entry in removed)
-                self._refuse(removed, refusal)
+            self._refuse(self._buffer.file.drop(fallen), refusal)
 
-    def _settle(self, file: StagedFile) -> None:
-        self._order.settle(file)
-        file.staged = []
+    def _settle(self, file: FlushedFile) -> None:
         file.trace.settled_at = self._clock.monotonic()
-        self._metrics.settled(file.trace)
-        if not self._order:
-            self.is_idle.set()
-        self._progress()
-        self._on_settled(file.trace)
+        self._queue.settle(file)
 
 
-def _refusal_of(outcome: BatchOutcome, entry: Staged) -> Refusal:
+def _refusal_of(outcome: BatchOutcome, entry: PlacedBatch) -> Refusal:
     code = batch_error(outcome)
     if outcome is BatchOutcome.UNKNOWN_PARTITION and entry.request.by_id:
         code = int(ErrorCode.unknown_topic_id)

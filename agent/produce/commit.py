@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.produce.acknowledge import Acknowledger
+from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
 from headrace.agent.produce.metrics import ProduceMetrics
-from headrace.agent.produce.order import FlushOrder
 from headrace.agent.produce.pending import not_stored
-from headrace.agent.produce.staged_file import FileState, StagedFile
+from headrace.agent.produce.stages import CommittingFile, DoubtfulFile, StoredFile
 from headrace.metastore.api import CommitApi
 from headrace.metastore.values import FileAnswer, FileCommit, FileStatus
 from headrace.storage.clock import Clock
@@ -44,7 +44,7 @@ class Committer:
         self,
         metastore: CommitApi,
         view: ClusterView,
-        order: FlushOrder,
+        queue: FlushQueue,
         acknowledger: Acknowledger,
         clock: Clock,
         rng: random.Random,
@@ -55,7 +55,7 @@ class Committer:
     ) -> None:
         self._metastore = metastore
         self._view = view
-        self._order = order
+        self._queue = queue
         self._acknowledger = acknowledger
         self._clock = clock
         self._rng = rng
@@ -63,7 +63,7 @@ class Committer:
         self._on_committed = on_committed
         self._on_fenced = on_fenced
         self._wake = asyncio.Event()
-        self._doubtful: deque[list[StagedFile]] = deque()
+        self._doubtful: deque[list[FlushedFile]] = deque()
         self._doubt_is_next = False
         self._files_max = GROUP_FILES_MAX
         self._failures = 0
@@ -84,16 +84,16 @@ class Committer:
             if self._failures:
                 await self._clock.sleep(self._pause())
 
-    def _next_group(self) -> list[StagedFile]:
+    def _next_group(self) -> list[FlushedFile]:
         """Groups in doubt take turns with new ones, so that neither holds up the other; empty when there is none."""
         if self._doubt_is_next and self._doubtful:
             self._doubt_is_next = False
             return self._doubtful.popleft()
         self._doubt_is_next = True
-        for file in self._order:
-            if file.state is FileState.STORED and not file.is_in_doubt:
+        for file in self._queue:
+            if isinstance(file.stage, StoredFile):
                 self._acknowledger.drop_if_unwanted(file)
-        group = self._order.next_group(self._files_max, GROUP_BATCHES_MAX, self._clock.monotonic())
+        group = self._queue.next_group(self._files_max, GROUP_BATCHES_MAX, self._clock.monotonic())
         if not group and self._doubtful:
             return self._doubtful.popleft()
         return group
@@ -103,7 +103,7 @@ class Committer:
         pause = min(PAUSE_MIN_S * 2.0 ** min(self._failures - 1, 10), PAUSE_MAX_S)
         return pause * (0.5 + self._rng.random() / 2)
 
-    async def _commit(self, group: list[StagedFile]) -> None:
+    async def _commit(self, group: list[FlushedFile]) -> None:
         """One call and what follows from it."""
         try:
             answers = await self._call(group)
@@ -123,33 +123,33 @@ class Committer:
         else:
             self._settle(group, answers)
 
-    async def _call(self, files: list[StagedFile]) -> list[FileAnswer]:
+    async def _call(self, files: list[FlushedFile]) -> list[FileAnswer]:
         started_at = self._clock.monotonic()
-        commits = [self._commit_of(file, started_at) for file in files]
+        commits = [self._send(file, started_at) for file in files]
         answers = await self._metastore.commit_files(self._view.node_id, self._view.broker_epoch, commits)
         _check_shape(commits, answers)
         self._metrics.commit_seconds.observe(self._clock.monotonic() - started_at)
         self._metrics.commit_files.observe(len(files))
         return answers
 
-    def _commit_of(self, file: StagedFile, now: float) -> FileCommit:
-        """What is sent for the file: made once, and from then on the same."""
-        if file.commit is None:
-            assert file.file_id is not None, "stored without an id"
-            file.commit = FileCommit(file.file_id, file.size_bytes, file.batches())
+    def _send(self, file: FlushedFile, now: float) -> FileCommit:
+        """What is sent for the file. While it is in doubt, always the same."""
+        if isinstance(file.stage, StoredFile):
             file.trace.commit_started_at = now
-        file.state = FileState.COMMITTING
+        if not isinstance(file.stage, CommittingFile):
+            assert isinstance(file.stage, StoredFile | DoubtfulFile), "only stored files are committed"
+            file.stage = file.stage.send()
         file.trace.commit_calls += 1
-        return file.commit
+        return file.stage.commit
 
-    def _settle(self, group: list[StagedFile], answers: Sequence[FileAnswer]) -> None:
-        fenced: list[StagedFile] = []
+    def _settle(self, group: list[FlushedFile], answers: Sequence[FileAnswer]) -> None:
+        fenced: list[FlushedFile] = []
         for file, answer in zip(group, answers, strict=True):
             if answer.status == FileStatus.COMMITTED:
                 self._acknowledger.committed(file, answer.batches)
             elif answer.status == FileStatus.AGENT_FENCED:
                 fenced.append(file)
-            elif answer.status == FileStatus.TOO_OLD and file.is_in_doubt:
+            elif answer.status == FileStatus.TOO_OLD and file.in_doubt:
                 self._acknowledger.left_unknown(file)
             else:
                 self._acknowledger.failed(file, not_stored(FileStatus(answer.status).name.lower()))
@@ -162,46 +162,49 @@ class Committer:
             self._failures = 0
             self._on_committed()
 
-    def _halve(self, group: list[StagedFile], error: InvalidError) -> None:
+    def _halve(self, group: list[FlushedFile], error: InvalidError) -> None:
         """The call itself is wrong: look for the one file that makes it so. The metastore is well, so do not pause."""
         self._failures = 0
         if len(group) > 1:
             self._files_max = len(group) // 2
             self._put_back(group)
-        elif group[0].is_in_doubt:
+        elif group[0].in_doubt:
             self._acknowledger.left_unknown(group[0])
         else:
             self._acknowledger.failed(group[0], not_stored(f"refused by the metastore: {error}"))
 
-    def _try_later(self, group: list[StagedFile]) -> None:
+    def _try_later(self, group: list[FlushedFile]) -> None:
         """This call did nothing; an earlier one may have."""
         self._back_off()
-        if any(file.is_in_doubt for file in group):
+        if any(file.in_doubt for file in group):
             self._doubtful.append(group)
         else:
             self._put_back(group)
 
-    def _doubt(self, group: list[StagedFile]) -> None:
+    def _doubt(self, group: list[FlushedFile]) -> None:
         """This call may have happened: it will be repeated as it is."""
         self._back_off()
         for file in group:
-            file.is_in_doubt = True
+            file.stage = _committing(file).doubted()
         self._doubtful.append(group)
 
-    def _put_back(self, group: list[StagedFile]) -> None:
-        """To be grouped anew. A file that is not in doubt may meanwhile lose batches whose predecessors failed."""
+    def _put_back(self, group: list[FlushedFile]) -> None:
+        """To be grouped again. A file that is not in doubt may lose batches meanwhile, if their predecessors fail."""
         for file in group:
-            file.state = FileState.STORED
-            if not file.is_in_doubt:
-                file.commit = None
+            file.stage = _committing(file).put_back()
 
     def _back_off(self) -> None:
         self._files_max = max(self._files_max // 2, 1)
         self._failures += 1
 
-    def _log_failure(self, what: str, group: list[StagedFile], error: Exception) -> None:
+    def _log_failure(self, what: str, group: list[FlushedFile], error: Exception) -> None:
         log.warning("commit failed, %s: files=%d error=%s", what, len(group), error)
         self._metrics.commit_failures.labels(type(error).__name__).inc()
+
+
+def _committing(file: FlushedFile) -> CommittingFile:
+    assert isinstance(file.stage, CommittingFile), "the file was part of the call"
+    return file.stage
 
 
 def _check_shape(commits: Sequence[FileCommit], answers: Sequence[FileAnswer]) -> None:

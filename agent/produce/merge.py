@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import crc32c
 
-from headrace.agent.produce.staged_file import Arrival
+from headrace.agent.produce.batches import Arrival
 from headrace.storage.records.header import (
     CRC_START,
     HEADER,

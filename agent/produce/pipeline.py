@@ -21,13 +21,13 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.produce.acknowledge import Acknowledger
-from headrace.agent.produce.buffer import ActiveBuffer
+from headrace.agent.produce.buffer import ActiveBuffer, OpenFile
 from headrace.agent.produce.commit import Committer
+from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
 from headrace.agent.produce.metrics import ProduceMetrics
-from headrace.agent.produce.order import FlushOrder
 from headrace.agent.produce.pending import not_stored
 from headrace.agent.produce.receive import Received, Receiver, refusal_of
-from headrace.agent.produce.staged_file import FileTrace, FlushReason, StagedFile
+from headrace.agent.produce.trace import FileTrace, FlushReason
 from headrace.agent.produce.upload import Uploader
 from headrace.agent.produce.validate import RuleBook
 from headrace.config.settings import Settings
@@ -84,7 +84,8 @@ class ProducePipeline:
         self._clock = clock
         self._metrics = ProduceMetrics(registry)
         self._buffer = ActiveBuffer(linger_s=settings.linger_ms / 1000, flush_bytes=settings.segment_bytes)
-        self._order = FlushOrder()
+        self._queue = FlushQueue(self._settled)
+        self._on_settled = callbacks.on_settled
         self._receiver = Receiver(
             view, clock, RuleBook(EffectiveConfigs(settings)), on_refused=self._metrics.count_refused
         )
@@ -99,18 +100,16 @@ class ProducePipeline:
             on_flushed=callbacks.on_flushed,
         )
         self._acknowledger = Acknowledger(
-            self._order,
+            self._queue,
             self._buffer,
             clock,
             self._metrics,
             log_start_offset=callbacks.log_start_offset,
-            on_settled=callbacks.on_settled,
-            progress=lambda: self._committer.wake(),
         )
         self._committer = Committer(
             metastore,
             view,
-            self._order,
+            self._queue,
             self._acknowledger,
             clock,
             rng,
@@ -161,9 +160,9 @@ class ProducePipeline:
 
     async def drain(self) -> None:
         """Flush at once, and return when every batch has its answer. Waits as long as bucket and metastore take."""
-        while not self.stopped and (self._buffer.file or self._order):
+        while not self.stopped and (self._buffer.file or self._queue):
             self._flush(FlushReason.DRAIN)
-            await self._acknowledger.is_idle.wait()
+            await self._queue.is_idle.wait()
 
     async def close(self) -> None:
         """Stop. Requests that are still waiting end with their connections: their outcome is unknown."""
@@ -182,7 +181,7 @@ class ProducePipeline:
             elif opened:
                 self._spawn(self._flush_later(self._buffer.file, self._buffer.due_at - now), "produce-linger")
 
-    async def _flush_later(self, file: StagedFile | None, seconds: float) -> None:
+    async def _flush_later(self, file: OpenFile | None, seconds: float) -> None:
         await self._clock.sleep(seconds)
         if self._buffer.file is file:  # else it was closed for its size
             self._flush(FlushReason.LINGER)
@@ -191,19 +190,24 @@ class ProducePipeline:
         file = self._buffer.close(reason, self._clock.monotonic())
         if file is not None:
             self._metrics.flushed(file.trace)
-            self._order.append(file)
-            self._acknowledger.is_idle.clear()
+            self._queue.append(file)
             self._spawn(self._upload(file), "produce-upload")
 
-    async def _upload(self, file: StagedFile) -> None:
+    async def _upload(self, file: FlushedFile) -> None:
         try:
             await self._uploader.upload(file, self._acknowledger.drop_if_unwanted)
         except HeadraceError as error:
             self._acknowledger.failed(file, not_stored(f"upload failed: {error}"))
         except Exception as error:  # a bug, or a client library's: the file is not committed, so it is not stored
-            log.exception("upload failed in an unforeseen way: file_id=%s", file.file_id)
+            log.exception("upload failed in an unforeseen way: batches=%d", file.trace.batch_count)
             self._acknowledger.failed(file, not_stored(f"upload failed: {error!r}"))
         self._committer.wake()
+
+    def _settled(self, file: FlushedFile) -> None:
+        """Every batch of a file has its answer; files behind it may be committed now."""
+        self._metrics.settled(file.trace)
+        self._committer.wake()
+        self._on_settled(file.trace)
 
     async def _expire_requests(self) -> None:
         while True:
@@ -227,7 +231,7 @@ class ProducePipeline:
         self.stopped = self.stopped or reason
         for task in self._tasks:
             task.cancel()
-        for file in (*self._order, *filter(None, [self._buffer.file])):
-            for request in file.requests:
+        for file in (*self._queue, *filter(None, [self._buffer.file])):
+            for request in file.waiting.requests:
                 request.abort()
-        self._acknowledger.is_idle.set()
+        self._queue.is_idle.set()

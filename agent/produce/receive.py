@@ -17,8 +17,8 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.produce.batches import Arrival
 from headrace.agent.produce.pending import PendingRequest, Refusal
-from headrace.agent.produce.staged_file import Arrival
 from headrace.agent.produce.validate import NO_TRANSACTIONS, Accepted, RuleBook, TopicRules, judge, judge_records
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import MetadataImage, TopicImage

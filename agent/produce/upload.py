@@ -1,11 +1,10 @@
-"""From a closed buffer to an object in the bucket.
+"""From a closed file to an object in the bucket.
 
-Place: between buffer and commit. Retries, hedging and timeouts are the store's decorators' job:
+Place: between buffer and commit. Retries, hedging and time-outs are the store's decorators' work:
 they send the same bytes under the same key again.
 Invariant: an id is used for one layout only, and a file counts as stored only when the store
 confirmed its whole length. A file that was not stored for certain is never committed, so its
-batches failed for certain, even when an object of its name may lie in the bucket: the sweeper's.
-If the process dies here nothing was acknowledged.
+batches failed for certain, even if an object of its name lies in the bucket: the sweeper deletes it.
 """
 
 from __future__ import annotations
@@ -15,18 +14,14 @@ import random
 import uuid
 from collections.abc import Callable
 
-from headrace.agent.produce.merge import Laid, merge
+from headrace.agent.produce.flush_queue import FlushedFile
+from headrace.agent.produce.layout import lay_out
 from headrace.agent.produce.metrics import ProduceMetrics
-from headrace.agent.produce.staged_file import Arrival, FileState, Staged, StagedFile
-from headrace.metastore.values import StagedBatch
+from headrace.agent.produce.stages import ClosedFile
 from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError
 from headrace.storage.file_id import new_file_id, object_key
 from headrace.storage.objects.store import ObjectStore
-from headrace.storage.segment.writer import SegmentWriter
-
-NO_PRODUCER = (-1, -1, -1)
-"""Without an id clients send anything as epoch and sequence."""
 
 
 class Uploader:
@@ -53,7 +48,7 @@ class Uploader:
         self._database_now_ms = database_now_ms
         self._on_flushed = on_flushed
 
-    async def upload(self, file: StagedFile, is_unwanted: Callable[[StagedFile], bool]) -> None:
+    async def upload(self, file: FlushedFile, is_unwanted: Callable[[FlushedFile], bool]) -> None:
         """Store the file, unless it is unwanted by the time it has a place. Raises what the store raises.
 
         CorruptError when the store kept another length than was sent.
@@ -61,56 +56,15 @@ class Uploader:
         async with self._places:
             if is_unwanted(file):
                 return
+            assert isinstance(file.stage, ClosedFile), "a file is uploaded once"
             file.trace.put_started_at = self._clock.monotonic()
-            file.file_id = new_file_id(self._database_now_ms(), self._rng)
-            body = lay_out(file, self._merge_max_bytes)
-            stored = await self._store.put(object_key(file.file_id), body)
+            file_id = new_file_id(self._database_now_ms(), self._rng)
+            body, placed = lay_out(file.stage.runs, self._merge_max_bytes)
+            laid_out = file.stage = file.stage.lay_out(file_id, len(body), placed)
+            stored = await self._store.put(object_key(file_id), body)
             if stored.size != len(body):
                 raise CorruptError(f"stored length differs: key={stored.key} sent={len(body)} stored={stored.size}")
-        file.size_bytes = len(body)
         file.trace.stored_at = self._clock.monotonic()
         self._metrics.put_seconds.observe(file.trace.stored_at - file.trace.put_started_at)
-        self._on_flushed(file.file_id, body)
-        file.state = FileState.STORED
-
-
-def lay_out(file: StagedFile, merge_max_bytes: int = 0) -> bytes:
-    """The file's bytes; afterwards its batches are known by their positions, and the frames are let go.
-
-    Small neighbours are merged up to `merge_max_bytes` (merge.py); 0 merges nothing.
-    """
-    writer = SegmentWriter()
-    staged: list[Staged] = []
-    for run in sorted(file.arrivals.values(), key=_place_of):
-        for laid in merge(run, merge_max_bytes):
-            staged += _stage(writer, laid, run[0].leader_epoch)
-    body = writer.finish()
-    file.arrivals, file.staged = {}, staged
-    return body
-
-
-def _place_of(run: list[Arrival]) -> tuple[int, int]:
-    return run[0].topic_id.int, run[0].partition_index
-
-
-def _stage(writer: SegmentWriter, laid: Laid, leader_epoch: int) -> list[Staged]:
-    """A partition's batches of one file share the leader epoch of the first: all are taken, or none is."""
-    data, header, members = laid
-    topic_id, index, key = members[0][1][:3]
-    position = writer.add(topic_id, index, key, data, header)
-    producer = (
-        (header.producer_id, header.producer_epoch, header.base_sequence) if header.producer_id >= 0 else NO_PRODUCER
-    )
-    batch = StagedBatch(
-        key,
-        position,
-        len(data),
-        header.record_count,
-        header.highest_timestamp,
-        *producer,
-        leader_epoch,
-    )
-    return [
-        Staged(batch, before, arrival.owner, header.is_log_append_time, arrival.request, arrival.reply)
-        for before, arrival in members
-    ]
+        self._on_flushed(file_id, body)
+        file.stage = laid_out.stored()

@@ -7,9 +7,9 @@ import uuid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.agent.produce.batches import Arrival
+from headrace.agent.produce.layout import lay_out
 from headrace.agent.produce.pending import PendingRequest
-from headrace.agent.produce.staged_file import Arrival, StagedFile
-from headrace.agent.produce.upload import lay_out
 from headrace.agent.produce.validate import RECORDS_MAX, Accepted, TopicRules, judge
 from headrace.metastore.postgres import staging
 from headrace.metastore.values import FileCommit
@@ -52,7 +52,6 @@ async def test_what_passes_validation_the_metastore_takes(count: int, attributes
             ProduceRequest(None, -1, 0, []), correlation_id=0, version=9, appended_at=0.0, deadline=0.0
         )
         reply = ProducePartitionReply(0)
-        file = StagedFile(0.0, 0)
-        file.add(request, [Arrival(uuid.UUID(int=1), 0, 1 << 24, 0, -2, *verdict, request, reply)], 0)
-        size = len(lay_out(file))
-        staging.Staged([FileCommit(uuid.UUID(int=7), size, [entry.batch for entry in file.staged])])
+        arrival = Arrival(uuid.UUID(int=1), 0, 1 << 24, 0, -2, *verdict, request, reply)
+        body, placed = lay_out({1 << 24: [arrival]})
+        staging.Staged([FileCommit(uuid.UUID(int=7), len(body), [entry.batch for entry in placed])])

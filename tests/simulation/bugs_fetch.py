@@ -17,6 +17,7 @@ from headrace.agent.fetch.service import FetchService
 from headrace.agent.fetch.sessions import Exchange, Ref
 from headrace.agent.fetch.walk import BatchStart
 from headrace.agent.produce.commit import Committer
+from headrace.agent.produce.stages import StoredFile
 from headrace.metastore.values import ExtentQuery, FeedRow, OffsetAnswer, OffsetKind, OffsetQuery
 from headrace.protocol.fetch_codec import FetchPartitionReply
 from tests.simulation.bug import Patch, bug
@@ -60,15 +61,15 @@ def high_watermark_from_uncommitted_data(patch: Patch) -> None:
         original_init(self, store, metastore, view, *args, **named)
         indexes[view] = self._feed._index
 
-    def commit_of(self: Committer, file: Any, now: float) -> Any:
-        for entry in file.staged if file.commit is None else ():
+    def send(self: Committer, file: Any, now: float) -> Any:
+        for entry in file.stage.entries if isinstance(file.stage, StoredFile) else ():
             tail = indexes[self._view]._tails.get(entry.batch.partition_key)
             if tail is not None:
                 tail.high_watermark += entry.batch.record_count
-        return original_commit_of(self, file, now)
+        return original_send(self, file, now)
 
     original_init = patch.replace(FetchService, "__init__", init)
-    original_commit_of = patch.replace(Committer, "_commit_of", commit_of)
+    original_send = patch.replace(Committer, "_send", send)
 
 
 @bug("W5", Kind.UNSEEN, Kind.REWOUND)

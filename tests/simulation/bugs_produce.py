@@ -11,9 +11,9 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.produce import merge, upload
 from headrace.agent.produce.acknowledge import Acknowledger
 from headrace.agent.produce.commit import Committer
-from headrace.agent.produce.order import FlushOrder
+from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
 from headrace.agent.produce.pending import PendingRequest, not_stored
-from headrace.agent.produce.staged_file import FileState, StagedFile
+from headrace.agent.produce.stages import LaidOutFile
 from headrace.agent.produce.upload import Uploader
 from headrace.metastore.values import BatchAnswer, BatchOutcome, FileAnswer, FileStatus
 from headrace.protocol.produce_codec import refuse
@@ -28,8 +28,8 @@ from tests.simulation.problems import Kind
 def acknowledged_before_commit(patch: Patch) -> None:
     """Producers are answered when the commit is sent."""
 
-    async def call(self: Committer, files: list[StagedFile]) -> Any:
-        for entry in (entry for file in files for entry in file.staged):
+    async def call(self: Committer, files: list[FlushedFile]) -> Any:
+        for entry in (entry for file in files for entry in file.stage.entries):
             entry.reply.error_code = 0
             entry.request.answer()
         return await original(self, files)
@@ -41,11 +41,12 @@ def acknowledged_before_commit(patch: Patch) -> None:
 def committed_although_not_stored(patch: Patch) -> None:
     """A put that failed counts as stored."""
 
-    async def upload_file(self: Uploader, file: StagedFile, is_unwanted: Any) -> None:
+    async def upload_file(self: Uploader, file: FlushedFile, is_unwanted: Any) -> None:
         try:
             await original(self, file, is_unwanted)
         except HeadraceError:
-            file.state = FileState.STORED
+            assert isinstance(file.stage, LaidOutFile)
+            file.stage = file.stage.stored()
 
     original = patch.replace(Uploader, "upload", upload_file)
 
@@ -80,20 +81,20 @@ def length_sent_is_taken_for_length_stored(patch: Patch) -> None:
 def committed_out_of_flush_order(patch: Patch) -> None:
     """Whatever is stored first is committed first."""
 
-    def append(self: FlushOrder, file: StagedFile) -> None:
+    def append(self: FlushQueue, file: FlushedFile) -> None:
         original(self, file)
         file.predecessors.clear()
 
-    original = patch.replace(FlushOrder, "append", append)
+    original = patch.replace(FlushQueue, "append", append)
 
 
 @bug("W4", Kind.DISORDER)
 def predecessor_in_doubt_is_overtaken(patch: Patch) -> None:
     """Files go on while the one before them may still be committed, or not."""
 
-    def doubt(self: Committer, group: list[StagedFile]) -> None:
+    def doubt(self: Committer, group: list[FlushedFile]) -> None:
         original(self, group)
-        for file in self._order:
+        for file in self._queue:
             file.predecessors.difference_update(group)
 
     original = patch.replace(Committer, "_doubt", doubt)
@@ -109,7 +110,7 @@ def successors_of_a_failed_file_are_accepted(patch: Patch) -> None:
 def unknown_outcome_is_called_not_stored(patch: Patch) -> None:
     """A commit whose answer was lost fails its producers with an error that says "not stored"."""
 
-    def doubt(self: Committer, group: list[StagedFile]) -> None:
+    def doubt(self: Committer, group: list[FlushedFile]) -> None:
         for file in group:
             self._acknowledger.failed(file, not_stored("answer lost"))
 
@@ -120,7 +121,7 @@ def unknown_outcome_is_called_not_stored(patch: Patch) -> None:
 def doubt_is_dropped(patch: Patch) -> None:
     """Nobody asks again what became of a commit whose answer was lost."""
 
-    def doubt(self: Committer, group: list[StagedFile]) -> None:
+    def doubt(self: Committer, group: list[FlushedFile]) -> None:
         self._back_off()
 
     patch.replace(Committer, "_doubt", doubt)
@@ -130,7 +131,7 @@ def doubt_is_dropped(patch: Patch) -> None:
 def duplicate_breaks_the_write_path(patch: Patch) -> None:
     """The answer to a duplicate raises what nobody foresaw."""
 
-    def committed(self: Acknowledger, file: StagedFile, answers: Sequence[BatchAnswer]) -> None:
+    def committed(self: Acknowledger, file: FlushedFile, answers: Sequence[BatchAnswer]) -> None:
         if any(answer.outcome is BatchOutcome.DUPLICATE for answer in answers):
             raise KeyError("outcome")
         original(self, file, answers)
@@ -153,9 +154,9 @@ def timeout_is_called_not_stored(patch: Patch) -> None:
 def fenced_while_in_doubt_is_called_not_stored(patch: Patch) -> None:
     """A file in doubt is given up when the agent turns out to be fenced."""
 
-    def settle(self: Committer, group: list[StagedFile], answers: Sequence[FileAnswer]) -> None:
+    def settle(self: Committer, group: list[FlushedFile], answers: Sequence[FileAnswer]) -> None:
         given_up = [
-            answer.status is FileStatus.AGENT_FENCED and file.is_in_doubt
+            answer.status is FileStatus.AGENT_FENCED and file.in_doubt
             for file, answer in zip(group, answers, strict=True)
         ]
         if any(given_up):
@@ -176,7 +177,7 @@ def fenced_while_in_doubt_is_called_not_stored(patch: Patch) -> None:
 def answers_go_to_the_wrong_batches(patch: Patch) -> None:
     """The answers of a file are dealt out one place too late."""
 
-    def committed(self: Acknowledger, file: StagedFile, answers: Any) -> None:
+    def committed(self: Acknowledger, file: FlushedFile, answers: Any) -> None:
         original(self, file, [*answers[-1:], *answers[:-1]])
 
     original = patch.replace(Acknowledger, "committed", committed)
@@ -186,11 +187,11 @@ def answers_go_to_the_wrong_batches(patch: Patch) -> None:
 def merged_batches_are_all_told_the_first_offset(patch: Patch) -> None:
     """Every request whose batch was merged is answered with the offset of the whole."""
 
-    def committed(self: Acknowledger, file: StagedFile, answers: Any) -> None:
+    def committed(self: Acknowledger, file: FlushedFile, answers: Any) -> None:
         bases = iter(answers)
         whole = next(bases) if answers else None
         told = []
-        for number, entry in enumerate(file.staged):
+        for number, entry in enumerate(file.stage.entries):
             if number and not entry.records_before:
                 whole = next(bases)
             told.append((entry, whole))

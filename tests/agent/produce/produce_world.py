@@ -16,7 +16,7 @@ from kio.serial import entity_reader
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
-from headrace.agent.produce.staged_file import FileTrace
+from headrace.agent.produce.trace import FileTrace
 from headrace.config.settings import Settings
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.protocol import wire

@@ -7,9 +7,11 @@ import uuid
 
 import pytest
 
+from headrace.agent.produce.batches import Arrival
 from headrace.agent.produce.buffer import ActiveBuffer
 from headrace.agent.produce.pending import PendingRequest
-from headrace.agent.produce.staged_file import Arrival, FlushReason
+from headrace.agent.produce.stages import ClosedFile
+from headrace.agent.produce.trace import FlushReason
 from headrace.protocol.produce_codec import ProducePartition, ProducePartitionReply, ProduceRequest, ProduceTopic
 from headrace.storage.records.header import read_header
 from tests.storage.batches import plain_batch
@@ -47,7 +49,7 @@ async def test_a_size_is_reached_by_whole_requests() -> None:
     file = buffer.close(FlushReason.SIZE, 0.0)
     assert file is not None
     assert file.trace.batch_count == 4
-    assert file.size_bytes == 4 * len(BATCH)
+    assert file.trace.size_bytes == 4 * len(BATCH)
 
 
 async def test_closing_starts_over() -> None:
@@ -70,11 +72,12 @@ async def test_removing_streams_leaves_the_others_in_order() -> None:
     buffer.add(request, arrivals, 5, now=0.0)
     file = buffer.close(FlushReason.SIZE, 0.0)
     assert file is not None
-    assert file.remove({(77, 3), (78, 1)}) == []
-    assert file.remove({(77, 1)}) == [arrivals[2]]
-    assert file.arrivals == {1: [arrivals[0]], 2: [arrivals[1], arrivals[3]]}
-    assert len(file.remove(file.streams)) == 3
-    assert file.is_empty
+    assert file.drop({(77, 3), (78, 1)}) == []
+    assert file.drop({(77, 1)}) == [arrivals[2]]
+    assert isinstance(file.stage, ClosedFile)
+    assert file.stage.runs == {1: [arrivals[0]], 2: [arrivals[1], arrivals[3]]}
+    assert len(file.drop(file.streams)) == 3
+    assert not file.stage.entries
 
 
 async def test_only_late_requests_expire() -> None:
@@ -84,10 +87,10 @@ async def test_only_late_requests_expire() -> None:
         buffer.add(request, [_arrival(request)], 5, now=0.0)
     file = buffer.close(FlushReason.SIZE, 0.0)
     assert file is not None
-    assert file.expire(0.9) == 0
-    assert file.expire(1.0) == 1
+    assert file.waiting.expire(0.9) == 0
+    assert file.waiting.expire(1.0) == 1
     assert (soon.is_answered, late.is_answered) == (True, False)
-    assert file.expire(1.5) == 0
-    assert not file.nobody_waits
-    assert file.expire(2.0) == 1
-    assert file.nobody_waits
+    assert file.waiting.expire(1.5) == 0
+    assert not file.waiting.all_answered
+    assert file.waiting.expire(2.0) == 1
+    assert file.waiting.all_answered

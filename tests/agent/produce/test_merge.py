@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.agent.produce.batches import Arrival
 from headrace.agent.produce.merge import MEMBERS_MIN, RECORDS_MAX, Laid, merge
 from headrace.agent.produce.pending import PendingRequest
-from headrace.agent.produce.staged_file import Arrival
 from headrace.protocol.produce_codec import ProducePartitionReply, ProduceRequest
 from headrace.storage.errors import UnavailableError
 from headrace.storage.records.check import check_batch

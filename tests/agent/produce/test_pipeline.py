@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.produce.staged_file import FileTrace, FlushReason
+from headrace.agent.produce.trace import FileTrace, FlushReason
 from headrace.protocol.request import CloseConnection
 from headrace.storage.errors import UnavailableError
 from tests.agent.produce.produce_faults import HeldMetastore, HeldStore

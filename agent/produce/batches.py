@@ -1,0 +1,61 @@
+"""One batch on the write path: as it arrived, and once it has a place in a segment file.
+
+Place: made by receive, placed by layout, answered by acknowledge.
+Invariant: a batch carries the request and the reply that wait for it; it leaves the write path only
+with an answer.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import NamedTuple
+
+from headrace.agent.produce.pending import PendingRequest
+from headrace.metastore.values import StagedBatch
+from headrace.protocol.produce_codec import ProducePartitionReply
+from headrace.storage.records.header import BatchHeader
+
+Stream = tuple[int, int]
+"""(owner, partition key): batches of one stream are committed in the order in which they came.
+
+The owner is a producer id, or the complement of a connection id for batches without a producer.
+"""
+
+
+class Arrival(NamedTuple):
+    """One batch that passed validation."""
+
+    topic_id: uuid.UUID
+    partition_index: int
+    partition_key: int
+    leader_epoch: int
+    owner: int
+    data: memoryview
+    header: BatchHeader
+    request: PendingRequest
+    reply: ProducePartitionReply
+
+    @property
+    def stream(self) -> Stream:
+        """The stream whose order it keeps."""
+        return self.owner, self.partition_key
+
+
+class PlacedBatch(NamedTuple):
+    """The same batch once its place in the file is known and its bytes are no longer needed.
+
+    Merged batches are neighbours and share `batch`, which is then larger than each.
+    """
+
+    batch: StagedBatch
+    records_before: int
+    """Records of `batch` that come from earlier arrivals: 0 for the first, and for a batch that was not merged."""
+    owner: int
+    is_log_append_time: bool
+    request: PendingRequest
+    reply: ProducePartitionReply
+
+    @property
+    def stream(self) -> Stream:
+        """The stream whose order it keeps."""
+        return self.owner, self.batch.partition_key

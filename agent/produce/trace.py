@@ -1,0 +1,39 @@
+"""When things happened to one segment file on the write path.
+
+Place: begun by the buffer, completed by upload, commit and the flush queue; read by metrics and load reports.
+Invariant: times are Clock.monotonic() in seconds; nan means that the step did not happen.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, field
+
+
+class FlushReason(enum.StrEnum):
+    """Why a buffer was closed."""
+
+    LINGER = "linger"
+    SIZE = "size"
+    DRAIN = "drain"
+
+
+@dataclass(slots=True)
+class FileTrace:
+    """The steps of one file, from its first batch to its last answer."""
+
+    opened_at: float
+    closed_at: float = math.nan
+    put_started_at: float = math.nan
+    stored_at: float = math.nan
+    commit_started_at: float = math.nan
+    settled_at: float = math.nan
+    reason: FlushReason = FlushReason.LINGER
+    batch_count: int = 0
+    size_bytes: int = 0
+    """Of the batches, without the footer."""
+    commit_calls: int = 0
+    is_committed: bool = False
+    appended_at: list[float] = field(default_factory=list)
+    """One per request of the file."""
