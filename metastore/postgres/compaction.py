@@ -29,7 +29,7 @@ from headrace.storage.file_id import born_ms
 
 _WAITING_FILES = Statement("waiting_files", writes=False)
 _UNFINISHED_PAYLOADS = Statement("unfinished_payloads", writes=False)
-_LIVE_EXTENTS = Statement("live_extents", writes=False)
+_LIVE_EXTENTS = Statement("find_live_extents", writes=False)
 _SWAP_EXTENTS = Statement("swap_extents", writes=True)
 _MARK_UNREADABLE = Statement("mark_unreadable", writes=True)
 
@@ -64,7 +64,7 @@ class PostgresCompaction:
                     unpack_extents(packed),
                     int(max_bytes) if max_bytes else None,
                 )
-                for _, key, topic_id, index, compression_type, packed, max_bytes in rows
+                for _, key, topic_id, index, compression_type, max_bytes, packed in rows
                 if key is not None
             ],
         )
@@ -84,16 +84,16 @@ class PostgresCompaction:
             level=file.level,
             size=file.size,
             body_bytes=file.body_bytes,
-            keys=pack_int8(keys),
-            bases=pack_int8(bases),
-            lasts=pack_int8(lasts),
-            positions=pack_int8(positions),
-            lengths=pack_int8(lengths),
-            leader_epochs=pack_int4(leader_epochs),
-            times=pack_int8(times),
-            input_swaps=pack_int4(np.array([number for number, _, _ in inputs])),
-            input_lasts=pack_int8(np.array([last for _, last, _ in inputs])),
-            input_files=pack_uuids([file_id for _, _, file_id in inputs]),
+            key=pack_int8(keys),
+            base=pack_int8(bases),
+            last=pack_int8(lasts),
+            position=pack_int8(positions),
+            length=pack_int8(lengths),
+            leader_epoch=pack_int4(leader_epochs),
+            time=pack_int8(times),
+            input_swap=pack_int4(np.array([number for number, _, _ in inputs])),
+            input_last=pack_int8(np.array([last for _, last, _ in inputs])),
+            input_file=pack_uuids([file_id for _, _, file_id in inputs]),
         )
         if outcomes is None:
             raise NotFoundError(f"file id is not to be had: file={file.file_id}")

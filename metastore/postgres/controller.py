@@ -77,7 +77,7 @@ async def save_snapshot(pool: Pool, controller_epoch: int, snapshot: StoredSnaps
 
 async def truncate_metadata(pool: Pool, controller_epoch: int, limit: int) -> int:
     """How many records were dropped; FencedError for a stale epoch."""
-    (dropped,) = await _TRUNCATE_METADATA.row(pool, controller_epoch=controller_epoch, record_count=limit)
+    (dropped,) = await _TRUNCATE_METADATA.row(pool, controller_epoch=controller_epoch, limit=limit)
     if dropped is None:
         raise _stale(controller_epoch)
     return int(dropped)

@@ -130,13 +130,13 @@ class PostgresFiles:
         keys, bases, lasts, positions, lengths, times = np.array(rows, dtype=np.int64).reshape(-1, 6).T
         await _REBUILD_EXTENTS.row(
             self.pool,
-            keys=pack_int8(keys),
-            bases=pack_int8(bases),
-            lasts=pack_int8(lasts),
-            files=pack_uuids([extent.file_id for extent in extents]),
-            positions=pack_int8(positions),
-            lengths=pack_int8(lengths),
-            times=pack_int8(times),
+            key=pack_int8(keys),
+            base=pack_int8(bases),
+            last=pack_int8(lasts),
+            file=pack_uuids([extent.file_id for extent in extents]),
+            position=pack_int8(positions),
+            length=pack_int8(lengths),
+            time=pack_int8(times),
         )
 
     async def file_totals(self) -> FileTotals:

@@ -84,7 +84,7 @@ class PostgresJobs:
 
     async def fail_job(self, token: JobToken, error: str, retry_after_ms: int | None) -> JobState:
         (state,) = await _FAIL_JOB.row(
-            self.pool, job_id=token.job_id, epoch=token.epoch, error=error, retry_after_ms=retry_after_ms
+            self.pool, job_id=token.job_id, epoch=token.epoch, error=error, retry_ms=retry_after_ms
         )
         return JobState(state)
 

@@ -9,43 +9,28 @@ on with the first file that is not recorded.
 
 from __future__ import annotations
 
-import hashlib
 import random
 import uuid
 from dataclasses import dataclass
 from importlib import resources
-from importlib.resources.abc import Traversable
 from typing import Any
 
 import psycopg
 
 from headrace.metastore.log.records import FeatureLevelRecord, encode_record
 from headrace.metastore.postgres.errors import translated
+from headrace.metastore.postgres.sql_files import SqlFile, function_files, sql_files
 from headrace.metastore.values import METADATA_FORMAT, SUPPORTED_FEATURES
 from headrace.storage.cluster_properties import random_cluster_id
 from headrace.storage.errors import InvalidError
 
 MIGRATIONS = resources.files("headrace.migrations")
-FUNCTIONS = resources.files("headrace.metastore.postgres") / "functions"
 LOCK = (7200, 1)
 """Transaction-level advisory lock held by whoever migrates."""
 LOCK_TIMEOUT_MS = 3_000
 """A migration waits so long for a table, less than agents wait (metastore.lock.timeout.ms): they queue behind it."""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class SqlFile:
-    """One numbered file; `name` without its suffix."""
-
-    name: str
-    text: str
-
-    @property
-    def checksum(self) -> str:
-        """SHA-256 of the text, in hex."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +60,9 @@ def migrate(url: str, *, commit_shards: int = 8, cluster_id: str | None = None) 
         with connection.transaction():
             _take_lock(connection)
             connection.execute("SET LOCAL check_function_bodies = off")  # they call each other in any order
-            for file in sql_files(FUNCTIONS):
+            for file in function_files():
                 _execute_file(connection, file)
             return _describe(connection, tuple(applied), commit_shards, cluster_id)
-
-
-def sql_files(directory: Traversable) -> list[SqlFile]:
-    """The directory's .sql files in order of their names."""
-    entries = [entry for entry in directory.iterdir() if entry.name.endswith(".sql")]
-    found = [SqlFile(entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8")) for entry in entries]
-    return sorted(found, key=lambda file: file.name)
 
 
 def _apply(connection: Connection, file: SqlFile) -> bool:

@@ -46,7 +46,7 @@ class PostgresRetention:
         keys, offsets = np.array(targets, dtype=np.int64).T
         rows = await _MOVE_LOG_STARTS.rows(
             self.pool,
-            job_id=None if by is None else by.job_id,
+            job=None if by is None else by.job_id,
             epoch=None if by is None else by.epoch,
             keys=pack_int8(keys),
             offsets=pack_int8(offsets),

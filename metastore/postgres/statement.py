@@ -1,4 +1,4 @@
-"""One SQL file as a callable: load, send over the pool, translate its errors.
+"""One SQL statement as a callable: build or load its text, send it over the pool, translate its errors.
 
 Place: between the metastore's operations and psycopg.
 Invariant: one statement is one transaction (the pool's connections are in autocommit), so no lock
@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
+from collections.abc import Mapping
 from functools import cached_property
-from importlib import resources
 from typing import Any
 
 from prometheus_client import Histogram
@@ -22,10 +23,13 @@ from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
 from headrace.metastore.postgres.errors import translated
+from headrace.metastore.postgres.sql_files import query_files, signatures
+from headrace.storage.errors import InvalidError
 
 Connection = AsyncConnection[tuple[Any, ...]]
 Pool = AsyncConnectionPool[Connection]
 
+_PLACEHOLDER = re.compile(r"%\((\w+)\)s")
 SILENCE_S = 2.0
 """How much longer than the server's own limit a statement may go without an answer."""
 SECONDS = Histogram(
@@ -37,7 +41,7 @@ SECONDS = Histogram(
 
 
 class Statement:
-    """`queries/<name>.sql`, with psycopg's `%(name)s` parameters, each cast to its type in the file.
+    """The call of the SQL function `name`, or the plain query `name`.sql; its parameters are keywords.
 
     `writes` says whether a connection lost in mid-statement leaves something unknown.
     """
@@ -47,7 +51,12 @@ class Statement:
         self.writes = writes
 
     async def rows(self, pool: Pool, **parameters: Any) -> list[tuple[Any, ...]]:
-        """All result rows. Raises what storage/errors.py says, never a psycopg error."""
+        """All result rows. Raises what storage/errors.py says, never a psycopg error.
+
+        InvalidError unless exactly the statement's own parameters are given.
+        """
+        if parameters.keys() != self.parameters:
+            raise self._wrong(parameters)
         with self._seconds.time(), translated(self.name, writes=self.writes):
             async with pool.connection() as connection:
                 # what open_pool gives a wait for a connection is what the server gives a statement
@@ -55,7 +64,7 @@ class Statement:
                 silent_at = loop.time() + limit
                 hang_up = loop.call_later(limit, _hang_up, connection)
                 try:
-                    cursor = await connection.execute(self._sql, parameters, binary=True)
+                    cursor = await connection.execute(self.sql, parameters, binary=True)
                     return await cursor.fetchall()
                 finally:
                     hang_up.cancel()
@@ -74,11 +83,26 @@ class Statement:
         return SECONDS.labels(self.name)
 
     @cached_property
-    def _sql(self) -> bytes:
-        """The file without its comment lines: they are for readers, not for the wire."""
-        path = resources.files("headrace.metastore.postgres") / "queries" / f"{self.name}.sql"
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return "\n".join(line for line in lines if not line.lstrip().startswith("--")).encode()
+    def sql(self) -> bytes:
+        """The text, without comment lines: they are for readers, not for the wire."""
+        return self._text().encode()
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """The names that the text has placeholders for."""
+        return frozenset(_PLACEHOLDER.findall(self.sql.decode()))
+
+    def _text(self) -> str:
+        signature, query = signatures().get(self.name), query_files().get(self.name)
+        if signature is not None:
+            return signature.call
+        if query is None:
+            raise InvalidError(f"there is neither a SQL function nor a query of this name: name={self.name}")
+        return "\n".join(line for line in query.text.splitlines() if not line.lstrip().startswith("--"))
+
+    def _wrong(self, given: Mapping[str, Any]) -> InvalidError:
+        missing, unknown = sorted(self.parameters - given.keys()), sorted(given.keys() - self.parameters)
+        return InvalidError(f"{self.name} refused: missing={','.join(missing)} unknown={','.join(unknown)}")
 
 
 def _hang_up(connection: Connection) -> None:

@@ -5,10 +5,11 @@ Place: beside the paths, never on one: it scans.
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import NamedTuple
 
 import psycopg
+
+from headrace.metastore.postgres.sql_files import query_files
 
 
 class Statistics(NamedTuple):
@@ -22,7 +23,7 @@ class Statistics(NamedTuple):
 
 def read_statistics(url: str) -> Statistics:
     """Read them over a connection of its own."""
-    query = files("headrace.metastore.postgres").joinpath("queries/statistics.sql").read_bytes()
+    query = query_files()["statistics"].text.encode()
     with psycopg.connect(url) as connection:
         row = connection.execute(query).fetchone()
     assert row is not None

@@ -24,10 +24,11 @@ from headrace.metastore.postgres.files import PostgresFiles
 from headrace.metastore.postgres.groups import PostgresGroups
 from headrace.metastore.postgres.jobs import PostgresJobs
 from headrace.metastore.postgres.leader_epochs import PostgresLeaderEpochs
-from headrace.metastore.postgres.migrate import MIGRATIONS, sql_files
+from headrace.metastore.postgres.migrate import MIGRATIONS
 from headrace.metastore.postgres.partitions import PostgresPartitions
 from headrace.metastore.postgres.pool import open_pool
 from headrace.metastore.postgres.retention import PostgresRetention
+from headrace.metastore.postgres.sql_files import sql_files
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.metastore.postgres.zone_secret import PostgresZoneSecret
 from headrace.metastore.values import (

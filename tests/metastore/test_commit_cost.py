@@ -32,7 +32,7 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     ask = Statement.rows
 
     async def count(statement: Statement, pool: Pool, **parameters: Any) -> list[tuple[Any, ...]]:
-        explain = b"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) " + statement._sql
+        explain = b"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) " + statement.sql
         async with pool.connection() as connection:
             for _ in range(2):
                 async with connection.transaction(force_rollback=True):

@@ -11,7 +11,8 @@ import pytest
 
 from headrace.metastore.postgres import migrate as module
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from headrace.metastore.postgres.migrate import MigrationReport, SqlFile, migrate
+from headrace.metastore.postgres.migrate import MigrationReport, migrate
+from headrace.metastore.postgres.sql_files import SqlFile, sql_files
 from headrace.storage.errors import InvalidError, UnavailableError
 
 
@@ -35,7 +36,7 @@ def test_a_new_database_gets_everything_and_a_second_run_finds_nothing_to_do(emp
     first = migrate(empty_url, commit_shards=3)
     again = migrate(empty_url, commit_shards=8)
 
-    assert first.applied == tuple(file.name for file in module.sql_files(module.MIGRATIONS))
+    assert first.applied == tuple(file.name for file in sql_files(module.MIGRATIONS))
     assert again == MigrationReport((), first.cluster_id, first.incarnation_id, 3)
     assert len(base64.urlsafe_b64decode(first.cluster_id + "==")) == 16
     assert _value(empty_url, "SELECT array_agg(shard ORDER BY shard) FROM commit_shards WHERE seq = 0") == [0, 1, 2]
@@ -54,7 +55,7 @@ def test_two_processes_migrating_at_once_both_succeed_with_one_cluster(empty_url
     assert len(reports) == 4
     assert len({report.cluster_id for report in reports}) == 1
     applied = [name for report in reports for name in report.applied]
-    assert sorted(applied) == [file.name for file in module.sql_files(module.MIGRATIONS)]
+    assert sorted(applied) == [file.name for file in sql_files(module.MIGRATIONS)]
 
 
 def test_a_table_that_somebody_reads_for_long_is_not_waited_for(
@@ -62,7 +63,7 @@ def test_a_table_that_somebody_reads_for_long_is_not_waited_for(
 ) -> None:
     """A dump, for example: agents would queue behind the migration for as long as it lasts."""
     monkeypatch.setattr(module, "LOCK_TIMEOUT_MS", 100)
-    every, newest = module.sql_files, "0011_when_records_were_appended"
+    every, newest = sql_files, "0011_when_records_were_appended"
     with monkeypatch.context() as patch:
         patch.setattr(module, "sql_files", lambda place: [file for file in every(place) if file.name < newest])
         migrate(empty_url)

@@ -34,7 +34,7 @@ class Inline(Statement):
 
     def __init__(self, sql: str, *, writes: bool) -> None:
         super().__init__("inline", writes=writes)
-        self.__dict__["_sql"] = sql.encode()
+        self.__dict__["sql"] = sql.encode()
 
 
 @pytest.fixture

@@ -1,0 +1,32 @@
+-- What is live in some files, by partition: extents packed (packing.sql) in offset order, and what the topic's
+-- configs say of its batches. What lies below a log start is dead, though retention may not have come by yet; so
+-- is all of a deleted topic. One row with the time and NULLs when nothing is live.
+-- Locks: none; one snapshot for all. Idempotent: reads only. Cost: two index probes per extent.
+CREATE OR REPLACE FUNCTION find_live_extents(p_file_ids uuid[])
+RETURNS TABLE (now_ms bigint, partition_key bigint, topic_id uuid, partition_index int, compression_type text,
+               max_message_bytes text, packed bytea)
+LANGUAGE plpgsql STABLE
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT wall_ms(), l.partition_key, l.topic_id, l.partition_index,
+           coalesce(topic_config(l.topic_id, 'compression.type', 'compression.type'), ''),
+           topic_config(l.topic_id, 'max.message.bytes', 'message.max.bytes'), l.packed
+      FROM (SELECT) AS now
+      LEFT JOIN (
+          SELECT e.partition_key, p.topic_id, p.partition_index,
+                 string_agg(pack_extent(e.partition_key, e.base_offset, e.last_offset, e.file_id, e.position, e.length,
+                                        e.leader_epoch, e.max_timestamp), ''::bytea ORDER BY e.last_offset) AS packed
+            FROM extents e
+            JOIN partitions p ON p.partition_key = e.partition_key AND e.last_offset >= p.log_start_offset
+            JOIN topics t ON t.topic_id = p.topic_id
+           WHERE e.file_id = ANY (p_file_ids)
+           GROUP BY e.partition_key, p.topic_id, p.partition_index) AS l ON true
+     ORDER BY l.partition_key;
+END $$;

@@ -1,2 +1,0 @@
--- Locks, idempotence and cost: functions/janitor_state.sql.
-SELECT begin_incarnation()

@@ -1,2 +1,0 @@
--- functions/mark_unreadable.sql
-SELECT mark_unreadable(%(job_id)s, %(epoch)s, %(file_ids)s::uuid[])

@@ -1,2 +1,0 @@
--- Locks, idempotence and cost: functions/rotate_log_slots.sql.
-SELECT rotate_log_slots();

@@ -1,2 +1,0 @@
--- functions/waiting_files.sql
-SELECT * FROM waiting_files(%(scan_from)s, %(limit)s::int)
