@@ -1,8 +1,7 @@
-"""Broker configs as Kafka's tools show them: every setting, and which of them may change while agents run.
+"""Broker configs as Kafka's tools show them: every setting, and which settings can change at run time.
 
-Place: the config requests judge and show by it; docs/TOPIC_CONFIGS.md lists what may change.
-Invariant: a setting is declared once, in config/settings.py; what looks like a secret is never shown.
-Pure; nothing is lost if the process dies.
+Place: used by the config requests to describe and to validate; docs/TOPIC_CONFIGS.md lists the dynamic ones.
+Invariant: a setting is declared once, in config/settings.py; a setting that looks like a secret is never shown.
 Source: KIP-226 (dynamic broker configuration).
 """
 
@@ -20,47 +19,47 @@ from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
 
 PER_BROKER: dict[str, ConfigDefinition] = {
     "max.connections": ConfigDefinition(
-        "10000", "int", "Kafka connections that one agent accepts.", low=1, high=INT_MAX
+        "10000", "int", "Maximum number of Kafka connections of one agent.", low=1, high=INT_MAX
     ),
 }
-"""Settings of one agent that may be changed while it runs, for it alone or for all."""
+"""Settings that can change at run time, for one agent or for all of them."""
 
 CLUSTER_WIDE: dict[str, ConfigDefinition] = {
     "log.cleaner.backoff.ms": ConfigDefinition(
         "15000",
         "int",
-        "How often it is looked for files that are worth compacting; taken over within 30 s.",
+        "How often compaction looks for files to merge. A change takes effect within 30 s.",
         low=1,
         high=INT_MAX,
     ),
     "log.cleaner.io.max.bytes.per.second": ConfigDefinition(
         "100000000",
         "long",
-        "Bytes a second that one process's background jobs read and write, together; taken over within 15 s, also by"
-        " running jobs.",
+        "Bytes per second that all background jobs of one process read and write together. A change takes effect"
+        " within 15 s, also in running jobs.",
         low=1,
         high=LONG_MAX,
     ),
     "log.cleaner.threads": ConfigDefinition(
         "1",
         "int",
-        "Background jobs that one process works on; taken over within 5 s, jobs in hand are finished. Each takes a"
-        " connection to Postgres and memory for a merge, so 100 at the most.",
+        "Number of background jobs (compaction, retention, deletion) that one process runs. A change takes effect"
+        " within 5 s; running jobs are finished. Each job uses a Postgres connection and memory: at most 100.",
         low=1,
         high=100,
     ),
 }
-"""Settings that may be changed for all processes at once: workers and controllers need not be brokers."""
+"""Settings that can change at run time for all processes at once: workers and controllers need not be brokers."""
 
 _WHY_STATIC = {
     "listeners": "an agent binds its listener when it starts",
-    "producer.id.expiration.ms": "agents that disagreed on it for a moment would refuse producers that are alive",
+    "producer.id.expiration.ms": "agents with different values would for a moment refuse producers that are active",
 }
-"""Of those that Kafka's brokers can change."""
+"""Only settings that can change at run time in Kafka."""
 
 
 def why_static(name: str) -> str | None:
-    """Why a setting cannot change while brokers run; None for one that can, and for what is no setting."""
+    """Why a setting cannot change at run time; None if it can, or if there is no such setting."""
     if name not in broker_settings() or dynamic_definition(name) is not None:
         return None
     return _WHY_STATIC.get(name, "agents read it when they start")
@@ -70,7 +69,7 @@ _SENSITIVE = re.compile(r"password|secret|\.url$")
 
 
 class BrokerSetting(NamedTuple):
-    """A setting; `kind` is Kafka's type."""
+    """One setting; `kind` is Kafka's config type."""
 
     kind: str
     meaning: str
@@ -87,14 +86,14 @@ def broker_settings() -> dict[str, BrokerSetting]:
 
 
 def dynamic_definition(name: str) -> ConfigDefinition | None:
-    """What a broker config that may change while agents run must look like; None for all others."""
+    """The definition of a broker config that can change at run time; None for all others."""
     if name in BROKER_DEFAULTS:
         return TOPIC_CONFIGS[BROKER_DEFAULTS[name]]
     return PER_BROKER.get(name) or CLUSTER_WIDE.get(name)
 
 
 def _kind(annotation: object) -> str:
-    """Of `Annotated[int | None, Meta(...)]` and its like."""
+    """Kafka's type of an annotation such as `Annotated[int | None, Meta(...)]`."""
     info = msgspec.inspect.type_info(annotation)
     while isinstance(info, msgspec.inspect.Metadata):
         info = info.type

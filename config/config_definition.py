@@ -1,8 +1,7 @@
-"""What a config is: its type, bounds and default, what a value must look like, and what it does here.
+"""The definition of one config: type, bounds, default, validation of a value, and its effect in Headrace.
 
 Place: config/topic_configs.py and config/group_configs.py are tables of these.
-Invariant: a value that passed `why_invalid` can be parsed by whoever acts on it. Pure; nothing is lost
-if the process dies.
+Invariant: a value that passed `why_invalid` can be parsed by the code that uses it.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ LONG_MAX = 2**63 - 1
 
 
 class Synonym(NamedTuple):
-    """A broker config that gives the config its value where nothing stronger does: `factor` times its own."""
+    """A broker config that sets the default of this config: its value times `factor`."""
 
     name: str
     factor: int = 1
 
 
 class Effect(enum.Enum):
-    """What becomes of a config that was accepted, in the words of docs/TOPIC_CONFIGS.md."""
+    """The effect of an accepted config, in the words of docs/TOPIC_CONFIGS.md."""
 
     WORKS = "works"
     LATER = "works later"
@@ -36,18 +35,18 @@ class ConfigDefinition(NamedTuple):
     default: str
     kind: str
     meaning: str
-    """What it does here, and when; why it does nothing, when its effect is NONE."""
+    """What the config does and when; for Effect.NONE, why it does nothing."""
     effect: Effect = Effect.WORKS
     synonyms: tuple[Synonym, ...] = ()
-    """Strongest first. The first may be changed while brokers run, the others stand in their files only."""
+    """In order of precedence. The first can change at run time, the others can only be set in the agents' files."""
     low: float = 0
     high: float = 0
     allowed: tuple[str, ...] = ()
     refused: Mapping[str, str] = {}
-    """Values of Kafka's that are not offered, each with the reason."""
+    """Values that Kafka accepts and Headrace does not, each with the reason."""
 
     def why_invalid(self, value: str) -> str | None:
-        """None when `value` is one that the config can take."""
+        """None if the config can have this value."""
         return self._why_malformed(value) or self._why_refused(value)
 
     def _why_malformed(self, value: str) -> str | None:

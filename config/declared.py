@@ -1,8 +1,8 @@
-"""What config/settings.py declares, setting by setting: names, default, accepted values and meaning, in words.
+"""The settings of config/settings.py as data: names, default, accepted values and meaning.
 
-Place: between the declarations and who reads them: load.py (what is acceptable), docs.py (the page), the command
-line (flags), broker configs (what tools are shown).
-Invariant: nothing is told here that msgspec does not enforce. Pure; nothing is lost if the process dies.
+Place: between the declarations and their users: load.py (validation), docs.py (the page), the command line
+(flags), broker configs (DescribeConfigs).
+Invariant: the accepted values shown here are the ones that msgspec enforces.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Declared(NamedTuple):
 
 @functools.cache
 def declared() -> dict[str, Declared]:
-    """Every setting by its dotted name, in the order of their declaration."""
+    """Every setting by its dotted name, in the order of declaration."""
     return {field.encode_name: _declared(field) for field in msgspec.structs.fields(Settings)}
 
 

@@ -1,7 +1,7 @@
-"""Kafka's group configs: what a consumer group of the KIP-848 protocol may have of its own.
+"""Kafka's group configs: the configs that can be set for one consumer group of the KIP-848 protocol.
 
-Place: the config requests judge by it; the group coordinator acts on it; docs/TOPIC_CONFIGS.md shows it.
-Invariant: a group without a value of its own has the broker config's. Pure; nothing is lost if the process dies.
+Place: the config requests validate with it, the group coordinator uses it, docs/TOPIC_CONFIGS.md shows it.
+Invariant: a group without its own value uses the broker config's value.
 Source: KIP-848, GroupConfig. Kafka's configs of share and streams groups are unknown here: neither exists.
 """
 
@@ -16,14 +16,14 @@ BOUNDS: dict[str, tuple[str, str]] = {
     HEARTBEAT_INTERVAL: ("group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
     SESSION_TIMEOUT: ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
 }
-"""Config -> the settings that say the least and the most of it."""
+"""Config -> the settings with its minimum and its maximum."""
 
 GROUP_CONFIGS: dict[str, ConfigDefinition] = {
     HEARTBEAT_INTERVAL: ConfigDefinition(
         "5000",
         "int",
-        "How often members send a heartbeat. Refused outside group.consumer.min.heartbeat.interval.ms and"
-        " group.consumer.max.heartbeat.interval.ms, and unless it is less than the session.",
+        "How often members send a heartbeat. Must be between group.consumer.min.heartbeat.interval.ms and"
+        " group.consumer.max.heartbeat.interval.ms, and less than the session timeout.",
         synonyms=(Synonym("group.consumer.heartbeat.interval.ms"),),
         low=1,
         high=INT_MAX,
@@ -31,7 +31,7 @@ GROUP_CONFIGS: dict[str, ConfigDefinition] = {
     SESSION_TIMEOUT: ConfigDefinition(
         "45000",
         "int",
-        "A member that is silent for this long loses its place. Refused outside group.consumer.min.session.timeout.ms"
+        "A member without a heartbeat for this time is removed. Must be between group.consumer.min.session.timeout.ms"
         " and group.consumer.max.session.timeout.ms.",
         synonyms=(Synonym("group.consumer.session.timeout.ms"),),
         low=1,

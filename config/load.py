@@ -1,11 +1,11 @@
-"""Fill Settings from a file, the environment and flags; later ones win.
+"""Read the settings from a file, the environment and flags; later sources override earlier ones.
 
-Place: the first thing that every command does.
-Invariant: a key that Settings does not declare is refused by name, wherever it came from; so is a
-value of the wrong type or out of bounds. All that is wrong is told at once. If the process dies here it never started.
+Place: the first step of every command.
+Invariant: a key that Settings does not declare is refused by name, from every source; so is a value of the wrong type
+or out of bounds. One error message lists all problems.
 
 File: Java properties, as Kafka's server.properties (`linger.ms=100`, `#` comments).
-Environment: `HEADRACE_LINGER_MS`. `HEADRACE_TEST_*` belongs to the test suite and is passed over.
+Environment: `HEADRACE_LINGER_MS`. `HEADRACE_TEST_*` is for the test suite and is ignored.
 Flags: `--linger-ms`.
 """
 
@@ -27,7 +27,7 @@ TEST_PREFIX = "HEADRACE_TEST_"
 
 
 class _Given(NamedTuple):
-    """One setting as it was found; `key` None for what is none, with what is wrong as its value."""
+    """One setting as it was found; `key` is None for a line that is no setting, and `value` then says why."""
 
     where: str
     key: str | None
@@ -35,7 +35,7 @@ class _Given(NamedTuple):
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Keys and values of a properties file; ConfigError names the lines that are neither, or says it is unreadable."""
+    """Keys and values of a properties file. ConfigError names each malformed line, or says that it cannot be read."""
     lines = list(_properties(path))
     _refuse(f"{given.where}: {given.value}" for given in lines if given.key is None)
     return {given.key: str(given.value) for given in lines if given.key is not None}
@@ -63,7 +63,7 @@ def _properties(path: Path) -> Iterator[_Given]:
     except OSError as error:
         raise ConfigError(f"cannot read: {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"not a UTF-8 text: {path}: {error.reason} at byte {error.start}") from error
+        raise ConfigError(f"not UTF-8 text: {path}: {error.reason} at byte {error.start}") from error
     for number, line in enumerate(lines, start=1):
         text = line.strip()
         if not text or text[0] in "#!":
@@ -87,7 +87,7 @@ def _environment(environ: Mapping[str, str]) -> Iterator[_Given]:
 
 
 def _complaint(given: _Given) -> str | None:
-    """None for a setting with a value that it can have."""
+    """None for a known setting with a valid value."""
     where, key, value = given
     if key is None:
         return f"{where}: {value}"
@@ -98,15 +98,15 @@ def _complaint(given: _Given) -> str | None:
     try:
         msgspec.convert(value, declared()[key].annotation, strict=False)
     except msgspec.ValidationError:
-        return f"{where}: {key}: {value!r} is not accepted (accepted: {declared()[key].accepted})"
+        return f"{where}: {key}: invalid value {value!r} (accepted: {declared()[key].accepted})"
     return None
 
 
 def _refuse(complaints: Iterable[str]) -> None:
-    """ConfigError, unless there are none."""
+    """Raise ConfigError if there are any complaints."""
     told = list(complaints)
     if told:
-        raise ConfigError(told[0] if len(told) == 1 else "\n  ".join((f"{len(told)} unacceptable settings:", *told)))
+        raise ConfigError(told[0] if len(told) == 1 else "\n  ".join((f"{len(told)} invalid settings:", *told)))
 
 
 def _suggest(key: str, known: Iterable[str]) -> str:

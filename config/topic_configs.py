@@ -1,9 +1,9 @@
-"""Kafka's topic configs: type, bounds and default of each, and what it does here.
+"""Kafka's topic configs: type, bounds and default of each, and its effect in Headrace.
 
-Place: CreateTopics and the config requests judge by it; produce, retention and compaction act on it;
-docs/TOPIC_CONFIGS.md is generated from it (config/docs.py).
-Invariant: a config works, or is accepted and says why it has nothing to act on, or the value is refused
-with a reason: none is silently ignored. Pure; nothing is lost if the process dies.
+Place: CreateTopics and the config requests validate with it; produce, retention and compaction use it;
+docs/TOPIC_CONFIGS.md is generated from it (config/topic_docs.py).
+Invariant: a config works, or is accepted and says why it has no effect, or the value is refused with a reason; no
+config is silently ignored.
 Source: Kafka 4 topic configuration reference; LogConfig's and ServerTopicConfigSynonyms' names for brokers.
 """
 
@@ -16,7 +16,7 @@ HOUR_MS = 3_600_000
 
 
 def why_invalid(name: str, value: str | None) -> str | None:
-    """None when a topic may have this config, else a message that names it."""
+    """None if a topic can have this config, else a message that names it."""
     known = TOPIC_CONFIGS.get(name)
     if known is None:
         return f"unknown topic config name: {name}"
@@ -35,7 +35,7 @@ def _long(default: int, meaning: str, *synonyms: Synonym, low: int = 0) -> Confi
 
 
 def _idle(config: ConfigDefinition) -> ConfigDefinition:
-    """Accepted, as tools and other clusters' settings bring it along, but with nothing to act on."""
+    """Accepted, because tools and migrated topics set it, but without effect."""
     return config._replace(effect=Effect.NONE)
 
 
@@ -43,19 +43,19 @@ def _only_false(reason: str, *synonyms: Synonym) -> ConfigDefinition:
     return ConfigDefinition("false", "boolean", "", synonyms=synonyms, refused={"true": reason})
 
 
-_NO_COMPACTION = "log compaction does not exist yet"
-_NONE_COMPACTED = "it is for topics with cleanup.policy=compact, and there are none: that is refused so far"
-_NO_LOCAL_LOG = "no part of a topic lies on local disks"
-_NO_REPLICAS = "the object store replicates, agents copy nothing to each other"
-_ONE_LEVEL = "each codec has one level here; producers choose their own"
-_NO_LOG_SEGMENTS = "a partition has no segments of its own: its batches lie in files shared with other topics"
+_NO_COMPACTION = "log compaction by key is not supported yet"
+_NONE_COMPACTED = "it is for topics with cleanup.policy=compact, which is refused so far"
+_NO_LOCAL_LOG = "no part of a topic is on local disks"
+_NO_REPLICAS = "the object store replicates the data, agents copy no data to each other"
+_ONE_LEVEL = "each codec has one fixed level here; producers choose theirs"
+_NO_LOG_SEGMENTS = "a partition has no log segments: its batches are stored in files shared with other topics"
 _IN_BUCKET = "all data is in object storage from the start"
 
 TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     "cleanup.policy": ConfigDefinition(
         "delete",
         "list",
-        "With delete records go by retention.ms and retention.bytes; empty, they stay.",
+        "With delete, records are deleted by retention.ms and retention.bytes; if empty, they are kept.",
         synonyms=(Synonym("log.cleanup.policy"),),
         allowed=("compact", "delete"),
         refused={"compact": _NO_COMPACTION},
@@ -65,9 +65,9 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     "compression.type": ConfigDefinition(
         "producer",
         "string",
-        "Batches are stored and read as their producer sent them. Another codec than producer is put in place when"
+        "Batches are stored and read as their producer sent them. A codec other than producer is applied when"
         " compaction merges batches into larger ones (level 2: minutes to hours later). Until then neither the bucket"
-        " nor a consumer sees it, and a batch that compaction leaves closed (transactional, too large) keeps its own.",
+        " nor a consumer sees it, and a batch that compaction cannot open (transactional, too large) keeps its codec.",
         Effect.LATER,
         (Synonym("compression.type"),),
         allowed=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
@@ -75,7 +75,11 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     "compression.zstd.level": _idle(_int(3, _ONE_LEVEL, Synonym("compression.zstd.level"), low=-131_072, high=22)),
     "delete.retention.ms": _idle(_long(86_400_000, _NONE_COMPACTED, Synonym("log.cleaner.delete.retention.ms"))),
     "file.delete.delay.ms": _idle(
-        _long(60_000, f"{_NO_LOG_SEGMENTS}; when they go is the same for all", Synonym("log.segment.delete.delay.ms"))
+        _long(
+            60_000,
+            f"{_NO_LOG_SEGMENTS}; the time of deletion is the same for all",
+            Synonym("log.segment.delete.delay.ms"),
+        )
     ),
     "flush.messages": _idle(
         _long(
@@ -103,19 +107,19 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     ),
     "message.timestamp.after.max.ms": _long(
         HOUR_MS,
-        "A batch with a record whose time is further ahead of the agent's clock is refused with INVALID_TIMESTAMP.",
+        "A batch with a record timestamp further ahead of the agent's clock is refused with INVALID_TIMESTAMP.",
         Synonym("log.message.timestamp.after.max.ms"),
     ),
     "message.timestamp.before.max.ms": _long(
         LONG_MAX,
-        "A batch with a record whose time is further behind the agent's clock is refused with INVALID_TIMESTAMP."
-        " Setting it costs producers the opening of every batch.",
+        "A batch with a record timestamp further behind the agent's clock is refused with INVALID_TIMESTAMP."
+        " If set, agents must open every batch of a producer.",
         Synonym("log.message.timestamp.before.max.ms"),
     ),
     "message.timestamp.type": ConfigDefinition(
         "CreateTime",
         "string",
-        "LogAppendTime: the agent that takes a batch stamps its own time on it.",
+        "LogAppendTime: the agent that receives a batch sets the timestamp to its own time.",
         synonyms=(Synonym("log.message.timestamp.type"),),
         allowed=("CreateTime", "LogAppendTime"),
     ),
@@ -138,11 +142,14 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     "remote.log.delete.on.disable": _only_false(_IN_BUCKET),
     "remote.storage.enable": _only_false(_IN_BUCKET),
     "retention.bytes": _long(
-        -1, "The oldest records of a partition beyond this size go; -1: none.", Synonym("log.retention.bytes"), low=-1
+        -1,
+        "A partition above this size loses its oldest records; -1: no limit.",
+        Synonym("log.retention.bytes"),
+        low=-1,
     ),
     "retention.ms": _long(
         604_800_000,
-        "Records older than this go; -1: none.",
+        "Records older than this are deleted; -1: none.",
         Synonym("log.retention.ms"),
         Synonym("log.retention.minutes", MINUTE_MS),
         Synonym("log.retention.hours", HOUR_MS),
@@ -153,7 +160,7 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     "segment.jitter.ms": _idle(_long(0, _NO_LOG_SEGMENTS, Synonym("log.roll.jitter.ms"))),
     "segment.ms": _idle(_long(604_800_000, _NO_LOG_SEGMENTS, Synonym("log.roll.ms"), low=1)),
     "unclean.leader.election.enable": _only_false(
-        "no leader can lose data, so there is nothing to elect uncleanly",
+        "no leader can lose data, so there is no unclean election",
         Synonym("unclean.leader.election.enable"),
     ),
 }
@@ -161,4 +168,4 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
 BROKER_DEFAULTS: dict[str, str] = {
     config.synonyms[0].name: name for name, config in TOPIC_CONFIGS.items() if config.synonyms
 }
-"""Broker config that may be changed while brokers run -> the topic config that it is the cluster's default of."""
+"""Broker config that can change at run time -> the topic config for which it is the cluster's default."""
