@@ -1,1 +1,1 @@
-"""The `headrace` command: the only composer of agent, compactor, metastore and storage."""
+"""The `headrace` command: the only package that composes agent, compactor, metastore and storage."""

@@ -1,7 +1,6 @@
-"""`headrace agent`: one stateless agent in the foreground, with whatever roles the settings give it.
+"""`headrace agent`: run one stateless agent in the foreground, with the roles that the settings name.
 
-Place: what it is composed of, and how it ends, is serving.py's.
-If the process dies here, clients move to the other agents and repeat what was not acknowledged.
+Place: a thin command; serving.py composes the process and stops it.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ SHOWN = (
     "log.level",
 )
 DESCRIPTION = """\
-Run one stateless agent. Start as many as you like on the same metastore and bucket, behind a load
-balancer or not: each serves every topic.
+Run one stateless agent. You can start any number of agents on the same metastore and bucket, with or
+without a load balancer: each agent serves every topic.
 
   headrace storage format -t $(headrace storage random-uuid) \\
       --metastore-url postgresql://headrace@db/headrace --bucket s3://logs/headrace
   headrace agent --metastore-url postgresql://headrace@db/headrace --bucket s3://logs/headrace
 
-It prints one line with the word `ready` and its addresses once clients can connect. SIGTERM drains.
+Prints one line with the word `ready` and its addresses when clients can connect. SIGTERM drains the agent.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
+    """Add the arguments of the command."""
     add_settings(parser, SHOWN)
     parser.set_defaults(run=run)
 

@@ -1,7 +1,7 @@
-"""The C library's allocator, told that an agent frees segment bodies only to need them again.
+"""Tune the C library's allocator to keep freed memory, because an agent needs it again for the next segment file.
 
-Place: once, as the process starts.
-Invariant: nothing depends on it; where there is no glibc, nothing happens. If the process dies nothing is lost.
+Place: called once, when the process starts.
+Invariant: only speed depends on it; without glibc it does nothing.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import ctypes
 
 KEPT_BYTES = 256 * 1024 * 1024
-"""Freed memory that stays with the process, instead of being mapped and zeroed anew with each flush."""
+"""Freed memory that the process keeps, so that it is not mapped and zeroed again for each flush."""
 _M_TRIM_THRESHOLD = -1  # malloc.h
 
 
 def tune_allocator() -> None:
-    """Keep what is freed: 17 to 20 % of an agent's CPU at 64 KiB requests (docs/PERFORMANCE.md)."""
+    """Keep freed memory: saves 17 to 20 % of an agent's CPU at 64 KiB requests (docs/PERFORMANCE.md)."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)

@@ -1,8 +1,8 @@
-"""`headrace audit`: does the bucket hold what the metastore says, and what could be reclaimed?
+"""`headrace audit`: check that the bucket holds what the metastore says, and show what can be reclaimed.
 
-Place: reads only, beside a running cluster; with --resume-janitor it lets deletion go on after a restore,
+Place: reads only and can run while the cluster runs; with --resume-janitor it allows deletion again after a restore,
 with --rebuild-index it fills an empty metastore from the bucket.
-Invariant: exit status 0 only when nothing is wrong. If the process dies here, run it again.
+Invariant: exit status 0 only if nothing is wrong. An interrupted run can be repeated.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from headrace.storage.objects.open import StoreOptions, open_store
 from headrace.storage.objects.store import ObjectStore
 
 DESCRIPTION = """\
-Compare the bucket with the metastore: every extent's bytes must be there, as the file's footer says,
-and every object must be named or young. Exit status 1 when something is wrong.
+Compare the bucket with the metastore: the bytes of every extent must exist, as the file's footer says,
+and every object must be known to the metastore or be recent. Exit status 1 if something is wrong.
 
   headrace audit --metastore-url postgresql://… --bucket s3://…
-  headrace audit --deep …            read every byte and check every checksum
-  headrace audit --resume-janitor …  after a restore of the metastore: let objects be deleted again
-  headrace audit --rebuild-index …   the metastore is lost and there is no backup: see docs/OPERATIONS.md
+  headrace audit --deep …            read every byte and verify every checksum
+  headrace audit --resume-janitor …  after a restore of the metastore: allow deletion of objects again
+  headrace audit --rebuild-index …   the metastore is lost and has no backup: see docs/OPERATIONS.md
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
-    parser.add_argument("--json", action="store_true", help="the findings as one JSON object")
-    parser.add_argument("--deep", action="store_true", help="read the files whole")
+    """Add the arguments of the command."""
+    parser.add_argument("--json", action="store_true", help="print the findings as one JSON object")
+    parser.add_argument("--deep", action="store_true", help="read and verify all bytes of the files")
     does = parser.add_mutually_exclusive_group()
-    does.add_argument("--resume-janitor", action="store_true", help="after the audit, let objects be deleted again")
-    does.add_argument("--rebuild-index", action="store_true", help="fill an empty metastore from the files")
+    does.add_argument("--resume-janitor", action="store_true", help="after the audit, allow deletion of objects again")
+    does.add_argument("--rebuild-index", action="store_true", help="fill an empty metastore from the segment files")
     add_settings(parser, ("metastore.url", "bucket", *S3), every=False)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what was found; 1 when something is wrong."""
+    """Print the findings; 1 if something is wrong."""
     settings = settings_from(args)
     for name, value in (("metastore.url", settings.metastore_url), ("bucket", settings.bucket)):
         if not value:
@@ -82,7 +82,7 @@ async def _run(settings: Settings, args: argparse.Namespace) -> int:
 
 
 async def _janitor(metastore: PostgresMetastore, store: ObjectStore, *, resume: bool) -> str:
-    """Why nothing is deleted; empty when it is, as from now on with `resume`."""
+    """Why no objects are deleted; empty if they are (with `resume`: from now on)."""
     state, mark = await metastore.janitor_state(), await read_mark(store)
     if not resume:
         return refusal(state, mark)
@@ -100,7 +100,7 @@ def _print(what: dict[str, Any] | Iterator[str]) -> None:
 
 
 def _as_dict(found: Audit | Rebuilt) -> dict[str, Any]:
-    """Every field, and what follows from them."""
+    """Every field, and the values derived from them."""
     values = {name: getattr(found, name) for name in found.__dataclass_fields__}
     if isinstance(found, Audit):
         values |= {"amplification": found.amplification, "reclaimable_bytes": found.reclaimable_bytes}
@@ -111,15 +111,15 @@ def _as_dict(found: Audit | Rebuilt) -> dict[str, Any]:
 def _audit_lines(found: Audit, stopped: str) -> Iterator[str]:
     yield f"files         {found.files:>14,}   extents {found.extents:,}"
     yield f"live bytes    {found.live_bytes:>14,}"
-    yield f"dead bytes    {found.dead_bytes:>14,}   batches in live files: compaction reclaims them"
+    yield f"dead bytes    {found.dead_bytes:>14,}   dead batches in live files: compaction reclaims them"
     yield f"overhead      {found.overhead_bytes:>14,}   headers and footers of live files"
-    yield f"dead files    {found.dead_files:>14,}   {found.dead_file_bytes:,} bytes, deleted after their grace"
+    yield f"dead files    {found.dead_files:>14,}   {found.dead_file_bytes:,} bytes, deleted after file.delete.delay.ms"
     yield f"objects       {found.objects:>14,}   {found.object_bytes:,} bytes"
     yield f"unnamed       {found.unnamed:>14,}   {found.unnamed_bytes:,} bytes, swept once they are old enough"
     yield f"condemned     {found.condemned:>14,}   foreign keys {found.foreign:,}"
     yield f"amplification {found.amplification:>14.2f}   reclaimable {found.reclaimable_bytes:,} bytes"
     if stopped:
-        yield f"nothing is deleted: {stopped} (--resume-janitor lets it go on)"
+        yield f"deletion is stopped: {stopped} (--resume-janitor allows it again)"
     for violation in found.violations:
         yield f"violation: {violation.kind} file={violation.file_id} {violation.detail}"
     if found.violation_count > len(found.violations):
@@ -128,16 +128,16 @@ def _audit_lines(found: Audit, stopped: str) -> Iterator[str]:
 
 
 def _rebuilt_lines(rebuilt: Rebuilt) -> Iterator[str]:
-    yield f"named again: files={rebuilt.files} extents={rebuilt.extents} bytes={rebuilt.live_bytes}"
-    yield f"records: {rebuilt.records}, offsets guessed of {rebuilt.guessed_records}"
-    yield f"batches whose records stand elsewhere: {rebuilt.repeated_batches}"
+    yield f"restored: files={rebuilt.files} extents={rebuilt.extents} bytes={rebuilt.live_bytes}"
+    yield f"records: {rebuilt.records}, with estimated offsets: {rebuilt.guessed_records}"
+    yield f"batches skipped because another file has their records: {rebuilt.repeated_batches}"
     for name in rebuilt.topics:
-        yield f"topic made: {name}"
+        yield f"topic created: {name}"
     for file_id, error in rebuilt.unsound:
         yield f"not readable: file={file_id} error={error}"
     if rebuilt.homeless:
-        yield f"partitions that their topic does not have here: {rebuilt.homeless}"
-    yield "what a bucket cannot tell, and so is lost or approximate:"
+        yield f"partitions that do not exist in their topic here: {rebuilt.homeless}"
+    yield "not recorded in the bucket, and therefore lost or approximate:"
     for what in LOST:
         yield f"  - {what}"
-    yield "nothing is deleted until `headrace audit --resume-janitor`"
+    yield "no object is deleted until you run `headrace audit --resume-janitor`"

@@ -1,7 +1,7 @@
-"""`headrace agent` as a child process: started, awaited until ready, stopped.
+"""`headrace agent` as a child process: start it, wait until it is ready, stop it.
 
-Place: under `headrace dev`.
-Invariant: the child gets SIGTERM when its parent dies, however that happens (Linux PDEATHSIG).
+Place: used by `headrace dev`.
+Invariant: the kernel sends the child SIGTERM when its parent exits for any reason (Linux PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STOP_SECONDS = 20
 
 
 class AgentProcess:
-    """One child; `settings` are dotted names and values, handed over as flags."""
+    """One child process; `settings` are dotted names and values, passed as flags."""
 
     def __init__(self, settings: dict[str, str]) -> None:
         self._flags = [part for name, value in settings.items() for part in (f"--{name.replace('.', '-')}", value)]
@@ -27,7 +27,7 @@ class AgentProcess:
         self.kafka_address = "?"
 
     async def start(self) -> str:
-        """Start and return the child's ready line. UnavailableError when it ended instead."""
+        """Start the child and return its ready line. UnavailableError if it exits instead."""
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "headrace.cli.main", "agent", *self._flags,
             stdout=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL, preexec_fn=_die_with_parent,
@@ -38,15 +38,15 @@ class AgentProcess:
             if match := re.match(r"ready .*kafka=(\S+)", line):
                 self.kafka_address = match[1]
                 return f"{line} pid={self._process.pid}"
-        raise UnavailableError(f"an agent ended while starting: status={await self._process.wait()}")
+        raise UnavailableError(f"agent exited while starting: status={await self._process.wait()}")
 
     async def wait(self) -> int:
-        """The exit status, once it ended."""
+        """The exit status, after the process has exited."""
         assert self._process is not None
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """SIGTERM, then SIGKILL when it does not end in time."""
+        """SIGTERM, then SIGKILL if it does not exit in time."""
         if self._process is None or self._process.returncode is not None:
             return
         self._process.terminate()

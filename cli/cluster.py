@@ -1,8 +1,7 @@
 """`headrace cluster`: cluster-id and unregister, over the Kafka protocol; Kafka's kafka-cluster.sh.
 
-Place: a client like any other, beside a running cluster.
-Invariant: only what is registered is unregistered: who names another id is told so. If the process dies here, asking
-again is safe.
+Place: a Kafka client for a running cluster.
+Invariant: an unknown node id is an error; unregistering can be repeated safely.
 Source: KIP-631, kafka-cluster.sh.
 """
 
@@ -19,22 +18,22 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import NotFoundError
 
 TELLS_OF_FENCED_BROKERS = 2
-"""The first version of DescribeCluster whose answer can name every registered broker."""
+"""The first version of DescribeCluster with a response that can list every registered broker."""
 
 DESCRIPTION = """\
-A running cluster: which one it is, and who is in it.
+A running cluster: show its id, or unregister an agent.
 
   headrace cluster cluster-id -b 127.0.0.1:9092
-  headrace cluster unregister -i 3 -b 127.0.0.1:9092      an agent that will not come back
+  headrace cluster unregister -i 3 -b 127.0.0.1:9092      an agent that will not return
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
+    """Add the arguments of the command."""
     commands = parser.add_subparsers(title="commands", metavar="{cluster-id,unregister}", required=True)
     showing = commands.add_parser("cluster-id", help="print the cluster's id")
     showing.set_defaults(run=run_cluster_id)
-    leaving = commands.add_parser("unregister", help="remove an agent's registration")
+    leaving = commands.add_parser("unregister", help="remove the registration of an agent")
     node_id = whole(0, INT32_MAX)
     leaving.add_argument("--id", "-i", type=node_id, required=True, metavar="ID", help="node id of the agent")
     leaving.set_defaults(run=run_unregister)
@@ -44,14 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_cluster_id(args: argparse.Namespace) -> int:
-    """Print it."""
+    """Print the id."""
     with open_cluster(args) as cluster:
         print(f"Cluster ID: {_describe(cluster).cluster_id}")
     return 0
 
 
 def run_unregister(args: argparse.Namespace) -> int:
-    """Unregister it; NotFoundError when it is not registered, also where the cluster itself would not mind."""
+    """Unregister the agent; NotFoundError if it is not registered, even where the cluster would accept the
+    request.
+    """
     with open_cluster(args) as cluster:
         tells = cluster.message(ApiKey.DESCRIBE_CLUSTER).version >= TELLS_OF_FENCED_BROKERS
         if tells and args.id not in {broker.broker_id for broker in _describe(cluster).brokers}:
@@ -64,7 +65,7 @@ def run_unregister(args: argparse.Namespace) -> int:
 
 
 def _describe(cluster: KafkaCluster) -> Any:
-    """The cluster, with all registered brokers where it can tell."""
+    """The cluster, with all registered brokers if the cluster supports that."""
     m = cluster.message(ApiKey.DESCRIBE_CLUSTER)
     request = m.request(include_cluster_authorized_operations=False, endpoint_type=1, include_fenced_brokers=True)
     answer = cluster.ask(ApiKey.DESCRIBE_CLUSTER, request)

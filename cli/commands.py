@@ -1,7 +1,7 @@
 """The subcommands of `headrace`: name, the line in the overview, and the module that is imported when one is used.
 
 Place: the table that cli/main.py makes its parser from.
-Invariant: importing this module imports no command, so that `headrace --help` costs what argparse costs.
+Invariant: importing this module imports no command, so `headrace --help` costs no more than argparse.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import NamedTuple, Protocol, cast
 
 
 class CommandModule(Protocol):
-    """What the module of a command offers."""
+    """The interface of a command's module."""
 
     DESCRIPTION: str
-    """What `--help` says of the command, with an example."""
+    """The command's `--help` text, with an example."""
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,22 +30,22 @@ class Command(NamedTuple):
     help: str
 
     def load(self) -> CommandModule:
-        """Import the command's module and all that it uses."""
+        """Import the command's module and everything it uses."""
         return cast(CommandModule, import_module(self.module))
 
 
 COMMANDS = (
-    Command("dev", "headrace.cli.dev", "everything on this machine, nothing to install first"),
+    Command("dev", "headrace.cli.dev", "run everything on this machine, nothing to install first"),
     Command("agent", "headrace.cli.agent", "run one agent"),
-    Command("compactor", "headrace.cli.compactor", "do background work: compaction, retention, deletion"),
-    Command("storage", "headrace.cli.storage", "format metastore and bucket, or look at them"),
+    Command("compactor", "headrace.cli.compactor", "run background work: compaction, retention, deletion"),
+    Command("storage", "headrace.cli.storage", "format metastore and bucket, or show their cluster"),
     Command("migrate", "headrace.cli.migrate", "create or upgrade the metastore"),
     Command("audit", "headrace.cli.audit", "compare the bucket with the metastore"),
     Command("topics", "headrace.cli.topics", "list, describe, create, alter or delete topics"),
-    Command("groups", "headrace.cli.groups", "list, describe, rewind or delete consumer groups"),
+    Command("groups", "headrace.cli.groups", "list, describe, reset or delete consumer groups"),
     Command("configs", "headrace.cli.configs", "describe, set or delete configs"),
-    Command("records", "headrace.cli.records", "produce, consume and delete records; offsets"),
-    Command("cluster", "headrace.cli.cluster", "ask a running cluster for its id, or unregister an agent"),
+    Command("records", "headrace.cli.records", "produce, consume and delete records; show offsets"),
+    Command("cluster", "headrace.cli.cluster", "show the id of a running cluster, or unregister an agent"),
     Command("dump-log", "headrace.cli.dump_log", "print the metadata log, a snapshot or segment files"),
     Command("shell", "headrace.cli.shell.command", "browse the cluster's metadata"),
     Command("version", "headrace.cli.version", "print the version"),

@@ -1,7 +1,7 @@
 """`headrace compactor`: background work in a separate process, in its foreground.
 
-Place: `headrace agent` with process.roles=compactor, under a name of its own and without listeners.
-If the process dies here, the leases of its jobs run out and other workers go on.
+Place: the same as `headrace agent` with process.roles=compactor, without listeners.
+Invariant: if the process crashes, the leases of its jobs expire and other workers continue them.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ SHOWN = (
     "log.level",
 )
 DESCRIPTION = """\
-Do a cluster's background work: merge small segment files into large ones, rewrite small batches, end
-what retention ends, delete what is dead. Start as many as you like: jobs are leased, and what one
-leaves undone another goes on with. Agents do the same beside their own work if process.roles says so.
+Do a cluster's background work: merge small segment files into large ones, rewrite small batches, apply
+retention, delete dead files. You can start any number of these processes: jobs are leased, and if one
+process leaves a job unfinished, another continues it. Agents do the same work if process.roles includes
+compactor.
 
   headrace compactor --metastore-url postgresql://headrace@db/headrace --bucket s3://logs/headrace
 
-It prints one line with the word `ready`. SIGTERM lets jobs end, or gives them back.
+Prints one line with the word `ready`. On SIGTERM it finishes its jobs or returns them to the queue.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
+    """Add the arguments of the command."""
     add_settings(parser, SHOWN)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Work until a signal; 0 after a clean stop."""
+    """Work until a signal arrives; 0 after a clean stop."""
     from headrace.cli.serving import serve  # here, so that --help imports no agent
 
     return serve(settings_from(args, **{"process.roles": COMPACTOR}))

@@ -1,8 +1,8 @@
-"""Background work in a process of its own (process.roles=compactor): no listener for Kafka, no clients.
+"""A process that does only background work (process.roles=compactor): no Kafka listener, no clients.
 
-Place: under serving.py, in the stead of an agent; the worker is compactor's, the HTTP surface agent's.
-Invariant: it registers nothing and nobody waits for it. If the process dies, its leases run out and
-other workers go on.
+Place: under serving.py, instead of an agent; it composes the compactor's worker with the agent's HTTP server.
+Invariant: it registers nothing in the cluster, and no other process waits for it. If it crashes, its leases expire
+and other workers continue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHOWN_JOBS = 100
 
 
 class CompactorProcess:
-    """Make it with `open`, then `start` and, in the end, `stop`; the same steps as an Agent's."""
+    """Create it with `open`, then `start` and finally `stop`; the same steps as an Agent's."""
 
     def __init__(self, settings: Settings, worker: Worker, registry: CollectorRegistry) -> None:
         self._settings, self._worker = settings, worker
@@ -35,31 +35,31 @@ class CompactorProcess:
         return cls(settings, await Worker.open(settings, registry), registry)
 
     async def require_formatted_storage(self) -> None:
-        """InvalidError, saying what to do, unless bucket and metastore were formatted as one cluster's."""
+        """InvalidError, with instructions, unless bucket and metastore were formatted as the same cluster."""
         await self._worker.require_formatted_storage()
 
     async def start(self) -> None:
-        """Look for jobs from now on."""
+        """Start to look for jobs."""
         self._http.start()
         self._worker.start()
 
     async def stop(self) -> None:
-        """Let jobs end within shutdown.grace.ms, then give them back. Safe in any state."""
+        """Finish jobs within shutdown.grace.ms, then return the rest to the queue. Safe in any state."""
         await self._worker.stop()
         await asyncio.to_thread(self._http.stop)
 
     def ready_line(self) -> str:
-        """What the command prints once it works."""
+        """The line that the command prints when it is ready."""
         return f"ready compactor={self._worker.name} http={self._settings.http_host}:{self._http.port}"
 
     # -- agent.http.app.Probe, called on the HTTP loop
 
     async def not_ready_reason(self) -> str | None:
-        """None while it can be given work."""
+        """None while it can run jobs."""
         return await ask(self._loop, self._not_ready_reason())
 
     async def status(self) -> dict[str, Any]:
-        """Who it is and what is to do, for people."""
+        """Worker name and pending work, for people."""
         return await ask(self._loop, self._status())
 
     async def _not_ready_reason(self) -> str | None:

@@ -1,8 +1,8 @@
 """`headrace configs`: describe, set and delete configs of topics, brokers, groups and loggers.
 
-Place: a client like any other, beside a running cluster; Kafka's kafka-configs.sh.
-Invariant: a resource is changed as a whole or not at all; what is refused is one line with the broker's reason.
-If the process dies here, asking again is safe.
+Place: a Kafka client for a running cluster; Kafka's kafka-configs.sh.
+Invariant: a resource is changed completely or not at all; a refusal is one line with the broker's reason. A command
+can be repeated safely.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ SOURCES = {
 }
 """Kafka's ConfigSource numbers and their names."""
 _OWN = {TOPIC: (1,), BROKER: (2, 3), LOGGER: (6,), GROUP: (8,)}
-"""Which sources say that a value was set for the resource itself."""
+"""The sources of values that were set for the resource itself."""
 
 Resource = tuple[int, str]
-"""Kafka's number of the resource's type, and its name."""
+"""Kafka's number of the resource type, and the resource's name."""
 Change = tuple[str, int, str | None]
-"""A config's name, SET or DELETE, and the value to set."""
+"""A config's name, SET or DELETE, and the new value."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
+    """Add the arguments of the command."""
     commands = parser.add_subparsers(title="commands", metavar="{describe,set,delete}", required=True)
-    describing = commands.add_parser("describe", help="values and where they come from")
-    describing.add_argument("key", nargs="*", help="only these")
+    describing = commands.add_parser("describe", help="show values and their sources")
+    describing.add_argument("key", nargs="*", help="show only these configs")
     describing.add_argument("--all", action="store_true", help="defaults, too")
-    describing.add_argument("--explain", action="store_true", help="what each config does")
-    setting = commands.add_parser("set", help="give configs a value")
+    describing.add_argument("--explain", action="store_true", help="say what each config does")
+    setting = commands.add_parser("set", help="set configs")
     setting.add_argument("pair", nargs="+", metavar="KEY=VALUE")
-    deleting = commands.add_parser("delete", help="back to what holds otherwise")
+    deleting = commands.add_parser("delete", help="delete configs, so that their defaults apply")
     deleting.add_argument("key", nargs="+")
     for command in (setting, deleting):
-        command.add_argument("--validate-only", action="store_true", help="say whether it would be accepted")
+        command.add_argument("--validate-only", action="store_true", help="check the change without applying it")
     for command, run in ((describing, run_describe), (setting, run_set), (deleting, run_delete)):
         whose = command.add_mutually_exclusive_group(required=True)
         whose.add_argument("--topic", metavar="NAME")
         whose.add_argument("--broker", metavar="ID", help="one broker")
-        whose.add_argument("--brokers", action="store_true", help="all brokers: what holds where none says otherwise")
+        whose.add_argument("--brokers", action="store_true", help="the cluster-wide default of all brokers")
         whose.add_argument("--group", metavar="ID")
         whose.add_argument("--logger", metavar="ID", help="log levels of one broker")
         add_flags(command)
@@ -76,7 +76,7 @@ def run_describe(args: argparse.Namespace) -> int:
         found = describe_configs(cluster, resource, args.key)
     unknown = sorted(set(args.key) - {config.name for config in found})
     if unknown:
-        raise NotFoundError(f"there is no such config: {', '.join(unknown)}")
+        raise NotFoundError(f"unknown config: {', '.join(unknown)}")
     rows = shown(found, None if args.all or args.key or args.explain else resource[0])
     columns = ("config", "value", "source", "read_only")
     if not args.json:
@@ -86,12 +86,12 @@ def run_describe(args: argparse.Namespace) -> int:
 
 
 def run_set(args: argparse.Namespace) -> int:
-    """Set them."""
+    """Set the configs."""
     return _change(args, [(name, SET, value) for name, value in pairs(args.pair, "config").items()])
 
 
 def run_delete(args: argparse.Namespace) -> int:
-    """Take them away."""
+    """Delete the configs."""
     return _change(args, [(name, DELETE, None) for name in args.key])
 
 
@@ -111,7 +111,7 @@ def _change(args: argparse.Namespace, changes: Sequence[Change]) -> int:
 
 
 def describe_configs(cluster: KafkaCluster, resource: Resource, keys: Iterable[str] = ()) -> list[Any]:
-    """A resource's configs as DescribeConfigsResponse has them; all without keys."""
+    """A resource's configs as in DescribeConfigsResponse; without keys, all of them."""
     m = cluster.message(ApiKey.DESCRIBE_CONFIGS)
     wanted = m.make(
         "DescribeConfigsResource",
@@ -126,7 +126,7 @@ def describe_configs(cluster: KafkaCluster, resource: Resource, keys: Iterable[s
 
 
 def shown(configs: Iterable[Any], only_own_of: int | None) -> list[Row]:
-    """As rows; with a resource type only those that were set for the resource itself."""
+    """As table rows; with a resource type, only values set for the resource itself."""
     return [
         {
             "config": config.name,
@@ -170,15 +170,15 @@ def _resource(args: argparse.Namespace) -> Resource:
     named = ((TOPIC, args.topic), (BROKER, args.broker), (LOGGER, args.logger), (GROUP, args.group))
     found: Resource = next(((kind, name) for kind, name in named if name is not None), (BROKER, ""))
     if found[0] in (BROKER, LOGGER) and found[1] and not found[1].isdecimal():
-        raise InvalidError(f"not a broker's id: {found[1]}")
+        raise InvalidError(f"not a broker id: {found[1]}")
     return found
 
 
 def _whom_to_ask(cluster: KafkaCluster, resource: Resource) -> int:
-    """A broker's own settings and levels are its own to show and to change."""
+    """Only a broker itself can show and change its settings and log levels."""
     kind, name = resource
     if kind not in (BROKER, LOGGER) or not name:
         return ANY
     if int(name) not in cluster.nodes():
-        raise InvalidError(f"there is no such broker: {name}")
+        raise InvalidError(f"broker does not exist: {name}")
     return int(name)

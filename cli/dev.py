@@ -1,9 +1,9 @@
-"""`headrace dev`: Postgres, bucket and agents on this machine, nothing to install first.
+"""`headrace dev`: Postgres, bucket and agents on this machine, with nothing to install first.
 
-Place: a supervisor around the embedded Postgres and `headrace agent` processes; for trying out,
-for tests, for the demo. Production runs `headrace agent`.
-Invariant: all state lies under the data directory; starting again on it finds everything. An agent
-that dies is reported and not restarted. If the supervisor dies, its children die with it.
+Place: supervises the embedded Postgres and `headrace agent` processes; for trying out, tests and the demo.
+Production runs `headrace agent`.
+Invariant: all state is under the data directory; a restart on it finds all data. An agent that exits is reported and
+not restarted. If the supervisor exits, its child processes are stopped.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from headrace.storage.errors import InvalidError, UnavailableError
 
 DESCRIPTION = """\
 Start a complete Headrace on this machine: an embedded Postgres, a directory as bucket, one or more
-agents. Prints one line with the word `ready` and its addresses once clients can connect, and stops
-cleanly on SIGTERM or Ctrl-C. Starting again on the same directory finds all data.
+agents. Prints one line with the word `ready` and its addresses when clients can connect, and stops
+cleanly on SIGTERM or Ctrl-C. A restart on the same directory finds all data.
 
   headrace dev
   headrace dev --data-dir /tmp/headrace --agents 2 --kafka-port 9092
@@ -39,26 +39,26 @@ AGENT_START_SECONDS = 180
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
-    parser.add_argument("--data-dir", type=Path, default=Path(".headrace"), help="where all state lies (.headrace)")
+    """Add the arguments of the command."""
+    parser.add_argument("--data-dir", type=Path, default=Path(".headrace"), help="directory for all data (.headrace)")
     parser.add_argument(
         "--agents",
         type=whole(1, 100),
         default=1,
-        help="how many agents; ports and node ids count up from the given ones (1)",
+        help="number of agents; ports and node ids count up from the given ones (1)",
     )
     add_settings(parser, ("kafka.port", "http.port", "linger.ms", "log.level"))
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal; 1 when every agent has died."""
+    """Serve until a signal arrives; 1 if every agent has exited."""
     settings = settings_from(args)
     data_dir: Path = args.data_dir.absolute()
     try:
         (data_dir / "bucket").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidError(f"cannot make the data directory: {data_dir}: {error.strerror}") from error
+        raise InvalidError(f"cannot create the data directory: {data_dir}: {error.strerror}") from error
     passed_on = {key.removeprefix(PREFIX): str(v) for key, v in vars(args).items() if key.startswith(PREFIX) and v}
     if args.config:
         passed_on["config"] = str(args.config)
@@ -86,7 +86,9 @@ async def _supervise(
         print(f"ready bootstrap={addresses} metastore={url} bucket={bucket}", flush=True)
         return await _watch(agents, stopping)
     except TimeoutError as error:
-        raise UnavailableError(f"an agent was not ready within {AGENT_START_SECONDS} s; see its lines above") from error
+        raise UnavailableError(
+            f"an agent was not ready within {AGENT_START_SECONDS} s; see its log lines above"
+        ) from error
     finally:
         await asyncio.gather(*(agent.stop() for agent in agents))
 
@@ -104,7 +106,7 @@ def _agent(settings: Settings, index: int, url: str, bucket: str, passed_on: dic
 
 
 async def _forget_dead_agents(url: str, settings: Settings) -> None:
-    """This supervisor owns the metastore alone, so whoever is registered died with the one before."""
+    """No other process uses this metastore, so all registered agents belong to a previous run and have exited."""
     metastore = await PostgresMetastore.open(url, settings)
     try:
         for agent in (await metastore.load_image()).agents.values():
@@ -120,7 +122,7 @@ async def _watch(agents: list[AgentProcess], stopping: asyncio.Event) -> int:
         done, _ = await asyncio.wait({stop, *alive}, return_when=asyncio.FIRST_COMPLETED)
         for task in done & alive.keys():
             agent = alive.pop(task)
-            print(f"agent ended: kafka={agent.kafka_address} status={task.result()}", file=sys.stderr, flush=True)
+            print(f"agent exited: kafka={agent.kafka_address} status={task.result()}", file=sys.stderr, flush=True)
     stop.cancel()
     for task in alive:
         task.cancel()

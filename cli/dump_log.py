@@ -1,8 +1,9 @@
-"""`headrace dump-log`: what stands in the metadata log, in a snapshot or in segment files, for people.
+"""`headrace dump-log`: print the metadata log, a snapshot or segment files.
 
-Place: reads only, beside a running cluster or without one; Kafka's kafka-dump-log.sh.
-Invariant: what is printed was checked (checksums, framing) or is an error; with the metadata decoder,
-each record is one line `payload: {…}`. If the process dies here nothing is lost.
+Place: reads only, with or without a running cluster; Kafka's kafka-dump-log.sh.
+Invariant: data is printed only after its checksums and framing were verified; with the metadata decoder, each record
+is
+one line `payload: {…}`.
 Source: KIP-631, changes to kafka-dump-log.
 """
 
@@ -43,22 +44,29 @@ Print the cluster's metadata log, a metadata snapshot, or segment files.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
-    parser.add_argument("--files", metavar="FILES", help="comma-separated paths or URLs; without it, the metadata log")
-    parser.add_argument("--cluster-metadata-decoder", action="store_true", help="values are metadata records")
-    parser.add_argument("--skip-record-metadata", action="store_true", help="no offsets and sizes for each record")
+    """Add the arguments of the command."""
     parser.add_argument(
-        "--start-offset", type=whole(0, INT64_MAX), metavar="N", help="begin the metadata log here (its start)"
+        "--files", metavar="FILES", help="comma-separated paths or URLs; if not given, the metadata log"
+    )
+    parser.add_argument("--cluster-metadata-decoder", action="store_true", help="decode values as metadata records")
+    parser.add_argument(
+        "--skip-record-metadata", action="store_true", help="do not print offsets and sizes of each record"
+    )
+    parser.add_argument(
+        "--start-offset",
+        type=whole(0, INT64_MAX),
+        metavar="N",
+        help="first offset of the metadata log to print (log start)",
     )
     add_settings(parser, ("metastore.url", *S3), every=False)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print; 1 when a file is not sound."""
+    """Print; 1 if a file is corrupt."""
     settings = settings_from(args)
     if not args.files and not args.cluster_metadata_decoder:
-        raise ConfigError("name --files, or ask for the metadata log with --cluster-metadata-decoder")
+        raise ConfigError("set --files, or --cluster-metadata-decoder for the metadata log")
     asyncio.run(_dump(args, settings))
     return 0
 
@@ -80,7 +88,7 @@ async def _dump(args: argparse.Namespace, settings: Settings) -> None:
 
 
 async def read_address(address: str, settings: Settings) -> bytes:
-    """The bytes of a local path, or of an object by its store's URL (s3://bucket/key, file:///path)."""
+    """The bytes of a local file, or of an object by its URL (s3://bucket/key, file:///path)."""
     if "://" not in address:
         try:
             with open(address, "rb") as file:  # noqa: ASYNC230 -- nothing else runs on this loop
@@ -100,7 +108,7 @@ async def read_address(address: str, settings: Settings) -> bytes:
 async def metadata_log_lines(
     settings: Settings, start_offset: int | None, *, skip_record_metadata: bool
 ) -> AsyncGenerator[str, None]:
-    """The log from `start_offset` (None: its start) to the head, page by page; a page is printed as a batch."""
+    """The log from `start_offset` (None: its start) to its end, page by page; each page is printed as one batch."""
     if not settings.metastore_url:
         raise ConfigError("metastore.url is not set (--metastore-url)")
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
@@ -117,7 +125,7 @@ async def metadata_log_lines(
 
 
 def framed_lines(records: Sequence[bytes], base_offset: int, *, skip_record_metadata: bool) -> Iterator[str]:
-    """One line for the run of framed records, then one each."""
+    """One line for the group of framed records, then one line per record."""
     size = sum(map(len, records))
     yield f"baseOffset: {base_offset} lastOffset: {base_offset + len(records) - 1} count: {len(records)} size: {size}"
     for offset, framed in enumerate(records, base_offset):
@@ -126,7 +134,7 @@ def framed_lines(records: Sequence[bytes], base_offset: int, *, skip_record_meta
 
 
 def file_lines(data: bytes, *, decoder: bool, skip_record_metadata: bool) -> Iterator[str]:
-    """What a snapshot or a segment file holds. CorruptError when it is not sound."""
+    """The contents of a snapshot or a segment file. CorruptError if it is corrupt."""
     if data.startswith(SNAPSHOT_MAGIC):
         end_offset, records = decode_snapshot(data)
         yield f"metadata snapshot: endOffset: {end_offset} size: {len(data)}"
@@ -183,7 +191,7 @@ def _record_line(record: Record, *, decoder: bool, skip_record_metadata: bool) -
 
 
 def _payload(framed: bytes) -> str:
-    """The decoded record, or what is wrong with it: one damaged record must not hide those behind it."""
+    """The decoded record, or the decoding error: one damaged record must not hide the records after it."""
     try:
         return payload_line(framed)
     except HeadraceError as error:

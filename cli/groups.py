@@ -1,8 +1,8 @@
-"""`headrace groups`: list and describe consumer groups, move their positions, delete them.
+"""`headrace groups`: list and describe consumer groups, reset their committed offsets, delete them.
 
-Place: a client like any other, beside a running cluster; Kafka's kafka-consumer-groups.sh.
-Invariant: reset-offsets only says what it would do until --execute is given, and the broker refuses it while the
-group has members. If the process dies in between, each partition's position is the old or the new one.
+Place: a Kafka client for a running cluster; Kafka's kafka-consumer-groups.sh.
+Invariant: reset-offsets only prints the new offsets until --execute is given, and the broker refuses it while the
+group has members. If the command is interrupted, each partition has either its old or its new committed offset.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ STATES = (
 )
 TYPES = ("classic", "consumer", "share", "streams")
 FILTERED_FROM = {"state": 4, "type": 5}
-"""The first version of ListGroups that can leave groups out by it."""
+"""The first version of ListGroups with this filter."""
 NO_GENERATION = -1
 NOTHING_COMMITTED = -1
 DESCRIPTION = """\
-Consumer groups of a running cluster, ours or any other that speaks Kafka.
+Consumer groups of any running Kafka cluster.
 
   headrace groups list -b 127.0.0.1:9092
   headrace groups describe billing --members -b 127.0.0.1:9092
@@ -49,26 +49,32 @@ Consumer groups of a running cluster, ours or any other that speaks Kafka.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
+    """Add the arguments of the command."""
     commands = parser.add_subparsers(title="commands", metavar="{list,describe,reset-offsets,delete}", required=True)
-    listing = commands.add_parser("list", help="all groups")
+    listing = commands.add_parser("list", help="list all groups")
     listing.add_argument("--state", type=_one_of(STATES), action="append", default=[], help=", ".join(STATES))
     listing.add_argument("--type", type=_one_of(TYPES), action="append", default=[], help=", ".join(TYPES))
-    describing = commands.add_parser("describe", help="positions and how far they lag; members")
+    describing = commands.add_parser("describe", help="show committed offsets and lag, or members")
     describing.add_argument("group")
-    describing.add_argument("--members", action="store_true", help="who is in it, and who reads what")
-    resetting = commands.add_parser("reset-offsets", help="move an empty group's positions; shows what it would do")
+    describing.add_argument("--members", action="store_true", help="show the members and their assignments")
+    resetting = commands.add_parser(
+        "reset-offsets", help="reset the committed offsets of an empty group; a dry run without --execute"
+    )
     resetting.add_argument("group")
     resetting.add_argument(
-        "--topic", action="append", metavar="TOPIC[:PARTITION]", help="all that it has read if not given"
+        "--topic", action="append", metavar="TOPIC[:PARTITION]", help="default: all partitions with a committed offset"
     )
     where = resetting.add_mutually_exclusive_group(required=True)
-    where.add_argument("--to-earliest", action="store_true", help="the first record")
-    where.add_argument("--to-latest", action="store_true", help="behind the last record")
-    where.add_argument("--to-datetime", metavar="TIME", help="the first record from then on: 2026-01-31T12:00:00+00:00")
-    where.add_argument("--to-offset", type=whole(0, INT64_MAX), metavar="N", help="this one, or the log's nearest end")
-    resetting.add_argument("--execute", action="store_true", help="do it")
-    deleting = commands.add_parser("delete", help="empty groups and their positions")
+    where.add_argument("--to-earliest", action="store_true", help="to the log start")
+    where.add_argument("--to-latest", action="store_true", help="to the log end")
+    where.add_argument(
+        "--to-datetime", metavar="TIME", help="to the first record at or after this time: 2026-01-31T12:00:00+00:00"
+    )
+    where.add_argument(
+        "--to-offset", type=whole(0, INT64_MAX), metavar="N", help="to this offset, or to the nearest offset in the log"
+    )
+    resetting.add_argument("--execute", action="store_true", help="commit the new offsets")
+    deleting = commands.add_parser("delete", help="delete empty groups and their committed offsets")
     deleting.add_argument("group", nargs="+")
     add_yes(deleting)
     runs = (run_list, run_describe, run_reset, run_delete)
@@ -78,12 +84,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_list(args: argparse.Namespace) -> int:
-    """One line per group; each broker knows its own."""
+    """One line per group; each broker lists the groups it coordinates."""
     with open_cluster(args) as cluster:
         m = cluster.message(ApiKey.LIST_GROUPS)
         for name, version in FILTERED_FROM.items():
             if getattr(args, name) and m.version < version:
-                raise InvalidError(f"the cluster cannot choose groups by --{name}: it is too old")
+                raise InvalidError(f"the cluster is too old to filter groups by --{name}")
         request = m.request(states_filter=tuple(args.state), types_filter=tuple(args.type))
         found: dict[str, Row] = {}
         for node_id in cluster.nodes():
@@ -102,10 +108,10 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def run_describe(args: argparse.Namespace) -> int:
-    """One line per partition with a position, or per member."""
+    """One line per partition with a committed offset, or one per member."""
     with open_cluster(args) as cluster:
         committed = cluster.look_again(lambda: _committed(cluster, args.group))
-        members = _members(cluster, args.group, has_positions=bool(committed))
+        members = _members(cluster, args.group, has_offsets=bool(committed))
         if args.members:
             show(args, members, ("member", "instance", "client", "host", "assignment"))
             return 0
@@ -115,43 +121,43 @@ def run_describe(args: argparse.Namespace) -> int:
         {
             "topic": topic,
             "partition": index,
-            "position": offset,
-            "latest": latest[topic, index],
+            "current_offset": offset,
+            "log_end_offset": latest[topic, index],
             "lag": latest[topic, index] - offset,
             "member": readers.get(f"{topic}:{index}", {}).get("member"),
             "client": readers.get(f"{topic}:{index}", {}).get("client"),
         }
         for (topic, index), offset in sorted(committed.items())
     ]
-    show(args, rows, ("topic", "partition", "position", "latest", "lag", "member", "client"))
+    show(args, rows, ("topic", "partition", "current_offset", "log_end_offset", "lag", "member", "client"))
     return 0
 
 
 def run_reset(args: argparse.Namespace) -> int:
-    """Show the new positions; with --execute, commit them."""
+    """Print the new offsets; with --execute, commit them."""
     with open_cluster(args) as cluster:
         committed = cluster.look_again(lambda: _committed(cluster, args.group))
         wanted = _partitions(cluster, args.topic) if args.topic else sorted(committed)
         if not wanted:
-            raise InvalidError(f"the group has read nothing: name a --topic: group={args.group}")
+            raise InvalidError(f"the group has no committed offsets, set --topic: group={args.group}")
         moves, warnings = _targets(cluster, args, wanted)
         for warning in warnings:
             print(f"warning: {warning}", file=sys.stderr)
         if args.execute:
             cluster.look_again(lambda: _commit(cluster, args.group, moves))
     rows = [
-        {"topic": topic, "partition": index, "position": committed.get((topic, index)), "new_position": offset}
+        {"topic": topic, "partition": index, "current_offset": committed.get((topic, index)), "new_offset": offset}
         for (topic, index), offset in sorted(moves.items())
     ]
-    show(args, rows, ("topic", "partition", "position", "new_position"))
+    show(args, rows, ("topic", "partition", "current_offset", "new_offset"))
     if not args.execute and not args.json:
-        print("\nnothing was changed: repeat with --execute")
+        print("\ndry run, nothing was changed: repeat with --execute")
     return 0
 
 
 def run_delete(args: argparse.Namespace) -> int:
-    """Delete them, once confirmed."""
-    confirm(args, f"delete {', '.join(args.group)} and all positions?")
+    """Delete the groups, after confirmation."""
+    confirm(args, f"delete {', '.join(args.group)} and all their committed offsets?")
     with open_cluster(args) as cluster:
         return do_each(
             args,
@@ -163,7 +169,7 @@ def run_delete(args: argparse.Namespace) -> int:
 
 
 def _one_of(known: Sequence[str]) -> Callable[[str], str]:
-    """For argparse's `type`: one of the words, in whatever case, as Kafka's tool takes them."""
+    """For argparse's `type`: one of the words, in upper or lower case, as in Kafka's tool."""
 
     def word(text: str) -> str:
         for name in known:
@@ -188,18 +194,18 @@ def _committed(cluster: KafkaCluster, group: str) -> dict[TopicPartition, int]:
     return found
 
 
-def _members(cluster: KafkaCluster, group: str, *, has_positions: bool) -> list[Member]:
-    """None of a group that only keeps positions; NotFoundError where there are not even those."""
+def _members(cluster: KafkaCluster, group: str, *, has_offsets: bool) -> list[Member]:
+    """Empty for a group that only has committed offsets; NotFoundError if it has none of those either."""
     try:
         return cluster.look_again(lambda: members_of(cluster, group))
     except NotFoundError:
-        if not has_positions:
+        if not has_offsets:
             raise
         return []
 
 
 def _partitions(cluster: KafkaCluster, asked: list[str]) -> list[TopicPartition]:
-    """`topic` is all its partitions, `topic:3` one."""
+    """`topic` means all its partitions, `topic:3` one partition."""
     wanted: list[TopicPartition] = []
     for text in asked:
         topic, colon, index = text.rpartition(":")
@@ -215,7 +221,7 @@ def _partitions(cluster: KafkaCluster, asked: list[str]) -> list[TopicPartition]
 def _targets(
     cluster: KafkaCluster, args: argparse.Namespace, wanted: list[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], list[str]]:
-    """New positions inside the log, as Kafka's tool sets them; and where that is not what was asked for."""
+    """The new offsets, moved into the log's range as Kafka's tool does; and a note for each that was moved."""
     earliest = list_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
     latest = list_offsets(cluster, dict.fromkeys(wanted, LATEST))
     if args.to_earliest:
@@ -226,22 +232,22 @@ def _targets(
         moves = {tp: min(max(args.to_offset, earliest[tp]), latest[tp]) for tp in wanted}
         return moves, [
             f"offset {args.to_offset} is outside {topic}:{index} ({earliest[topic, index]}..{latest[topic, index]}):"
-            f" its new position is {offset}"
+            f" its new offset is {offset}"
             for (topic, index), offset in moves.items()
             if offset != args.to_offset
         ]
     found = list_offsets(cluster, dict.fromkeys(wanted, timestamp_ms(args.to_datetime)))
     return {tp: latest[tp] if offset < 0 else offset for tp, offset in found.items()}, [
-        f"{topic}:{index} has no record from then on: its new position is its end, {latest[topic, index]}"
+        f"{topic}:{index} has no record at or after this time: its new offset is the log end, {latest[topic, index]}"
         for (topic, index), offset in found.items()
         if offset < 0
     ]
 
 
-def _commit(cluster: KafkaCluster, group: str, positions: dict[TopicPartition, int]) -> None:
+def _commit(cluster: KafkaCluster, group: str, offsets: dict[TopicPartition, int]) -> None:
     m = cluster.message(ApiKey.OFFSET_COMMIT)
     topics: dict[str, list[Any]] = {}
-    for (topic, index), offset in positions.items():
+    for (topic, index), offset in offsets.items():
         partition = m.make(
             "OffsetCommitRequestPartition",
             partition_index=index,
@@ -264,7 +270,7 @@ def _commit(cluster: KafkaCluster, group: str, positions: dict[TopicPartition, i
     for topic in cluster.ask(ApiKey.OFFSET_COMMIT, request, cluster.coordinator(group)).topics:
         for partition in topic.partitions:
             if partition.error_code in (ErrorCode.unknown_member_id, ErrorCode.illegal_generation):
-                raise InvalidError(f"the group has members: stop them first: group={group}")
+                raise InvalidError(f"the group has members, stop them first: group={group}")
             require(partition.error_code, None, f"{topic.name}:{partition.partition_index}")
 
 

@@ -1,7 +1,7 @@
-"""`headrace`: one command, one subcommand a file.
+"""`headrace`: one command with one file per subcommand.
 
 Place: the entry point; commands.py names the subcommands.
-Invariant: only the module of the command that was asked for is imported. An error that a person can mend is one line
+Invariant: only the module of the command that was asked for is imported. An error that the user can fix is one line
 on stderr and exit status 1, never a traceback.
 """
 
@@ -18,25 +18,25 @@ from headrace.config.errors import ConfigError
 from headrace.storage.errors import HeadraceError
 
 STATUS_SIGPIPE = 141
-"""What a shell says of a program that wrote to a pipe that nobody reads."""
+"""The exit status that shells use for a program that wrote to a closed pipe."""
 DESCRIPTION = """\
 Headrace: a streaming service that speaks the Kafka protocol, keeps its data in object
 storage and its metadata in Postgres.
 
-  headrace dev        everything on this machine, nothing to install first
-  headrace agent      one stateless agent, for production
+  headrace dev        run everything on this machine, nothing to install first
+  headrace agent      run one stateless agent, for production
   headrace compactor  background work in a separate process
 """
 
 
 def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """A parser for this command line: it lists every command, and has the arguments of the one that `words` ask for."""
+    """A parser that lists every command and has the arguments of the command in `words`."""
     parser = argparse.ArgumentParser(
         prog="headrace", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=version_line(), help="print the version")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    asked = next((word for word in words if not word.startswith("-")), None)  # no flag before it takes a value
+    asked = next((word for word in words if not word.startswith("-")), None)  # flags before the command take no value
     for command in COMMANDS:
         if command.name != asked:
             subparsers.add_parser(command.name, help=command.help)

@@ -1,7 +1,7 @@
-"""`headrace migrate`: bring the metastore's schema up to this version.
+"""`headrace migrate`: upgrade the metastore's schema to this version.
 
-Place: before the first agent of a new version; what it does is metastore/postgres/migrate.py's.
-Invariant: forward only. If the process dies here, the same command goes on where it stopped.
+Place: before the first agent of a new version starts; metastore/postgres/migrate.py does the work.
+Invariant: forward only. After an interruption, the same command continues where it stopped.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
 
 DESCRIPTION = """\
-Create or upgrade the metastore's tables and functions. Forward only, safe to run twice and by two
-processes at once, and before the new agents start.
+Create or upgrade the metastore's tables and functions. Forward only; safe to run twice and in two
+processes at once. Run it before the new agents start.
 
   headrace migrate --metastore-url postgresql://headrace@db/headrace
   headrace migrate --restored --metastore-url …       after a restore from a backup: see docs/OPERATIONS.md
@@ -26,25 +26,24 @@ processes at once, and before the new agents start.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
+    """Add the arguments of the command."""
     parser.add_argument(
         "--restored",
         action="store_true",
-        help="this metastore came from a backup: give it a new incarnation id, so that agents drop what they"
-        " remember and nothing is deleted until an audit",
+        help="this metastore was restored from a backup: give it a new incarnation id, so that agents drop their",
     )
     add_settings(parser, ("metastore.url", "commit.shards"), every=False)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Apply what is missing and say what was done."""
+    """Apply the missing migrations and print what was done."""
     settings = settings_from(args)
     if not settings.metastore_url:
         raise ConfigError("metastore.url is not set (--metastore-url)")
     print(migrate(settings.metastore_url, commit_shards=settings.commit_shards))
     if args.restored:
-        print(f"new life: incarnation_id={asyncio.run(_begin_incarnation(settings))}")
+        print(f"new incarnation: incarnation_id={asyncio.run(_begin_incarnation(settings))}")
     return 0
 
 

@@ -1,8 +1,8 @@
-"""Numbers on the command line, each within the bounds of the field that it is sent in.
+"""Numbers on the command line, each checked against the bounds of its protocol field.
 
-Place: the `type` of a command's numeric flags. Pure.
-Invariant: a number that the protocol cannot carry, or that means nothing there, is a usage error that names the bounds.
-If the process dies here nothing is lost: no state.
+Place: the `type` of a command's numeric flags.
+Invariant: a number that the protocol cannot carry, or that has no meaning there, is a usage error that names the
+bounds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Settings as command-line flags: every setting is one, generated from its declaration.
+"""Settings as command-line flags: every setting is a flag, generated from its declaration.
 
-Place: shared by the commands that open metastore or bucket themselves; tools that speak to a running cluster
-take the flags of tables.py.
+Place: shared by the commands that open metastore or bucket themselves; tools that connect to a running cluster
+use the flags of tables.py.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from headrace.config.load import load
 from headrace.config.settings import Settings
 
 SHORT_FORMS = {"broker.rack": "--zone"}
-"""A second name for a flag, where people look for another word."""
+"""A second name for a flag, where users may look for another word."""
 PREFIX = "setting:"
 S3 = ("s3.endpoint", "s3.region", "s3.path.style")
-"""What it takes to find an object of a bucket, for tools."""
+"""The settings needed to read an object of a bucket, for tools."""
 
 
 def add_settings(
     parser: argparse.ArgumentParser, shown: tuple[str, ...], *, short_config: bool = True, every: bool = True
 ) -> None:
-    """Add --config (-c) and a flag per setting; `shown` come first, the rest in a group of their own.
+    """Add --config (-c) and a flag per setting; `shown` come first, the rest in a separate group.
 
-    Without `every` the rest is taken and not listed: a tool's help names what concerns it.
-    Call it last: the usage line names what the command has of its own, and settings as one.
+    Without `every` the rest is accepted but not listed: the help of a tool lists only the settings that matter to it.
+    Call it last: the usage line lists the command's other flags, and the settings as one word.
     """
     names = ("--config", "-c") if short_config else ("--config",)
     parser.add_argument(*names, type=Path, metavar="FILE", help="properties file with settings (key=value lines)")
@@ -46,7 +46,7 @@ def add_settings(
 
 
 def settings_from(args: argparse.Namespace, **overrides: object) -> Settings:
-    """The settings that file, environment and these flags give. Raises ConfigError."""
+    """The settings from file, environment and these flags. Raises ConfigError."""
     flags = {
         key.removeprefix(PREFIX): value
         for key, value in vars(args).items()

@@ -1,7 +1,6 @@
-"""A progress bar on stderr, for commands that people wait for.
+"""A progress bar on stderr for long commands.
 
-Place: under `headrace audit` and `records`. Invariant: nothing is written unless stderr is a terminal.
-If the process dies here nothing is lost: no state.
+Place: under `headrace audit` and `records`. Invariant: it writes only if stderr is a terminal.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ WIDTH = 30
 
 
 class ProgressBar:
-    """Called with (what is gone through, how many are done, how many there are; 0: nobody knows)."""
+    """Called with (what is being done, number done, total; 0: unknown)."""
 
     def __init__(self, *, beside_output: bool = False) -> None:
-        """`beside_output`: not shown where the output itself goes to a terminal."""
+        """`beside_output`: do not show the bar if the output itself goes to a terminal."""
         self._shown = sys.stderr.isatty() and not (beside_output and sys.stdout.isatty())
         self._what = ""
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Draw it anew."""
+        """Redraw the bar."""
         if not self._shown:
             return
         if what != self._what and self._what:
@@ -32,6 +31,6 @@ class ProgressBar:
         sys.stderr.flush()
 
     def close(self) -> None:
-        """Leave the line."""
+        """End the line."""
         if self._what:
             sys.stderr.write("\n")

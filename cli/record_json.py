@@ -1,8 +1,8 @@
 """Metadata records as JSON for people: Kafka's field names, UUIDs and record type names.
 
-Place: under `headrace dump-log` and `headrace shell`; pure.
-Invariant: one record, one line; a field that a newer schema marks as tagged is left out at its default,
-as Kafka's own decoder does. If the process dies here nothing is lost: no state.
+Place: under `headrace dump-log` and `headrace shell`.
+Invariant: one record, one line; a field that a newer schema marks as tagged is left out if it has its default value,
+as in Kafka's decoder.
 Source: KIP-631, changes to kafka-dump-log.
 """
 

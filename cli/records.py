@@ -1,10 +1,11 @@
-"""`headrace records`: produce lines, consume, delete, and see where offsets lie.
+"""`headrace records`: produce lines, consume, delete, and show offsets.
 
-Place: a client like any other, beside a running cluster; Kafka's console producer and consumer.
-Invariant: consume prints a partition's records in the order of their offsets, each once. produce takes lines as bytes,
-stops at the first that is no record or whose batch is not acknowledged, and says how many records were; the lines
-before one that is no record are produced. delete looks at all partitions before it deletes from any.
-If the process dies here, what it had said to be produced is stored.
+Place: a Kafka client for a running cluster; Kafka's console producer and consumer.
+Invariant: consume prints the records of a partition in offset order, each once. produce takes lines as bytes, stops
+at
+the first line that is not a valid record or is in an unacknowledged batch, and prints how many records were
+produced;
+the lines before an invalid line are produced. delete checks all partitions before it deletes from any.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from headrace.storage.records.compression import Codec
 
 BATCH_RECORDS = 500
 HIGH_WATERMARK = -1
-"""DeleteRecords' word for: all that readers can see."""
+"""DeleteRecords' value for: up to the high watermark."""
 KeyValue = tuple[bytes | None, bytes]
-"""What a line holds."""
+"""What `consume` prints per line."""
 FORMATS = ("value", "key", "json")
 DESCRIPTION = """\
-Records of a running cluster, ours or any other that speaks Kafka.
+Records of any running Kafka cluster.
 
   echo 42:paid | headrace records produce orders --key-separator : -b 127.0.0.1:9092
   headrace records consume orders --from 2026-01-31T12:00:00+00:00 --format json -b 127.0.0.1:9092
@@ -48,45 +49,45 @@ Records of a running cluster, ours or any other that speaks Kafka.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
+    """Add the arguments of the command."""
     commands = parser.add_subparsers(title="commands", metavar="{produce,consume,delete,offsets}", required=True)
-    producing = commands.add_parser("produce", help="one record per line of stdin, byte by byte")
-    producing.add_argument("--key-separator", metavar="TEXT", help="what stands between key and value in a line")
-    producing.add_argument("--header", action="append", default=[], metavar="KEY=VALUE", help="for every record")
+    producing = commands.add_parser("produce", help="produce one record per line of stdin")
+    producing.add_argument("--key-separator", metavar="TEXT", help="separator between key and value in a line")
+    producing.add_argument("--header", action="append", default=[], metavar="KEY=VALUE", help="header of every record")
     codecs = [codec.name.lower() for codec in Codec]
     producing.add_argument("--compression", choices=codecs, default="none", metavar="CODEC", help=", ".join(codecs))
     consuming = commands.add_parser("consume", help="print records")
     consuming.add_argument(
-        "--from", dest="start", default="earliest", metavar="WHERE", help="earliest, latest, an offset or a time"
+        "--from", dest="start", default="earliest", metavar="WHERE", help="start: earliest, latest, an offset or a time"
     )
-    consuming.add_argument("--max", type=whole(1, INT64_MAX), metavar="N", help="stop after so many records")
-    consuming.add_argument("--follow", "-f", action="store_true", help="wait for more at the end")
-    consuming.add_argument("--format", choices=FORMATS, default="value", help="value; key, tab and value; or json")
-    deleting = commands.add_parser("delete", help="the oldest records of partitions")
+    consuming.add_argument("--max", type=whole(1, INT64_MAX), metavar="N", help="stop after this many records")
+    consuming.add_argument("--follow", "-f", action="store_true", help="wait for new records at the end")
+    consuming.add_argument("--format", choices=FORMATS, default="value", help="value; key, tab and value; or JSON")
+    deleting = commands.add_parser("delete", help="delete the oldest records of partitions")
     until = deleting.add_mutually_exclusive_group(required=True)
     until.add_argument(
         "--before-offset",
         type=whole(HIGH_WATERMARK, INT64_MAX),
         metavar="N",
-        help="the first offset that stays; -1: none",
+        help="the first offset to keep; -1: keep none",
     )
-    until.add_argument("--all", action="store_true", help="everything there is now")
+    until.add_argument("--all", action="store_true", help="delete all current records")
     add_yes(deleting)
-    offsets = commands.add_parser("offsets", help="first and next offset of each partition")
-    offsets.add_argument("--at", metavar="TIME", help="and that of the first record from then on")
+    offsets = commands.add_parser("offsets", help="show the start and end offset of each partition")
+    offsets.add_argument("--at", metavar="TIME", help="also show the first offset at or after this time")
     runs = (run_produce, run_consume, run_delete, run_offsets)
     for command, run in zip((producing, consuming, deleting, offsets), runs, strict=True):
         command.add_argument("topic")
-        command.add_argument("--partition", type=whole(0, INT32_MAX), metavar="N", help="this one only")
+        command.add_argument("--partition", type=whole(0, INT32_MAX), metavar="N", help="only this partition")
         add_flags(command)
         command.set_defaults(run=run)
 
 
 def run_produce(args: argparse.Namespace) -> int:
-    """Batches of lines; keyed records go where every client with Kafka's partitioner sends them."""
+    """Send batches of lines; keyed records go to the partition that Kafka's default partitioner chooses."""
     headers = _headers(args.header)
     if args.key_separator == "":
-        raise InvalidError("--key-separator: nothing cannot stand between key and value")
+        raise InvalidError("--key-separator must not be empty")
     separator = None if args.key_separator is None else os.fsencode(args.key_separator)
     codec = Codec[args.compression.upper()]
     done, bar = 0, ProgressBar()
@@ -106,7 +107,7 @@ def run_produce(args: argparse.Namespace) -> int:
                     done += len(records)
                     bar("records", done, 0)
         except (HeadraceError, KeyboardInterrupt):
-            print(f"produced before it stopped: records={done}", file=sys.stderr)
+            print(f"records produced before the error: {done}", file=sys.stderr)
             raise
         finally:
             bar.close()
@@ -115,7 +116,7 @@ def run_produce(args: argparse.Namespace) -> int:
 
 
 def run_consume(args: argparse.Namespace) -> int:
-    """Up to the end that each partition had at the start, or for ever."""
+    """Print up to the end that each partition had at the start, or without end."""
     with open_cluster(args) as cluster:
         partitions = _partitions(cluster, args)
         latest = list_offsets(cluster, dict.fromkeys(partitions, LATEST))
@@ -135,7 +136,7 @@ def run_consume(args: argparse.Namespace) -> int:
 
 
 def run_delete(args: argparse.Namespace) -> int:
-    """Delete, once confirmed and once every partition is known to have the offset; 1 if a partition refused."""
+    """Delete, after confirmation and after every partition is known to have the offset; 1 if a partition refused."""
     until = HIGH_WATERMARK if args.all else args.before_offset
     what = "all records" if until == HIGH_WATERMARK else f"all records before offset {until}"
     with open_cluster(args) as cluster:
@@ -152,7 +153,7 @@ def run_delete(args: argparse.Namespace) -> int:
 
 
 def _delete(cluster: KafkaCluster, leader: int, topic: str, index: int, until: int) -> Row:
-    """What became of one partition."""
+    """The result for one partition."""
     row = {"topic": topic, "partition": index, "earliest": None, "error": None}
     try:
         return {**row, "earliest": delete_records(cluster, leader, topic, {index: until})[index]}
@@ -176,12 +177,12 @@ def run_offsets(args: argparse.Namespace) -> int:
 
 
 def _partitions(cluster: KafkaCluster, args: argparse.Namespace) -> dict[TopicPartition, int]:
-    """(topic, partition) -> leader, of the topic or of the one partition that was asked for."""
+    """(topic, partition) -> leader, of the whole topic or of the one partition that was named."""
     found = partitions_of(cluster, [args.topic])
     if args.partition is None:
         return found
     if (args.topic, args.partition) not in found:
-        raise InvalidError(f"there is no such partition: {args.topic}:{args.partition}")
+        raise InvalidError(f"partition does not exist: {args.topic}:{args.partition}")
     return {(args.topic, args.partition): found[args.topic, args.partition]}
 
 
@@ -189,11 +190,11 @@ def _headers(given: Sequence[str]) -> list[tuple[str, bytes | None]]:
     try:
         return [(os.fsencode(name).decode(), os.fsencode(value)) for name, value in key_values(given, "header")]
     except UnicodeDecodeError as error:
-        raise InvalidError("a header's key is not UTF-8") from error
+        raise InvalidError("a header key is not UTF-8") from error
 
 
 def _split_lines(lines: Iterable[bytes], separator: bytes | None) -> Iterator[tuple[bytes | None, bytes]]:
-    """(key, value) of each line. InvalidError names the first line that has no key."""
+    """(key, value) of each line. InvalidError names the first line without a key."""
     for number, line in enumerate(lines, 1):
         value = line.removesuffix(b"\n")
         if separator is None:
@@ -213,7 +214,9 @@ def _place(key: bytes, partitions: list[TopicPartition]) -> TopicPartition:
 
 
 def _chunks(lines: Iterator[KeyValue], size: int) -> Iterator[list[KeyValue]]:
-    """`size` at a time; those before a line that is refused are a chunk before the refusal is raised."""
+    """Chunks of `size`; if a line is refused, the lines before it are returned first, then the error is
+    raised.
+    """
     chunk: list[KeyValue] = []
     try:
         for line in lines:
@@ -232,7 +235,7 @@ def _chunks(lines: Iterator[KeyValue], size: int) -> Iterator[list[KeyValue]]:
 def _starts(
     cluster: KafkaCluster, start: str, partitions: dict[TopicPartition, int], latest: dict[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Where to begin in each partition. InvalidError for an offset that no partition holds; see `_moved_inside`."""
+    """The start offset of each partition. InvalidError for an offset that is in no partition; see `_moved_inside`."""
     if start == "latest":
         return latest
     earliest = list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
@@ -247,13 +250,15 @@ def _starts(
 def _moved_inside(
     offset: int, earliest: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """The offset, or the nearest end of the partitions that do not hold it, which is said."""
+    """The offset, or the nearest offset of the partitions that do not contain it, with a warning."""
     ranges = {tp: f"{tp[0]}:{tp[1]} {earliest[tp]}..{latest[tp]}" for tp in earliest}
     outside = [tp for tp in earliest if not earliest[tp] <= offset <= latest[tp]]
     if len(outside) == len(earliest):
         raise InvalidError(f"offset out of range: {offset} ({', '.join(ranges.values())})")
     for tp in outside:
-        print(f"warning: offset {offset} is out of range: read from its nearest end: {ranges[tp]}", file=sys.stderr)
+        print(
+            f"warning: offset {offset} is out of range, reading from the nearest offset: {ranges[tp]}", file=sys.stderr
+        )
     return {tp: min(max(offset, earliest[tp]), latest[tp]) for tp in earliest}
 
 
@@ -264,7 +269,7 @@ def _read(
     positions: dict[int, int],
     ends: dict[int, int] | None,
 ) -> Iterator[tuple[int, Record]]:
-    """(partition, record) as they come, until `ends` are reached."""
+    """(partition, record) as they arrive, until `ends` are reached."""
     while True:
         open_now = {i: at for i, at in positions.items() if ends is None or at < ends[i]}
         if not open_now:
@@ -282,7 +287,9 @@ def _read(
 
 
 def _shown(topic: str, index: int, record: Record, form: str) -> bytes:
-    """A line without its end. Keys and values are their bytes; in JSON those that are no text are base64 as well."""
+    """One line without its line end. Keys and values are raw bytes; in JSON, those that are not text are in
+    base64.
+    """
     if form == "value":
         return record.value or b""
     if form == "key":

@@ -1,9 +1,8 @@
-"""A long-running process: composed by its roles, started, and stopped by a signal.
+"""A long-running process: compose it by its roles, start it, and stop it on a signal.
 
-Place: under `headrace agent` and `headrace compactor`; owns the process's signals.
-Invariant: SIGTERM drains (no acknowledged record is lost either way); a second signal ends at once.
-What serves clients and what works in the background stop side by side. If the process dies here, clients and jobs move
-to other processes.
+Place: under `headrace agent` and `headrace compactor`; handles the process's signals.
+Invariant: SIGTERM drains (no acknowledged record is lost either way); a second signal ends the process at once.
+The part that serves clients and the background work stop in parallel.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from headrace.storage.collector_tuning import tune_collector
 
 
 def serve(settings: Settings) -> int:
-    """Serve until a signal; 0 after a clean drain."""
+    """Serve until a signal arrives; 0 after a clean drain."""
     for name, value in (("metastore.url", settings.metastore_url), ("bucket", settings.bucket)):
         if not value:
             raise ConfigError(f"{name} is not set (--{name.replace('.', '-')}); `headrace dev` needs neither")
-    listeners(settings)  # refuses what does not fit together before anything is opened
+    listeners(settings)  # refuses contradictory listeners before anything is opened
     logging.basicConfig(
         level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
@@ -61,7 +60,7 @@ async def _serve(settings: Settings) -> int:
 
 
 async def _open_front(settings: Settings) -> Agent | ControllerProcess | CompactorProcess:
-    """What the process is to others: an agent if it has that role, else a controller, else background work alone."""
+    """The main component: an agent if the process has that role, else a controller, else background work only."""
     if BROKER in roles(settings):
         return await Agent.open(settings)
     return await (ControllerProcess if CONTROLLER in roles(settings) else CompactorProcess).open(settings)

@@ -1,9 +1,9 @@
 """`headrace storage`: info, format, random-uuid; Kafka's kafka-storage.sh for a metastore and a bucket.
 
 Place: before the first agent of a cluster starts; agents refuse storage that is not formatted.
-Invariant: formatting never replaces anything: a part that belongs to a cluster keeps its id. If the
-process dies half-way, one part is formatted and the other not; `info` shows it, and the same command
-with --ignore-formatted ends it.
+Invariant: formatting never replaces anything: a part that belongs to a cluster keeps its id. If the command is
+interrupted, one part may be formatted and the other not; `info` shows it, and the same command with
+--ignore-formatted completes it.
 Source: KIP-631, kafka-storage.sh.
 """
 
@@ -28,7 +28,7 @@ from headrace.storage.objects.store import ObjectStore
 
 SHOWN = ("metastore.url", "bucket", *S3)
 DESCRIPTION = """\
-Make a metastore and a bucket one cluster's, once, before its first agent starts; or see whose they are.
+Format a metastore and a bucket for one cluster, once, before its first agent starts; or show their cluster.
 
   headrace storage format -t $(headrace storage random-uuid) \\
       --metastore-url postgresql://headrace@db/headrace --bucket s3://logs/headrace
@@ -37,12 +37,12 @@ Make a metastore and a bucket one cluster's, once, before its first agent starts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
+    """Add the arguments of the command."""
     commands = parser.add_subparsers(title="commands", metavar="{info,format,random-uuid}", required=True)
-    info = commands.add_parser("info", help="which cluster do metastore and bucket belong to")
+    info = commands.add_parser("info", help="show the cluster of metastore and bucket")
     add_settings(info, SHOWN, every=False)
     info.set_defaults(run=run_info)
-    making = commands.add_parser("format", help="make metastore and bucket one cluster's, before agents start")
+    making = commands.add_parser("format", help="format metastore and bucket for one cluster, before agents start")
     making.add_argument("--cluster-id", "-t", required=True, metavar="CLUSTER_ID", help="the cluster id to use")
     making.add_argument(
         "--ignore-formatted", "-g", action="store_true", help="skip a part that is formatted instead of failing"
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the places that carry the cluster id; `cluster_id` None while it is not formatted."""
+    """One of the two places that store the cluster id; `cluster_id` is None if it is not formatted."""
 
     name: str
     address: str
@@ -63,7 +63,7 @@ class Part:
 
 
 def run_info(args: argparse.Namespace) -> int:
-    """Print what is there; 1 when a part is not formatted or the parts' ids differ."""
+    """Print what is there; 1 if a part is not formatted or the parts have different ids."""
     parts = asyncio.run(look(_complete(settings_from(args))))
     for part in parts:
         print(f"Found {part.name}:\n  {part.address}\n")
@@ -75,7 +75,7 @@ def run_info(args: argparse.Namespace) -> int:
 
 
 def run_format(args: argparse.Namespace) -> int:
-    """Format what is not formatted; errors as `format_storage`."""
+    """Format the parts that are not formatted; errors as `format_storage`."""
     settings = _complete(settings_from(args))
     for line in asyncio.run(format_storage(settings, args.cluster_id, ignore_formatted=args.ignore_formatted)):
         print(line)
@@ -83,13 +83,13 @@ def run_format(args: argparse.Namespace) -> int:
 
 
 def run_random_uuid(args: argparse.Namespace) -> int:
-    """Print it."""
+    """Print a random cluster id."""
     print(random_cluster_id(random.SystemRandom()))
     return 0
 
 
 async def look(settings: Settings) -> tuple[Part, Part]:
-    """Metastore and bucket as they are."""
+    """The current state of metastore and bucket."""
     in_metastore = await asyncio.to_thread(formatted_cluster_id, settings.metastore_url)
     store = _open(settings)
     try:
@@ -103,10 +103,10 @@ async def look(settings: Settings) -> tuple[Part, Part]:
 
 
 async def format_storage(settings: Settings, cluster_id: str, *, ignore_formatted: bool) -> list[str]:
-    """Make metastore and bucket the cluster's; what was done, a line per part.
+    """Format metastore and bucket for the cluster; returns one line per part.
 
-    AlreadyExistsError when a part is formatted and not ignored, InvalidError when it belongs to
-    another cluster: then nothing was changed.
+    AlreadyExistsError if a part is formatted and not ignored, InvalidError if it belongs to
+    another cluster; in both cases nothing is changed.
     """
     check_cluster_id(cluster_id)
     parts = await look(settings)
@@ -127,7 +127,7 @@ async def format_storage(settings: Settings, cluster_id: str, *, ignore_formatte
 
 
 async def format_bucket(settings: Settings, cluster_id: str) -> None:
-    """The bucket's part alone. AlreadyExistsError when it belongs to another cluster."""
+    """Format only the bucket. AlreadyExistsError if it belongs to another cluster."""
     store = _open(settings)
     try:
         await write_cluster_id(store, cluster_id)
@@ -153,6 +153,6 @@ def _problems(parts: Iterable[Part]) -> list[str]:
 
 
 def _without_password(url: str) -> str:
-    """The address without its user part."""
+    """The address without user and password."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}" if rest else "(a connection string)"

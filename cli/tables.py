@@ -1,8 +1,8 @@
-"""What a tool found, as a table for people or as JSON for scripts; and the flags that all such tools share.
+"""Output of the tools, as a table for people or as JSON for scripts; and the flags that all these tools share.
 
 Place: under `headrace topics`, `groups`, `configs` and `records`.
-Invariant: JSON holds what the table shows, one document on stdout: a column's name with `_` for its blanks, true and
-false, numbers, null for what is not known. If the process dies here nothing is lost.
+Invariant: JSON holds what the table shows, one document on stdout: column names in lower case with `_` for `-`, true
+and false, numbers, null for unknown values.
 """
 
 from __future__ import annotations
@@ -26,47 +26,47 @@ from headrace.storage.errors import HeadraceError, InvalidError
 
 Row = Mapping[str, Any]
 PIPE_WIDTH = 1_000_000
-"""Columns of whoever is no terminal: a line is never wrapped for a program."""
+"""Width if the output is not a terminal: lines are never wrapped for a program."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Where the cluster is, and in which form to answer."""
+    """The address of the cluster, and the output format."""
     parser.add_argument("--bootstrap-server", "-b", metavar="SERVERS", help="host:port pairs, comma-separated")
     parser.add_argument("--config", "-c", type=Path, metavar="FILE", help="properties file of the admin client")
     parser.add_argument("--json", action="store_true", help="JSON for scripts instead of a table")
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
-    """For what cannot be taken back."""
+    """For operations that cannot be undone."""
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation")
 
 
 def open_cluster(args: argparse.Namespace) -> KafkaCluster:
-    """The cluster that the flags name. ConfigError when they do not."""
+    """The cluster that the flags name. ConfigError if they name none."""
     return KafkaCluster.of(client_config(args.bootstrap_server, args.config))
 
 
 def show(args: argparse.Namespace, rows: Sequence[Row], columns: Sequence[str]) -> None:
-    """Print the rows; `columns` in order, for the table."""
+    """Print the rows; `columns` are the table's columns in order."""
     if args.json:
         print(json.dumps(plain(list(rows))))
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         numbers = bool(rows) and all(_is_number(row.get(column)) for row in rows)
-        table.add_column(column.replace("_", " "), justify="right" if numbers else "left", overflow="fold")
+        table.add_column(column.upper().replace("_", "-"), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(row.get(column))) for column in columns))
     Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False).print(table)
 
 
 def say(args: argparse.Namespace, text: str, **facts: Any) -> None:
-    """One thing that was done."""
+    """Report one thing that was done."""
     print(json.dumps(plain(facts)) if args.json else text)
 
 
 def do_each(args: argparse.Namespace, what: str, names: Iterable[str], done: str, work: Callable[[str], None]) -> int:
-    """Do `work` to each; say of each that it is `done`, or why it failed. The exit status: 1 if any failed."""
+    """Do `work` for each name; report for each that it is `done`, or the error. The exit status: 1 if any failed."""
     rows: list[Row] = []
     for name in names:
         try:
@@ -85,11 +85,13 @@ def do_each(args: argparse.Namespace, what: str, names: Iterable[str], done: str
 
 
 def confirm(args: argparse.Namespace, question: str) -> None:
-    """Go on only if the person says yes, or said --yes. InvalidError otherwise, also where nobody can be asked."""
+    """Continue only if the user confirms, or gave --yes. InvalidError otherwise, also if there is no terminal to
+    ask.
+    """
     if args.yes:
         return
     if not sys.stdin.isatty():
-        raise InvalidError(f"{question} nobody to ask: repeat with --yes")
+        raise InvalidError(f"{question} no terminal to ask on: repeat with --yes")
     try:
         answer = input(f"{question} [y/N] ")
     except EOFError:
@@ -99,14 +101,14 @@ def confirm(args: argparse.Namespace, question: str) -> None:
 
 
 def pairs(given: Sequence[str], what: str) -> dict[str, str]:
-    """`key=value` arguments, of keys that are given once. InvalidError for others."""
+    """`key=value` arguments with unique keys. InvalidError for others."""
     found = key_values(given, what)
     refuse_twice([key for key, _ in found], what)
     return dict(found)
 
 
 def key_values(given: Sequence[str], what: str) -> list[tuple[str, str]]:
-    """`key=value` arguments, keys as often as they are given. InvalidError for others."""
+    """`key=value` arguments; keys may repeat. InvalidError for others."""
     for text in given:
         if "=" not in text or text.startswith("="):
             raise InvalidError(f"not a {what} of the form key=value: {text}")
@@ -114,7 +116,7 @@ def key_values(given: Sequence[str], what: str) -> list[tuple[str, str]]:
 
 
 def refuse_twice(names: Sequence[str], what: str) -> None:
-    """InvalidError, naming it, for what is given more than once: nobody knows which is meant."""
+    """InvalidError, with the name, for a name that is given more than once."""
     for name in names:
         if names.count(name) > 1:
             raise InvalidError(f"{what} given twice: {name}")

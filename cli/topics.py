@@ -1,9 +1,9 @@
 """`headrace topics`: list, describe, create, alter and delete topics of any Kafka cluster.
 
-Place: a client like any other, beside a running cluster; Kafka's kafka-topics.sh.
-Invariant: nothing is deleted unasked. What is refused is one line on stderr with the broker's reason and exit
-status 1; of several topics each is deleted or not by itself, and a line each says which. If the process dies here,
-asking again is safe.
+Place: a Kafka client for a running cluster; Kafka's kafka-topics.sh.
+Invariant: nothing is deleted without confirmation. A refusal is one line on stderr with the broker's reason and exit
+status 1; of several topics each is deleted or not independently, with one line each. A command can be repeated
+safely.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from headrace.protocol.api_keys import ApiKey
 
 TIMEOUT = datetime.timedelta(seconds=30)
 DESCRIPTION = """\
-Topics of a running cluster, ours or any other that speaks Kafka.
+Topics of any running Kafka cluster.
 
   headrace topics create orders --partitions 12 --set retention.ms=86400000 -b 127.0.0.1:9092
   headrace topics describe orders -b 127.0.0.1:9092
@@ -45,28 +45,40 @@ ACTIONS = "{list,describe,create,alter,delete}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
+    """Add the arguments of the command."""
     commands = parser.add_subparsers(title="commands", metavar=ACTIONS, required=True)
-    listing = commands.add_parser("list", help="all topics")
-    describing = commands.add_parser("describe", help="partitions, offsets and own configs")
+    listing = commands.add_parser("list", help="list all topics")
+    describing = commands.add_parser("describe", help="show partitions, offsets and topic configs")
     describing.add_argument("topic", nargs="+")
-    creating = commands.add_parser("create", help="a new topic")
+    creating = commands.add_parser("create", help="create a topic")
     creating.add_argument("topic")
     partitions, replicas = whole(1, INT32_MAX), whole(1, INT16_MAX)
     creating.add_argument(
-        "--partitions", type=partitions, default=-1, metavar="N", help="the cluster's default if not given"
+        "--partitions", type=partitions, default=-1, metavar="N", help="default: the cluster's num.partitions"
     )
-    creating.add_argument("--replication-factor", type=replicas, default=-1, metavar="N", help="likewise")
-    creating.add_argument("--if-not-exists", action="store_true", help="a topic that is there already is no error")
-    creating.add_argument("--validate-only", action="store_true", help="say what would happen, and do nothing")
-    altering = commands.add_parser("alter", help="more partitions, other configs")
+    creating.add_argument(
+        "--replication-factor",
+        type=replicas,
+        default=-1,
+        metavar="N",
+        help="default: the cluster's default.replication.factor",
+    )
+    creating.add_argument("--if-not-exists", action="store_true", help="do nothing if the topic exists")
+    creating.add_argument("--validate-only", action="store_true", help="check the request without applying it")
+    altering = commands.add_parser("alter", help="add partitions, change configs")
     altering.add_argument("topic")
-    altering.add_argument("--partitions", type=partitions, metavar="N", help="how many there are to be")
-    altering.add_argument("--delete-config", action="append", default=[], metavar="KEY", help="back to the default")
+    altering.add_argument("--partitions", type=partitions, metavar="N", help="new number of partitions")
+    altering.add_argument(
+        "--delete-config",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="delete a topic config, so that the default applies",
+    )
     altering.set_defaults(refuse=altering.error)
     for command in (creating, altering):
         command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a topic config")
-    deleting = commands.add_parser("delete", help="topics and all their records")
+    deleting = commands.add_parser("delete", help="delete topics and all their records")
     deleting.add_argument("topic", nargs="+")
     add_yes(deleting)
     runs = (run_list, run_describe, run_create, run_alter, run_delete)
@@ -87,7 +99,7 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def run_describe(args: argparse.Namespace) -> int:
-    """One line per partition; then the configs that the topics have of their own."""
+    """One line per partition; then the configs that were set for the topics."""
     with open_cluster(args) as cluster:
         topics = cluster.metadata(args.topic)
         found = [{**_described(cluster, topic), "configs": _own_configs(cluster, topic.name)} for topic in topics]
@@ -108,7 +120,7 @@ def run_describe(args: argparse.Namespace) -> int:
 
 
 def run_create(args: argparse.Namespace) -> int:
-    """Create it."""
+    """Create the topic."""
     with open_cluster(args) as cluster:
         answer = cluster.look_again(lambda: _create(cluster, args))
     exists = answer.error_code is ErrorCode.topic_already_exists and args.if_not_exists
@@ -120,11 +132,11 @@ def run_create(args: argparse.Namespace) -> int:
 
 
 def run_alter(args: argparse.Namespace) -> int:
-    """Change configs first: they are refused more often than partitions are."""
+    """Change configs first, because they are refused more often than partitions."""
     changes: list[Change] = [(name, SET, value) for name, value in pairs(args.set, "config").items()]
     changes += [(name, DELETE, None) for name in args.delete_config]
     if not changes and args.partitions is None:
-        args.refuse("nothing to alter: name --partitions, --set or --delete-config")
+        args.refuse("nothing to alter: set --partitions, --set or --delete-config")
     refuse_twice([name for name, _, _ in changes], "config")
     with open_cluster(args) as cluster:
         if changes:
@@ -136,8 +148,8 @@ def run_alter(args: argparse.Namespace) -> int:
 
 
 def run_delete(args: argparse.Namespace) -> int:
-    """Delete them, once confirmed."""
-    confirm(args, f"delete {', '.join(args.topic)} and all records in there?")
+    """Delete the topics, after confirmation."""
+    confirm(args, f"delete {', '.join(args.topic)} and all their records?")
     with open_cluster(args) as cluster:
         return do_each(
             args,

@@ -11,7 +11,7 @@ DESCRIPTION = "Print the version of Headrace and of the Python that runs it."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
+    """Add the arguments of the command."""
     parser.set_defaults(run=run)
 
 

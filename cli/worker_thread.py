@@ -1,9 +1,10 @@
-"""The background worker of an agent's process, on a thread and an event loop of its own.
+"""The background worker in an agent's process, on a separate thread with a separate event loop.
 
-Place: under serving.py, beside an agent or controller; alone, a worker needs no thread (compactor_process.py).
-Invariant: nothing of it runs on the loop that carries the Kafka listener: plans of ten thousand extents
-take that long. They still share the interpreter; docs/COMPACTION.md says when to give it a process.
-If the thread dies, Kafka traffic goes on and the leases run out.
+Place: under serving.py, together with an agent or controller; without one, the worker needs no thread
+(compactor_process.py).
+Invariant: background work never runs on the event loop of the Kafka listener, because planning ten thousand extents
+would block it. Both share the interpreter; docs/COMPACTION.md says when to use a separate process.
+If the thread crashes, Kafka traffic continues and the leases of its jobs expire.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from headrace.compactor.worker import Worker
 from headrace.config.settings import Settings
 
 Running = tuple[asyncio.AbstractEventLoop, asyncio.Event]
-"""The thread's loop, and what ends it."""
+"""The thread's loop, and the event that stops it."""
 
 
 class WorkerThread:
-    """`start`, then `stop`, both awaited on the process's own loop."""
+    """`start`, then `stop`, both awaited on the process's main loop."""
 
     def __init__(self, settings: Settings, registry: CollectorRegistry) -> None:
         self._settings, self._registry = settings, registry
@@ -30,7 +31,7 @@ class WorkerThread:
         self._opened: Future[Running] = Future()
 
     async def start(self) -> None:
-        """Look for jobs from now on. Raises what Worker.open raises."""
+        """Start to look for jobs. Raises what Worker.open raises."""
         self._thread.start()
         await asyncio.wrap_future(self._opened)
 

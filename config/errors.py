@@ -1,11 +1,12 @@
-"""The one error of the settings.
+"""The error for settings.
 
-Place: raised by load.py and by whoever checks settings against each other; caught by cli/main.py, which imports this
-module and not the settings: `headrace --help` needs none.
+Place: raised by load.py and by code that checks settings against each other; caught by cli/main.py, which imports
+this
+module and not the settings, because `headrace --help` does not need them.
 """
 
 from __future__ import annotations
 
 
 class ConfigError(ValueError):
-    """Settings are unknown or their values not acceptable; the message names them and says where they were found."""
+    """Unknown settings or invalid values; the message names each with its source."""

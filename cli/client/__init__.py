@@ -1,1 +1,1 @@
-"""A small Kafka client for the tools: versions agreed with the broker, requests sent to whom they concern."""
+"""A small Kafka client for the tools: it negotiates versions and sends each request to the right broker."""

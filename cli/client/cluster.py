@@ -1,9 +1,9 @@
-"""A Kafka cluster as the tools see it: its brokers, who leads, who coordinates, and requests sent to them.
+"""A Kafka cluster as the tools see it: its brokers, leaders and coordinators, and requests to them.
 
-Place: under `headrace topics`, `groups`, `configs` and `records`; any broker that speaks Kafka will do.
-Invariant: versions are agreed with the first broker that answers. A broker that says it is the wrong one is
-believed: its answer makes the tool look again, a bounded number of times; what may have been done already is not
-sent twice by itself. If the process dies here the request may or may not have been carried out.
+Place: under `headrace topics`, `groups`, `configs` and `records`; works with any Kafka broker.
+Invariant: API versions are negotiated with the first broker that answers. If a broker answers that it is the wrong
+one, the tool looks up the right one again, a bounded number of times. A request that may have been carried out is not
+sent again automatically.
 Source: KIP-35 (versions), KIP-511.
 """
 
@@ -28,7 +28,7 @@ from headrace.storage.errors import InvalidError, NotFoundError, RetryableError,
 
 T = TypeVar("T")
 ANY = -1
-"""Node: whichever broker answered first."""
+"""Node id for: any broker, the first that answered."""
 TRIES = 10
 PAUSE_SECONDS = 0.5
 _LOOK_AGAIN = frozenset(
@@ -44,22 +44,22 @@ _LOOK_AGAIN = frozenset(
 
 
 _REASONS = {
-    ErrorCode.group_id_not_found: "there is no such group",
-    ErrorCode.invalid_group_id: "no group can have this name",
+    ErrorCode.group_id_not_found: "group does not exist",
+    ErrorCode.invalid_group_id: "invalid group id",
     ErrorCode.non_empty_group: "the group has members: stop them first",
-    ErrorCode.offset_out_of_range: "the log does not hold this offset",
-    ErrorCode.unknown_topic_or_partition: "there is no such topic or partition",
+    ErrorCode.offset_out_of_range: "the offset is outside the log",
+    ErrorCode.unknown_topic_or_partition: "topic or partition does not exist",
     ErrorCode.broker_id_not_registered: "the broker is not registered",
 }
-"""In place of a broker's own words, where the answer has none."""
+"""Used if the answer contains no error message."""
 
 
 class WrongBrokerError(RetryableError):
-    """The broker did nothing: somebody else leads, coordinates or controls now."""
+    """The broker did nothing: another broker is the leader, coordinator or controller now."""
 
 
 class KafkaCluster:
-    """Use as `with`; `pause` waits so many seconds."""
+    """Use it with `with`; `pause` waits the given number of seconds."""
 
     def __init__(self, config: ClientConfig, pause: Callable[[float], None]) -> None:
         self._config = config
@@ -71,7 +71,7 @@ class KafkaCluster:
 
     @classmethod
     def of(cls, config: ClientConfig) -> Self:
-        """It waits by this machine's clock."""
+        """A cluster that waits by this machine's clock."""
         return cls(config, lambda seconds: asyncio.run(SystemClock().sleep(seconds)))
 
     def __enter__(self) -> Self:
@@ -94,18 +94,18 @@ class KafkaCluster:
             connection.close()
 
     def serves(self, api_key: int) -> bool:
-        """Whether the cluster has this API in a version that is understood here."""
+        """Whether the cluster and this client share a version of this API."""
         low, high = self._served.get(api_key, (0, -1))
         return max(low, VERSIONS[api_key][0]) <= min(high, VERSIONS[api_key][1])
 
     def message(self, api_key: ApiKey) -> Message:
-        """The API in the newest version that both sides know; InvalidError when there is none."""
+        """The API in the newest version that both sides support; InvalidError if there is none."""
         if not self.serves(api_key):
-            raise InvalidError(f"the cluster does not serve this request: api={api_key.name.lower()}")
+            raise InvalidError(f"the cluster does not support this API: api={api_key.name.lower()}")
         return message(api_key, min(self._served[api_key][1], VERSIONS[api_key][1]))
 
     def ask(self, api_key: ApiKey, request: Any, node_id: int = ANY) -> Any:
-        """The answer of one broker; UnavailableError when it cannot be reached or falls silent."""
+        """The response of one broker; UnavailableError if it cannot be reached or does not answer."""
         try:
             if node_id not in self._connections:
                 self._connections[node_id] = self._connect(self._addresses[node_id])
@@ -117,7 +117,7 @@ class KafkaCluster:
             raise UnavailableError(f"broker did not answer: node={node_id} {error}") from error
 
     def look_again(self, work: Callable[[], T]) -> T:
-        """The result of `work`, repeated while it meets the wrong broker."""
+        """The result of `work`, repeated while it reaches the wrong broker."""
         for _ in range(TRIES - 1):
             with contextlib.suppress(WrongBrokerError):
                 return work()
@@ -125,11 +125,11 @@ class KafkaCluster:
         return work()
 
     def metadata(self, names: Iterable[str] | None = None) -> list[Any]:
-        """Topics as MetadataResponse has them, by name (None: all). NotFoundError names what is not there."""
+        """Topics as in MetadataResponse, by name (None: all). NotFoundError names the missing ones."""
         found = self.look_again(lambda: self._metadata(names))
         missing = [topic.name for topic in found if topic.error_code is not ErrorCode.none]
         if missing:
-            raise NotFoundError(f"there is no such topic: {', '.join(missing)}")
+            raise NotFoundError(f"topic does not exist: {', '.join(missing)}")
         return sorted(found, key=lambda topic: str(topic.name))
 
     def nodes(self) -> list[int]:
@@ -166,7 +166,7 @@ class KafkaCluster:
 
 
 def require(code: ErrorCode, message: str | None = None, about: str = "") -> None:
-    """An error for every code but NONE: WrongBrokerError where the right broker is to be looked for again."""
+    """Raise an error for every code but NONE; WrongBrokerError if the right broker must be looked up again."""
     if code is ErrorCode.none:
         return
     text = f"refused: {f'{about}: ' if about else ''}{code.name}: {message or _REASONS.get(code, 'no reason given')}"

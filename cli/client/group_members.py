@@ -1,7 +1,7 @@
-"""The members of a consumer group, of the classic protocol or of KIP-848's, in one shape.
+"""The members of a consumer group, classic or KIP-848, in one form.
 
-Place: under `headrace groups describe`. If the process dies here nothing is lost: it only reads.
-Invariant: assignments of classic members are their own bytes: what cannot be read is shown as nothing.
+Place: under `headrace groups describe`; only reads.
+Invariant: the assignment of a classic member is opaque bytes; if it cannot be parsed, it is shown as empty.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _CONSUMER = "consumer"
 
 
 def members_of(cluster: KafkaCluster, group: str) -> list[Member]:
-    """Each: member, instance, client, host, assignment (`topic:partition` texts). NotFoundError: no such group."""
+    """Each: member, instance, client, host, assignment (`topic:partition` texts). NotFoundError if the group is
+    unknown.
+    """
     node_id = cluster.coordinator(group)
     if cluster.serves(ApiKey.CONSUMER_GROUP_DESCRIBE):
         m = cluster.message(ApiKey.CONSUMER_GROUP_DESCRIBE)
@@ -34,7 +36,7 @@ def members_of(cluster: KafkaCluster, group: str) -> list[Member]:
     request = m.request(groups=(group,), include_authorized_operations=False)
     (found,) = cluster.ask(ApiKey.DESCRIBE_GROUPS, request, node_id).groups
     if found.error_code is ErrorCode.group_id_not_found or found.group_state == "Dead":
-        raise NotFoundError(f"there is no such group: {group}")
+        raise NotFoundError(f"group does not exist: {group}")
     require(found.error_code, getattr(found, "error_message", None), group)
     is_consumer = found.protocol_type == _CONSUMER
     return [

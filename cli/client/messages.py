@@ -1,9 +1,9 @@
-"""Requests by API and version, in kio's generated classes.
+"""Requests by API and version, built from kio's generated classes.
 
-Place: between a tool that thinks in fields and the wire.
-Invariant: a tool names every field it knows; a version that lacks one leaves it out. Versions end where fields
-begin to mean something else (topic ids in place of names, several groups in one request).
-If the process dies here nothing is lost: no state.
+Place: between the tools, which use field names, and the wire.
+Invariant: a tool sets every field it knows; fields that a version does not have are left out. The highest supported
+version is the last one in which the fields have the same meaning (before topic ids replace names, or one request
+takes several groups).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.UNREGISTER_BROKER: (0, 0),
     ApiKey.CONSUMER_GROUP_DESCRIBE: (0, 1),
 }
-"""What the tools understand of each API: lowest and highest version."""
+"""The versions of each API that the tools support: lowest and highest."""
 
 
 class Message:
@@ -54,7 +54,7 @@ class Message:
         self.response_type = getattr(responses, f"{camel}Response")
 
     def make(self, name: str, /, **values: Any) -> Any:
-        """An instance of the request module's class `name`; values that this version lacks are dropped."""
+        """An instance of the request module's class `name`; values that this version does not have are dropped."""
         cls = getattr(self._module, name)
         known = {field.name: field for field in fields(cls)}
         lacking = [n for n, f in known.items() if n not in values and f.default is f.default_factory is MISSING]

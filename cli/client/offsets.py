@@ -1,6 +1,6 @@
-"""Offsets of partitions: earliest, latest, or of the first record from a time on.
+"""Offsets of partitions: earliest, latest, or of the first record at or after a time.
 
-Place: asked of each partition's leader. If the process dies here nothing is lost: it only reads.
+Place: sent to each partition's leader; only reads.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import InvalidError
 
 EARLIEST, LATEST = -2, -1
-"""Timestamps that mean a place in the log."""
+"""Timestamps with a special meaning: the start and the end of the log."""
 CONSUMER = -1
-"""Replica id of whoever is no broker."""
+"""Replica id of a client that is not a broker."""
 
 TopicPartition = tuple[str, int]
 
 
 def list_offsets(cluster: KafkaCluster, at: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The offset of each partition at EARLIEST, LATEST or a time in ms; -1 where no record is so late."""
+    """The offset of each partition at EARLIEST, LATEST or a time in ms; -1 if no record is that late."""
     return cluster.look_again(lambda: _list_offsets(cluster, at))
 
 
 def partitions_of(cluster: KafkaCluster, topics: list[str]) -> dict[TopicPartition, int]:
-    """(topic, partition) -> leader, of all partitions of the topics. NotFoundError for an unknown one."""
+    """(topic, partition) -> leader, of all partitions of the topics. NotFoundError for an unknown topic."""
     return {
         (str(topic.name), int(partition.partition_index)): int(partition.leader_id)
         for topic in cluster.metadata(topics)
@@ -36,9 +36,9 @@ def partitions_of(cluster: KafkaCluster, topics: list[str]) -> dict[TopicPartiti
 
 
 def timestamp_ms(text: str) -> int:
-    """Milliseconds of an ISO 8601 date and time; without a zone it is this machine's. InvalidError for other text.
+    """Milliseconds of an ISO 8601 date and time; without a zone, in this machine's zone. InvalidError for other text.
 
-    Never negative: no record is older than that, and negative numbers mean places in the log.
+    Never negative: no record is older than 1970, and negative numbers have a special meaning.
     """
     try:
         return max(0, int(datetime.datetime.fromisoformat(text).astimezone().timestamp() * 1000))
@@ -51,7 +51,7 @@ def _list_offsets(cluster: KafkaCluster, at: Mapping[TopicPartition, int]) -> di
     by_leader: defaultdict[int, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for topic, index in at:
         if (topic, index) not in leaders:
-            raise InvalidError(f"there is no such partition: {topic}:{index}")
+            raise InvalidError(f"partition does not exist: {topic}:{index}")
         by_leader[leaders[topic, index]][topic].append(index)
     m = cluster.message(ApiKey.LIST_OFFSETS)
     found: dict[TopicPartition, int] = {}

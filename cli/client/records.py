@@ -1,8 +1,9 @@
-"""Record batches to and from partitions' leaders.
+"""Send record batches to partition leaders and fetch them.
 
 Place: under `headrace records`.
-Invariant: a batch is sent once: after a lost answer nobody knows whether it is stored, and the tool says so. What
-is read is decoded by the product's own codec; offsets rise. If the process dies here, what was answered is stored.
+Invariant: a batch is sent once: after a lost response it is unknown whether the batch is stored, and the tool says
+so.
+Fetched batches are decoded by the product's codec; offsets rise.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NO_SESSION = -1
 
 
 def produce(cluster: KafkaCluster, leader: int, topic: str, index: int, records: Sequence[Record], codec: Codec) -> int:
-    """The offset of the first record; errors as `require`."""
+    """The offset of the first record. Errors as `require`."""
     m = cluster.message(ApiKey.PRODUCE)
     batch = encode_batch(records, codec=codec, base_offset=0)
     data = m.make(
@@ -43,9 +44,9 @@ def produce(cluster: KafkaCluster, leader: int, topic: str, index: int, records:
 def fetch(
     cluster: KafkaCluster, leader: int, topic: str, positions: dict[int, int]
 ) -> Iterator[tuple[int, list[Record], int]]:
-    """(partition, records from its position on, the position after them) for each partition that has an answer.
+    """(partition, records from its fetch offset on, the next fetch offset) for each partition in the response.
 
-    `positions`: partition -> offset. Waits a moment where there is nothing new. Errors as `require`.
+    `positions`: partition -> fetch offset. Waits a moment if there is nothing new. Errors as `require`.
     """
     m = cluster.message(ApiKey.FETCH)
     partitions = tuple(
@@ -82,7 +83,7 @@ def fetch(
 
 
 def delete_records(cluster: KafkaCluster, leader: int, topic: str, offsets: dict[int, int]) -> dict[int, int]:
-    """Delete below the offset of each partition (-1: all there is); the new first offsets."""
+    """Delete below the offset of each partition (-1: all records); the new log start offsets."""
     m = cluster.message(ApiKey.DELETE_RECORDS)
     partitions = tuple(
         m.make("DeleteRecordsPartition", partition_index=index, offset=offset) for index, offset in offsets.items()
@@ -95,7 +96,7 @@ def delete_records(cluster: KafkaCluster, leader: int, topic: str, offsets: dict
 
 
 def _opened(data: Any, position: int) -> tuple[list[Record], int]:
-    """The records of the whole batches in `data`, and where to read on; transactions' markers are no records."""
+    """The records of the complete batches in `data`, and the next fetch offset; control records are left out."""
     records: list[Record] = []
     next_offset = position
     for batch in split_batches(_whole_batches(memoryview(data))):
@@ -107,7 +108,7 @@ def _opened(data: Any, position: int) -> tuple[list[Record], int]:
 
 
 def _whole_batches(data: memoryview) -> memoryview:
-    """Without the last batch if it is cut off, as brokers may do."""
+    """Without the last batch if it is incomplete, which brokers are allowed to send."""
     end = 0
     while end + 12 <= len(data):
         size = int.from_bytes(data[end + 8 : end + 12], "big", signed=True) + 12

@@ -1,8 +1,7 @@
-"""One Kafka request, one answer, over a socket; and which servers to ask.
+"""One Kafka request and its response over a socket; and the choice of servers.
 
-Place: under cli/client/cluster.py, and under tools that ask any server one thing.
-Invariant: bootstrap servers are tried in order until one answers; what an answer says is the caller's to
-judge. If the process dies here the request may or may not have been carried out.
+Place: under cli/client/cluster.py, and under tools that send one request to any server.
+Invariant: bootstrap servers are tried in order until one answers; the caller evaluates the response.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from headrace.storage.errors import CorruptError, InvalidError, UnavailableError
 
 DEFAULT_PORT = 9092
 TIMEOUT_MS_MAX = 2**31 - 1
-"""Kafka's bound of request.timeout.ms, an int."""
+"""Kafka's upper bound of request.timeout.ms, an int."""
 RESPONSE_BYTES_MAX = 64 * 1024 * 1024
 API_VERSIONS_KEY = 18
-"""Its responses have the old header in every version."""
+"""The API with the old response header in every version."""
 _SETTINGS = ("bootstrap.servers", "client.id", "request.timeout.ms", "security.protocol")
 
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """What of Kafka's admin client settings is understood here."""
+    """The settings of Kafka's admin client that are supported here."""
 
     bootstrap_servers: tuple[tuple[str, int], ...]
     client_id: str = "headrace"
@@ -40,16 +39,16 @@ class ClientConfig:
 
 
 def client_config(bootstrap: str | None, path: Path | None) -> ClientConfig:
-    """From -b and the admin client's properties file; ConfigError for what is missing or not offered."""
+    """From -b and the admin client's properties file; ConfigError if something is missing or unsupported."""
     given = read_properties(path) if path is not None else {}
     for name in given:
         if name not in _SETTINGS:
             raise ConfigError(f"{path}: unknown setting {name} (known: {', '.join(_SETTINGS)})")
     if given.get("security.protocol", "PLAINTEXT") != "PLAINTEXT":
-        raise ConfigError(f"{path}: security.protocol: only PLAINTEXT is offered")
+        raise ConfigError(f"{path}: security.protocol: only PLAINTEXT is supported")
     servers = bootstrap or given.get("bootstrap.servers")
     if not servers:
-        raise ConfigError("name the cluster with --bootstrap-server, or bootstrap.servers in --config")
+        raise ConfigError("set --bootstrap-server, or bootstrap.servers in the file of --config")
     timeout = given.get("request.timeout.ms", "30000")
     if not timeout.isdecimal() or not 0 < int(timeout) <= TIMEOUT_MS_MAX:
         raise ConfigError(f"{path}: request.timeout.ms is not a number of milliseconds: {timeout}")
@@ -57,7 +56,7 @@ def client_config(bootstrap: str | None, path: Path | None) -> ClientConfig:
 
 
 def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
-    """`host:port,host:port`, each with an optional `id@` in front as in controller.quorum.voters. ConfigError."""
+    """`host:port,host:port`, each with an optional `id@` prefix as in controller.quorum.voters. ConfigError."""
     servers = []
     for part in text.split(","):
         host, colon, port = part.strip().rpartition("@")[2].rpartition(":")
@@ -70,7 +69,7 @@ def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def ask(config: ClientConfig, request: Any, response_type: type[Any]) -> Any:
-    """The answer of the first server that gives one; UnavailableError, naming them all, when none does."""
+    """The response of the first server that answers; UnavailableError, with all failures, if none does."""
     failures = []
     for host, port in config.bootstrap_servers:
         try:
@@ -82,9 +81,9 @@ def ask(config: ClientConfig, request: Any, response_type: type[Any]) -> Any:
 
 
 def exchange(connection: socket.socket, client_id: str, request: Any, response_type: type[Any]) -> Any:
-    """The answer to one request.
+    """The response to one request.
 
-    OSError when the connection fails, CorruptError for bytes that are no answer, InvalidError for values that the
+    OSError if the connection fails, CorruptError for bytes that are no response, InvalidError for values that the
     protocol cannot carry.
     """
     connection.sendall(_frame(client_id, request))
@@ -96,7 +95,7 @@ def exchange(connection: socket.socket, client_id: str, request: Any, response_t
     try:
         entity, _ = entity_reader(response_type)(memoryview(answer), header_size)
     except (SerialError, ValueError, IndexError, struct.error) as error:
-        raise CorruptError(f"response not understood: {error}") from error
+        raise CorruptError(f"cannot parse response: {error}") from error
     return entity
 
 
@@ -114,7 +113,7 @@ def _frame(client_id: str, request: Any) -> bytes:
         entity_writer(type(request))(body, request)
         header = struct.pack(">hhih", request.__api_key__, request.__version__, 1, len(name)) + name
     except (SerialError, ValueError, struct.error) as error:  # text that is not UTF-8, or too long for its field
-        raise InvalidError(f"cannot be sent: {error}") from error
+        raise InvalidError(f"cannot encode request: {error}") from error
     frame = header + (b"\0" if request.__flexible__ else b"") + body.getvalue()
     return struct.pack(">i", len(frame)) + frame
 
@@ -124,6 +123,6 @@ def _read(connection: socket.socket, size: int) -> bytes:
     while len(received) < size:
         part = connection.recv(size - len(received))
         if not part:
-            raise ConnectionResetError("connection closed before the answer")
+            raise ConnectionResetError("connection closed before the response")
         received += part
     return bytes(received)

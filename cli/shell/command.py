@@ -1,8 +1,9 @@
 """`headrace shell`: browse the cluster's metadata, interactively or with one command.
 
-Place: opens a source, makes the tree, reads lines; the commands themselves are commands.py.
-Invariant: reads only. An error in one line ends that line, not the shell; a one-shot command that fails
-exits with 1. If the process dies here nothing is lost.
+Place: opens a source, builds the tree, reads lines; commands.py has the commands.
+Invariant: reads only. An error in one line ends that line, not the shell; if a one-shot command fails, the exit
+status
+is 1.
 Source: KIP-631, kafka-shell.sh.
 """
 
@@ -35,13 +36,13 @@ Browse the cluster's metadata like a file system.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
+    """Add the arguments of the command."""
     parser.add_argument("--controllers", "-C", metavar="SERVERS", help="read a running cluster: host:port, ...")
     parser.add_argument("--snapshot", "-s", type=Path, metavar="FILE", help="read a snapshot file")
-    parser.add_argument("--save-snapshot", type=Path, metavar="FILE", help="write what was read as a snapshot file")
+    parser.add_argument("--save-snapshot", type=Path, metavar="FILE", help="save the metadata as a snapshot file")
     parser.add_argument("-c", dest="line", metavar="LINE", help="run this line and exit")
     parser.add_argument(
-        "words", nargs="*", metavar="COMMAND", help="run this command, of one argument or several, and exit"
+        "words", nargs="*", metavar="COMMAND", help="run this command, given as one or several arguments, and exit"
     )
     add_settings(parser, ("metastore.url",), short_config=False, every=False)
     parser.set_defaults(run=run)
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     with contextlib.suppress(LeaveShell):
         if args.line is not None:
             shell.run(args.line)
-        elif len(args.words) == 1:  # a command with its arguments in one word, as kafka-metadata-shell takes it
+        elif len(args.words) == 1:  # the whole command in one argument, as kafka-metadata-shell accepts it
             shell.run(args.words[0])
         elif args.words:
             shell.run_words(args.words)
@@ -91,7 +92,7 @@ def _converse(shell: Shell) -> None:
         except EOFError:
             print()
             return
-        except KeyboardInterrupt:  # drops the line, as in other shells
+        except KeyboardInterrupt:  # drops the line, as other shells do
             print()
             continue
         try:
@@ -101,7 +102,7 @@ def _converse(shell: Shell) -> None:
 
 
 def _complete_with(shell: Shell) -> None:
-    """Tab asks the shell; words end at blanks only, so that paths stay whole."""
+    """Complete with Tab; words end only at blanks, so that paths stay complete."""
 
     def complete(word: str, number: int) -> str | None:
         found = shell.completions(readline.get_line_buffer()[: readline.get_begidx()], word)

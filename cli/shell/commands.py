@@ -1,8 +1,7 @@
 """The shell's commands on a tree: cat, cd, exit, find, help, history, ls, man, pwd.
 
 Place: between the command line (interactive or one-shot) and the tree.
-Invariant: a command changes nothing but the working directory and the history; what cannot be done is
-an InvalidError with the path in it. If the process dies here nothing is lost.
+Invariant: a command changes only the working directory and the history; a failure is an InvalidError with the path.
 Source: KIP-631, kafka-shell.sh.
 """
 
@@ -35,7 +34,7 @@ class LeaveShell(Exception):
 
 
 class Shell:
-    """One user's place in the tree. `run` prints through `say`."""
+    """One user's working directory and history. `run` prints through `say`."""
 
     def __init__(self, root: Directory, say: Callable[[str], None]) -> None:
         self.root = root
@@ -61,7 +60,7 @@ class Shell:
         try:
             words = shlex.split(line)
         except ValueError as error:
-            raise InvalidError(f"cannot read the line: {error}") from error
+            raise InvalidError(f"cannot parse the line: {error}") from error
         self.run_words(words)
 
     def run_words(self, words: Sequence[str]) -> None:
@@ -74,7 +73,7 @@ class Shell:
         command(words[1:])
 
     def completions(self, before: str, word: str) -> list[str]:
-        """What `word` may become, on a line that reads `before` in front of it."""
+        """The possible completions of `word` on a line that starts with `before`."""
         if not before.strip():
             return [f"{name} " for name in self._commands if name.startswith(word)]
         if before.split()[0] == "man":
@@ -91,7 +90,7 @@ class Shell:
 
     def _cat(self, words: Sequence[str]) -> None:
         if not words:
-            raise InvalidError("cat: name a file")
+            raise InvalidError("cat: a file name is required")
         for path, node in self._matches(words):
             if isinstance(node, Directory):
                 raise InvalidError(f"cat: is a directory: {path}")
@@ -99,7 +98,7 @@ class Shell:
 
     def _cd(self, words: Sequence[str]) -> None:
         if len(words) > 1:
-            raise InvalidError("cd: one directory at most")
+            raise InvalidError("cd: at most one directory")
         path, node = next(self._matches(words or ["/"]))
         if not isinstance(node, Directory):
             raise InvalidError(f"cd: not a directory: {path}")
@@ -122,7 +121,7 @@ class Shell:
 
     def _history(self, words: Sequence[str]) -> None:
         if len(words) > 1 or not all(word.isdecimal() for word in words):
-            raise InvalidError("history: one number at most")
+            raise InvalidError("history: at most one number")
         numbered = list(enumerate(self.history, 1))
         for number, line in numbered[-int(words[0]) :] if words and int(words[0]) else numbered:
             self._say(f"{number:5d}  {line}")
@@ -140,7 +139,7 @@ class Shell:
 
     def _man(self, words: Sequence[str]) -> None:
         if len(words) != 1 or words[0] not in MANUAL:
-            raise InvalidError(f"name one command of {', '.join(MANUAL)}")
+            raise InvalidError(f"exactly one command is required: {', '.join(MANUAL)}")
         usage, meaning = MANUAL[words[0]]
         self._say(f"usage: {usage}\n\n{meaning}")
 
@@ -152,7 +151,7 @@ class Shell:
         return "/" + joined.lstrip("/")
 
     def _matches(self, patterns: Iterable[str]) -> Iterator[tuple[str, Node]]:
-        """(path, node) of everything that the patterns name; NotFoundError for one that names nothing."""
+        """(path, node) of everything that the patterns match; NotFoundError for a pattern without a match."""
         for pattern in patterns:
             path = self._absolute(pattern)
             exact = find(self.root, path)
@@ -163,7 +162,7 @@ class Shell:
 
 
 def _glob(path: str, node: Node, names: Sequence[str]) -> Iterator[tuple[str, Node]]:
-    """What lies below `node` under names that match, one pattern for each level."""
+    """The nodes below `node` with matching names, one pattern for each level."""
     if not names:
         yield path or "/", node
     elif isinstance(node, Directory):

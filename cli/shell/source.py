@@ -1,8 +1,7 @@
-"""Where the shell's image comes from: a metastore, a running cluster, or a snapshot file.
+"""The source of the shell's image: a metastore, a running cluster, or a snapshot file.
 
-Place: asked once, before the first command.
-Invariant: the image belongs to one offset of the log and does not move while somebody looks at it. If
-the process dies here nothing is lost: it only reads.
+Place: called once, before the first command; only reads.
+Invariant: the image belongs to one offset of the log and does not change while the user browses it.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from headrace.storage.segment.reader import walk_batches
 
 
 async def image_from_metastore(settings: Settings) -> MetadataImage:
-    """The image at the log's head. Errors as PostgresMetastore.open."""
+    """The image at the end of the log. Errors as PostgresMetastore.open."""
     if not settings.metastore_url:
-        raise ConfigError("name a --snapshot, --controllers or --metastore-url")
+        raise ConfigError("set --snapshot, --controllers or --metastore-url")
     from headrace.metastore.postgres.store import PostgresMetastore  # here: the other sources need no Postgres
 
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
@@ -44,8 +43,8 @@ async def image_from_metastore(settings: Settings) -> MetadataImage:
 
 
 def image_from_cluster(controllers: str) -> MetadataImage:
-    """The image at the head that the cluster has now: its newest snapshot, where one took the log's beginning, and
-    the rest of `__cluster_metadata`. UnavailableError when nobody answers, other errors as `require`.
+    """The image at the current end of the log: the newest snapshot, if the start of the log was truncated, and the
+    rest of `__cluster_metadata`. UnavailableError if no server answers, other errors as `require`.
     """
     config = client_config(controllers, None)
     partition = (METADATA_TOPIC, 0)
@@ -57,13 +56,13 @@ def image_from_cluster(controllers: str) -> MetadataImage:
             answered = fetch(cluster, leader, METADATA_TOPIC, {0: image.offset})
             records = [record.value or b"" for _, found, _ in answered for record in found]
             if not records:
-                raise UnavailableError(f"the log stopped short: offset={image.offset} end={end}")
+                raise UnavailableError(f"the log ended early: offset={image.offset} end={end}")
             image = apply(image, records)
     return image
 
 
 def _newest_snapshot(config: ClientConfig) -> MetadataImage:
-    """The image of the newest snapshot, fetched piece by piece."""
+    """The image of the newest snapshot, fetched in pieces."""
     data, end_offset, size = b"", NEWEST_SNAPSHOT, 1
     while len(data) < size:
         wanted = PartitionSnapshot(
@@ -76,7 +75,7 @@ def _newest_snapshot(config: ClientConfig) -> MetadataImage:
         answer = ask(config, FetchSnapshotRequest(topics=(topic,)), FetchSnapshotResponse)
         found = answer.topics[0].partitions[0]
         if found.error_code is not ErrorCode.none:
-            raise UnavailableError(f"metadata snapshot not fetched: {found.error_code.name}")
+            raise UnavailableError(f"cannot fetch metadata snapshot: {found.error_code.name}")
         end_offset, size = found.snapshot_id.end_offset, found.size
         data += found.unaligned_records
     builder = ImageBuilder(MetadataImage())
@@ -88,7 +87,7 @@ def _newest_snapshot(config: ClientConfig) -> MetadataImage:
 
 
 def image_from_file(path: Path) -> MetadataImage:
-    """The image in a snapshot file. InvalidError when it cannot be read, CorruptError when it is not sound."""
+    """The image in a snapshot file. InvalidError if it cannot be read, CorruptError if it is corrupt."""
     try:
         data = path.read_bytes()
     except OSError as error:

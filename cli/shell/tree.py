@@ -1,8 +1,8 @@
 """The metadata image as a tree of directories: a pure function of the image.
 
-Place: under the shell's commands, which know nothing of topics or agents.
-Invariant: the same image gives the same tree. A directory is made when somebody looks into it, so a
-million partitions cost nothing until then. If the process dies here nothing is lost: no state.
+Place: under the shell's commands, which do not depend on topics or agents.
+Invariant: the same image gives the same tree. The children of a directory are created on first access, so a
+million partitions cost nothing until then.
 Source: KIP-631, kafka-shell.sh; the names are those of Kafka's metadata shell.
 """
 
@@ -23,18 +23,18 @@ MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 """ScramMechanism types."""
 DEFAULT_NAME = "<default>"
 REDACTED = "[redacted]"
-"""Stands for what would let its reader in."""
+"""Shown instead of a secret."""
 
 
 class Directory:
-    """Named nodes; made by `make` when first needed."""
+    """Named nodes; `make` creates them on first access."""
 
     def __init__(self, make: Callable[[], Mapping[str, Node]]) -> None:
         self._make = make
 
     @cached_property
     def children(self) -> Mapping[str, Node]:
-        """Name to node, in the order in which they are listed."""
+        """Name to node, in listing order."""
         return self._make()
 
 
@@ -140,7 +140,7 @@ def _configs(image: MetadataImage) -> Mapping[str, Node]:
 
 
 def _entity(entity: tuple[EntityData, ...]) -> str:
-    """As `user=anna,client-id=<default>`."""
+    """For example `user=anna,client-id=<default>`."""
     return ",".join(
         f"{part.entity_type}={DEFAULT_NAME if part.entity_name is None else part.entity_name}" for part in entity
     )

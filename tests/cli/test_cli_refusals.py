@@ -84,7 +84,7 @@ def test_a_bad_line_is_named_and_the_lines_before_it_are_produced(
     for good in (0, 3, 500, 501):
         type_in(monkeypatch, b"k:v\n" * good + b"bad\n" + b"k:behind\n" * 3)
         refused = run("records", "produce", "lines", "--key-separator", ":", status=1)
-        assert f"produced before it stopped: records={good}\n" in refused
+        assert f"records produced before the error: {good}\n" in refused
         assert f"error: line {good + 1}: no ':' between key and value: bad\n" in refused
     assert values(run, "lines") == ["v"] * 1004
 
@@ -109,11 +109,11 @@ def test_positions_stay_inside_the_log_and_that_is_said_before_it_is_done(
     capsys.readouterr()
     assert main([*words, "--to-offset", "4", "--execute"]) == 0
     shown = capsys.readouterr()
-    assert [row["new_position"] for row in json.loads(shown.out)] == [3, 4]
-    assert shown.err == "warning: offset 4 is outside positions:0 (0..3): its new position is 3\n"
+    assert [row["new_offset"] for row in json.loads(shown.out)] == [3, 4]
+    assert shown.err == "warning: offset 4 is outside positions:0 (0..3): its new offset is 3\n"
     assert main([*words, "--to-datetime", "2999-01-01T00:00:00+00:00"]) == 0
-    assert capsys.readouterr().err.count("has no record from then on: its new position is its end") == 2
-    assert [row["position"] for row in run("groups", "describe", "moved")] == [3, 4]
+    assert capsys.readouterr().err.count("has no record at or after this time: its new offset is the log end") == 2
+    assert [row["current_offset"] for row in run("groups", "describe", "moved")] == [3, 4]
 
 
 def test_each_of_several_is_deleted_or_said_why_not(
@@ -128,7 +128,7 @@ def test_each_of_several_is_deleted_or_said_why_not(
     assert shown.err == "error: refused: nope: unknown_topic_or_partition: there is no such topic\n"
     words = ["groups", "delete", "nope", "--yes", "-b", server.bootstrap]
     assert main(words) == 1
-    reason = "refused: nope: group_id_not_found: there is no such group"
+    reason = "refused: nope: group_id_not_found: group does not exist"
     assert capsys.readouterr().err == f"error: {reason}\n"
     assert main([*words, "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == [{"group": "nope", "outcome": "failed", "error": reason}]
@@ -137,11 +137,11 @@ def test_each_of_several_is_deleted_or_said_why_not(
 def test_what_is_not_there_is_not_an_empty_table(run: Run) -> None:
     run("topics", "create", "there")
     for more in ((), ("--members",)):
-        assert run("groups", "describe", "nope", *more, status=1) == "error: there is no such group: nope\n"
+        assert run("groups", "describe", "nope", *more, status=1) == "error: group does not exist: nope\n"
     run("groups", "reset-offsets", "only-positions", "--topic", "there", "--to-latest", "--execute")
     assert run("groups", "describe", "only-positions", "--members") == []
     refused = run("configs", "describe", "--topic", "there", "retention.ms", "nope", status=1)
-    assert refused == "error: there is no such config: nope\n"
+    assert refused == "error: unknown config: nope\n"
 
 
 def test_nobody_knows_which_of_two_values_is_meant(run: Run) -> None:
@@ -214,7 +214,7 @@ def test_what_no_request_can_carry_is_a_usage_error(words: list[str], capsys: py
 def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert main(["dev", "--data-dir", str(tmp_path / "file")]) == 1
-    assert capsys.readouterr().err == f"error: cannot make the data directory: {tmp_path}/file: Not a directory\n"
+    assert capsys.readouterr().err == f"error: cannot create the data directory: {tmp_path}/file: Not a directory\n"
 
 
 def test_ctrl_c_ends_a_reader_without_a_word(run: Run, server: DevServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +245,7 @@ def test_a_file_of_settings_that_cannot_be_read_is_named(
 
 
 def test_a_text_that_the_protocol_cannot_carry_is_refused(run: Run) -> None:
-    assert run("topics", "create", "\udcff", status=1).startswith("error: cannot be sent: ")
+    assert run("topics", "create", "\udcff", status=1).startswith("error: cannot encode request: ")
 
 
 def test_reading_stops_at_the_end_of_what_people_type(

@@ -271,4 +271,4 @@ def test_the_command(metastore_url: str, tmp_path: Path, capsys: pytest.CaptureF
     assert main(["audit", *flags]) == 1
     assert f"violation: unnamed file={old}" in capsys.readouterr().out
     assert main(["migrate", "--restored", f"--metastore-url={metastore_url}"]) == 0
-    assert "new life" in capsys.readouterr().out
+    assert "new incarnation: " in capsys.readouterr().out

@@ -311,5 +311,5 @@ def test_the_command_says_what_it_guessed_and_what_is_lost(
     assert (shown["records"], shown["guessed_records"], len(shown["lost"])) == (0, 0, len(LOST))
     assert main(command) == 0
     out = capsys.readouterr().out
-    assert "offsets guessed of 0" in out
+    assert "with estimated offsets: 0" in out
     assert all(line in out for line in LOST)
