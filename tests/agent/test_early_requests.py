@@ -52,7 +52,7 @@ async def test_a_request_does_not_overtake_one_that_waited_for_the_agent_to_serv
 
 
 class _NoMetastore:
-    """Answers nothing but goodbyes."""
+    """Answers only goodbyes."""
 
     cluster_id = "none"
 

@@ -1,4 +1,4 @@
-"""Housekeeping runs for ever, finishes what is large in chunks, and survives a metastore that is away."""
+"""Housekeeping runs permanently, finishes what is large in chunks, and survives a metastore that is away."""
 
 from __future__ import annotations
 

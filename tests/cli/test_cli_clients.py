@@ -46,7 +46,7 @@ def test_a_topics_life(run: Run, plain: Run) -> None:
     assert "repeat with --yes" in run("topics", "delete", "life", status=1)
     assert run("topics", "delete", "life", "--yes") == [{"topic": "life", "outcome": "deleted", "error": None}]
     told(lambda: run("topics", "list"), lambda rows: "life" not in {row["topic"] for row in rows})
-    assert "no such topic" in run("topics", "describe", "life", status=1)
+    assert "topic does not exist" in run("topics", "describe", "life", status=1)
 
 
 def test_configs_of_every_kind(run: Run, server: DevServer) -> None:
