@@ -16,7 +16,7 @@ from types import TracebackType
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from headrace.metastore.postgres.statistics import Statistics, read_statistics
+from headrace.metastore.postgres.reports.statistics import Statistics, read_statistics
 
 STOP_SECONDS = 90
 

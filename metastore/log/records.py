@@ -1,6 +1,6 @@
 """The metadata log's records: framing, the 15 types of KIP-631, and the removals that it lacks.
 
-Place: written by metastore/postgres/cluster.py, read by metastore/log/image.py and the log's tools.
+Place: written by metastore/postgres/cluster/, read by metastore/log/image.py and the log's tools.
 Invariant: a record's bytes are `frame type, record type, version` as unsigned varints, then the
 payload in Kafka's flexible encoding. Names, numbers, order and types of the fields are KIP-631's;
 tags of ours start at OWN_TAGS, types of ours at OWN_TYPES: Kafka's later numbers name other payloads

@@ -23,7 +23,7 @@ from typing import Any
 
 from headrace.metastore.compaction import NewFile, Swap, SwapInput, SwapOutcome
 from headrace.metastore.keys import commit_shard
-from headrace.metastore.postgres.producer_ids import expire_producer_state
+from headrace.metastore.postgres.statement import Statement
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.retention import LogStartAnswer, LogStartTarget
 from headrace.metastore.values import Extent, ExtentQuery, FileCommit, LogStartMove, RegisteredAgent, StagedBatch
@@ -39,6 +39,7 @@ PARTITIONS = 4
 PRODUCERS = (1000, 1001)
 EVERYBODY_MS = -2 * 3_600_000
 """producer.id.expiration.ms under which all that were heard of until now are forgotten."""
+EXPIRE_PRODUCERS = Statement("expire_producer_state", writes=True)
 OPERATIONS_MAX = 4
 """As many as the pool has connections: who waits for one would hold up everybody."""
 STEPS_MAX = 6
@@ -245,7 +246,7 @@ class History(FileEnds):
         silent: list[tuple[int, int]] = []
 
         async def real() -> None:
-            await expire_producer_state(self.store.pool, EVERYBODY_MS, 1_000)
+            await EXPIRE_PRODUCERS.row(self.store.pool, expiration_ms=EVERYBODY_MS, limit=1_000)
 
         async def modelled(model: ModelWithFiles) -> None:
             silent[:] = [(key, producer) for key, p in model.partitions.items() for producer in p.producers]

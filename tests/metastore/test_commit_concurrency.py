@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from importlib import resources
 from typing import Any, TypeVar
 
 import pytest
@@ -30,6 +29,7 @@ from tests.metastore.commit_scenes import (
     shard_gate,
 )
 from tests.metastore.sessions import Session, delete, join, move_time, rows, session, waiting
+from tests.metastore.sql_sources import source_of
 
 T = TypeVar("T")
 
@@ -84,9 +84,7 @@ async def test_the_same_batches_through_two_agents_are_appended_once(scene: Scen
 
 async def test_a_lock_and_its_read_in_one_statement_would_be_caught(scene: Scene, metastore_url: str) -> None:
     """The planted bug: partitions are read as of before the wait, so both commits believe in the same head."""
-    source = (resources.files("headrace.metastore.postgres") / "functions" / "commit_files.sql").read_text(
-        encoding="utf-8"
-    )
+    source = source_of("commit_files")
     lock = "PERFORM lock_shards(array_agg(DISTINCT commit_shard(key, v_shards))) FROM unnest(p_part_key) AS key;"
     read = "FROM unnest(p_part_key, p_part_leader_epoch, p_part_count)"
     assert source.count(lock) == source.count(read) == 1

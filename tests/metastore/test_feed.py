@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.metastore.postgres.feed import poll_feed
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.values import FeedKind, LogStartMove
 from headrace.storage.errors import InvalidError
@@ -77,7 +76,7 @@ async def test_every_kind_of_row_is_understood(scene: Scene, metastore_url: str)
         await rows(raw, "SELECT append_feed(%s, 1::smallint, int8send(%s) || int8send(3::bigint))", shard, key)
         await rows(raw, "SELECT append_feed(%s, 2::smallint, payload) FROM commit_log WHERE seq = 1", shard)
     await delete(scene.store, scene.topic.topic_id)
-    page = await poll_feed(scene.store.pool, {shard: 1})
+    page = await scene.store.poll_feed({shard: 1})
     moved, swapped, deleted = page.rows
     assert (moved.kind, moved.log_starts) == (FeedKind.LOG_START, [LogStartMove(key, 3)])
     assert (swapped.kind, swapped.extents) == (FeedKind.SWAP, [stored])

@@ -6,14 +6,13 @@ database; a failure names its seed.
 
 from __future__ import annotations
 
-from importlib import resources
-
 import psycopg
 import pytest
 
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.interleavings import History, Unexplained
+from tests.metastore.sql_sources import source_of
 
 SEEDS = range(6)
 ROUNDS = 12
@@ -129,9 +128,7 @@ async def test_some_order_explains_what_every_session_saw(
 @pytest.mark.parametrize("bug", BUGS)
 async def test_a_planted_bug_is_caught(metastore_url: str, bug: str) -> None:
     function, texts = BUGS[bug]
-    source = (resources.files("headrace.metastore.postgres") / "functions" / f"{function}.sql").read_text(
-        encoding="utf-8"
-    )
+    source = source_of(function)
     for right, wrong in texts:
         assert right in source, f"the bug has to be planted elsewhere: {right}"
         source = source.replace(right, wrong)

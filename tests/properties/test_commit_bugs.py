@@ -7,13 +7,12 @@ in one statement) is planted in tests/metastore/test_commit_concurrency.py.
 
 from __future__ import annotations
 
-from importlib import resources
-
 import psycopg
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.metastore.sql_sources import source_of
 from tests.properties.commit_machine import machine_on
 
 BUGS = {
@@ -92,9 +91,7 @@ def test_the_machine_catches(bug: str, metastore_url: str) -> None:
 
 def plant(url: str, function: str, right: str, wrong: str) -> None:
     """Install a function with one text replaced wherever it stands."""
-    source = (resources.files("headrace.metastore.postgres") / "functions" / f"{function}.sql").read_text(
-        encoding="utf-8"
-    )
+    source = source_of(function)
     assert right in source, f"the bug has to be planted elsewhere: {right}"
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(source.replace(right, wrong).encode())

@@ -11,7 +11,7 @@ from headrace.agent.produce.batches import Arrival
 from headrace.agent.produce.layout import lay_out
 from headrace.agent.produce.pending import PendingRequest
 from headrace.agent.produce.validate import RECORDS_MAX, Accepted, TopicRules, judge
-from headrace.metastore.postgres import staging
+from headrace.metastore.postgres.commit import staging
 from headrace.metastore.values import FileCommit
 from headrace.protocol.produce_codec import ProducePartitionReply, ProduceRequest
 from headrace.storage.records.compression import Codec
@@ -43,7 +43,7 @@ RULES = TopicRules(max_bytes=1 << 20, stamps_append_time=False, needs_keys=False
 )
 @settings(max_examples=300)
 async def test_what_passes_validation_the_metastore_takes(count: int, attributes: int, fields: dict[str, int]) -> None:
-    """The metastore refuses whole calls for a number out of range (see metastore/postgres/staging.py)."""
+    """The metastore refuses whole calls for a number out of range (see metastore/postgres/commit/staging.py)."""
     delta = max(count - 1, -(2**31))
     data = memoryview(forge(ROOMY, record_count=count, last_offset_delta=delta, attributes=attributes, **fields))
     verdict = judge(data, RULES, 9, 0)

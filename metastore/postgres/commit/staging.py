@@ -74,7 +74,7 @@ class Staged:
         self._run = np.cumsum(~joined) - 1
 
     def parameters(self) -> dict[str, PackedArray]:
-        """What functions/commit_files.sql takes."""
+        """What commit_files.sql takes."""
         batch = self._batch
         return {
             "file_id": pack_uuids([file.file_id for file in self.files]),
@@ -131,7 +131,7 @@ class Staged:
         }
 
     def answers(self, number: int, packed: bytes) -> list[BatchAnswer]:
-        """What a stored answer (functions/packing.sql) says of file `number`, its batches in file order.
+        """What a stored answer (packing.sql) says of file `number`, its batches in file order.
 
         InvalidError when it was given to other batches than these.
         """

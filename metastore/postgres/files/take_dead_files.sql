@@ -40,7 +40,7 @@ BEGIN
 END $$;
 
 -- How long a row outlives its commit: an id is accepted up to 10 minutes before its birth and up to an
--- hour after it, and its answer is kept that long (functions/claim_files.sql); five more for good measure.
+-- hour after it, and its answer is kept that long (claim_files.sql); five more for good measure.
 -- Locks: none. Idempotent: pure. Cost: none.
 CREATE OR REPLACE FUNCTION settled_age() RETURNS interval
 LANGUAGE sql IMMUTABLE PARALLEL SAFE

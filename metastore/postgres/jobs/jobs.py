@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.metastore.jobs import Job, JobCount, JobSchedule, JobState, JobStatus, JobToken, NewJob
+from headrace.metastore.jobs import Job, JobSchedule, JobState, JobToken, NewJob
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import FencedError
 
@@ -21,9 +21,6 @@ _HEARTBEAT_JOB = Statement("heartbeat_job", writes=True)
 _FINISH_JOB = Statement("finish_job", writes=True)
 _FAIL_JOB = Statement("fail_job", writes=True)
 _RELEASE_JOB = Statement("release_job", writes=True)
-_LIST_JOBS = Statement("list_jobs", writes=False)
-_COUNT_JOBS = Statement("count_jobs", writes=False)
-_PRUNE_JOBS = Statement("prune_jobs", writes=True)
 
 
 class PostgresJobs:
@@ -90,17 +87,3 @@ class PostgresJobs:
 
     async def release_job(self, token: JobToken) -> None:
         await _RELEASE_JOB.row(self.pool, job_id=token.job_id, epoch=token.epoch)
-
-    async def list_jobs(self, limit: int) -> list[JobStatus]:
-        return [
-            JobStatus(job_id, kind, key, JobState(state), *rest)
-            for job_id, kind, key, state, *rest in await _LIST_JOBS.rows(self.pool, limit=limit)
-        ]
-
-    async def count_jobs(self) -> list[JobCount]:
-        rows = await _COUNT_JOBS.rows(self.pool)
-        return [JobCount(kind, JobState(state), jobs, overdue_ms) for kind, state, jobs, overdue_ms in rows]
-
-    async def prune_jobs(self, limit: int) -> int:
-        (pruned,) = await _PRUNE_JOBS.row(self.pool, limit=limit)
-        return int(pruned)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headrace.config.settings import Settings
 from headrace.metastore.groups import CommittedOffset, GroupClaim, GroupKind, GroupListing, GroupRecord
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import FencedError
@@ -22,7 +21,6 @@ _DELETE_GROUP = Statement("delete_group", writes=True)
 _LIST_GROUPS = Statement("list_groups", writes=False)
 _COMMIT_OFFSETS = Statement("commit_group_offsets", writes=True)
 _FETCH_OFFSETS = Statement("fetch_group_offsets", writes=False)
-_EXPIRE_OFFSETS = Statement("expire_group_offsets", writes=True)
 _DELETE_OFFSETS = Statement("delete_group_offsets", writes=True)
 
 
@@ -30,7 +28,6 @@ class PostgresGroups:
     """The group operations of PostgresMetastore."""
 
     pool: Pool
-    settings: Settings
 
     async def claim_group(self, group_id: str, node_id: int, broker_epoch: int) -> GroupClaim | None:
         refusal, epoch, *saved = await _CLAIM_GROUP.row(
@@ -107,12 +104,6 @@ class PostgresGroups:
         )
         if not done:
             raise _claimed_since(group_id, coordinator_epoch)
-
-    async def expire_group_offsets(self, limit: int) -> int:
-        """Forget what nobody used for offsets.retention.minutes; how many offsets and groups were looked at."""
-        retention_ms = self.settings.offsets_retention_minutes * 60_000
-        (looked_at,) = await _EXPIRE_OFFSETS.row(self.pool, retention_ms=retention_ms, limit=limit)
-        return int(looked_at)
 
 
 def _claimed_since(group_id: str, coordinator_epoch: int) -> FencedError:

@@ -1,4 +1,4 @@
-"""Compaction in Postgres: waiting files, live extents, the swap (functions/swap_extents.sql).
+"""Compaction in Postgres: waiting files, live extents, the swap (swap_extents.sql).
 
 Place: under the compactor's planner and jobs; implements metastore.compaction.CompactionApi.
 Invariant: each call is one statement, and whatever it changes is fenced by the job's lease in it.

@@ -21,14 +21,11 @@ from headrace.metastore.retention import (
     OldestExtents,
     OldestQuery,
     OldExtent,
-    ProducerStatus,
 )
 from headrace.storage.errors import InvalidError
 
 _MOVE_LOG_STARTS = Statement("move_log_starts", writes=True)
 _OLDEST_EXTENTS = Statement("oldest_extents", writes=False)
-_PARTITION_SIZES = Statement("partition_sizes", writes=False)
-_DESCRIBE_PRODUCERS = Statement("describe_producers", writes=False)
 
 
 class PostgresRetention:
@@ -65,17 +62,6 @@ class PostgresRetention:
         keys, limits = np.array(queries, dtype=np.int64).T
         rows = await _OLDEST_EXTENTS.rows(self.pool, keys=pack_int8(keys), limits=pack_int4(limits))
         return rows[0][0], [_oldest(query.partition_key, *row[1:]) for query, row in zip(queries, rows, strict=True)]
-
-    async def partition_sizes(self, partition_keys: Sequence[int]) -> list[int]:
-        rows = await _PARTITION_SIZES.rows(self.pool, keys=pack_int8(np.array(partition_keys, dtype=np.int64)))
-        return [size for (size,) in rows]
-
-    async def describe_producers(self, partition_keys: Sequence[int]) -> list[list[ProducerStatus]]:
-        rows = await _DESCRIBE_PRODUCERS.rows(self.pool, keys=pack_int8(np.array(partition_keys, dtype=np.int64)))
-        found: dict[int, list[ProducerStatus]] = {key: [] for key in partition_keys}
-        for key, *status in rows:
-            found[key].append(ProducerStatus(*status))
-        return [found[key] for key in partition_keys]
 
 
 def _oldest(

@@ -13,18 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.metastore.files import (
-    AuditedFile,
     DeadFile,
-    FileState,
-    FileTotals,
-    FoundFile,
     JanitorState,
-    PartitionName,
 )
 from headrace.metastore.jobs import JobToken
-from headrace.metastore.postgres.packing import pack_int4, pack_int8, pack_uuids, unpack_extents
+from headrace.metastore.postgres.packing import pack_int8, pack_uuids
 from headrace.metastore.postgres.statement import Pool, Statement
-from headrace.metastore.values import Extent
 from headrace.storage.file_id import born_ms
 
 _TAKE_DEAD_FILES = Statement("take_dead_files", writes=True)
@@ -35,14 +29,9 @@ _JANITOR_STATE = Statement("janitor_state", writes=False)
 _BEGIN_GENERATION = Statement("begin_generation", writes=True)
 _RESUME_JANITOR = Statement("resume_janitor", writes=True)
 _BEGIN_INCARNATION = Statement("begin_incarnation", writes=True)
-_AUDIT_FILES = Statement("audit_files", writes=False)
-_PARTITION_NAMES = Statement("partition_names", writes=False)
-_REBUILD_FILES = Statement("rebuild_files", writes=True)
-_REBUILD_EXTENTS = Statement("rebuild_extents", writes=True)
-_FILE_TOTALS = Statement("file_totals", writes=False)
 
 
-class PostgresFiles:
+class PostgresDeletion:
     """Mixed into PostgresMetastore."""
 
     pool: Pool
@@ -97,47 +86,3 @@ class PostgresFiles:
     async def begin_incarnation(self) -> uuid.UUID:
         (incarnation_id,) = await _BEGIN_INCARNATION.row(self.pool)
         return uuid.UUID(str(incarnation_id))
-
-    async def audit_files(self, after: uuid.UUID, limit: int) -> list[AuditedFile]:
-        return [
-            AuditedFile(
-                file_id, FileState(state), level, size, live_bytes, committed_ms, dead_ms, unpack_extents(packed)
-            )
-            for file_id, state, level, size, live_bytes, committed_ms, dead_ms, packed in await _AUDIT_FILES.rows(
-                self.pool, after=after, limit=limit
-            )
-        ]
-
-    async def partition_names(self, partition_keys: Sequence[int]) -> dict[int, PartitionName]:
-        keys = pack_int8(np.array(partition_keys, dtype=np.int64))
-        return {key: PartitionName(*name) for key, *name in await _PARTITION_NAMES.rows(self.pool, keys=keys)}
-
-    async def rebuild_files(self, files: Sequence[FoundFile]) -> int:
-        levels, sizes, body_bytes, live_bytes = np.array([file[1:] for file in files], dtype=np.int64).reshape(-1, 4).T
-        (named,) = await _REBUILD_FILES.row(
-            self.pool,
-            ids=pack_uuids([file.file_id for file in files]),
-            births=pack_int8(np.array([born_ms(file.file_id) for file in files], dtype=np.int64)),
-            levels=pack_int4(levels),
-            sizes=pack_int8(sizes),
-            body_bytes=pack_int8(body_bytes),
-            live_bytes=pack_int8(live_bytes),
-        )
-        return int(named)
-
-    async def rebuild_extents(self, extents: Sequence[Extent]) -> None:
-        rows = [(e.partition_key, e.base_offset, e.last_offset, e.position, e.length, e.max_timestamp) for e in extents]
-        keys, bases, lasts, positions, lengths, times = np.array(rows, dtype=np.int64).reshape(-1, 6).T
-        await _REBUILD_EXTENTS.row(
-            self.pool,
-            key=pack_int8(keys),
-            base=pack_int8(bases),
-            last=pack_int8(lasts),
-            file=pack_uuids([extent.file_id for extent in extents]),
-            position=pack_int8(positions),
-            length=pack_int8(lengths),
-            time=pack_int8(times),
-        )
-
-    async def file_totals(self) -> FileTotals:
-        return FileTotals(*await _FILE_TOTALS.row(self.pool))

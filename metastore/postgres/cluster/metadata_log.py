@@ -1,0 +1,131 @@
+"""The metadata log: reading it, its newest snapshot, and appending records without an operation of their own.
+
+Place: under every agent's follower and the admin requests; part of ClusterApi.
+Invariant: an append is one call of one server-side function, which takes the log head's lock and writes
+records and projection together: no reader sees one without the other (C1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.metastore.log.features import required_format
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import (
+    AccessControlRecord,
+    ConfigRecord,
+    DelegationTokenRecord,
+    FailedReplicasRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    QuotaRecord,
+    RemoveAccessControlRecord,
+    RemoveDelegationTokenRecord,
+    RemoveFeatureLevelRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+    encode_record,
+)
+from headrace.metastore.log.replay import ImageBuilder
+from headrace.metastore.log.snapshot import load_snapshot
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.values import StoredSnapshot
+from headrace.storage.errors import FencedError, InvalidError, TruncatedError
+
+NO_CHANGE = -2
+"""Leader of a PartitionChangeRecord that says nothing about it."""
+_APPENDABLE = (
+    PartitionChangeRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    RemoveFeatureLevelRecord,
+    FailedReplicasRecord,
+    AccessControlRecord,
+    RemoveAccessControlRecord,
+    UserScramCredentialRecord,
+    RemoveUserScramCredentialRecord,
+    DelegationTokenRecord,
+    RemoveDelegationTokenRecord,
+    QuotaRecord,
+)
+
+_METADATA_HEAD = Statement("metadata_head", writes=False)
+_METADATA_LOG_START = Statement("metadata_log_start", writes=False)
+_READ_METADATA = Statement("read_metadata", writes=False)
+_NEWEST_SNAPSHOT = Statement("newest_snapshot", writes=False)
+_APPEND_RECORDS = Statement("append_records", writes=True)
+
+
+class PostgresMetadataLog:
+    """Reading and appending."""
+
+    pool: Pool
+
+    async def metadata_head(self) -> int:
+        """The next offset of the log."""
+        (head,) = await _METADATA_HEAD.row(self.pool)
+        return int(head)
+
+    async def metadata_log_start(self) -> int:
+        """The lowest offset that is still kept."""
+        (start,) = await _METADATA_LOG_START.row(self.pool)
+        return int(start)
+
+    async def read_metadata(self, start_offset: int, limit: int = 10_000) -> list[bytes]:
+        """Up to `limit` framed records from `start_offset` on; TruncatedError when they are no longer kept."""
+        rows = await _READ_METADATA.rows(self.pool, start_offset=start_offset, record_count=limit)
+        if rows and rows[0][0] != start_offset:
+            raise TruncatedError(
+                f"metadata log starts later: start from a snapshot: asked={start_offset} kept={rows[0][0]}"
+            )
+        return [record for _, record in rows]
+
+    async def newest_snapshot(self) -> StoredSnapshot | None:
+        """None when there is none yet."""
+        rows = await _NEWEST_SNAPSHOT.rows(self.pool)
+        return StoredSnapshot(*rows[0]) if rows else None
+
+    async def append_records(
+        self, expected_head: int, records: Sequence[MetadataRecord], *, controller_epoch: int | None = None
+    ) -> bool:
+        """False when the head is not `expected_head`; InvalidError for a type that has an operation of its own."""
+        for record in records:
+            _refuse_unprojected(record)
+        changes = [record for record in records if isinstance(record, PartitionChangeRecord)]
+        features = [record for record in records if isinstance(record, FeatureLevelRecord | RemoveFeatureLevelRecord)]
+        levels = [record if isinstance(record, FeatureLevelRecord) else None for record in features]
+        configs = [record for record in records if isinstance(record, ConfigRecord)]
+        (appended,) = await _APPEND_RECORDS.row(
+            self.pool,
+            controller_epoch=controller_epoch,
+            expected_head=expected_head,
+            records=[encode_record(record) for record in records],
+            format=required_format(records),
+            topic_ids=[change.topic_id for change in changes],
+            indexes=[change.partition_id for change in changes],
+            feature_names=[feature.name for feature in features],
+            feature_mins=[level and level.min_feature_level for level in levels],
+            feature_maxs=[level and level.max_feature_level for level in levels],
+            config_types=[config.resource_type for config in configs],
+            config_resources=[config.resource_name for config in configs],
+            config_names=[config.name for config in configs],
+            config_values=[config.value for config in configs],
+        )
+        if appended is None:
+            raise FencedError(f"controller epoch is stale: controller_epoch={controller_epoch}")
+        return bool(appended)
+
+    async def load_image(self) -> MetadataImage:
+        newest = await self.newest_snapshot()
+        builder = ImageBuilder(MetadataImage() if newest is None else load_snapshot(newest.data))
+        while records := await self.read_metadata(builder.offset):
+            builder.add(records)
+        return builder.finish()
+
+
+def _refuse_unprojected(record: MetadataRecord) -> None:
+    """The tables would no longer say what the log says."""
+    moves_data = isinstance(record, PartitionChangeRecord) and (record.leader != NO_CHANGE or record.isr is not None)
+    if not isinstance(record, _APPENDABLE) or moves_data:
+        raise InvalidError(f"record cannot be appended by itself: record={record}")

@@ -1,0 +1,78 @@
+"""The active controller's lease and what its holder may do: fence silent agents, keep snapshots, truncate.
+
+Place: every process with the controller role, about three times per lease; implements ControllerApi.
+Invariant: each action checks the controller epoch under the lease row's lock, in its own statement: a
+controller that was paused and resumes after another one took over changes nothing any more.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.values import ControllerLease, SnapshotState, StoredSnapshot
+from headrace.storage.errors import FencedError
+
+_HOLD_CONTROLLER_LEASE = Statement("hold_controller_lease", writes=True)
+_DESCRIBE_CONTROLLER = Statement("describe_controller", writes=False)
+_RESIGN_CONTROLLER = Statement("resign_controller", writes=True)
+_FENCE_SILENT_AGENTS = Statement("fence_silent_agents", writes=True)
+_SNAPSHOT_STATE = Statement("snapshot_state", writes=False)
+_SAVE_SNAPSHOT = Statement("save_snapshot", writes=True)
+_TRUNCATE_METADATA = Statement("truncate_metadata", writes=True)
+
+
+class PostgresController:
+    """Implements ControllerApi."""
+
+    pool: Pool
+
+    async def hold_controller_lease(
+        self, controller_id: int, incarnation_id: uuid.UUID, lease_ms: int
+    ) -> ControllerLease:
+        """Who holds the lease after this incarnation tried to."""
+        row = await _HOLD_CONTROLLER_LEASE.row(
+            self.pool, controller_id=controller_id, incarnation_id=incarnation_id, lease_ms=lease_ms
+        )
+        return ControllerLease(*row)
+
+    async def describe_controller(self) -> ControllerLease | None:
+        """Who holds the lease; None while nobody does."""
+        rows = await _DESCRIBE_CONTROLLER.rows(self.pool)
+        return ControllerLease(rows[0][0], rows[0][1], is_own=False) if rows else None
+
+    async def resign_controller(self, controller_epoch: int) -> None:
+        """Nothing happens under a stale epoch."""
+        await _RESIGN_CONTROLLER.row(self.pool, controller_epoch=controller_epoch)
+
+    async def fence_silent_agents(self, controller_epoch: int, *, session_timeout_ms: int) -> list[int]:
+        """The node ids that were fenced; FencedError for a stale epoch."""
+        (fenced,) = await _FENCE_SILENT_AGENTS.row(
+            self.pool, controller_epoch=controller_epoch, session_timeout_ms=session_timeout_ms
+        )
+        if fenced is None:
+            raise _stale(controller_epoch)
+        return list(fenced)
+
+    async def snapshot_state(self) -> SnapshotState:
+        """What the newest snapshot leaves in the log."""
+        return SnapshotState(*await _SNAPSHOT_STATE.row(self.pool))
+
+    async def save_snapshot(self, controller_epoch: int, snapshot: StoredSnapshot) -> None:
+        """FencedError for a stale epoch; InvalidError for an end that the log has not reached."""
+        (saved,) = await _SAVE_SNAPSHOT.row(
+            self.pool, controller_epoch=controller_epoch, end_offset=snapshot.end_offset, data=snapshot.data
+        )
+        if not saved:
+            raise _stale(controller_epoch)
+
+    async def truncate_metadata(self, controller_epoch: int, limit: int) -> int:
+        """How many records were dropped; FencedError for a stale epoch."""
+        (dropped,) = await _TRUNCATE_METADATA.row(self.pool, controller_epoch=controller_epoch, limit=limit)
+        if dropped is None:
+            raise _stale(controller_epoch)
+        return int(dropped)
+
+
+def _stale(controller_epoch: int) -> FencedError:
+    return FencedError(f"controller epoch is stale: controller_epoch={controller_epoch}")

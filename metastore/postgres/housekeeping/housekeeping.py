@@ -1,0 +1,51 @@
+"""What keeps tables from growing: producers, slots, offsets, jobs and rows of deleted partitions.
+
+Place: any agent calls it every few seconds (agent/housekeeping.py).
+Invariant: each call is one short transaction over a bounded number of rows, and can be repeated.
+"""
+
+from __future__ import annotations
+
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.statement import Pool, Statement
+
+_ROTATE_LOG_SLOTS = Statement("rotate_log_slots", writes=True)
+_EXPIRE_PRODUCER_STATE = Statement("expire_producer_state", writes=True)
+_PURGE_DELETED_PARTITIONS = Statement("purge_deleted_partitions", writes=True)
+_EXPIRE_GROUP_OFFSETS = Statement("expire_group_offsets", writes=True)
+_PRUNE_JOBS = Statement("prune_jobs", writes=True)
+_MINUTE_MS = 60_000
+
+
+class PostgresHousekeeping:
+    """The chunked clean-ups."""
+
+    pool: Pool
+    settings: Settings
+
+    async def rotate_log_slots(self) -> str | None:
+        """Empty a slot of the feed or of the answers that is needed soon; its name. Call it every few seconds."""
+        (emptied,) = await _ROTATE_LOG_SLOTS.row(self.pool)
+        return None if emptied is None else str(emptied)
+
+    async def expire_producer_state(self, limit: int) -> int:
+        """Forget up to `limit` producers that were silent for producer.id.expiration.ms; how many."""
+        expiration_ms = self.settings.producer_id_expiration_ms
+        (expired,) = await _EXPIRE_PRODUCER_STATE.row(self.pool, expiration_ms=expiration_ms, limit=limit)
+        return int(expired)
+
+    async def purge_deleted_partitions(self, limit: int) -> int:
+        """Remove up to `limit` rows of each kind that one deleted partition left; 0 when there is nothing to do."""
+        (removed,) = await _PURGE_DELETED_PARTITIONS.row(self.pool, limit=limit)
+        return int(removed)
+
+    async def expire_group_offsets(self, limit: int) -> int:
+        """Forget what was unused for offsets.retention.minutes; how many offsets and groups were looked at."""
+        retention_ms = self.settings.offsets_retention_minutes * _MINUTE_MS
+        (looked_at,) = await _EXPIRE_GROUP_OFFSETS.row(self.pool, retention_ms=retention_ms, limit=limit)
+        return int(looked_at)
+
+    async def prune_jobs(self, limit: int) -> int:
+        """Forget up to `limit` jobs that ended over a day ago; how many."""
+        (pruned,) = await _PRUNE_JOBS.row(self.pool, limit=limit)
+        return int(pruned)

@@ -1,0 +1,67 @@
+"""Where data is: what a reader reads next, offsets by timestamp, ends of leader epochs.
+
+Place: asked by fetch when its own index cannot tell, and always by ListOffsets and OffsetForLeaderEpoch;
+implements ReadApi and LeaderEpochApi, without the feed.
+Invariant: reads only. Every answer is the primary's, as of one snapshot; its cost depends on the answer,
+never on how much there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from headrace.metastore.leader_epochs import EpochEnd, EpochQuery
+from headrace.metastore.postgres.packing import pack_int8, unpack_extents
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.values import ExtentQuery, OffsetAnswer, OffsetQuery, PartitionExtents
+
+_FIND_EXTENTS = Statement("find_extents", writes=False)
+_LIST_OFFSETS = Statement("list_offsets", writes=False)
+_FIND_EPOCH_ENDS = Statement("find_epoch_ends", writes=False)
+_GONE = EpochEnd(False, -1, -1)
+
+
+class PostgresExtents:
+    """The look-ups of readers."""
+
+    pool: Pool
+
+    async def find_extents(self, queries: Sequence[ExtentQuery]) -> list[PartitionExtents]:
+        """At most 500 extents per query."""
+        if not queries:
+            return []
+        keys, offsets, max_bytes = np.array(queries, dtype=np.int64).T
+        rows = await _FIND_EXTENTS.rows(
+            self.pool, keys=pack_int8(keys), offsets=pack_int8(offsets), max_bytes=pack_int8(max_bytes)
+        )
+        return [
+            PartitionExtents(query.partition_key, False, -1, -1, [])
+            if high_watermark is None
+            else PartitionExtents(query.partition_key, True, log_start, high_watermark, unpack_extents(packed or b""))
+            for query, (log_start, high_watermark, packed) in zip(queries, rows, strict=True)
+        ]
+
+    async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
+        """Offset -1 when no extent reaches the timestamp."""
+        if not queries:
+            return []
+        keys, timestamps = np.array(queries, dtype=np.int64).T
+        rows = await _LIST_OFFSETS.rows(self.pool, keys=pack_int8(keys), timestamps=pack_int8(timestamps))
+        return [
+            OffsetAnswer(True, offset, leader_epoch, unpack_extents(packed)[0] if packed else None)
+            if known
+            else OffsetAnswer(False, -1, -1, None)
+            for known, offset, leader_epoch, packed in rows
+        ]
+
+    async def find_epoch_ends(self, queries: Sequence[EpochQuery]) -> list[EpochEnd]:
+        if not queries:
+            return []
+        rows = await _FIND_EPOCH_ENDS.rows(
+            self.pool,
+            keys=[query.partition_key for query in queries],
+            epochs=[query.leader_epoch for query in queries],
+        )
+        return [EpochEnd(*row) if row[0] else _GONE for row in rows]

@@ -1,0 +1,71 @@
+"""The commit feed: every change of a reader's view, numbered per commit shard.
+
+Place: each agent polls it a few dozen times a second, so that readers need not ask for news; part of ReadApi.
+Invariant: reads only. A page holds the next rows of a shard without a gap, or names the shard lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from headrace.metastore.postgres.packing import (
+    pack_int2,
+    pack_int8,
+    unpack_extents,
+    unpack_keys,
+    unpack_log_starts,
+)
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.values import FeedKind, FeedPage, FeedRow
+from headrace.storage.errors import InvalidError
+
+_POLL_FEED = Statement("poll_feed", writes=False)
+
+
+class PostgresFeed:
+    """Polling the feed."""
+
+    pool: Pool
+
+    async def poll_feed(self, positions: Mapping[int, int]) -> FeedPage:
+        """A page holds at most 64 rows per shard: while `heads` is ahead of the last row, ask again.
+
+        Shards that `positions` does not name are in `heads` only. InvalidError for a shard that the cluster lacks.
+        """
+        (
+            incarnation_id,
+            wall_ms,
+            metadata_offset,
+            shards,
+            seqs,
+            *columns,
+        ) = await _POLL_FEED.row(
+            self.pool,
+            shards=pack_int2(np.fromiter(positions.keys(), dtype=np.int64)),
+            seqs=pack_int8(np.fromiter(positions.values(), dtype=np.int64)),
+        )
+        heads = dict(zip(shards, seqs, strict=True))
+        if not positions.keys() <= heads.keys():
+            raise InvalidError(f"feed poll refused: positions={dict(positions)} shards={shards}")
+        rows = [_row(*fields) for fields in zip(*(column or () for column in columns), strict=True)]
+        present = {row.shard for row in rows}
+        lost = [
+            shard
+            for shard, position in sorted(positions.items())
+            if position > heads[shard] or (position < heads[shard] and shard not in present)
+        ]
+        return FeedPage(incarnation_id, wall_ms, heads, rows, lost, metadata_offset)
+
+
+def _row(shard: int, seq: int, kind: int, payload: bytes) -> FeedRow:
+    row = partial(FeedRow, shard, seq, FeedKind(kind))
+    match kind:
+        case FeedKind.LOG_START:
+            return row(log_starts=unpack_log_starts(payload))
+        case FeedKind.TOPIC_DELETED:
+            return row(deleted_keys=unpack_keys(payload))
+        case _:
+            return row(extents=unpack_extents(payload))

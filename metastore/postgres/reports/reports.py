@@ -1,0 +1,76 @@
+"""The read side for people and tools.
+
+Place: next to the paths, never on one.
+Invariant: reads only.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import numpy as np
+
+from headrace.metastore.agent_leases import AgentLease
+from headrace.metastore.files import AuditedFile, FileState, FileTotals, PartitionName
+from headrace.metastore.jobs import JobCount, JobState, JobStatus
+from headrace.metastore.postgres.packing import pack_int8, unpack_extents
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.retention import ProducerStatus
+
+_LIST_JOBS = Statement("list_jobs", writes=False)
+_COUNT_JOBS = Statement("count_jobs", writes=False)
+_AUDIT_FILES = Statement("audit_files", writes=False)
+_PARTITION_NAMES = Statement("partition_names", writes=False)
+_FILE_TOTALS = Statement("file_totals", writes=False)
+_PARTITION_SIZES = Statement("partition_sizes", writes=False)
+_DESCRIBE_PRODUCERS = Statement("describe_producers", writes=False)
+_AGENT_LEASES = Statement("agent_leases", writes=False)
+
+
+class PostgresReports:
+    """What people and tools look at."""
+
+    pool: Pool
+
+    async def list_jobs(self, limit: int) -> list[JobStatus]:
+        return [
+            JobStatus(job_id, kind, key, JobState(state), *rest)
+            for job_id, kind, key, state, *rest in await _LIST_JOBS.rows(self.pool, limit=limit)
+        ]
+
+    async def count_jobs(self) -> list[JobCount]:
+        rows = await _COUNT_JOBS.rows(self.pool)
+        return [JobCount(kind, JobState(state), jobs, overdue_ms) for kind, state, jobs, overdue_ms in rows]
+
+    async def audit_files(self, after: uuid.UUID, limit: int) -> list[AuditedFile]:
+        return [
+            AuditedFile(
+                file_id, FileState(state), level, size, live_bytes, committed_ms, dead_ms, unpack_extents(packed)
+            )
+            for file_id, state, level, size, live_bytes, committed_ms, dead_ms, packed in await _AUDIT_FILES.rows(
+                self.pool, after=after, limit=limit
+            )
+        ]
+
+    async def partition_names(self, partition_keys: Sequence[int]) -> dict[int, PartitionName]:
+        keys = pack_int8(np.array(partition_keys, dtype=np.int64))
+        return {key: PartitionName(*name) for key, *name in await _PARTITION_NAMES.rows(self.pool, keys=keys)}
+
+    async def file_totals(self) -> FileTotals:
+        return FileTotals(*await _FILE_TOTALS.row(self.pool))
+
+    async def partition_sizes(self, partition_keys: Sequence[int]) -> list[int]:
+        rows = await _PARTITION_SIZES.rows(self.pool, keys=pack_int8(np.array(partition_keys, dtype=np.int64)))
+        return [size for (size,) in rows]
+
+    async def describe_producers(self, partition_keys: Sequence[int]) -> list[list[ProducerStatus]]:
+        rows = await _DESCRIBE_PRODUCERS.rows(self.pool, keys=pack_int8(np.array(partition_keys, dtype=np.int64)))
+        found: dict[int, list[ProducerStatus]] = {key: [] for key in partition_keys}
+        for key, *status in rows:
+            found[key].append(ProducerStatus(*status))
+        return [found[key] for key in partition_keys]
+
+    async def agent_leases(self) -> list[AgentLease]:
+        """metastore.agent_leases.AgentLeaseApi.agent_leases."""
+        return [AgentLease(*row) for row in await _AGENT_LEASES.rows(self.pool)]
