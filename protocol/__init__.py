@@ -1,1 +1,1 @@
-"""Kafka's wire format: hand-written for Produce and Fetch, kio for everything else."""
+"""Kafka's wire format: hand-written codecs for Produce and Fetch, kio for all other APIs."""

@@ -1,6 +1,6 @@
 """Kafka's API keys by name.
 
-Source: Kafka's protocol guide. A row here says nothing about being served: see api_versions.py.
+Source: Kafka's protocol guide. A key in this file need not be served: see api_versions.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import enum
 
 
 class ApiKey(enum.IntEnum):
-    """The number that opens every request."""
+    """The number at the start of every request."""
 
     PRODUCE = 0
     FETCH = 1
@@ -84,5 +84,6 @@ CHANGING = frozenset(
         ApiKey.UPDATE_FEATURES,
     }
 )
-"""What the next request of a connection must find done, as it would in Kafka. Produce is not among them:
-a producer's later requests go on while its batches wait for their flush."""
+"""APIs that a connection processes strictly in order, as Kafka does: the next request starts after them. Produce is
+not
+one of them: a producer's later requests are processed while its batches wait for their flush."""

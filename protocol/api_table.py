@@ -1,7 +1,8 @@
-"""The table of APIs in docs/COMPATIBILITY.md, made from the code so that it cannot lie.
+"""Generate the table of APIs in docs/COMPATIBILITY.md.
 
-Place: `make docs` (`python -m headrace.protocol.api_table docs/COMPATIBILITY.md`) puts it between two markers; a test
-compares. Every API key that kio knows is served, or a reason stands here.
+Place: `make docs` (`python -m headrace.protocol.api_table docs/COMPATIBILITY.md`) writes it between two markers; a
+test
+compares. Every API key that kio knows is either served, or has a reason here.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ END = "<!-- end of generated part -->\n"
 HEAD = "| key | API | versions |\n| --- | --- | --- |\n"
 MISSING = "\n| key | not served | why |\n| --- | --- | --- |\n"
 
-_TRANSACTIONS = "transactions do not exist yet"
-_SECURITY = "listeners speak PLAINTEXT: put TLS in front of them"
-_NO_QUORUM = "between Kafka's controllers and brokers; here they meet in the metastore"
+_TRANSACTIONS = "transactions are not supported yet"
+_SECURITY = "listeners support only PLAINTEXT: terminate TLS in front of them"
+_NO_QUORUM = "between Kafka's controllers and brokers; here both use the metastore"
 _NO_REPLICAS = "agents have no replicas and no local disks"
-_SHARE = "share groups do not exist"
-_STREAMS = "streams groups do not exist: Kafka Streams uses classic groups"
-_TELEMETRY = "advertised, clients would send telemetry that nobody wants"
+_SHARE = "share groups are not supported"
+_STREAMS = "streams groups are not supported: Kafka Streams uses classic groups"
+_TELEMETRY = "if it were advertised, clients would send telemetry that is not used"
 
 WHY_NOT: dict[int, str] = {
     17: _SECURITY,
@@ -38,7 +39,7 @@ WHY_NOT: dict[int, str] = {
     **dict.fromkeys((76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92), _SHARE),
     **dict.fromkeys((88, 89), _STREAMS),
 }
-"""API keys of Kafka's that are not served."""
+"""Kafka's API keys that are not served, each with the reason."""
 
 
 def table() -> str:
@@ -47,7 +48,7 @@ def table() -> str:
 
 
 def with_table(page: str) -> str:
-    """The page with what stands between the markers made anew. ValueError for a page without them."""
+    """The page with a new table between the markers. ValueError for a page without markers."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -71,7 +72,7 @@ def _not_served() -> Iterator[str]:
 
 
 def main() -> None:
-    """Rewrite the page that is named."""
+    """Rewrite the page given on the command line."""
     page = Path(sys.argv[1])
     page.write_text(with_table(page.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -1,10 +1,11 @@
-"""Which APIs and versions Headrace can serve, and the ApiVersions answer (API key 18).
+"""The APIs and versions that Headrace can serve, and the ApiVersions response (API key 18).
 
-Place: the listener reads request headers by this table; `agent.dispatch` advertises those rows that
+Place: the listener parses request headers with this table; `agent.dispatch` advertises the rows that
 have a handler.
-Invariant: only what is implemented is advertised, at most up to the newest stable version of Kafka 4
-that kio 0.6 knows. If the process dies here nothing is lost: no state.
-Source: KIP-35, KIP-511 (client software), KIP-584 (features), KIP-896 (lowest versions), KAFKA-18659 (Produce from 0).
+Invariant: only implemented versions are advertised, at most up to the newest stable version of Kafka 4
+that kio 0.6 knows.
+Source: KIP-35, KIP-511 (client software), KIP-584 (features), KIP-896 (lowest versions), KAFKA-18659 (Produce from
+0).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from headrace.protocol.typed import NO_THROTTLE, Schema, decode, schema
 
 
 class Api(NamedTuple):
-    """One row: versions are inclusive; from `first_flexible` on, headers and bodies carry tagged fields."""
+    """One API: versions are inclusive; from `first_flexible` on, headers and bodies have tagged fields."""
 
     key: int
     name: str
@@ -36,7 +37,7 @@ class Api(NamedTuple):
 
 
 _TABLE = (
-    # Advertised from 0 because librdkafka picks its message format by it; 0-2 are answered UNSUPPORTED_VERSION.
+    # Advertised from 0 because librdkafka derives its message format from it; 0-2 are answered UNSUPPORTED_VERSION.
     Api(ApiKey.PRODUCE, "Produce", 0, 13, 9),
     Api(ApiKey.FETCH, "Fetch", 4, 18, 12),
     Api(ApiKey.LIST_OFFSETS, "ListOffsets", 1, 11, 6),
@@ -98,17 +99,18 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class ApiVersionsHandler:
-    """Answers with the rows it was made for, also to a client that asks in a version that nobody knows."""
+    """Answers with the rows that it was created with, also for an unknown request version."""
 
     def __init__(self, served: Iterable[Api], image: Callable[[], MetadataImage] = MetadataImage) -> None:
-        """`image`: the newest one, for the feature levels that the cluster uses."""
+        """`image` returns the newest image, for the feature levels that the cluster uses."""
         self._served = tuple(served)
         self._image = image
 
     async def __call__(self, request: Request) -> Response:
-        """The ranges; UNSUPPORTED_VERSION in v0 for an unknown version, INVALID_REQUEST for a malformed software name.
+        """The version ranges; UNSUPPORTED_VERSION in v0 for an unknown version, INVALID_REQUEST for a malformed
+        software name.
 
-        A known software name and version is kept with the connection.
+        A valid software name and version is stored with the connection.
         """
         version = request.api_version
         if not APIS[ApiKey.API_VERSIONS].serves(version):
@@ -135,7 +137,9 @@ class ApiVersionsHandler:
         return answer.encode(correlation_id, entity)
 
     def _features(self, answer: Schema) -> dict[str, Any]:
-        """What this agent supports and what the cluster uses; clients below version 4 misread a lowest level of 0."""
+        """The features this agent supports and the levels the cluster uses; clients below v4 misread a lowest level
+        of 0.
+        """
         if answer.version < 3:
             return {}
         image = self._image()

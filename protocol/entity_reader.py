@@ -1,11 +1,11 @@
-"""Reads kio's request entities from bytes of a stranger, in place of kio's own reader.
+"""Reads kio's request entities from untrusted bytes, instead of kio's reader.
 
-Place: under protocol/typed.py, for every API but Produce and Fetch.
-Why not kio's: its compiled reader allocates by an array's count before it looks at what is left, so
-six bytes of a request abort the whole process; and it fails on a tagged field that it does not know,
-which a newer client may send (KIP-482). Entities, types and defaults are kio's, and so are values.
+Place: under protocol/typed.py, for every API except Produce and Fetch.
+Why not kio's reader: it is compiled and allocates memory for an array's count before it checks the remaining bytes,
+so
+six bytes of a request can abort the whole process; and it fails on an unknown tagged field, which a newer client may
+send (KIP-482). Entities, types, defaults and values are kio's.
 Invariant: see protocol/wire.py; an unknown tagged field is skipped.
-If the process dies here nothing is lost: no state.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MILLISECONDS = {"timedelta_i32": "int32", "timedelta_i64": "int64"}
 
 @functools.cache
 def entity_reader(entity_type: Any) -> Reader:
-    """A reader of `entity_type`, one of kio's generated classes; what it raises for bad bytes is wire.MALFORMED."""
+    """A reader of `entity_type`, one of kio's generated classes; for malformed bytes it raises wire.MALFORMED."""
     flexible = bool(entity_type.__flexible__)
     plain: list[tuple[str, Reader]] = []
     tagged: dict[int, tuple[str, Reader]] = {}
@@ -130,7 +130,7 @@ def _bytes_reader(flexible: bool, optional: bool) -> Reader:
         size, position = wire.read_size(data, position, flexible)
         if size < 0:
             if not optional:
-                raise InvalidError("null where bytes must stand")
+                raise InvalidError("null where bytes are required")
             return None, position
         return bytes(data[position : position + size]), position + size
 
@@ -154,7 +154,7 @@ def _array_reader(read_item: Reader, flexible: bool, optional: bool) -> Reader:
 
 
 def _nullable_entity_reader(read_entity: Reader) -> Reader:
-    """A struct behind a byte that says whether it is there: negative for null (KIP-893)."""
+    """A struct after a byte that is negative if the struct is null (KIP-893)."""
 
     def read(data: memoryview, position: int) -> tuple[Any, int]:
         if data[position] > 0x7F:

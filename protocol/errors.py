@@ -1,10 +1,9 @@
-"""The one place where what happened becomes a Kafka error code.
+"""The only place that maps exceptions and results to Kafka error codes.
 
-Place: last step before a reply is encoded, on every path.
-Invariant: a code that clients read as "not stored" is used only where nothing was stored for certain.
-An unknown outcome is REQUEST_TIMED_OUT, which librdkafka counts as "possibly stored" (it counts
-NOT_LEADER_OR_FOLLOWER and KAFKA_STORAGE_ERROR as "not stored", and so do we).
-If the process dies here nothing is lost: no state.
+Place: last step before a response is encoded, on every path.
+Invariant: an error code that clients read as "not stored" is used only if the batch is certainly not stored.
+An unknown outcome is REQUEST_TIMED_OUT, which librdkafka treats as "possibly stored" (it treats
+NOT_LEADER_OR_FOLLOWER and KAFKA_STORAGE_ERROR as "not stored", and so does this module).
 """
 
 from __future__ import annotations
@@ -32,15 +31,16 @@ from headrace.storage.records.errors import (
 )
 
 INVALID_PARTITION_METADATA = 10_253
-"""KIP-253's retriable error; Kafka never gave it a number. Only clients that send partition counts see it."""
+"""KIP-253's retriable error, which has no number in Kafka. Only clients that send partition counts receive it."""
 
 READ_FAILED = int(ErrorCode.kafka_storage_error)
-"""For a consumer's read that failed, whatever kept it from our stored data: a read may always be repeated,
-so an unknown outcome is no special case, and Java's consumer throws on REQUEST_TIMED_OUT."""
+"""For a failed read of a consumer, for any cause: a read can always be repeated, so an unknown outcome needs no
+special
+code, and Java's consumer throws on REQUEST_TIMED_OUT."""
 
 _BATCH_CODES: dict[BatchOutcome, int] = {
     BatchOutcome.APPENDED: ErrorCode.none,
-    BatchOutcome.DUPLICATE: ErrorCode.none,  # answered with the original's offset, as if it were the first
+    BatchOutcome.DUPLICATE: ErrorCode.none,  # answered with the original's offset, like a first append
     BatchOutcome.OUT_OF_ORDER: ErrorCode.out_of_order_sequence_number,
     BatchOutcome.PRODUCER_FENCED: ErrorCode.invalid_producer_epoch,
     BatchOutcome.UNKNOWN_PARTITION: ErrorCode.unknown_topic_or_partition,
@@ -52,7 +52,7 @@ _FILE_CODES: dict[FileStatus, int] = {
     FileStatus.COMMITTED: ErrorCode.none,
     FileStatus.AGENT_FENCED: ErrorCode.not_leader_or_follower,
     FileStatus.CONDEMNED: ErrorCode.kafka_storage_error,
-    FileStatus.TOO_OLD: ErrorCode.request_timed_out,  # an earlier try may have gone through
+    FileStatus.TOO_OLD: ErrorCode.request_timed_out,  # an earlier attempt may have succeeded
 }
 
 _ERROR_CODES: list[tuple[type[BaseException], int]] = [
@@ -80,7 +80,7 @@ _MEMBERSHIP_CODES: list[tuple[type[BaseException], int]] = [
 ]
 
 _ADMIN_CODES: list[tuple[type[BaseException], int]] = [
-    (RetryableError, ErrorCode.request_timed_out),  # what admin clients ask again for
+    (RetryableError, ErrorCode.request_timed_out),  # admin clients retry on it
 ]
 
 _REASSIGNMENT_CODES: list[tuple[type[BaseException], int]] = [
@@ -99,22 +99,22 @@ _COORDINATOR_CODES: dict[int, int] = {
 
 
 def batch_error(outcome: BatchOutcome) -> int:
-    """The code that answers one batch of a committed file."""
+    """The error code for one batch of a committed file."""
     return int(_BATCH_CODES[outcome])
 
 
 def file_error(status: FileStatus) -> int:
-    """The code that answers every batch of a file with this status."""
+    """The error code for every batch of a file with this status."""
     return int(_FILE_CODES[status])
 
 
 def error_code(error: BaseException) -> int:
-    """The code for an exception of storage/errors.py; UNKNOWN_SERVER_ERROR for one that nobody expected."""
+    """The code for an exception of storage/errors.py; UNKNOWN_SERVER_ERROR for any other exception."""
     return int(_first_match(_ERROR_CODES, error, ErrorCode.unknown_server_error))
 
 
 def coordinator_error(error: BaseException) -> int:
-    """As `error_code`, for group requests: fenced and retryable ones make the client look for the coordinator."""
+    """As `error_code`, for group requests: fenced and retryable errors make the client find the coordinator again."""
     code = error_code(error)
     return int(_COORDINATOR_CODES.get(code, code))
 
@@ -130,12 +130,12 @@ def admin_error(error: BaseException) -> int:
 
 
 def feature_error(error: BaseException) -> int:
-    """As `error_code`, for updates of feature levels that are refused."""
+    """As `error_code`, for refused updates of feature levels."""
     return int(_first_match(_FEATURE_CODES, error, error_code(error)))
 
 
 def reassignment_error(error: BaseException) -> int:
-    """As `error_code`, for partition reassignments that are refused."""
+    """As `error_code`, for refused partition reassignments."""
     return int(_first_match(_REASSIGNMENT_CODES, error, error_code(error)))
 
 

@@ -1,9 +1,9 @@
-"""Fetch (API key 1), versions 4-18, by hand: it is the product, and record bytes must not be copied.
+"""Codec of Fetch (API key 1), versions 4-18, hand-written because it is a hot path and must not copy record bytes.
 
 Place: first and last step of the read path: a request's body becomes fields, a reply becomes a
-gather list in which record bytes stand as they were read.
-Invariant: an empty partition carries zero-length records, never null (librdkafka and kafka-python
-fail on null). No length is believed before it is checked. If the process dies here nothing is lost.
+gather list that refers to the record bytes as they were read.
+Invariant: an empty partition has zero-length records, never null (librdkafka and kafka-python
+fail on null). Every length is checked before it is used.
 Source: Kafka's FetchRequest.json and FetchResponse.json; KIP-227 (sessions, v7), KIP-392 (rack, v11),
 KIP-516 (topic ids, v13), KIP-903 (replica state, v15), KIP-951 (leader hints: v12, endpoints v16).
 """
@@ -40,7 +40,7 @@ _EPOCH_END = struct.Struct(">iqB")
 
 @dataclass(slots=True)
 class FetchPartition:
-    """Where a reader wants to go on. -1 stands for what the version lacks or the client did not say."""
+    """The fetch position of one partition. -1 for fields that the version lacks or the client did not set."""
 
     index: int
     fetch_offset: int
@@ -52,7 +52,7 @@ class FetchPartition:
 
 @dataclass(slots=True)
 class FetchTopic:
-    """`name` up to v12, `topic_id` from v13: the other one is None. `tags` are the topic's tagged fields, unread."""
+    """`name` up to v12, `topic_id` from v13; the other is None. `tags` are the topic's tagged fields, unread."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -62,7 +62,7 @@ class FetchTopic:
 
 @dataclass(slots=True)
 class ForgottenTopic:
-    """Partitions that an incremental fetch takes out of its session."""
+    """Partitions that an incremental fetch removes from its session."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -71,7 +71,7 @@ class ForgottenTopic:
 
 @dataclass(slots=True)
 class FetchRequest:
-    """`session_id` 0 and `session_epoch` -1 for a client without sessions; `replica_id` -1 for a consumer."""
+    """`session_id` 0 and `session_epoch` -1 for a client without a session; `replica_id` -1 for a consumer."""
 
     max_wait_ms: int
     min_bytes: int
@@ -94,7 +94,7 @@ class AbortedTransaction:
 
 @dataclass(slots=True)
 class EpochEnd:
-    """Where an epoch ended: tells a reader from which offset on it diverged."""
+    """The end offset of an epoch: the consumer's log diverged at this offset."""
 
     epoch: int
     end_offset: int
@@ -102,7 +102,7 @@ class EpochEnd:
 
 @dataclass(slots=True)
 class FetchPartitionReply:
-    """`records`: whole batches in offset order, as buffers that are sent untouched; may be empty."""
+    """`records`: complete batches in offset order, as buffers that are sent unchanged; may be empty."""
 
     index: int
     error_code: int = 0
@@ -118,7 +118,7 @@ class FetchPartitionReply:
 
 @dataclass(slots=True)
 class FetchTopicReply:
-    """Named as the request named it."""
+    """The topic, with a name or an id as in the request."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -137,7 +137,7 @@ class FetchReply:
 
 
 def decode_fetch(body: memoryview, version: int) -> FetchRequest:
-    """The request in `body`; InvalidError when it is not one, or bytes are left over."""
+    """The request in `body`; InvalidError if it is malformed or has surplus bytes."""
     try:
         request, end = _read_request(body, version)
     except wire.MALFORMED as error:
@@ -233,7 +233,7 @@ def _take_tags(request: FetchRequest, tags: Tags) -> None:
 
 
 def encode_fetch_response(correlation_id: int, version: int, reply: FetchReply) -> list[bytes | memoryview]:
-    """Response header and body as a gather list: record buffers stand in it untouched."""
+    """Response header and body as a gather list; record buffers are part of it unchanged."""
     flexible = version >= FIRST_FLEXIBLE
     out: list[bytes | memoryview] = []
     fields = bytearray(INT32.pack(correlation_id))
@@ -266,7 +266,7 @@ def encode_fetch_response(correlation_id: int, version: int, reply: FetchReply) 
 
 
 def _write_partition(fields: bytearray, partition: FetchPartitionReply, version: int) -> None:
-    """Everything before the records."""
+    """All fields before the records."""
     flexible = version >= FIRST_FLEXIBLE
     p = partition
     if flexible and p.aborted_transactions is None:

@@ -1,10 +1,10 @@
-"""Produce (API key 0), versions 0-13, by hand: it is the product, and record bytes must not be copied.
+"""Codec of Produce (API key 0), versions 0-13, hand-written because it is a hot path and must not copy record bytes.
 
 Place: first and last step of the write path: a request's body becomes fields, a reply becomes buffers.
-Invariant: `records` is a window into the frame; no length is believed before it is checked, nothing
-is allocated by a count that the bytes do not back. If the process dies here nothing is lost.
+Invariant: `records` is a view into the frame; every length is checked before it is used, and no memory
+is allocated for a count that the bytes do not cover.
 Source: Kafka's ProduceRequest.json and ProduceResponse.json; KIP-467 (record errors), KIP-951 (leader
-hints, v10), KIP-516 (topic ids, v13). Versions 0-2 are read only in order to be refused by name.
+hints, v10), KIP-516 (topic ids, v13). Versions 0-2 are parsed only to answer with an error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOTHING_WRONG = {flexible: wire.size_prefix(0, flexible) + wire.string(None, fl
 
 @dataclass(slots=True)
 class ProducePartition:
-    """What one partition gets. `records` holds zero or more record batches; None when the client sent null."""
+    """The data for one partition. `records` holds zero or more record batches; None if the client sent null."""
 
     index: int
     records: memoryview | None
@@ -40,7 +40,7 @@ class ProducePartition:
 
 @dataclass(slots=True)
 class ProduceTopic:
-    """`name` up to v12, `topic_id` from v13: the other one is None. `tags` are the topic's tagged fields, unread."""
+    """`name` up to v12, `topic_id` from v13; the other is None. `tags` are the topic's tagged fields, unread."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -50,7 +50,7 @@ class ProduceTopic:
 
 @dataclass(slots=True)
 class ProduceRequest:
-    """`acks` is -1, 0 or 1 (anything else is the handler's to refuse); with 0 nothing is answered."""
+    """`acks` is -1, 0 or 1 (the handler refuses other values); with 0 there is no response."""
 
     transactional_id: str | None
     acks: int
@@ -60,7 +60,7 @@ class ProduceRequest:
 
 @dataclass(slots=True)
 class RecordError:
-    """Which record (its index in the batch) made the batch fail, v8+."""
+    """The record that made the batch fail, by its index in the batch, v8+."""
 
     batch_index: int
     message: str | None = None
@@ -68,7 +68,7 @@ class RecordError:
 
 @dataclass(slots=True)
 class ProducePartitionReply:
-    """`error_code` from protocol/errors.py. `log_append_time_ms` is -1 unless the topic stamps LogAppendTime."""
+    """`error_code` from protocol/errors.py. `log_append_time_ms` is -1 unless the topic uses LogAppendTime."""
 
     index: int
     error_code: int = 0
@@ -82,7 +82,7 @@ class ProducePartitionReply:
 
 @dataclass(slots=True)
 class ProduceTopicReply:
-    """Named as the request named it."""
+    """The topic, with a name or an id as in the request."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -91,7 +91,7 @@ class ProduceTopicReply:
 
 @dataclass(slots=True)
 class ProduceReply:
-    """`node_endpoints`: where the leaders named in `current_leader` listen (v10+)."""
+    """`node_endpoints`: the addresses of the leaders named in `current_leader` (v10+)."""
 
     topics: list[ProduceTopicReply]
     throttle_time_ms: int = 0
@@ -99,7 +99,7 @@ class ProduceReply:
 
 
 def decode_produce(body: memoryview, version: int) -> ProduceRequest:
-    """The request, its records as windows into `body`; InvalidError when it is not one, or bytes are left over."""
+    """The request, with its records as views into `body`; InvalidError if it is malformed or has surplus bytes."""
     try:
         request, end = _read_request(body, version)
     except wire.MALFORMED as error:
@@ -112,7 +112,7 @@ def decode_produce(body: memoryview, version: int) -> ProduceRequest:
 def _read_request(body: memoryview, version: int) -> tuple[ProduceRequest, int]:
     flexible = version >= FIRST_FLEXIBLE
     transactional_id, position = None, 0
-    if flexible and not body[0]:  # null, as nearly always: no call
+    if flexible and not body[0]:  # null, the usual case: no function call
         position = 1
     elif version >= 3:
         transactional_id, position = wire.read_string_or_null(body, 0, flexible)
@@ -150,7 +150,8 @@ def _read_partitions(body: memoryview, position: int, count: int) -> tuple[list[
 
 
 def _read_flexible_partitions(body: memoryview, position: int, count: int) -> tuple[list[ProducePartition], int]:
-    """As above for compact types. The hottest loop of the decoder: no call per field where one byte says enough."""
+    """As above for compact types. The hottest loop of the decoder: no function call per field if one byte is
+    enough."""
     partitions = []
     unpack, read_uvarint, length = INT32.unpack_from, wire.read_uvarint, len(body)
     for _ in range(count):
@@ -158,7 +159,7 @@ def _read_flexible_partitions(body: memoryview, position: int, count: int) -> tu
         size_plus_one, position = read_uvarint(body, position + 4)
         end = position + size_plus_one - 1 if size_plus_one else position
         if end >= length:
-            raise InvalidError(f"records pass the end: partition={index} size={size_plus_one - 1}")
+            raise InvalidError(f"records exceed the request: partition={index} size={size_plus_one - 1}")
         partitions.append(ProducePartition(index, body[position:end] if size_plus_one else None))
         position = end + 1
         if body[end]:
@@ -167,7 +168,7 @@ def _read_flexible_partitions(body: memoryview, position: int, count: int) -> tu
 
 
 def refuse(request: ProduceRequest, error_code: int, message: str | None = None) -> ProduceReply:
-    """A reply that gives every partition of `request` the same error."""
+    """A reply with the same error for every partition of `request`."""
     return ProduceReply(
         [
             ProduceTopicReply(
@@ -181,7 +182,7 @@ def refuse(request: ProduceRequest, error_code: int, message: str | None = None)
 
 
 def encode_produce_response(correlation_id: int, version: int, reply: ProduceReply) -> list[bytes | memoryview]:
-    """Response header and body as buffers for the listener; what `version` lacks is left out."""
+    """Response header and body as buffers for the listener; fields that `version` lacks are left out."""
     flexible = version >= FIRST_FLEXIBLE
     parts = [INT32.pack(correlation_id)]
     if flexible:

@@ -1,8 +1,8 @@
-"""The seam between the listener and everything behind it: one request in, buffers out.
+"""The interface between the listener and the handlers: a Request in, buffers out.
 
 Place: the listener makes a Request from a frame; `agent.dispatch` finds its handler; the handler's
-Response goes back in the order of the connection's requests.
-Invariant: a handler never touches the socket. What a handler raises never ends another connection.
+Response is sent in the order of the connection's requests.
+Invariant: a handler never touches the socket. An exception in a handler never closes another connection.
 """
 
 from __future__ import annotations
@@ -15,25 +15,27 @@ from typing import Any
 
 @dataclass(slots=True)
 class Connection:
-    """What handlers may know of, and keep with, a client's connection."""
+    """The properties of a client's connection that handlers can read and store data in."""
 
     connection_id: int
     peer: str
     listener_host: str
     client_software: str = ""
     principal: str | None = None
-    """Whom the listener has authenticated, as type:name; None on PLAINTEXT, where nobody is asked."""
+    """The authenticated principal as type:name; None on PLAINTEXT listeners, which do not authenticate."""
     produce_order: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by a Produce request that cannot be appended at once, until its batches are in the buffer."""
     produce_queue: int = 0
-    """How many such requests there are. Whoever comes behind them queues up too: first come, first appended."""
+    """The number of such requests. Requests after them wait in the queue as well: batches are appended in request
+    order.
+    """
     closed: bool = False
-    """The client is gone: a long poll may end early. Handlers are not cancelled for it."""
+    """The client has disconnected: a long poll may end early. Handlers are not cancelled for it."""
 
 
 @dataclass(slots=True)
 class Request:
-    """A whole frame with its header read."""
+    """A complete frame with its parsed header."""
 
     connection: Connection
     api_key: int
@@ -41,7 +43,7 @@ class Request:
     correlation_id: int
     client_id: str | None
     body: memoryview
-    """Read-only bytes after the header, a window into the frame; stays valid as long as somebody references it.
+    """Read-only bytes after the header, a view into the frame; valid as long as it is referenced.
 
     A produce frame's memory counts as free again when its handler returns.
     """
@@ -57,13 +59,14 @@ class Response:
 
 
 class CloseConnection(Exception):
-    """Raised by a handler: end this connection after the replies before it (the protocol has no better answer)."""
+    """Raised by a handler to close this connection after the previous replies (the protocol has no better answer)."""
 
 
 class Promise:
-    """An Awaitable[Response] that needs no task: it calls back. What a handler returns that has done its part at once.
+    """An Awaitable[Response] that uses a callback and needs no task. A handler that finishes its part at once returns
+    it.
 
-    For one waiter, on the loop of the handler. It holds nothing of the request's body.
+    For one waiter, on the handler's event loop. It keeps no reference to the request's body.
     """
 
     __slots__ = ("_on_answered", "is_answered")
@@ -73,21 +76,21 @@ class Promise:
         self._on_answered: Callable[[], None] | None = None
 
     def when_answered(self, call: Callable[[], None]) -> None:
-        """Have `call` called as soon as `response` may be asked, which may be at once."""
+        """Call `call` as soon as `response` is available, which may be at once."""
         if self.is_answered:
             call()
         else:
             self._on_answered = call
 
     def response(self) -> Response:
-        """The response, once answered; raises what a handler may raise."""
+        """The response, after it was answered; raises what a handler may raise."""
         raise NotImplementedError
 
     def answer(self) -> None:
-        """The response stands. Again: nothing happens."""
+        """The response is available now. Repeated calls have no effect."""
         if not self.is_answered:
             self.is_answered = True
-            call, self._on_answered = self._on_answered, None  # the two hold each other: a cycle for the collector
+            call, self._on_answered = self._on_answered, None  # break the reference cycle between the two
             if call is not None:
                 call()
 
@@ -101,4 +104,4 @@ class Promise:
 
 Handler = Callable[[Request], Awaitable[Response]]
 """Called in arrival order, from the callback that read the frame: it returns at once, and raises what
-awaiting it would raise. A coroutine gets a task, a Promise does without."""
+awaiting it would raise. A coroutine gets a task, a Promise needs none."""

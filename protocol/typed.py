@@ -1,10 +1,9 @@
-"""Requests and responses of every API but Produce and Fetch, by way of kio's generated schemas.
+"""Requests and responses of every API except Produce and Fetch, with kio's generated schemas.
 
-Place: between a Request of the listener and a handler that thinks in fields, not versions.
-Invariant: a handler names every field it knows; a version that lacks one leaves it out. A body that
-does not decode raises InvalidError and changes nothing. Requests are read by protocol/entity_reader.py
-(kio's reader aborts the process on a lying count), responses written by kio.
-If the process dies here nothing is lost.
+Place: between a Request of the listener and a handler that uses field names, not versions.
+Invariant: a handler sets every field it knows; fields that a version lacks are left out. A body that
+cannot be decoded raises InvalidError and changes nothing. Requests are read by protocol/entity_reader.py
+(kio's reader aborts the process on a false array count), responses are written by kio.
 Source: Kafka's message schemas, KIP-482 for flexible versions.
 """
 
@@ -48,13 +47,13 @@ class Schema:
 
     @property
     def flexible(self) -> bool:
-        """Whether bodies (and headers, but for ApiVersions responses) carry tagged fields."""
+        """Whether bodies (and headers, except of ApiVersions responses) have tagged fields."""
         return bool(self.request_type.__flexible__)
 
     def decode(self, body: memoryview | bytes) -> Any:
-        """The request entity at the start of `body`; InvalidError when the bytes are not one.
+        """The request entity at the start of `body`; InvalidError if the bytes are malformed.
 
-        Bytes after it are ignored, as Kafka does: librdkafka 2.16 ends AlterUserScramCredentials with one too many.
+        Bytes after it are ignored, as in Kafka: librdkafka 2.16 adds one byte to AlterUserScramCredentials.
         """
         try:
             entity, _ = self._read(memoryview(body), 0)

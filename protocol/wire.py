@@ -1,10 +1,9 @@
-"""The primitives of Kafka's wire format, for everything that reads bytes of a stranger.
+"""The primitives of Kafka's wire format, for all code that parses untrusted bytes.
 
 Place: below produce_codec, fetch_codec, entity_reader and the listener's header parser.
-Invariant: a reader takes (data, position) and returns (value, next position). It never passes the
-end of its buffer, and compares every length and count with what is left before it uses it.
-Malformed input raises one of MALFORMED; whoever decodes a whole request turns that into InvalidError.
-If the process dies here nothing is lost: no state.
+Invariant: a reader takes (data, position) and returns (value, next position). It never reads beyond the
+end of its buffer, and checks every length and count against the remaining bytes before it uses it.
+Malformed input raises one of MALFORMED; the code that decodes a whole request turns that into InvalidError.
 Source: Kafka protocol guide; KIP-482 (compact types, tagged fields).
 """
 
@@ -19,7 +18,7 @@ from types import MappingProxyType
 from headrace.storage.errors import InvalidError
 
 Tags = Mapping[int, memoryview]
-"""Tagged fields by tag, each as its raw bytes."""
+"""Tagged fields by tag, each as raw bytes."""
 
 NO_TAGS: Tags = MappingProxyType({})
 EMPTY_TAGS = b"\0"
@@ -33,7 +32,7 @@ INT32 = struct.Struct(">i")
 
 @dataclass(slots=True)
 class LeaderHint:
-    """Who leads a partition now; -1 where unknown (KIP-951)."""
+    """The current leader of a partition; -1 if unknown (KIP-951)."""
 
     leader_id: int = -1
     leader_epoch: int = -1
@@ -41,7 +40,7 @@ class LeaderHint:
 
 @dataclass(slots=True)
 class NodeEndpoint:
-    """Where the leader that a LeaderHint names listens."""
+    """The address of the leader in a LeaderHint."""
 
     node_id: int
     host: str
@@ -53,7 +52,7 @@ class NodeEndpoint:
 
 
 def read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
-    """An unsigned varint of at most 32 bits. Unrolled: the size of every batch passes here."""
+    """An unsigned varint of at most 32 bits. Unrolled, because it reads the size of every batch."""
     first = data[position]
     if first < 0x80:
         return first, position + 1
@@ -79,7 +78,7 @@ def read_size(data: memoryview, position: int, flexible: bool) -> tuple[int, int
     """Byte length of a string, bytes or records field with a 32-bit or compact length; -1 for null."""
     if flexible:
         size = data[position] - 1
-        if size < 0x7F:  # one byte, as nearly always: no call
+        if size < 0x7F:  # one byte, the usual case: no function call
             position += 1
         else:
             size, position = read_uvarint(data, position)
@@ -93,10 +92,10 @@ def read_size(data: memoryview, position: int, flexible: bool) -> tuple[int, int
 
 
 def read_count(data: memoryview, position: int, flexible: bool) -> tuple[int, int]:
-    """Number of elements of an array that may not be null; each element takes at least one byte."""
+    """Number of elements of a non-nullable array; each element takes at least one byte."""
     count, position = read_size(data, position, flexible)
     if count < 0:
-        raise InvalidError("null where an array must stand")
+        raise InvalidError("null where an array is required")
     return count, position
 
 
@@ -116,10 +115,10 @@ def read_string_or_null(data: memoryview, position: int, flexible: bool) -> tupl
 
 
 def read_string(data: memoryview, position: int, flexible: bool) -> tuple[str, int]:
-    """A string that may not be null."""
+    """A non-nullable string."""
     value, position = read_string_or_null(data, position, flexible)
     if value is None:
-        raise InvalidError("null where a string must stand")
+        raise InvalidError("null where a string is required")
     return value, position
 
 
@@ -127,14 +126,14 @@ def read_uuid(data: memoryview, position: int) -> tuple[uuid.UUID, int]:
     """16 bytes; Kafka's null is the zero id."""
     end = position + UUID_BYTES
     if end > len(data):
-        raise InvalidError("uuid passes the end")
+        raise InvalidError("uuid exceeds the buffer")
     return uuid.UUID(bytes=bytes(data[position:end])), end
 
 
 def read_topic_reference(
     data: memoryview, position: int, flexible: bool, by_id: bool
 ) -> tuple[str | None, uuid.UUID | None, int]:
-    """(name, None, next) or (None, topic id, next): how a request of Produce or Fetch names a topic."""
+    """(name, None, next) or (None, topic id, next): the topic of a Produce or Fetch request."""
     if by_id:
         topic_id, position = read_uuid(data, position)
         return None, topic_id, position
@@ -143,7 +142,7 @@ def read_topic_reference(
 
 
 def read_tags(data: memoryview, position: int) -> tuple[Tags, int]:
-    """A tag section. Unknown tags are legal: a newer client may send them (KIP-482)."""
+    """A tag section. Unknown tags are valid: a newer client may send them (KIP-482)."""
     count = data[position]
     if count == 0:
         return NO_TAGS, position + 1
@@ -179,7 +178,7 @@ def uvarint(value: int) -> bytes:
 
 
 def size_prefix(size: int, flexible: bool) -> bytes:
-    """What stands before `size` bytes or elements; -1 writes null."""
+    """The length prefix of `size` bytes or elements; -1 writes null."""
     return uvarint(size + 1) if flexible else INT32.pack(size)
 
 
@@ -192,14 +191,14 @@ def string(value: str | None, flexible: bool) -> bytes:
 
 
 def topic_reference(name: str | None, topic_id: uuid.UUID | None, flexible: bool, by_id: bool) -> bytes:
-    """How a response names a topic: by id from the version on in which requests do."""
+    """The topic in a response: by id in the versions in which requests use ids."""
     if by_id:
         return (topic_id or NULL_UUID).bytes
     return string(name or "", flexible)
 
 
 def tags(fields: Mapping[int, bytes]) -> bytes:
-    """A tag section; `fields` in ascending tag order, as KIP-482 asks."""
+    """A tag section; `fields` in ascending tag order, as KIP-482 requires."""
     if not fields:
         return EMPTY_TAGS
     parts = [uvarint(len(fields))]

@@ -1,4 +1,4 @@
-"""The ground under every other package: batches, segment files, object stores, clock, errors.
+"""Foundation of all other packages: record batches, segment files, object stores, clock, errors.
 
-Depends on nothing else in this repository.
+It imports no other package of this repository.
 """

@@ -1,10 +1,9 @@
-"""Time and randomness as parameters, so that tests need no sleeping and failures replay from a seed.
+"""Time as a parameter, so that tests need not sleep and failures can be replayed from a seed.
 
 Place: passed into every component that waits, expires or picks at random.
-Invariant: nothing outside this file reads the system clock to make a decision; `monotonic` orders
-things inside one process, `wall_ms` is only for people and for record timestamps. The time that
-leases and file ids are judged by is the database's (metastore), never this one's.
-If the process dies here nothing is lost: no state.
+Invariant: only this file reads the system clock; `monotonic` orders events inside one process, `wall_ms` is only for
+people and for record timestamps. Leases and file ids are judged by the database's time (metastore), never by this
+clock.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What a component may know of time."""
+    """The time functions that a component can use."""
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary start; never goes back."""
@@ -24,11 +23,11 @@ class Clock(Protocol):
         """Milliseconds since the Unix epoch; may jump."""
 
     async def sleep(self, seconds: float) -> None:
-        """Return once `seconds` have passed; at least one turn of the loop when it is 0."""
+        """Return after `seconds`; with 0, after at least one turn of the event loop."""
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The machine's clock."""
 
     def monotonic(self) -> float:
         return time.monotonic()

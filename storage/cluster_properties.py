@@ -1,11 +1,9 @@
-"""The bucket's own word on which cluster it belongs to: the object `cluster.properties`.
+"""The bucket's record of its cluster id: the object `cluster.properties`.
 
-Place: written by `headrace storage format` (`headrace dev` formats by itself), read by every agent
-before it serves.
-Invariant: written once and never replaced, so a bucket belongs to one cluster for ever; an agent whose
-bucket and metastore name different clusters does not start. If the process dies while formatting, the
-same command again finds what was written.
-Source: KIP-631, meta.properties version 1. There is no node.id in it: the bucket is every node's.
+Place: written by `headrace storage format` (and by `headrace dev`), read by every agent before it serves.
+Invariant: written once and never replaced, so a bucket always belongs to the same cluster; an agent does not start if
+bucket and metastore have different cluster ids. An interrupted format can be repeated.
+Source: KIP-631, meta.properties version 1. It has no node.id, because all nodes share the bucket.
 """
 
 from __future__ import annotations
@@ -21,11 +19,11 @@ from headrace.storage.objects.store import ObjectStore
 OBJECT_KEY = "cluster.properties"
 VERSION = "1"
 _RESERVED = 16
-"""Kafka keeps the lowest UUIDs for itself (0 is "none", 1 the metadata topic)."""
+"""Kafka reserves the lowest UUIDs (0 is "none", 1 the metadata topic)."""
 
 
 def random_cluster_id(rng: random.Random) -> str:
-    """As Kafka's `random-uuid`: base64url, 22 characters, never one that a command line takes for a flag."""
+    """As Kafka's `random-uuid`: base64url, 22 characters, never with a leading `-` that looks like a flag."""
     while True:
         value = uuid.UUID(int=rng.getrandbits(128), version=4)
         text = base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
@@ -34,7 +32,7 @@ def random_cluster_id(rng: random.Random) -> str:
 
 
 def check_cluster_id(text: str) -> str:
-    """`text` itself; InvalidError when it is not a UUID in base64url that Kafka would accept."""
+    """`text` itself; InvalidError if it is not a UUID in base64url that Kafka would accept."""
     try:
         value = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
@@ -67,7 +65,7 @@ def parse(data: bytes) -> str:
 
 
 async def read_cluster_id(store: ObjectStore) -> str | None:
-    """The bucket's cluster id; None when the bucket is not formatted. Errors as ObjectStore.get and `parse`."""
+    """The bucket's cluster id; None if the bucket is not formatted. Errors as ObjectStore.get and `parse`."""
     try:
         return parse(await store.get(OBJECT_KEY))
     except NotFoundError:
@@ -75,7 +73,7 @@ async def read_cluster_id(store: ObjectStore) -> str | None:
 
 
 async def write_cluster_id(store: ObjectStore, cluster_id: str) -> None:
-    """Format the bucket. AlreadyExistsError when it belongs to another cluster; once more is no error."""
+    """Format the bucket. AlreadyExistsError if it belongs to another cluster; a repetition is no error."""
     try:
         await store.put(OBJECT_KEY, render(cluster_id), if_absent=True)
     except AlreadyExistsError:
@@ -85,7 +83,7 @@ async def write_cluster_id(store: ObjectStore, cluster_id: str) -> None:
 
 
 async def require_formatted(store: ObjectStore, cluster_id: str) -> None:
-    """InvalidError, saying what to do, unless the bucket belongs to the metastore's cluster."""
+    """InvalidError, with instructions, unless the bucket belongs to the metastore's cluster."""
     found = await read_cluster_id(store)
     if found is None:
         raise InvalidError(

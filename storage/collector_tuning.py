@@ -1,8 +1,9 @@
-"""The garbage collector, told what our processes are: much that stays, and garbage that reference counts free.
+"""Tune Python's garbage collector for processes with many permanent objects and few reference cycles.
 
-Place: once, when a process has loaded all it needs: agents, workers, Spark's Python workers. A merge to level 2
-without it spends most of its time on looks at records that are all alive.
-Invariant: cycles are still collected, only seldom: nothing on the paths makes them.
+Place: called once, after a process has loaded its code: agents, workers, Spark's Python workers. Without it, a merge
+to
+level 2 spends most of its time on collector passes that find no garbage.
+Invariant: cycles are still collected, but rarely: the hot paths create none.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from __future__ import annotations
 import gc
 
 YOUNG_OBJECTS = 200_000
-"""New objects, beyond those that are gone again, before the youngest generation is looked at.
+"""Number of new objects before the collector looks at the youngest generation.
 
-More than a busy agent's requests in flight have, some 40 each, and nothing else stays: so there is no look under load
-(docs/PERFORMANCE.md). Python's 700 means several looks per flush, at objects that are all alive.
+More than the requests in flight of a busy agent allocate (about 40 objects each), so that there is no collector pass
+under load (docs/PERFORMANCE.md). Python's default of 700 means several passes per flush that find no garbage.
 """
 
 
 def tune_collector() -> None:
-    """Never look again at what is loaded now, and seldom at the rest."""
+    """Exclude all current objects from collection, and collect the rest rarely."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, 20, 50)

@@ -1,21 +1,21 @@
 """Every exception that Headrace raises on purpose, in one tree.
 
     HeadraceError
-    ├── RetryableError          try again later; nothing happened
-    │   ├── ThrottledError        the store asked us to slow down
+    ├── RetryableError          nothing happened: try again later
+    │   ├── ThrottledError        the store asked for fewer requests
     │   └── UnavailableError      a dependency is unreachable or timed out before it did anything
     ├── FencedError             another incarnation owns this role now: stop, do not retry
-    ├── OutcomeUnknownError     it may or may not have happened: ask again with the same id, never guess
-    ├── CorruptError            stored or received bytes are not what their checksum or format says
-    └── InvalidError            the request itself is wrong; retrying cannot help
+    ├── OutcomeUnknownError     it may or may not have happened: repeat it with the same id
+    ├── CorruptError            stored or received bytes do not match their checksum or format
+    └── InvalidError            the request itself is wrong; a retry cannot succeed
         ├── NotFoundError         the named thing does not exist
         ├── AlreadyExistsError    the named thing exists and must not be replaced
-        ├── WrongClusterError     the asker belongs to another cluster
-        ├── UnsupportedFeatureError  the asker does not support a feature level that the cluster uses
-        └── TruncatedError        the metadata log no longer goes back so far: start from a snapshot
+        ├── WrongClusterError     the caller belongs to another cluster
+        ├── UnsupportedFeatureError  the caller lacks a feature level that the cluster uses
+        └── TruncatedError        the metadata log was truncated: start from a snapshot
 
 Place: raised anywhere, mapped to Kafka error codes in one file only (protocol/errors.py).
-Invariant: the kind tells the caller what to do; the message tells a person what happened.
+Invariant: the class says what the caller must do; the message says what happened.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class HeadraceError(Exception):
 
 
 class RetryableError(HeadraceError):
-    """Nothing happened and trying again may work."""
+    """Nothing happened, and a retry may succeed."""
 
 
 class ThrottledError(RetryableError):
@@ -34,7 +34,7 @@ class ThrottledError(RetryableError):
 
 
 class UnavailableError(RetryableError):
-    """The dependency could not be reached, and it certainly did nothing."""
+    """The dependency could not be reached and certainly did nothing."""
 
 
 class FencedError(HeadraceError):
@@ -42,7 +42,7 @@ class FencedError(HeadraceError):
 
 
 class OutcomeUnknownError(HeadraceError):
-    """The operation was sent and its answer was lost: repeat it under the same id to learn what happened."""
+    """The request was sent and its response was lost: repeat it under the same id to learn the result."""
 
 
 class CorruptError(HeadraceError):
@@ -50,7 +50,7 @@ class CorruptError(HeadraceError):
 
 
 class InvalidError(HeadraceError):
-    """The input is wrong and stays wrong."""
+    """The input is wrong; the same input always fails."""
 
 
 class NotFoundError(InvalidError):
@@ -62,12 +62,12 @@ class AlreadyExistsError(InvalidError):
 
 
 class WrongClusterError(InvalidError):
-    """The cluster id is another one's."""
+    """The cluster id is that of another cluster."""
 
 
 class UnsupportedFeatureError(InvalidError):
-    """An active feature level lies outside what the asker supports."""
+    """An active feature level is outside the range that the caller supports."""
 
 
 class TruncatedError(InvalidError):
-    """These records are no longer kept: a snapshot holds what they said."""
+    """These records were removed from the log: a snapshot has their content."""

@@ -1,9 +1,8 @@
-"""File ids: UUIDs that carry a file's birth (the database's clock) and its level, and sort by birth.
+"""File ids: UUIDs that contain a file's creation time (on the database's clock) and level, and sort by creation time.
 
-Place: made by an agent when a buffer closes, or by a merge; the key under which commit, sweeper and readers meet.
-Invariant: an id is used for one sequence of bytes only, ever. A retried upload re-sends the same
-bytes under the same id. The metastore refuses ids born too long ago, so a commit that was lost for
-an hour gets a definite answer.
+Place: created by an agent when a buffer closes, or by a merge; commit, sweeper and readers use them as key.
+Invariant: an id is used for one sequence of bytes only. A retried upload sends the same bytes under the same id. The
+metastore refuses ids that were created too long ago, so a commit that was lost for an hour gets a definite answer.
 """
 
 from __future__ import annotations
@@ -12,14 +11,15 @@ import random
 import uuid
 
 SEGMENTS = "segments/"
-"""Every segment file's key begins so, and no other object's."""
+"""Prefix of every segment file's key, and of no other object's key."""
 
 
 def new_file_id(born_ms: int, rng: random.Random, level: int = 0) -> uuid.UUID:
-    """An id for a file born at `born_ms`, milliseconds since the epoch on the database's clock.
+    """An id for a file created at `born_ms`, in milliseconds since the epoch on the database's clock.
 
-    A UUIDv7 (RFC 9562) for what an agent flushes. A merged file, of `level` 1 to 15, has a UUIDv8: the same, but
-    for the level in four of the random bits. So a bucket alone tells whose batches carry real offsets.
+    A UUIDv7 (RFC 9562) for a file that an agent flushes. A merged file, of `level` 1 to 15, has a UUIDv8: the same
+    with
+    the level in four of the random bits. So the bucket alone shows in which files batches have real offsets.
     """
     value = (born_ms & 0xFFFF_FFFF_FFFF) << 80
     if level:
@@ -31,19 +31,19 @@ def new_file_id(born_ms: int, rng: random.Random, level: int = 0) -> uuid.UUID:
 
 
 def level_of(file_id: uuid.UUID) -> int:
-    """The level that `new_file_id` put into the id."""
+    """The level in the id."""
     return file_id.int >> 72 & 0xF if file_id.version == 8 else 0
 
 
 def born_ms(file_id: uuid.UUID) -> int:
-    """The birth that `new_file_id` put into the id, milliseconds since the epoch."""
+    """The creation time in the id, in milliseconds since the epoch."""
     return file_id.int >> 80
 
 
 def object_key(file_id: uuid.UUID) -> str:
-    """Where the file lies in the bucket, below the store's prefix.
+    """The file's object key, relative to the store's prefix.
 
-    Two hex digits of the random part come first: S3 spreads its request rate over key prefixes.
+    Two hex digits of the random part come first, because S3 distributes its request rate over key prefixes.
     """
     return f"{SEGMENTS}{file_id.hex[-2:]}/{file_id}"
 

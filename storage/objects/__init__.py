@@ -1,1 +1,1 @@
-"""Object stores behind one small protocol, and decorators around it."""
+"""Object stores behind one small protocol, and decorators for them."""

@@ -1,9 +1,8 @@
-"""What every decorator shares: it is a store, and passes on what it does not change.
+"""Base class of the decorators: a store that forwards all operations to an inner store.
 
-Place: between a plain store and its users; `open.py` says in which order decorators are put.
-Invariant: `get_many` goes through the decorator's own `get`, so each range is retried, hedged,
-measured and throttled by itself: one slow range does not make the others be read again.
-If the process dies here nothing is lost: no state.
+Place: between a plain store and its users; `open.py` defines the order of the decorators.
+Invariant: `get_many` uses the decorator's `get`, so each range is retried, hedged, measured and throttled separately:
+one slow range does not cause the others to be read again.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
 
 
 class StoreDecorator:
-    """Passes every operation to `inner`. Contracts and errors are the protocol's."""
+    """Forwards every operation to `inner`. Contracts and errors are the protocol's."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner

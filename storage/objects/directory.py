@@ -1,12 +1,12 @@
-"""Objects as files below one local directory, for `file:///…`: demos, tests, a shared file system.
+"""Objects as files in one local directory, for `file:///…`: demos, tests, a shared file system.
 
-Place: under the decorators, in the stead of S3.
-Invariant: a file under its key's name is whole and durable. It is written and synced under a
-temporary name in the same file system, then renamed (or linked, when the key must be free), then
-the folder is synced.
-If the process dies in a put, what is left is a temporary file: never listed, removed at the next
-open once it is old. A key cannot be another key's folder ("a" beside "a/b"): InvalidError.
-Blocking calls run on asyncio's threads; a cancelled put may still take effect, whole.
+Place: under the decorators, instead of S3.
+Invariant: a file under its key's name is complete and durable. It is written and synced under a temporary name in the
+same file system, then renamed (or linked, if the key must be free), then the folder is synced.
+A crash during a put leaves only a temporary file, which is never listed and is removed at a later open when it is
+old.
+A key cannot also be the folder of another key ("a" and "a/b"): InvalidError.
+Blocking calls run on asyncio's threads; a cancelled put may still take effect completely.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from headrace.storage.objects.ranges import check_inside
 from headrace.storage.objects.store import ByteRange, ObjectInfo
 
 INCOMPLETE = ".incomplete"
-"""The folder of temporary files: no key may lie in it."""
+"""The folder of temporary files: no key may be in it."""
 
 INCOMPLETE_MS_MAX = 3_600_000
-"""A temporary file this old has no writer any more."""
+"""A temporary file of this age has no writer any more."""
 
 _REFUSALS = {
     errno.EACCES,
@@ -48,16 +48,16 @@ _REFUSALS = {
     errno.EPERM,
     errno.EROFS,
 }
-"""Errors of the file system that trying again does not cure. The rest (no space, I/O error) may pass."""
+"""Errors of the file system that a retry cannot fix. Others (no space, I/O error) may be temporary."""
 
 logger = logging.getLogger(__name__)
 
 
 class DirectoryStore:
-    """Keys are paths below `root`, which is created when it is missing. Any number of processes may share it."""
+    """Keys are paths below `root`, which is created if missing. Any number of processes may share it."""
 
     def __init__(self, root: Path, clock: Clock) -> None:
-        """InvalidError when `root` cannot be created or written."""
+        """InvalidError if `root` cannot be created or written."""
         self._root = root
         self._incomplete = root / INCOMPLETE
         self._synced: set[Path] = set()
@@ -78,7 +78,7 @@ class DirectoryStore:
         return await asyncio.to_thread(self._head, key, self._path(key))
 
     async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-        folders = [""]  # a stack of folders and keys still to come, the next in key order on top
+        folders = [""]  # a stack of folders and keys still to list, the next in key order on top
         while folders:
             name = folders.pop()
             if name and not name.endswith("/"):
@@ -86,7 +86,7 @@ class DirectoryStore:
                     try:
                         yield await self.head(name)
                     except NotFoundError:
-                        continue  # deleted since its folder was read
+                        continue  # deleted after its folder was read
             elif _may_hold(name, prefix, start_after):
                 folders += reversed(await asyncio.to_thread(self._names_in, name))
 
@@ -121,14 +121,14 @@ class DirectoryStore:
         return info
 
     def _make_folder(self, folder: Path) -> None:
-        """Create `folder` and its parents, each durably named by its parent."""
+        """Create `folder` and its parents; each directory entry is synced."""
         if folder == self._root or folder in self._synced:
             return
         self._make_folder(folder.parent)
         try:
             folder.mkdir(exist_ok=True)
         except FileExistsError as error:
-            raise InvalidError(f"bad object key: key lies below another key: folder={folder}") from error
+            raise InvalidError(f"bad object key: another key is a prefix of this key: folder={folder}") from error
         _sync_folder(folder.parent)
         self._synced.add(folder)
 
@@ -148,7 +148,7 @@ class DirectoryStore:
         return _info(key, status)
 
     def _names_in(self, folder: str) -> list[str]:
-        """Keys and subfolders (these end in "/") of a folder, in the order in which keys sort."""
+        """Keys and subfolders (with a trailing "/") of a folder, in key order."""
         try:
             with _translated("list", folder), os.scandir(self._root / folder) as entries:
                 names = [folder + entry.name + ("/" if entry.is_dir() else "") for entry in entries]
@@ -166,7 +166,7 @@ class DirectoryStore:
             except NotFoundError:
                 pass  # a missing key counts as deleted
             except (InvalidError, UnavailableError) as error:
-                logger.warning("delete refused: key=%s error=%s", key, error)
+                logger.warning("delete failed: key=%s error=%s", key, error)
                 continue
             confirmed.append(key)
         for folder in folders:
@@ -176,7 +176,7 @@ class DirectoryStore:
 
 @contextmanager
 def _translated(operation: str, key: str) -> Iterator[None]:
-    """Turn the file system's errors into ours."""
+    """Convert errors of the file system to Headrace's errors."""
     try:
         yield
     except FileExistsError as error:
@@ -198,18 +198,18 @@ def _info(key: str, status: os.stat_result) -> ObjectInfo:
 
 
 def _may_hold(folder: str, prefix: str, start_after: str) -> bool:
-    """Whether `folder` ("" or ending in "/") can hold a key below `prefix` and after `start_after`."""
+    """Whether `folder` ("" or with a trailing "/") can contain a key with `prefix` and after `start_after`."""
     return (folder.startswith(prefix) or prefix.startswith(folder)) and (
         folder > start_after or start_after.startswith(folder)
     )
 
 
 def _settle(folder: Path) -> None:
-    """Make renames and removals in `folder` durable; OutcomeUnknownError when they may not be."""
+    """Make renames and removals in `folder` durable; OutcomeUnknownError if that may have failed."""
     try:
         _sync_folder(folder)
     except OSError as error:
-        raise OutcomeUnknownError(f"change not known to be durable: folder={folder} error={error}") from error
+        raise OutcomeUnknownError(f"change may not be durable: folder={folder} error={error}") from error
 
 
 def _sync_folder(folder: Path) -> None:
@@ -224,4 +224,4 @@ def _remove_older_than(folder: Path, limit_ms: int) -> None:
     for path in folder.iterdir():
         if path.stat().st_mtime_ns // 1_000_000 < limit_ms:
             path.unlink(missing_ok=True)
-            logger.info("removed what a put left unfinished: path=%s", path)
+            logger.info("removed temporary file of an unfinished put: path=%s", path)

@@ -1,9 +1,8 @@
-"""A second, identical request when the first is slow: cuts the tail of an object store's latency.
+"""Sends a second, identical request if the first is slow, to reduce the tail latency of an object store.
 
 Place: inside retrying (each attempt is hedged), outside measuring (both requests are counted).
-Invariant: both requests carry the same bytes, so it does not matter which one the store took. Both
-are over when the call returns: the loser is cancelled and waited for.
-If the process dies here, one or both puts may have happened: the same object.
+Invariant: both requests carry the same bytes, so it does not matter which one the store accepted. Both
+are finished when the call returns: the slower one is cancelled and awaited.
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ T = TypeVar("T")
 
 
 class HedgedStore(StoreDecorator):
-    """Hedges `get`, `head` and `put` after `after_ms`. A put with `if_absent` is not: it would meet its own twin."""
+    """Hedges `get`, `head` and `put` after `after_ms`. A put with `if_absent` is not hedged: its duplicate would
+    fail.
+    """
 
     def __init__(self, inner: ObjectStore, after_ms: int, clock: Clock) -> None:
         super().__init__(inner)
@@ -40,7 +41,7 @@ class HedgedStore(StoreDecorator):
         return await self._race(lambda: self._inner.head(key))
 
     async def _race(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The first success; a failure before the hedge started is raised at once."""
+        """The first success; a failure before the second request started is raised at once."""
         first = asyncio.create_task(call())
         timer = asyncio.create_task(self._clock.sleep(self._after_s))
         started: list[asyncio.Task[Any]] = [first, timer]
@@ -58,7 +59,7 @@ class HedgedStore(StoreDecorator):
 
 
 async def _first_success(first: asyncio.Task[T], second: asyncio.Task[T]) -> T:
-    """When both fail, the error that leaves more open: a lost answer rules over a refusal."""
+    """If both fail, the less certain error: a lost response takes precedence over a refusal."""
     waiting = {first, second}
     while waiting:
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

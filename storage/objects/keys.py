@@ -1,9 +1,8 @@
-"""What an object key may look like, the same for every store.
+"""The valid form of an object key, the same for every store.
 
-Place: the first line of every operation of every store.
-Invariant: a key that passes means the same object in S3, in a directory and in memory: no store
-normalises it, and no directory store can be led out of its root by it.
-If the process dies here nothing is lost: no state.
+Place: the first step of every operation of every store.
+Invariant: a valid key means the same object in S3, in a directory and in memory: no store
+normalises it, and it cannot lead a directory store out of its root.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from __future__ import annotations
 from headrace.storage.errors import InvalidError
 
 KEY_BYTES_MAX = 1024
-"""S3's limit, the store's prefix included."""
+"""S3's limit, including the store's prefix."""
 
 
 def check_key(key: str) -> str:
-    """`key` itself; InvalidError when it is absolute, too long, unprintable, or has an empty, `.` or `..` part."""
+    """`key` itself; InvalidError if it is absolute, too long, unprintable, or has an empty, `.` or `..` part."""
     if not key.isprintable():
         raise InvalidError(f"bad object key: key={key!r} reason=unprintable character")
     if len(key.encode()) > KEY_BYTES_MAX:

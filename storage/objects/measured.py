@@ -1,9 +1,8 @@
-"""Counts what is asked of the store, for Prometheus.
+"""Counts requests to the store, for Prometheus.
 
-Place: the innermost decorator, next to the store: it sees every attempt and both halves of a hedge,
-so its counts are the requests that a bucket is billed for (a listing counts once, whatever its pages).
-Invariant: each call is counted once, under what became of it. Keys are never labels.
-If the process dies here the counters start again at 0, as Prometheus expects.
+Place: the innermost decorator, next to the store: it sees every attempt and both requests of a hedge,
+so its counts are the requests that the bucket owner pays for (a listing counts once, for all its pages).
+Invariant: each call is counted once, with its result. Keys are never labels.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from headrace.storage.errors import (
 from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
 
-REQUESTS = Counter("headrace_store_requests_total", "Object store requests, by outcome", ["operation", "result"])
-BYTES = Counter("headrace_store_bytes_total", "Object bytes put and got, by requests that succeeded", ["operation"])
+REQUESTS = Counter("headrace_store_requests_total", "Object store requests, by result", ["operation", "result"])
+BYTES = Counter("headrace_store_bytes_total", "Object bytes written and read by successful requests", ["operation"])
 SECONDS = Histogram(
     "headrace_store_request_seconds",
-    "Duration of object store requests, the wait for a connection included",
+    "Duration of object store requests, including the wait for a connection",
     ["operation", "result"],
     buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5, 10),
 )
@@ -49,7 +48,7 @@ _RESULTS: dict[type[BaseException], str] = {
 
 
 class MeasuredStore(StoreDecorator):
-    """Every operation with its outcome, its bytes and its seconds."""
+    """Counts every operation with its result, bytes and duration."""
 
     def __init__(self, inner: ObjectStore, clock: Clock) -> None:
         super().__init__(inner)
@@ -72,7 +71,7 @@ class MeasuredStore(StoreDecorator):
             return await self._inner.head(key)
 
     async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-        """Its seconds include what the caller does between two objects."""
+        """The duration includes the caller's time between two objects."""
         with self._observed("list"):
             async for info in self._inner.list_objects(prefix, start_after=start_after):
                 yield info

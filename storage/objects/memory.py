@@ -1,9 +1,8 @@
 """Objects in this process's memory, for tests, simulation and `memory://`.
 
-Fault model: none. It never throttles, delays, tears or loses anything; wrap it to get that.
-Place: under the decorators, in the stead of S3.
-Invariant: a stored body is a private copy, so a caller may reuse its buffer once `put` returned.
-If the process dies here everything is lost: that is its purpose.
+Fault model: none. It never throttles, delays, truncates or loses data; wrap it to get faults.
+Place: under the decorators, instead of S3.
+Invariant: a stored body is a private copy, so a caller may reuse its buffer after `put` returned.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class _Stored:
 
 
 class MemoryStore:
-    """A dictionary that keeps the protocol. Objects live as long as it does, `close` or not."""
+    """A dictionary with the store's protocol. Objects exist as long as it does, also after `close`."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()

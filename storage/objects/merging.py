@@ -1,8 +1,7 @@
-"""Joins ranges that lie near each other into one request.
+"""Joins byte ranges that are close to each other into one request.
 
-Place: the outermost decorator, so that every request it makes is retried and measured by itself.
-Invariant: the caller sees exactly the ranges it asked for, in its own order.
-If the process dies here nothing is lost: no state.
+Place: the outermost decorator, so that every request it makes is retried and measured separately.
+Invariant: the caller gets exactly the ranges it asked for, in its order.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from headrace.storage.objects.ranges import merge_ranges, read_each
 from headrace.storage.objects.store import ByteRange, ObjectStore
 
 GAP_BYTES = 1024 * 1024
-"""Reading this much for nothing costs about what one more request costs: 0.4 ms of CPU (`load/bench_store.py`)
-against the 0.5 ms that a request takes, or 10 ms of one S3 connection's time against its 20-30 ms to the first byte."""
+"""Reading this many unneeded bytes costs about as much as one more request: 0.4 ms of CPU (`load/bench_store.py`)
+against 0.5 ms per request, or 10 ms of one S3 connection's time against its 20-30 ms to the first byte."""
 
 
 class MergingStore(StoreDecorator):
-    """`get_many` with one request for all ranges that have at most `gap_bytes` between them."""
+    """`get_many` with one request for ranges that have at most `gap_bytes` between them."""
 
     def __init__(self, inner: ObjectStore, gap_bytes: int = GAP_BYTES) -> None:
         super().__init__(inner)

@@ -1,12 +1,12 @@
-"""From an address to a store that is ready to use.
+"""Opens the object store at an address.
 
-Place: called once by whoever composes a process (cli), for each bucket.
-Invariant: every store is dressed alike, from the inside out:
-  measured   every request that the bucket sees is counted
-  hedged     a slow request gets a twin, and both are counted
+Place: called once per bucket when a process is composed (cli).
+Invariant: every store has the same decorators, from the inside out:
+  measured   every request that the bucket receives is counted
+  hedged     a slow request is sent a second time, and both are counted
   retrying   a failed request, hedged or not, is sent again
-  merging    near ranges become one request before any of that
-The S3 client is imported only where a bucket is on S3.
+  merging    close ranges become one request before all of that
+Connections are opened by the first request. The S3 client is imported only for a bucket on S3.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from headrace.storage.objects.store import ObjectStore
 _FORMS = "s3://bucket/prefix, file:///directory or memory://name"
 
 _memory_stores: dict[str, MemoryStore] = {}
-"""By name, so that the agents of one process share `memory://name`; kept until the process ends."""
+"""By name, so that the agents of one process share `memory://name`; kept until the process exits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """The settings that matter to a store, under the settings' own names and with their defaults."""
+    """The settings for a store, with the settings' names and defaults."""
 
     s3_endpoint: str | None = None
     s3_region: str | None = None
@@ -53,7 +53,7 @@ class StoreOptions:
 def open_store(url: str, options: StoreOptions, *, clock: Clock, rng: random.Random) -> ObjectStore:
     """The store at `url` (s3://bucket/prefix, file:///directory, memory://name).
 
-    InvalidError, saying what is wrong, for any other address. Nothing is sent yet.
+    InvalidError, with the reason, for any other address. No request is sent yet.
     """
     store: ObjectStore = MeasuredStore(_plain_store(url, options, clock), clock)
     if options.store_hedge_after_ms:
@@ -66,7 +66,7 @@ def open_store(url: str, options: StoreOptions, *, clock: Clock, rng: random.Ran
 def _plain_store(url: str, options: StoreOptions, clock: Clock) -> ObjectStore:
     parts = urlsplit(url)
     if parts.query or parts.fragment or "@" in parts.netloc:
-        raise InvalidError(f"bad bucket address: {url!r} (no options or credentials here; use {_FORMS})")
+        raise InvalidError(f"bad bucket address: {url!r} (no options or credentials are allowed; use {_FORMS})")
     match parts.scheme:
         case "s3" if parts.netloc:
             return _s3_store(parts, options, clock)

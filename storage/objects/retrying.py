@@ -1,10 +1,9 @@
-"""Sends again what failed and may be sent again.
+"""Retries failed requests that are safe to retry.
 
 Place: around hedging and measuring, so that every attempt is hedged and counted.
-Invariant: an attempt sends the very bytes of the first. What the store refused for good (InvalidError)
-is raised at once. A put or delete that was ever in doubt never ends as a RetryableError, since that
-says that nothing happened.
-If the process dies between attempts, it is as if the last one was cut: whole, or not there.
+Invariant: every attempt sends the same bytes. A permanent refusal of the store (InvalidError) is raised at once. A
+put
+or delete with an uncertain attempt never ends as a RetryableError, because that would say that nothing happened.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ THROTTLED_BACKOFF_S = 0.5
 THROTTLED_BACKOFF_S_MAX = 8.0
 
 _TRY_AGAIN = (RetryableError, OutcomeUnknownError, CorruptError)
-"""CorruptError too: from here a transfer that was cut looks like an object that is damaged."""
+"""Includes CorruptError: a truncated transfer cannot be distinguished from a damaged object here."""
 
 T = TypeVar("T")
 
@@ -40,7 +39,8 @@ logger = logging.getLogger(__name__)
 
 
 class RetryingStore(StoreDecorator):
-    """Up to `retries` attempts after the first, after a pause drawn from 0 to a limit that doubles (full jitter)."""
+    """Up to `retries` attempts after the first, each after a random pause up to a limit that doubles (full
+    jitter)."""
 
     def __init__(self, inner: ObjectStore, retries: int, clock: Clock, rng: random.Random) -> None:
         super().__init__(inner)
@@ -49,9 +49,9 @@ class RetryingStore(StoreDecorator):
         self._rng = rng
 
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
-        """With `if_absent`, OutcomeUnknownError when the key is taken and an earlier attempt may have taken it.
+        """With `if_absent`, OutcomeUnknownError if the key exists and an earlier attempt may have written it.
 
-        It may have been kept short or altered: then this is CorruptError, or OutcomeUnknownError as above.
+        The object may be truncated or altered: then CorruptError, or OutcomeUnknownError as above.
         """
         return await self._attempts("put", key, lambda: self._inner.put(key, body, if_absent=if_absent))
 
@@ -66,7 +66,7 @@ class RetryingStore(StoreDecorator):
         return await self._attempts("delete", first, lambda: self._inner.delete_many(keys))
 
     async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-        """Goes on after the last key that was seen."""
+        """Continues after the last listed key."""
         attempt = 0
         while True:
             try:
@@ -89,11 +89,11 @@ class RetryingStore(StoreDecorator):
             except AlreadyExistsError as error:
                 if doubt is None:
                     raise
-                text = f"key is taken, perhaps by an earlier attempt of this put: key={key} check=read it"
+                text = f"key exists, perhaps from an earlier attempt of this put: key={key} check=read it"
                 raise OutcomeUnknownError(text) from error
             except _TRY_AGAIN as error:
                 if isinstance(error, OutcomeUnknownError) or (operation == "put" and isinstance(error, CorruptError)):
-                    doubt = error  # CorruptError too: what was stored wrongly has taken the key
+                    doubt = error  # also CorruptError: a damaged object may now have the key
                 attempt += 1
                 if attempt > self._retries:
                     if doubt is None or doubt is error:
@@ -104,7 +104,7 @@ class RetryingStore(StoreDecorator):
     async def _pause(self, operation: str, key: str, attempt: int, error: HeadraceError) -> None:
         seconds = pause_s(attempt, error, self._rng)
         logger.info(
-            "store request failed, trying again: operation=%s key=%s attempt=%d pause_ms=%d error=%s",
+            "store request failed, retrying: operation=%s key=%s attempt=%d pause_ms=%d error=%s",
             operation,
             key,
             attempt,
@@ -115,7 +115,7 @@ class RetryingStore(StoreDecorator):
 
 
 def pause_s(attempt: int, error: HeadraceError, rng: random.Random) -> float:
-    """How long to wait after failed attempt number `attempt` (from 1), in seconds."""
+    """The pause after failed attempt number `attempt` (from 1), in seconds."""
     throttled = isinstance(error, ThrottledError)
     first, most = (THROTTLED_BACKOFF_S, THROTTLED_BACKOFF_S_MAX) if throttled else (BACKOFF_S, BACKOFF_S_MAX)
     return rng.uniform(0, min(most, first * 2 ** (attempt - 1)))

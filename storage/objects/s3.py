@@ -1,14 +1,16 @@
-"""Objects in S3 or anything that speaks like it.
+"""Objects in S3 or an S3-compatible store.
 
 Place: under the decorators; the only file that sends requests to a bucket.
-Invariant: a put that returned is whole in the store, by the store's own word. S3 answers 200 only after it
-read Content-Length bytes (else 400 IncompleteBody) whose CRC32C is the one we sent (else 400 BadDigest), and
-its answer names that CRC32C, which is compared here: that proves the whole, and costs nothing. A server that
-names none may have ignored ours, so it is asked for the object's length, with one HEAD for each put.
-Objects are put in one request, whatever their size: there are no multi-part uploads.
-If the process dies in a put, S3 drops the half-received body: nothing is visible, nothing is kept.
-Time-outs: `request_timeout_s` covers a request whole, the wait for a pooled connection included.
-Keys are listed in key order by S3 general purpose buckets; directory buckets (S3 Express) list in none.
+Invariant: a put that returned is complete in the store, confirmed by the store. S3 answers 200 only after it
+read Content-Length bytes (else 400 IncompleteBody) with the CRC32C that was sent (else 400 BadDigest), and
+its response contains that CRC32C, which is compared here: this proves that the object is complete, at no extra cost.
+A
+server that returns no CRC32C may have ignored it, so this store then checks the object's length with one HEAD per
+put.
+Objects are put in one request, regardless of their size: there are no multi-part uploads.
+If the process crashes during a put, S3 drops the incomplete body.
+Timeouts: `request_timeout_s` covers a whole request, including the wait for a pooled connection.
+S3 general purpose buckets list keys in key order; directory buckets (S3 Express) list them in no order.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from headrace.storage.objects.s3_errors import REQUEST_FAILURES, translate
 from headrace.storage.objects.store import ByteRange, ObjectInfo
 
 PAGE_KEYS = 1000
-"""Keys in one listing or deletion request: S3's limit."""
+"""Keys per listing or deletion request: S3's limit."""
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +49,10 @@ def _always() -> bool:
 
 
 class S3Store:
-    """One bucket and prefix. Connects at the first request, inside the running loop; one loop per store."""
+    """One bucket and prefix. Connects with the first request, on the running loop; one loop per store."""
 
     def __init__(self, options: S3Options, clock: Clock) -> None:
-        """`clock` only stamps `modified_ms` of a put's answer, which carries no time of its own."""
+        """`clock` is used only for `modified_ms` in a put's result, because S3's response contains no time."""
         self._options = options
         self._clock = clock
         self._bucket = options.bucket
@@ -95,7 +97,7 @@ class S3Store:
         return body
 
     async def get_many(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
-        """One request per range, side by side, as far as `max_connections` goes; MergingStore joins near ranges."""
+        """One request per range, in parallel up to `max_connections`; MergingStore joins close ranges."""
         return await read_each(self.get, key, ranges)
 
     async def head(self, key: str) -> ObjectInfo:
@@ -118,7 +120,7 @@ class S3Store:
             query["ContinuationToken"] = page["NextContinuationToken"]
 
     async def delete_many(self, keys: Sequence[str]) -> list[str]:
-        """In requests of 1,000. What the store refuses to delete is logged and left out of the answer."""
+        """In requests of 1,000 keys. Keys that the store refuses to delete are logged and left out of the result."""
         names = list(dict.fromkeys(self._name(key) for key in keys))
         confirmed: list[str] = []
         for start in range(0, len(names), PAGE_KEYS):
@@ -130,16 +132,22 @@ class S3Store:
         await self._connections.aclose()
 
     async def _check_length(self, key: str, sent: int) -> None:
-        """CorruptError unless the store has `sent` bytes; OutcomeUnknownError, as for any put, if it does not say."""
+        """CorruptError unless the store has `sent` bytes; OutcomeUnknownError, as for any put, if the length is
+        unknown.
+        """
         if not self._names_no_checksums:
             self._names_no_checksums = True
-            logger.warning("store names no crc32c, so a head follows each put: bucket=%s", self._bucket)
+            logger.warning(
+                "store returns no crc32c, so each put is checked with a HEAD request: bucket=%s", self._bucket
+            )
         try:
             stored = (await self.head(key)).size
         except NotFoundError:
             stored = 0
         except RetryableError as error:
-            raise OutcomeUnknownError(f"put, and its length not learned: key={key} error={error}") from error
+            raise OutcomeUnknownError(
+                f"put sent, but its length could not be checked: key={key} error={error}"
+            ) from error
         if stored != sent:
             raise CorruptError(f"stored length differs: key={key} sent={sent} stored={stored}")
 
@@ -152,7 +160,7 @@ class S3Store:
             if refusal.get("Code") == "NoSuchKey":
                 deleted.add(refusal["Key"])
             else:
-                logger.warning("delete refused: key=%s code=%s", refusal.get("Key"), refusal.get("Code"))
+                logger.warning("delete failed: key=%s code=%s", refusal.get("Key"), refusal.get("Code"))
         return [name.removeprefix(self._prefix) for name in names if name in deleted]
 
     def _name(self, key: str) -> str:
@@ -160,9 +168,9 @@ class S3Store:
 
     @asynccontextmanager
     async def _request(self, operation: str, key: str, *, in_doubt: Callable[[], bool] = _never) -> AsyncIterator[Any]:
-        """The client, for one request within its time limit; errors become ours.
+        """The client, for one request within its time limit; converts errors to Headrace's errors.
 
-        `in_doubt` is asked when the request failed: whether it may have changed the store.
+        `in_doubt` is called after a failure: it says whether the request may have changed the store.
         """
         try:
             async with asyncio.timeout(self._options.request_timeout_s):
@@ -182,11 +190,11 @@ class S3Store:
 
 
 def _check_part(key: str, byte_range: ByteRange, content_range: str, received: int) -> None:
-    """CorruptError unless the answer is exactly the asked part: S3 cuts a range at the object's end in silence."""
+    """CorruptError unless the response is exactly the requested range: S3 truncates a range at the object's end."""
     last = byte_range.start + byte_range.length - 1
     if received != byte_range.length or not content_range.startswith(f"bytes {byte_range.start}-{last}/"):
         raise CorruptError(
-            f"range not served whole: key={key} start={byte_range.start} length={byte_range.length} "
+            f"incomplete range returned: key={key} start={byte_range.start} length={byte_range.length} "
             f"received={received} content_range={content_range!r}"
         )
 

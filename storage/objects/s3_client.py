@@ -1,15 +1,16 @@
-"""How we talk to S3: addresses, time-outs, and the settings that make a request cheap.
+"""Configuration of the S3 client: addresses, timeouts, and the settings that make a request cheap.
 
-Place: under S3Store; aioboto3 does the signing and the parsing.
-Invariant: one put or delete is one request on the wire. Botocore's retries are off: retrying is a
-decorator's, where it is paced and counted. What is left is harmless: aiohttp repeats a GET or HEAD once
-when its connection broke, and botocore sends it on when the bucket lies in another region.
-If the process dies here nothing is lost: connections close.
+Place: under S3Store; aioboto3 signs and parses.
+Invariant: one put or delete is one request on the wire. Botocore's retries are off: the retrying decorator paces and
+counts them. Two automatic repetitions remain, both harmless: aiohttp repeats a GET or HEAD once if its connection
+broke, and botocore sends a request again if the bucket is in another region.
 
-Cost (load/bench_store.py prints it): as aioboto3 comes, it signs a PUT's body with SHA-256 over http, and
-takes its CRC32 over both. `payload_signing_enabled=False` ends the first; that S3Store sends a CRC32C of
-its own ends the second, over http and https alike, for a fraction of the price (it is done in hardware),
-and S3 checks it before it answers. Ranges are not checked on arrival: every batch carries its own CRC.
+Cost (load/bench_store.py prints it): by default aioboto3 signs a PUT's body with SHA-256 over http, and computes its
+CRC32 over http and https. `payload_signing_enabled=False` avoids the first; S3Store's CRC32C header avoids the
+second,
+at a fraction of the cost (it is computed in hardware), and S3 verifies it before it answers. Ranges are not verified
+on
+arrival: every batch has its own CRC.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from headrace.storage.errors import InvalidError
 from headrace.storage.objects.keys import check_key
 
 CONNECT_TIMEOUT_S_MAX = 3.0
-"""A connection that is not up by then is tried elsewhere; requests have their own, longer limit."""
+"""If a connection is not established in this time, it is attempted again; requests have a separate, longer limit."""
 
 USER_AGENT = "headrace"
-"""Names us in the bucket's access logs; botocore would compose its own for every request, at 15 % of its cost."""
+"""Identifies Headrace in the bucket's access logs; botocore would build its own for every request, 15 % of its
+cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Options:
-    """Where the objects lie. `endpoint`, `region` None: AWS and its environment. InvalidError for nonsense."""
+    """Address of the bucket. `endpoint`, `region` None: AWS and its environment. InvalidError for invalid values."""
 
     bucket: str
     prefix: str = ""
@@ -55,7 +57,7 @@ class S3Options:
 
 
 def new_client(options: S3Options) -> AbstractAsyncContextManager[Any]:
-    """An aioboto3 S3 client, connected lazily; credentials come from the standard AWS chain."""
+    """An aioboto3 S3 client, which connects on first use; credentials come from the standard AWS chain."""
     client: AbstractAsyncContextManager[Any] = aioboto3.Session().client(
         "s3",
         endpoint_url=options.endpoint,
@@ -77,5 +79,5 @@ def new_client(options: S3Options) -> AbstractAsyncContextManager[Any]:
 
 
 def send_bodies_at_once(client: Any) -> None:
-    """Do not wait for "100 Continue" before a body: that is a round trip per PUT, and some servers never send it."""
+    """Do not wait for "100 Continue" before a body: it costs a round trip per PUT, and some servers never send it."""
     client.meta.events.unregister("before-call.s3", add_expect_header)

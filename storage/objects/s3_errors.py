@@ -1,10 +1,9 @@
-"""What a failed S3 request means: every error of botocore and aiohttp as one of ours.
+"""Maps failed S3 requests: every error of botocore and aiohttp becomes an error of storage/errors.py.
 
 Place: around each request of S3Store.
-Invariant: UnavailableError and ThrottledError are only raised when the request certainly changed
+Invariant: UnavailableError and ThrottledError are raised only if the request certainly changed
 nothing. A put or delete that may have reached the store and got no definite refusal is
 OutcomeUnknownError: that includes 500, 502 and 504, which a proxy or a store may send after it acted.
-If the process dies here nothing is lost: no state.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from headrace.storage.errors import (
 )
 
 REQUEST_FAILURES = (BotoCoreError, ClientError, aiohttp.ClientError, OSError, TimeoutError)
-"""Everything that a request may raise without being a bug of ours."""
+"""All exceptions that a request may raise and that are not a bug of this code."""
 
 _NEVER_SENT = (
     ConnectTimeoutError,
@@ -98,9 +97,9 @@ _CHECK_ANYTHING = "bucket, s3.endpoint, s3.region and s3.path.style"
 
 
 def translate(error: Exception, request: str, *, in_doubt: bool) -> HeadraceError:
-    """The error to raise from `error`.
+    """The error to raise for `error`.
 
-    `request` names operation, bucket and key. `in_doubt`: it would change the store, and may have reached it.
+    `request` names operation, bucket and key. `in_doubt`: the request changes the store and may have reached it.
     """
     if isinstance(error, ClientError):
         return _refused(error, request, in_doubt)
@@ -114,12 +113,12 @@ def translate(error: Exception, request: str, *, in_doubt: bool) -> HeadraceErro
     if isinstance(cause, _NEVER_SENT):
         return UnavailableError(text)
     if isinstance(cause, (IncompleteReadError, aiohttp.ClientPayloadError)) and not in_doubt:
-        return CorruptError(f"body cut short: {request} error={cause}")
+        return CorruptError(f"truncated body: {request} error={cause}")
     return OutcomeUnknownError(text) if in_doubt else UnavailableError(text)
 
 
 def _cause(error: Exception) -> Exception:
-    """What aiobotocore wrapped: its own names hide whether anything was sent."""
+    """The error inside an aiobotocore error, which hides whether the request was sent."""
     if isinstance(error, (ConnectionClosedError, EndpointConnectionError, SSLError)):
         cause = error.kwargs.get("error")
         if isinstance(cause, Exception):
@@ -140,7 +139,7 @@ def _refused(error: ClientError, request: str, in_doubt: bool) -> HeadraceError:
 
 
 def _kind(code: str, status: int) -> type[HeadraceError] | None:
-    """The error's class; None for a failure inside the store, which says nothing about what it did."""
+    """The error's class; None for a failure inside the store, which may or may not have acted."""
     if code.startswith(("SlowDown", "Throttl")):
         return ThrottledError
     if kind := _BY_CODE.get(code) or _BY_STATUS.get(status):

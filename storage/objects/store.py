@@ -1,11 +1,11 @@
-"""The protocol that every object store keeps, and the values it speaks in.
+"""The protocol of every object store, and its value types.
 
 Place: under upload (agent/produce), reads (agent/fetch), merges (compactor). Keys are relative to
-the store's own prefix, `/`-separated, without a leading slash.
-Invariant: an object is immutable once `put` returned; a reader sees all of it or NotFoundError.
-If the process dies in a put, the object is there whole or not at all: never half.
+the store's prefix, `/`-separated, without a leading slash.
+Invariant: an object is immutable after `put` returned; a reader sees all of it or NotFoundError.
+If the process crashes during a put, the object is stored completely or not at all.
 Errors, for every operation: ThrottledError (slow down), UnavailableError (nothing happened, try
-again), OutcomeUnknownError (a put or delete whose answer was lost, or was a failure inside the store:
+again), OutcomeUnknownError (a put or delete with a lost response or a failure inside the store:
 both may be repeated with the same bytes), InvalidError (refused: credentials, bucket, key),
 CorruptError (short or altered body).
 """
@@ -27,10 +27,11 @@ class ByteRange:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What the store knows of an object without reading it.
+    """The store's metadata of an object.
 
-    `size` in bytes. `modified_ms` since the epoch on the store's clock, or on ours in a put's answer. `etag`
-    is the store's own, without quotes: equal for the same put, and of no other meaning.
+    `size` in bytes. `modified_ms` since the epoch on the store's clock, or on this machine's in a put's result.
+    `etag`
+    is the store's value without quotes: equal for the same put, with no other meaning.
     """
 
     key: str
@@ -40,29 +41,29 @@ class ObjectInfo:
 
 
 class ObjectStore(Protocol):
-    """Everything Headrace asks of a bucket."""
+    """All operations that Headrace needs from a bucket."""
 
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
-        """Store `body` whole: the answer is the store's word that it has all of it, so no `head` is needed after it.
+        """Store `body` completely: the store has confirmed all of it, so no `head` is needed afterwards.
 
-        With `if_absent`, AlreadyExistsError when the key is taken (S3 If-None-Match). The caller may change
-        the buffer behind a memoryview once this returned or raised.
+        With `if_absent`, AlreadyExistsError if the key exists (S3 If-None-Match). The caller may change
+        the buffer behind a memoryview after this returned or raised.
         """
 
     async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
-        """The object's bytes, or the range's. CorruptError when the range lies past the end or the body is short."""
+        """The object's bytes, or the range's. CorruptError if the range exceeds the object or the body is short."""
 
     async def get_many(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
-        """One result per range, in order. The store may merge near ranges into one request."""
+        """One result per range, in order. The store may join close ranges into one request."""
 
     async def head(self, key: str) -> ObjectInfo:
-        """Size and tag of the object; NotFoundError when there is none."""
+        """Size and tag of the object; NotFoundError if it does not exist."""
 
     def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-        """Every object below `prefix`, in key order, page by page. May miss objects written meanwhile."""
+        """Every object with `prefix`, in key order, page by page. May miss objects written meanwhile."""
 
     async def delete_many(self, keys: Sequence[str]) -> list[str]:
-        """Delete all; a missing key counts as deleted. Returns the keys whose deletion is confirmed."""
+        """Delete all; a missing key counts as deleted. Returns the keys with a confirmed deletion."""
 
     async def close(self) -> None:
         """Release connections. Operations in flight fail: UnavailableError, or OutcomeUnknownError for a sent write."""

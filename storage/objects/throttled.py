@@ -1,10 +1,9 @@
-"""Keeps a background user of the store (compaction, export, a backfill) below a byte and a request rate.
+"""Limits a background user of the store (compaction, export, a backfill) to a byte rate and a request rate.
 
-Place: outermost, around the store that is handed to that user; producers' store has none.
-Invariant: over any stretch of t seconds at most rate x (t + 1) bytes or requests are begun, plus one
-request's own bytes: a request that is larger than a second's worth is let through and paid for after.
-A rate may change at any time, and rules over what is still owed, also for those who wait already.
-If the process dies here nothing is lost: no state worth keeping.
+Place: outermost, around the store of that user; the producers' store is not throttled.
+Invariant: in any interval of t seconds at most rate x (t + 1) bytes or requests are started, plus one
+request's bytes: a request for more bytes than a second's worth starts and is paid for afterwards.
+A rate can change at any time and then also applies to the remaining debt and to callers that already wait.
 """
 
 from __future__ import annotations
@@ -16,29 +15,29 @@ from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
 
 LOOK_SECONDS = 10.0
-"""Who waits looks this often whether the rate is another."""
+"""How often a waiting caller checks for a new rate."""
 LEAST_SECONDS = 1e-6
-"""A shorter sleep might not move the clock."""
+"""A shorter sleep might not advance the clock."""
 
 
 class TokenBucket:
-    """`rate` tokens a second, one second's worth at most in store. Who takes too much makes the next one wait."""
+    """`rate` tokens per second, at most one second's worth in store. A caller that takes more delays the next one."""
 
     def __init__(self, rate: float, clock: Clock) -> None:
         self._rate = rate
         self._clock = clock
         self._earned = rate
-        """In all; never more than a second's worth above what was taken."""
+        """In total; never more than a second's worth above the tokens taken."""
         self._taken = 0.0
         self._filled_at = clock.monotonic()
 
     def change(self, rate: float) -> None:
-        """From now on."""
+        """Set the rate from now on."""
         self._fill()
         self._rate = rate
 
     async def take(self, count: float) -> None:
-        """Return once earlier debts are paid; `count` may be more than there is, and becomes a debt itself."""
+        """Return after earlier debts are paid; `count` may exceed the available tokens and then becomes a debt."""
         self._fill()
         before, self._taken = self._taken, self._taken + count
         while (debt := before - self._earned) > 0:
@@ -52,7 +51,9 @@ class TokenBucket:
 
 
 class ThrottledStore(StoreDecorator):
-    """At most `bytes_per_s` put and got, and `requests_per_s` begun; reading whole objects is paid for afterwards."""
+    """At most `bytes_per_s` read and written, and `requests_per_s` started; whole-object reads are paid for
+    afterwards.
+    """
 
     def __init__(self, inner: ObjectStore, *, bytes_per_s: float, requests_per_s: float, clock: Clock) -> None:
         super().__init__(inner)
@@ -60,7 +61,7 @@ class ThrottledStore(StoreDecorator):
         self._requests = TokenBucket(requests_per_s, clock)
 
     def limit_bytes(self, bytes_per_s: float) -> None:
-        """Another rate from now on."""
+        """Set another byte rate from now on."""
         self._bytes.change(bytes_per_s)
 
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:

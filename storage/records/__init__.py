@@ -1,1 +1,1 @@
-"""Record batch v2 (KIP-98): header, checksum, patching, and opening records through a library."""
+"""Record batch v2 (KIP-98): header, checksum, patching, and a codec for records."""

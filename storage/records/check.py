@@ -1,10 +1,10 @@
-"""Judging what a producer sent from headers alone: framing, checksum, and claims that cannot be.
+"""Validates a producer's batches by their headers alone: framing, checksum, and plausible values.
 
-Place: second step of the write path, right after decoding the request; records stay closed.
-Invariant: a batch that passes can be stored and given `record_count` offsets; what a header claims
-is never believed further than its bytes allow. If the process dies here nothing was stored yet.
-`check_batch` runs for every batch and is laid out flat for speed.
-Source: KIP-98; Kafka's LogValidator and UnifiedLog for what is refused under which error.
+Place: second step of the write path, right after the request is decoded; records are not opened.
+Invariant: a batch that passes can be stored and given `record_count` offsets; no value of the header is
+trusted beyond what the batch's bytes allow.
+`check_batch` runs for every batch and is written without helper calls for speed.
+Source: KIP-98; Kafka's LogValidator and UnifiedLog for the error of each refusal.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from headrace.storage.records.header import (
 )
 
 MIN_RECORD_BYTES = 7
-"""Length, attributes, two deltas, two lengths and a header count: one byte each at the least."""
+"""Length, attributes, two deltas, two lengths and a header count: at least one byte each."""
 
 _JUDGED_BITS = CODEC_MASK | LOG_APPEND_TIME_BIT | CONTROL_BIT
-"""Masked with these, attributes that pass are just the number of a codec."""
+"""Valid attributes, masked with these bits, are just the number of the codec."""
 
 
 def split_batches(records: memoryview) -> list[memoryview]:
-    """The batches that stand one after another in a partition's part of a Produce request.
+    """The consecutive batches in a partition's part of a Produce request.
 
-    Looks at lengths and magic only: each result still needs `check_batch`. Empty input gives no
-    batch. CorruptError when the bytes end inside a batch, UnsupportedMagicError as `check_batch`.
+    Checks only lengths and magic: each result still needs `check_batch`. Empty input gives no
+    batch. CorruptError if the bytes end inside a batch, UnsupportedMagicError as `check_batch`.
     """
     batches = []
     position, end = 0, len(records)
@@ -59,10 +59,10 @@ def split_batches(records: memoryview) -> list[memoryview]:
 
 
 def check_batch(data: memoryview, *, max_bytes: int) -> BatchHeader:
-    """The header of the one batch that `data` is, once it is proven sound. `max_bytes` bounds the whole batch.
+    """The header of the one batch in `data`, after validation. `max_bytes` limits the whole batch.
 
-    Raises CorruptError or one of storage/records/errors.py. A producer id of -1 makes the epoch and
-    the sequence meaningless, as in Kafka: kafkajs sends zeros there.
+    Raises CorruptError or one of storage/records/errors.py. With a producer id of -1, the epoch and
+    the sequence have no meaning, as in Kafka: kafkajs sends zeros there.
     """
     size = len(data)
     if size < HEADER_BYTES or data[MAGIC_OFFSET] != MAGIC:
@@ -90,7 +90,7 @@ def check_batch(data: memoryview, *, max_bytes: int) -> BatchHeader:
 
 
 def _check_magic(data: memoryview) -> None:
-    """Old formats are shorter than our header, so the magic is judged before the length."""
+    """Old formats are shorter than this header, so the magic is checked before the length."""
     if len(data) > MAGIC_OFFSET and data[MAGIC_OFFSET] != MAGIC:
         raise UnsupportedMagicError(f"message format not supported: magic={data[MAGIC_OFFSET]} supported={MAGIC}")
     if len(data) < HEADER_BYTES:

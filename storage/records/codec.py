@@ -1,11 +1,11 @@
-"""Opening batches into records and building batches from records, through aiokafka's Cython codec.
+"""Opens batches into records and builds batches from records, with aiokafka's Cython codec.
 
-Place: on the write path only for compacted topics (keys); otherwise compaction and tools. Off the
-event loop: it costs about a microsecond per record.
-Invariant: what decodes has exactly the header's records, at increasing offsets inside the header's
-range; `decode_records(encode_batch(records))` gives the same records. Bytes that do not decode
-raise CorruptError; a batch that claims, or unpacks to, more than it may raises BatchTooLargeError before
-that is in memory: a few bytes may stand for millions of records. If the process dies here nothing is lost.
+Place: on the write path only for compacted topics (keys); otherwise in compaction and tools. It runs off the
+event loop, because it takes about a microsecond per record.
+Invariant: a decoded batch has exactly the header's number of records, at increasing offsets inside the header's
+range; `decode_records(encode_batch(records))` gives the same records. Malformed bytes
+raise CorruptError; a batch that claims, or unpacks to, more than the limit raises BatchTooLargeError before
+it uses that memory, because a few bytes may expand to millions of records.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from headrace.storage.records.header import (
 )
 
 MAX_OPENED_BYTES = 64 * 1024 * 1024
-"""The most that the records of one batch may unpack to, unless a caller says otherwise."""
+"""Limit on the unpacked size of one batch's records, unless a caller sets another."""
 MAX_OPENED_RECORDS = 1_000_000
-"""Half a second of CPU. 64 MiB hold nine times as many empty ones; a producer's buffer of a MiB at most 150,000."""
+"""Half a second of CPU. 64 MiB can hold nine times as many empty records; a producer's 1 MiB buffer at most
+150,000."""
 
 _NO_TIMESTAMP = -1
 _INT32_MAX = 2**31 - 1
 _GUARD_BYTES = 64
-"""Zeros after the records: the Cython reader may step a few bytes past the end before it notices."""
+"""Zeros after the records: the Cython reader may read a few bytes beyond the end before it notices."""
 
 
 class Record(NamedTuple):
@@ -54,11 +55,11 @@ class Record(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: list[tuple[str, bytes | None]] = []  # noqa: RUF012 -- shared, and nobody changes it
+    headers: list[tuple[str, bytes | None]] = []  # noqa: RUF012 -- shared and never changed
 
 
 class OpenBatch:
-    """A batch with its records unpacked and none of them read: each iteration reads them one by one."""
+    """A batch with unpacked but unread records: each iteration reads them one by one."""
 
     def __init__(self, header: BatchHeader, opened: memoryview) -> None:
         self.body_bytes = len(opened) - HEADER_BYTES
@@ -67,11 +68,11 @@ class OpenBatch:
         self._opened = opened
 
     def __iter__(self) -> Iterator[Record]:
-        """The records in order. CorruptError at the first that is wrong: those before it were given out."""
+        """The records in order. CorruptError at the first invalid record, after the valid ones before it."""
         header = self._header
         previous, end = header.base_offset - 1, header.base_offset + header.last_offset_delta
         try:
-            for r in DefaultRecordBatch(self._opened):  # it stops at the header's count and refuses left-over bytes
+            for r in DefaultRecordBatch(self._opened):  # it stops at the header's count and refuses surplus bytes
                 offset = r.offset
                 if offset <= previous:
                     raise CorruptError(f"record offsets do not rise: offset={offset} after={previous}")
@@ -79,16 +80,16 @@ class OpenBatch:
                     raise CorruptError(f"record beyond its batch: offset={offset} last={end}")
                 previous = offset
                 yield Record(offset, _NO_TIMESTAMP if r.timestamp is None else r.timestamp, r.key, r.value, r.headers)
-        # Lengths beyond any buffer surface as the last two; header names need not be UTF-8.
+        # Lengths beyond the buffer surface as the last two errors; header names need not be UTF-8.
         except (CorruptRecordException, UnicodeDecodeError, OverflowError, MemoryError) as error:
             raise CorruptError(f"broken record: after={previous} last={end} {error!r}") from error
 
 
 def open_batch(batch: memoryview, *, max_opened_bytes: int = MAX_OPENED_BYTES) -> OpenBatch:
-    """One whole batch, unpacked in memory that its records are read from.
+    """One complete batch, unpacked into the memory from which its records are read.
 
-    CorruptError when checksum, header or compressed body are wrong. BatchTooLargeError, mostly from the
-    header alone, when there are more than MAX_OPENED_RECORDS or they unpack to more than `max_opened_bytes`.
+    CorruptError if checksum, header or compressed body are wrong. BatchTooLargeError, mostly from the
+    header alone, if there are more than MAX_OPENED_RECORDS or they unpack to more than `max_opened_bytes`.
     """
     header = _sound_header(batch)
     count = header.record_count
@@ -100,9 +101,9 @@ def open_batch(batch: memoryview, *, max_opened_bytes: int = MAX_OPENED_BYTES) -
 
 
 def decode_records(batch: memoryview, *, max_opened_bytes: int = MAX_OPENED_BYTES) -> list[Record]:
-    """All records of one whole batch, in order. Offsets count from the header's base offset.
+    """All records of one complete batch, in order. Offsets count from the header's base offset.
 
-    Raises what `open_batch` does, and CorruptError when record framing or counts are wrong.
+    Raises what `open_batch` raises, and CorruptError if record framing or counts are wrong.
     """
     return list(open_batch(batch, max_opened_bytes=max_opened_bytes))
 
@@ -119,11 +120,12 @@ def encode_batch(
     base_sequence: int = -1,
     leader_epoch: int = -1,
 ) -> bytes:
-    """One batch of `records`, whose offsets rise from `base_offset` or later.
+    """One batch of `records`, with offsets that increase from `base_offset` or later.
 
-    `last_offset`, when given, makes the batch cover offsets beyond its last record: compaction keeps
-    every offset a valid position. With `log_append_time` readers see the highest timestamp for all.
-    InvalidError when there are no records, offsets do not rise, or the batch would not fit 2 GiB.
+    `last_offset`, if given, makes the batch cover offsets beyond its last record: after compaction
+    every offset is still a valid fetch offset. With `log_append_time` readers see the highest timestamp for all
+    records.
+    InvalidError if there are no records, offsets do not increase, or the batch would exceed 2 GiB.
     """
     if not records:
         raise InvalidError(f"a batch needs a record: base_offset={base_offset}")
@@ -166,11 +168,11 @@ def _sound_header(batch: memoryview) -> BatchHeader:
 
 
 def _open(batch: memoryview, header: BatchHeader, max_opened_bytes: int) -> memoryview:
-    """The batch with its records unpacked and its codec bits cleared, in memory that has guard bytes after it."""
+    """The batch with unpacked records and cleared codec bits, in memory with guard bytes after it."""
     body = batch[HEADER_BYTES:]
     possible = len(body) * MAX_EXPANSION[header.codec]
     limit = min(max_opened_bytes, possible)
-    # Left to the operating system to fill page by page, so a limit that is not used costs nothing.
+    # The operating system fills it page by page, so an unused part of the limit costs nothing.
     memory = numpy.zeros(HEADER_BYTES + limit + _GUARD_BYTES, numpy.uint8).data
     target = memory[HEADER_BYTES : HEADER_BYTES + limit]
     if header.codec == Codec.NONE:
@@ -184,7 +186,7 @@ def _open(batch: memoryview, header: BatchHeader, max_opened_bytes: int) -> memo
         except BatchTooLargeError as error:
             if limit < possible:
                 raise
-            raise CorruptError(f"records unpack to what their bytes cannot stand for: {error}") from error
+            raise CorruptError(f"records unpack to an impossible size: {error}") from error
     HEADER.pack_into(memory, 0, *header._replace(attributes=header.attributes & ~CODEC_MASK))
     return memory[: HEADER_BYTES + size]
 
@@ -192,7 +194,7 @@ def _open(batch: memoryview, header: BatchHeader, max_opened_bytes: int) -> memo
 def _encode_body(records: Sequence[Record], base_offset: int) -> bytes:
     """The records without a batch header, uncompressed.
 
-    The builder sees times as deltas already: it takes a first timestamp of -1 for "not set yet".
+    The builder receives times as deltas: it treats a first timestamp of -1 as "not set yet".
     """
     builder = DefaultRecordBatchBuilder(
         magic=MAGIC,

@@ -1,8 +1,8 @@
-"""The five codecs of a record batch: what they are called, and how a body is packed and unpacked.
+"""The five codecs of a record batch: names, compression and decompression of a body.
 
-Place: under codec.py, which opens and builds records; check.py uses the numbers only.
-Invariant: unpacking never holds more than the caller's bound, whatever the compressed bytes claim,
-and packing the same bytes gives the same bytes. If the process dies here nothing is lost.
+Place: under codec.py, which opens and builds records; check.py uses only the numbers.
+Invariant: decompression never uses more memory than the caller's limit, regardless of the compressed bytes,
+and compressing the same bytes gives the same bytes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Codec(enum.IntEnum):
 
 
 MAX_EXPANSION = (1, 1032, 22, 255, 32_768)
-"""By codec: no byte of its output can stand for more bytes than this.
+"""By codec: the highest number of output bytes per compressed byte.
 
 Deflate: 258 bytes in 2 bits. Snappy: 64 bytes in 3. LZ4: 255 for each byte of a match length.
 Zstandard: a run of 128 KiB in 4 bytes.
 """
 
 _TARGET_IS_FULL = ("failed to write whole buffer", "is smaller than required")
-"""How cramjam says that the target has no room left; anything else that it says is about broken bytes."""
+"""cramjam's messages for a full target; its other messages are about malformed bytes."""
 _ZSTD_LEVEL = 3
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
@@ -44,7 +44,9 @@ _BLOCK_LENGTH = struct.Struct(">i")
 
 
 def compress(codec: Codec, body: bytes) -> bytes:
-    """`body` packed as Kafka's own clients expect it: xerial framing for snappy, independent blocks for LZ4."""
+    """`body` compressed in the form that Kafka's clients expect: xerial framing for snappy, independent blocks for
+    LZ4.
+    """
     if codec is Codec.NONE:
         return body
     if codec is Codec.GZIP:
@@ -59,9 +61,9 @@ def compress(codec: Codec, body: bytes) -> bytes:
 
 
 def decompress_into(codec: Codec, body: memoryview, target: memoryview) -> int:
-    """Unpack `body` into `target`; returns the bytes written.
+    """Decompress `body` into `target`; returns the number of bytes written.
 
-    CorruptError when `body` is broken, BatchTooLargeError when it unpacks to more than `target` holds (a bomb).
+    CorruptError if `body` is malformed, BatchTooLargeError if it expands beyond `target` (a compression bomb).
     """
     try:
         return _UNPACK[codec](body, target)

@@ -1,15 +1,15 @@
-"""Why a producer's batch is refused, one class per answer that Kafka has for it.
+"""Reasons for refusing a producer's batch, one class per Kafka error.
 
     CorruptError                     CORRUPT_MESSAGE: checksum, length or framing
     InvalidError
-    ├── InvalidRecordError           INVALID_RECORD: the header claims what cannot be
+    ├── InvalidRecordError           INVALID_RECORD: the header has impossible values
     ├── InvalidTimestampError        INVALID_TIMESTAMP
     ├── BatchTooLargeError           MESSAGE_TOO_LARGE
     ├── UnsupportedMagicError        UNSUPPORTED_FOR_MESSAGE_FORMAT
     └── UnsupportedCodecError        UNSUPPORTED_COMPRESSION_TYPE
 
 Place: raised by check.py and codec.py, mapped to Kafka's numbers in protocol/errors.py.
-Invariant: each of them condemns one batch; its neighbours are judged on their own.
+Invariant: each error refuses one batch; the other batches of the request are validated separately.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from headrace.storage.errors import InvalidError
 
 
 class InvalidRecordError(InvalidError):
-    """The header contradicts itself, or claims what no producer may."""
+    """The header contradicts itself, or has values that a producer may not set."""
 
 
 class InvalidTimestampError(InvalidError):
-    """The producer stamped what only a broker stamps."""
+    """The producer set a timestamp type that only a broker sets."""
 
 
 class BatchTooLargeError(InvalidError):
-    """The batch is larger than the topic takes, or than anybody here opens."""
+    """The batch exceeds the topic's limit, or the limit for opening batches."""
 
 
 class UnsupportedMagicError(InvalidError):
@@ -34,4 +34,4 @@ class UnsupportedMagicError(InvalidError):
 
 
 class UnsupportedCodecError(InvalidError):
-    """The attributes name a compression codec that does not exist."""
+    """The attributes name an unknown compression codec."""

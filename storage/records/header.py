@@ -1,8 +1,8 @@
 """The 61-byte header of a record batch v2 (KIP-98), read without opening records.
 
-Place: first look at everything a producer sends; also how an extent is walked batch by batch.
-Invariant: base offset and leader epoch lie outside the CRC, so they are patched while reading and a
-stored byte is never rewritten. If the process dies here nothing is lost.
+Place: first step for every producer's batch; also used to iterate over the batches of an extent.
+Invariant: base offset and leader epoch are outside the CRC, so they are patched while a batch is read, and a
+stored byte is never rewritten.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import crc32c
 
 HEADER_BYTES = 61
 LENGTH_OFFSET = 8
-"""Where the int32 length stands; it counts the bytes after itself."""
+"""Byte position of the int32 length field; it counts the bytes after itself."""
 LENGTH_PREFIX_BYTES = 12
 MAGIC_OFFSET = 16
-"""Where the magic byte stands, in every message format since the first."""
+"""Byte position of the magic byte, the same in every message format."""
 MAGIC = 2
 CRC_START = 21
-"""The CRC32C covers everything from the attributes on."""
+"""The CRC32C covers all bytes from the attributes on."""
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME_BIT = 0x08
@@ -29,7 +29,7 @@ CONTROL_BIT = 0x20
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 _tuple = tuple.__new__
-"""A NamedTuple from a tuple of the right length, in a third of the time of its `_make`."""
+"""Makes a NamedTuple from a tuple of the right length, in a third of the time of its `_make`."""
 
 
 class BatchHeader(NamedTuple):
@@ -51,22 +51,24 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The whole batch in bytes."""
+        """Size of the whole batch in bytes."""
         return self.batch_length + LENGTH_PREFIX_BYTES
 
     @property
     def codec(self) -> int:
-        """The compression codec's number; 5 to 7 are nobody's."""
+        """The compression codec's number; 5 to 7 are unassigned."""
         return self.attributes & CODEC_MASK
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether every record's time is `max_timestamp`, stamped by the broker (KIP-32)."""
+        """Whether every record's timestamp is `max_timestamp`, set by the broker (KIP-32)."""
         return bool(self.attributes & LOG_APPEND_TIME_BIT)
 
     @property
     def highest_timestamp(self) -> int:
-        """As far as the header tells: a producer may leave the maximum unset; a broker's stamp makes the base idle."""
+        """The highest timestamp in the header: a producer may leave the maximum unset; with LogAppendTime the base is
+        unused.
+        """
         return self.max_timestamp if self.is_log_append_time else max(self.base_timestamp, self.max_timestamp)
 
     @property
@@ -81,10 +83,10 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(data: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
-    """The header at `position`; struct.error when fewer than 61 bytes follow. Checks nothing."""
+    """The header at `position`; struct.error if fewer than 61 bytes follow. Checks nothing."""
     return _tuple(BatchHeader, HEADER.unpack_from(data, position))
 
 
 def batch_crc(batch: memoryview) -> int:
-    """The CRC32C that the header of this one whole batch should state."""
+    """The CRC32C that the header of this one complete batch should have."""
     return crc32c.crc32c(batch[CRC_START:])

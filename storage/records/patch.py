@@ -1,9 +1,8 @@
-"""The three changes that a stored batch ever sees: offset, leader epoch, and time of append.
+"""The three changes that are made to a batch: offset, leader epoch, and time of append.
 
-Place: offsets are patched on the way out, as a Fetch response is put together; append times on the
-way in, before a batch is buffered.
-Invariant: offset and epoch lie outside the CRC, so patching them leaves it valid; stamping a time
-redoes it. Stored bytes are never touched. If the process dies here nothing is lost.
+Place: offsets are patched when a Fetch response is assembled; append times before a batch is buffered.
+Invariant: offset and epoch are outside the CRC, so patching them keeps it valid; setting an append time
+recomputes it. Stored bytes are never changed.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import struct
 from headrace.storage.records.header import CRC_START, LOG_APPEND_TIME_BIT, batch_crc
 
 PATCHED_BYTES = 16
-"""How many bytes `patched_header` replaces: base offset, length and leader epoch."""
+"""Number of bytes that `patched_header` replaces: base offset, length and leader epoch."""
 
 _PATCHED = struct.Struct(">qii")
 _BASE_OFFSET = struct.Struct(">q")
@@ -27,9 +26,9 @@ _MAX_TIMESTAMP_OFFSET = 35
 
 
 def patched_header(batch_length: int, base_offset: int, leader_epoch: int) -> bytes:
-    """The first 16 bytes of a batch under its real offset; `batch_length` as its header states it.
+    """The first 16 bytes of a batch with its real offset; `batch_length` as in its header.
 
-    A response sends these, then the stored batch from byte 16 on, uncopied.
+    A response contains these bytes, then the stored batch from byte 16 on, without a copy.
     """
     return _PATCHED.pack(base_offset, batch_length, leader_epoch)
 
@@ -41,10 +40,10 @@ def patch_offset(batch: bytearray | memoryview, base_offset: int, leader_epoch: 
 
 
 def stamp_log_append_time(batch: bytearray, now_ms: int) -> None:
-    """Give every record of the batch the time `now_ms` (message.timestamp.type=LogAppendTime) and redo the CRC.
+    """Set the timestamp of every record to `now_ms` (message.timestamp.type=LogAppendTime) and recompute the CRC.
 
-    Records stay closed: readers take `max_timestamp` for each of them once the bit is set (KIP-32).
-    A header read before is out of date afterwards.
+    Records are not opened: readers use `max_timestamp` for each of them if the bit is set (KIP-32).
+    A header that was read before is out of date afterwards.
     """
     (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_START)
     _ATTRIBUTES.pack_into(batch, CRC_START, attributes | LOG_APPEND_TIME_BIT)

@@ -1,1 +1,1 @@
-"""The segment file: an immutable object of many partitions' batches and a footer that explains it."""
+"""The segment file: an immutable object with batches of many partitions and a footer that describes them."""

@@ -1,9 +1,9 @@
 """The bytes of a segment file that are not batches: header, footer and trailer (docs/FORMAT.md).
 
-Place: between writer.py and reader.py, which agree here on every byte.
-Invariant: header and trailer keep size and place in every version, so a reader can always name the
-version that it does not know. A footer that decodes is sorted, and its entries cover the bytes
-between header and footer without gap or overlap. If the process dies here nothing is lost.
+Place: used by writer.py and reader.py.
+Invariant: header and trailer have the same size and place in every version, so a reader can always name an
+unknown version. A valid footer is sorted, and its entries cover the bytes between header and footer without gap
+or overlap.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ TRAILER = struct.Struct(">IHHI8s")
 SEGMENT_HEADER = HEADER.pack(b"HEADRACE", VERSION)
 BODY_START = HEADER.size
 INDEX_INTERVAL_BYTES = 256 * 1024
-"""A partition gets an index entry once this many bytes lie behind its last one."""
+"""A partition gets an index entry after at least this many bytes since the last one."""
 MAX_FOOTER_BYTES = 64 * 1024 * 1024
-"""Room for 800,000 partitions; a footer that claims more is a lie."""
+"""Room for 800,000 partitions; a footer with a larger length is invalid."""
 
 _END_MAGIC = b"ECARDAEH"
 _CRC_COVERED_TRAILER_BYTES = 8
@@ -39,18 +39,19 @@ _INDEX_ENTRY = struct.Struct(">qqq")
 
 
 class IndexEntry(NamedTuple):
-    """A batch in the middle of a partition's bytes where a reader may begin."""
+    """A batch inside a partition's bytes at which a reader may start."""
 
     record_position: int
     """Records of the partition in this file before that batch (last offset deltas + 1)."""
     max_timestamp: int
     """The highest timestamp before that batch, ms."""
     position: int
-    """The file's byte at which the batch starts."""
+    """The byte position in the file at which the batch starts."""
 
 
 class PartitionEntry(NamedTuple):
-    """What a file holds of one partition: one run of bytes. Times in ms, positions and lengths in bytes."""
+    """A file's content of one partition: one contiguous range of bytes. Times in ms, positions and lengths in
+    bytes."""
 
     topic_id: uuid.UUID
     partition_index: int
@@ -59,18 +60,18 @@ class PartitionEntry(NamedTuple):
     length: int
     batch_count: int
     record_count: int
-    """Offsets that the batches take: the sum of last offset delta + 1."""
+    """Number of offsets of the batches: the sum of last offset delta + 1."""
     min_timestamp: int
     """The lowest base timestamp of a batch (max timestamp under LogAppendTime)."""
     max_timestamp: int
     prefix_crc: int
-    """CRC32C over the first 21 bytes of every batch: what batches' own CRCs leave out, and those CRCs."""
+    """CRC32C over the first 21 bytes of every batch: the bytes that the batch's CRC does not cover, and that CRC."""
     index_entries: tuple[IndexEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """A segment file's own account of itself; `partitions` sorted by topic id, then partition index."""
+    """A segment file's table of contents; `partitions` sorted by topic id, then partition index."""
 
     object_size: int
     index_interval_bytes: int
@@ -78,7 +79,7 @@ class Footer:
 
 
 def encode_footer(partitions: Sequence[PartitionEntry], index_interval_bytes: int) -> bytes:
-    """Footer and trailer. InvalidError when it would be larger than readers accept."""
+    """Footer and trailer. InvalidError if the footer would be larger than readers accept."""
     index = [entry for partition in partitions for entry in partition.index_entries]
     rows = [_ENTRY.pack(p.topic_id.bytes, *p[1:-1], len(p.index_entries)) for p in partitions]
     footer = b"".join(
@@ -96,9 +97,10 @@ def encode_footer(partitions: Sequence[PartitionEntry], index_interval_bytes: in
 
 
 def tail_bytes(tail: bytes | memoryview, object_size: int) -> int:
-    """How many bytes at the object's end hold footer and trailer. Reads only the trailer, the end of `tail`.
+    """The number of bytes at the object's end that hold footer and trailer. Reads only the trailer, the end of
+    `tail`.
 
-    CorruptError when this is no segment file, is one of an unknown version, or the length cannot be.
+    CorruptError if this is not a segment file, has an unknown version, or has an impossible length.
     """
     if len(tail) < TRAILER.size:
         raise CorruptError(f"segment file too short: size={object_size} tail={len(tail)}")
@@ -113,9 +115,9 @@ def tail_bytes(tail: bytes | memoryview, object_size: int) -> int:
 
 
 def decode_footer(tail: bytes | memoryview, object_size: int) -> Footer:
-    """The footer from the object's last bytes, of which there must be `tail_bytes` at least.
+    """The footer from the object's last bytes; at least `tail_bytes` of them are needed.
 
-    CorruptError unless the checksum holds and the entries make sense.
+    CorruptError unless checksum and entries are valid.
     """
     needed = tail_bytes(tail, object_size)
     if needed > len(tail):
@@ -136,7 +138,7 @@ def decode_footer(tail: bytes | memoryview, object_size: int) -> Footer:
 
 
 def _assemble(rows: memoryview, index: list[IndexEntry]) -> tuple[PartitionEntry, ...]:
-    """Join each row with its share of the index; CorruptError when the shares do not add up."""
+    """Join each row with its part of the index; CorruptError if the counts do not match."""
     partitions = []
     taken = 0
     for row in _ENTRY.iter_unpack(rows):
@@ -149,7 +151,7 @@ def _assemble(rows: memoryview, index: list[IndexEntry]) -> tuple[PartitionEntry
 
 
 def _check_layout(partitions: tuple[PartitionEntry, ...], body_end: int) -> None:
-    """Sorted, without gap or overlap from the header to the footer, and each index inside its partition."""
+    """Check that entries are sorted, without gap or overlap, and that each index is inside its partition."""
     position = BODY_START
     previous = (-1, -1)
     for entry in partitions:
@@ -165,7 +167,7 @@ def _check_layout(partitions: tuple[PartitionEntry, ...], body_end: int) -> None
 
 
 def _check_index(entry: PartitionEntry) -> None:
-    """Byte and record positions rise, inside the partition's own."""
+    """Check that byte and record positions increase and stay inside the partition."""
     before = IndexEntry(-1, 0, entry.position)
     for mark in entry.index_entries:
         if mark.position <= before.position or mark.record_position <= before.record_position:

@@ -1,9 +1,8 @@
-"""Reading a segment file without Postgres: its footer, its batches, and whether they are sound.
+"""Reads a segment file without Postgres: its footer, its batches, and their validity.
 
-Place: fetches walk extents; compactors, audits and rebuilds read footers.
-Invariant: bytes that are not a whole, unaltered segment file raise CorruptError and nothing else
-(a store's own errors pass through), and no claim in them decides how much memory is taken. If the
-process dies here nothing is lost.
+Place: fetches iterate over extents; compactors, audits and rebuilds read footers.
+Invariant: bytes that are not a complete, unaltered segment file raise only CorruptError
+(a store's errors pass through), and no value in them determines how much memory is allocated.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from headrace.storage.segment.format import SEGMENT_HEADER, Footer, PartitionEnt
 from headrace.storage.segment.summary import PartitionSummary
 
 TAIL_BYTES = 64 * 1024
-"""The first read of a footer: enough for about 800 partitions."""
+"""Size of the first read of a footer: enough for about 800 partitions."""
 
 
 def read_footer(tail: bytes | memoryview, object_size: int) -> Footer:
-    """The footer of an object of `object_size` bytes, from its last ones.
+    """The footer of an object of `object_size` bytes, from its last bytes.
 
-    CorruptError when they do not hold a sound footer, or do not reach back to its start.
+    CorruptError if they contain no valid footer, or only a part of it.
     """
     return decode_footer(tail, object_size)
 
 
 async def load_footer(store: ObjectStore, key: str, size: int) -> Footer:
-    """The footer of the object, in one ranged read, or two when it is larger than 64 KiB. `size` in bytes."""
+    """The object's footer, in one ranged read, or two if it is larger than 64 KiB. `size` in bytes."""
     first = min(size, TAIL_BYTES)
     if first <= 0:
         raise CorruptError(f"segment file too short: key={key} size={size}")
@@ -45,26 +44,26 @@ async def load_footer(store: ObjectStore, key: str, size: int) -> Footer:
 def walk_batches(buffer: bytes | memoryview, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
     """(position in `buffer`, header) of each batch from `position` to the buffer's end.
 
-    Checks framing, not checksums. CorruptError when the bytes end inside a batch or are not batches.
+    Checks framing, not checksums. CorruptError if the bytes end inside a batch or are not batches.
     """
     end = len(buffer)
     while position < end:
         if end - position < HEADER_BYTES:
-            raise CorruptError(f"batch cut off: position={position} left={end - position}")
+            raise CorruptError(f"truncated batch: position={position} left={end - position}")
         header = read_header(buffer, position)
         size = header.size
         if header.magic != MAGIC or size < HEADER_BYTES or header.last_offset_delta < 0:
             raise CorruptError(f"not a batch: position={position} magic={header.magic} size={size}")
         if size > end - position:
-            raise CorruptError(f"batch cut off: position={position} size={size} left={end - position}")
+            raise CorruptError(f"truncated batch: position={position} size={size} left={end - position}")
         yield position, header
         position += size
 
 
 def verify_segment(data: bytes | memoryview) -> Footer:
-    """Check every byte of a whole file: each batch's CRC, and that the footer says what lies there.
+    """Verify every byte of a whole file: each batch's CRC, and that the footer matches the batches.
 
-    Returns the footer; CorruptError names the first place that is wrong.
+    Returns the footer; CorruptError names the first mismatch.
     """
     view = memoryview(data)
     footer = decode_footer(view, len(view))
@@ -79,12 +78,12 @@ def verify_segment(data: bytes | memoryview) -> Footer:
 
 
 def start_at_record(entry: PartitionEntry, record_position: int) -> tuple[int, int]:
-    """(record position, byte position) to walk on from to the partition's record `record_position`, from 0."""
+    """(record position, byte position) at which to start for the partition's record `record_position`, from 0."""
     return _start(entry, bisect_right(entry.index_entries, record_position, key=attrgetter("record_position")))
 
 
 def start_at_timestamp(entry: PartitionEntry, timestamp_ms: int) -> tuple[int, int]:
-    """(record position, byte position) to walk on from: every record before it is older than `timestamp_ms`."""
+    """(record position, byte position) at which to start: every record before it is older than `timestamp_ms`."""
     return _start(entry, bisect_left(entry.index_entries, timestamp_ms, key=attrgetter("max_timestamp")))
 
 
@@ -96,7 +95,7 @@ def _start(entry: PartitionEntry, entries_passed: int) -> tuple[int, int]:
 
 
 def _summarise(view: memoryview, entry: PartitionEntry, index_interval_bytes: int) -> PartitionEntry:
-    """What the footer should say of the entry's bytes, from the bytes alone."""
+    """The footer entry computed from the entry's bytes alone."""
     summary = PartitionSummary(
         entry.topic_id, entry.partition_index, entry.partition_key, entry.position, index_interval_bytes
     )

@@ -1,7 +1,7 @@
-"""Folding a partition's batches into its footer entry, the same way when writing and when auditing.
+"""Computes a partition's footer entry from its batches, in the same way for writing and for auditing.
 
-Place: under writer.py, which asks it for every position, and reader.py's full verification.
-Invariant: the entry depends on the batches and the index interval alone. No state outlives a file.
+Place: under writer.py, which asks it for every byte position, and reader.py's full verification.
+Invariant: the entry depends only on the batches and the index interval.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.storage.segment.format import IndexEntry, PartitionEntry
 
 
 class PartitionSummary:
-    """A partition's run of bytes in one file, as far as it has been laid out."""
+    """A partition's bytes in one file, as far as they are laid out."""
 
     __slots__ = (
         "_batch_count",
@@ -48,16 +48,16 @@ class PartitionSummary:
         self._max_timestamp = -(2**63)
 
     def add(self, batch: memoryview, header: BatchHeader) -> int:
-        """Count the next batch in; returns the file position of its first byte."""
+        """Add the next batch; returns the file position of its first byte."""
         position = self.end
         if position >= self._index_due:
             self._index.append(IndexEntry(self._record_count, self._max_timestamp, position))
             self._index_due = position + self._interval
-        # A producer may leave the maximum unset; a broker's stamp makes the base meaningless.
+        # A producer may leave the maximum unset; with LogAppendTime the base has no meaning.
         highest = lowest = header.max_timestamp
         if not header.attributes & LOG_APPEND_TIME_BIT:
             lowest = header.base_timestamp
-        # No min() and max(), nor the header's properties: this runs for every batch.
+        # No min() and max(), and no properties of the header: this runs for every batch.
         if lowest < self._min_timestamp:
             self._min_timestamp = lowest
         if highest < lowest:
@@ -71,7 +71,7 @@ class PartitionSummary:
         return position
 
     def entry(self) -> PartitionEntry:
-        """The footer entry for what was added so far."""
+        """The footer entry of the batches added so far."""
         return PartitionEntry(
             self._topic_id,
             self._partition_index,

@@ -1,9 +1,9 @@
-"""Laying batches out as one segment file.
+"""Lays out batches as one segment file.
 
 Place: the write path's last step before upload, and every merge of a compactor.
-Invariant: batches stand sorted by topic id, then partition; inside a partition in the order in
-which they were added, byte for byte as they came (W6). Equal input gives equal bytes, so a retried
-upload and a repeated job write the same object. If the process dies here nothing was stored.
+Invariant: batches are sorted by topic id, then partition; inside a partition they keep the order in
+which they were added, byte for byte (W6). Equal input gives equal bytes, so a retried
+upload and a repeated job write the same object.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class SegmentWriter:
 
     @property
     def body_end(self) -> int:
-        """The file's bytes so far, without footer."""
+        """Size of the file so far in bytes, without footer."""
         return BODY_START if self._open is None else self._open.end
 
     def add(
         self, topic_id: uuid.UUID, topic_partition: int, partition_key: int, batch: memoryview, header: BatchHeader
     ) -> int:
-        """Append one checked batch; returns its position in the file, in bytes.
+        """Append one checked batch; returns its byte position in the file.
 
-        `partition_key` stands for (topic id, partition): an unchanged key goes on with the open
-        partition. `batch` must not change until `finish`. InvalidError when a partition comes before
-        one already written, or `header` is not the batch's.
+        `partition_key` identifies (topic id, partition): an unchanged key continues the current
+        partition. `batch` must not change until `finish`. InvalidError if a partition comes before
+        one already written, or `header` does not belong to the batch.
         """
         if header.batch_length + LENGTH_PREFIX_BYTES != len(batch):
             raise InvalidError(f"header is of another batch: header_size={header.size} bytes={len(batch)}")
@@ -52,7 +52,7 @@ class SegmentWriter:
         return run.add(batch, header)
 
     def finish(self) -> bytes:
-        """The whole file. InvalidError when it would hold nothing, or its footer is too large."""
+        """The whole file. InvalidError if it would be empty, or its footer is too large."""
         if self._open is None:
             raise InvalidError("segment file without batches")
         footer = encode_footer([run.entry() for run in self._partitions], self._interval)

@@ -100,7 +100,7 @@ def test_a_lie_is_refused(version: int, body: bytes) -> None:
 
 def test_records_that_pass_the_end_are_named() -> None:
     body = b"\0\0\1\0\0\0\0\x02\x02t\x02\0\0\0\x09\x80\x01ab"
-    with pytest.raises(InvalidError, match="records pass the end: partition=9 size=127"):
+    with pytest.raises(InvalidError, match="records exceed the request: partition=9 size=127"):
         decode_produce(memoryview(body), 9)
 
 

@@ -75,9 +75,9 @@ def test_a_lying_count_costs_nothing(count: int) -> None:
     [
         pytest.param(3, 4, b"\x7f\xff\xff\xff", id="legacy count"),
         pytest.param(3, 9, b"\x02\x7ft", id="string longer than the request"),
-        pytest.param(18, 3, b"\0\0\0", id="null where a string must stand"),
-        pytest.param(8, 8, b"\x02g\0\0\0\0\x02m\0\0\0", id="null where an array must stand"),
-        pytest.param(14, 5, b"\x02g\0\0\0\0\x02m\0\0\0\x02\x02m\0\0\0", id="null where bytes must stand"),
+        pytest.param(18, 3, b"\0\0\0", id="null where a string is required"),
+        pytest.param(8, 8, b"\x02g\0\0\0\0\x02m\0\0\0", id="null where an array is required"),
+        pytest.param(14, 5, b"\x02g\0\0\0\0\x02m\0\0\0\x02\x02m\0\0\0", id="null where bytes are required"),
         pytest.param(60, 2, b"\x00\x00", id="a field is missing"),
         pytest.param(3, 9, b"\x02\x02\xff\0\x01\0\0\0", id="not utf-8"),
     ],

@@ -71,7 +71,7 @@ class _Wire:
         async def call(*arguments: Any, **named: Any) -> Any:
             await self._host.running.wait()
             if self._host.cut_off or (self._host.deaf and operation == "read_metadata"):
-                raise UnavailableError("cut off")
+                raise UnavailableError("truncated batch")
             answer = await getattr(self._api, operation)(*arguments, **named)
             await self._host.running.wait()
             if self._host.cut_off:

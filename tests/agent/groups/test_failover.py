@@ -20,7 +20,7 @@ from tests.manual_clock import ManualClock
 FAULTS: dict[str, tuple[Callable[[FailoverWorld, int], None], Callable[[FailoverWorld, int], None] | None]] = {
     "killed": (FailoverWorld.kill, None),
     "paused": (FailoverWorld.pause, FailoverWorld.resume),
-    "cut off": (FailoverWorld.cut_off, FailoverWorld.mend),
+    "truncated batch": (FailoverWorld.cut_off, FailoverWorld.mend),
 }
 
 

@@ -112,7 +112,7 @@ async def test_a_conditional_put_that_finds_the_key_taken_after_doubt_stays_in_d
     first: type[HeadraceError],
 ) -> None:
     clock, inner = ManualClock(), FailingStore([first("lost, or kept short")], landed=True)
-    with pytest.raises(OutcomeUnknownError, match="perhaps by an earlier attempt"):
+    with pytest.raises(OutcomeUnknownError, match="perhaps from an earlier attempt"):
         await clock.run(retried(inner, clock).put("k", b"mine", if_absent=True))
     assert await inner.get("k") == b"mine"
 

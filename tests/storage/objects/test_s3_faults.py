@@ -222,7 +222,7 @@ async def test_a_conditional_put_that_meets_its_own_twin_is_in_doubt() -> None:
     clock = ManualClock()
     async with ScriptedServer([reset_after_body, refusing(412, "PreconditionFailed")]) as server:
         store = RetryingStore(s3_at(server.url), retries=5, clock=clock, rng=random.Random(1))
-        with pytest.raises(OutcomeUnknownError, match="perhaps by an earlier attempt"):
+        with pytest.raises(OutcomeUnknownError, match="perhaps from an earlier attempt"):
             await clock.run(store.put("k", BODY, if_absent=True))
         await store.close()
 

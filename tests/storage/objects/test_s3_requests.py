@@ -137,7 +137,7 @@ async def test_a_store_that_names_no_checksum_is_asked_for_the_length(
                     await store.put("k", BODY)
         await store.close()
     assert [exchange.method for exchange in server.exchanges] == ["PUT", "HEAD"] * 2
-    assert caplog.text.count("a head follows each put: bucket=bucket") == 1
+    assert caplog.text.count("each put is checked with a HEAD request: bucket=bucket") == 1
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ async def test_what_the_store_refuses_to_delete_is_not_confirmed(caplog: pytest.
         store = s3_at(server.url)
         assert await store.delete_many(["a", "b", "c", "d", "unmentioned"]) == ["a", "c"]
         await store.close()
-    assert "delete refused: key=pre/b code=AccessDenied" in caplog.text
-    assert "delete refused: key=pre/d code=InternalError" in caplog.text
+    assert "delete failed: key=pre/b code=AccessDenied" in caplog.text
+    assert "delete failed: key=pre/d code=InternalError" in caplog.text
 
 
 async def test_a_cancelled_get_gives_its_connection_back() -> None:

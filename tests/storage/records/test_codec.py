@@ -162,7 +162,7 @@ def test_more_records_than_anybody_opens_are_told_from_the_header() -> None:
     "body",
     [
         pytest.param(b"", id="empty"),
-        pytest.param(b"\x0c\x00\x00\x00\x01\x02v", id="cut off"),
+        pytest.param(b"\x0c\x00\x00\x00\x01\x02v", id="truncated batch"),
         pytest.param(b"\x10\x00\x00\x00\x01\x02v\x00", id="record longer than its fields"),
         pytest.param(b"\x0e\x00\x00\x00\x01\x02v\x00\x00", id="bytes left over"),
         pytest.param(b"\x0e\x00\x00\x00" + varint(2**62) + b"v\x00\x00", id="key beyond memory"),
