@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.fetch.plan import Target, resolve
+from headrace.agent.fetch.plan import RequestedPartition, resolve
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.metadata_topic import is_metadata_topic
 from headrace.metastore.retention import TO_HIGH_WATERMARK, LogStartAnswer, LogStartTarget, RetentionApi
@@ -33,7 +33,7 @@ EXTENTS_PER_REQUEST = 1_000
 PARTITIONS_PER_CALL = 200
 """A call holds their rows, and at its end their commit shards' locks: no producer waits for a client's long list."""
 
-Place = tuple[str, int]
+_TopicPartition = tuple[str, int]
 """Topic and partition index."""
 
 
@@ -84,10 +84,10 @@ class DeleteRecords:
         )
         return reply(request, schema.response(throttle_time=NO_THROTTLE, topics=topics))
 
-    async def _delete_all(self, wanted: dict[Place, int]) -> dict[Place, _Deleted]:
-        resolved = await resolve(self._cluster, [Target(topic, index, -1) for topic, index in wanted])
-        found: dict[Place, _Deleted] = {}
-        targets: dict[int, Place] = {}
+    async def _delete_all(self, wanted: dict[_TopicPartition, int]) -> dict[_TopicPartition, _Deleted]:
+        resolved = await resolve(self._cluster, [RequestedPartition(topic, index, -1) for topic, index in wanted])
+        found: dict[_TopicPartition, _Deleted] = {}
+        targets: dict[int, _TopicPartition] = {}
         for place, one in zip(wanted, resolved, strict=True):
             error = self._why_not(place[0], wanted[place], one.error)
             if error:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.fetch.plan import Resolved, Target, resolve
+from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
 from headrace.metastore.retention import ProducerStatus, RetentionApi
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
@@ -46,8 +46,8 @@ class DescribeProducers:
         asked: dict[str, dict[int, None]] = {}  # each once: an answer is much longer than an index
         for topic in entity.topics:
             asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-        targets = [Target(name, index, -1) for name, indexes in asked.items() for index in indexes]
-        found = iter(await self._find(await resolve(self._cluster, targets)))
+        requested = [RequestedPartition(name, index, -1) for name, indexes in asked.items() for index in indexes]
+        found = iter(await self._find(await resolve(self._cluster, requested)))
         topics = tuple(
             schema.make(
                 "TopicResponse",

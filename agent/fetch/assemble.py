@@ -8,14 +8,14 @@ If the process dies here clients repeat their fetch.
 
 from __future__ import annotations
 
-from headrace.agent.fetch.cache import Piece
+from headrace.agent.fetch.file_range import RangeBytes
 from headrace.agent.fetch.walk import BatchStart, walk
 from headrace.metastore.values import Extent
 from headrace.storage.records.header import LENGTH_PREFIX_BYTES
 from headrace.storage.records.patch import PATCHED_BYTES, patched_header
 
 
-class Portion:
+class Batches:
     """Grows extent by extent. `buffers` hold `size_bytes` of whole batches."""
 
     __slots__ = ("buffers", "size_bytes")
@@ -24,16 +24,18 @@ class Portion:
         self.buffers: list[bytes | memoryview] = []
         self.size_bytes = 0
 
-    def add(self, extent: Extent, piece: Piece, start: BatchStart, *, max_bytes: int, at_least_one: bool) -> BatchStart:
-        """Add the batches from `start` on, where `piece` begins, while the portion stays within `max_bytes`.
+    def add(
+        self, extent: Extent, body: RangeBytes, start: BatchStart, *, max_bytes: int, at_least_one: bool
+    ) -> BatchStart:
+        """Add the batches from `start` on, where `body` begins, while the result stays within `max_bytes`.
 
-        With `at_least_one` the portion's first batch may exceed it. Returns where it stopped.
+        With `at_least_one` the result's first batch may exceed it. Returns where it stopped.
         CorruptError as walk.py, and then nothing was added.
         """
         buffers: list[bytes | memoryview] = []
         size = self.size_bytes
         last = None
-        for batch in walk(extent, piece, start):
+        for batch in walk(extent, body, start):
             data = batch.data
             if size + len(data) > max_bytes and not (at_least_one and size == 0):
                 break

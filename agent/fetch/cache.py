@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import OrderedDict
-from typing import NamedTuple
 
+from headrace.agent.fetch.file_range import FileRange, RangeBytes
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.storage.errors import CorruptError
 from headrace.storage.file_id import object_key
@@ -28,17 +28,10 @@ FORGOTTEN_MAX = 1_024
 """Files that turned out missing or corrupt, remembered so that no other agent is asked for them again."""
 
 _WHOLE = -1
-_FIRST_SLICE = -2
+_FIRST_RANGE = -2
 
 _Entry = tuple[uuid.UUID, int]
-"""File and chunk number; _WHOLE for a file that was put whole; _FIRST_SLICE - n for a slice from byte n on."""
-
-
-class Piece(NamedTuple):
-    """Bytes of a segment file. `checked`: they never left this process since their CRCs were checked."""
-
-    data: memoryview
-    checked: bool
+"""File and chunk number; _WHOLE for a file that was put whole; _FIRST_RANGE - n for a byte range from n on."""
 
 
 class ChunkCache:
@@ -60,14 +53,14 @@ class ChunkCache:
         """Keep a file that this agent has just written, without copying it."""
         self._keep((file_id, _WHOLE), memoryview(data).toreadonly())
 
-    def keep_slice(self, file_id: uuid.UUID, start: int, data: memoryview) -> None:
+    def keep_range(self, file_id: uuid.UUID, start: int, data: memoryview) -> None:
         """Keep what another agent gave: the bytes from `start` on, within one chunk."""
-        self._keep((file_id, _FIRST_SLICE - start), data)
+        self._keep((file_id, _FIRST_RANGE - start), data)
 
     def split(self, start: int, end: int) -> list[tuple[int, int]]:
         """`start` to `end` cut where chunks meet."""
         size = self._chunk_bytes
-        return [(chunk * size + first, chunk * size + last) for chunk, first, last in self._pieces(start, end)]
+        return [(chunk * size + first, chunk * size + last) for chunk, first, last in self._chunk_ranges(start, end)]
 
     def chunk_of(self, position: int) -> int:
         """The number of the chunk that holds the byte."""
@@ -77,29 +70,32 @@ class ChunkCache:
         """Whether the file turned out missing or corrupt lately."""
         return file_id in self._forgotten
 
-    def peek(self, file_id: uuid.UUID, start: int, end: int) -> Piece | None:
+    def peek(self, file_id: uuid.UUID, start: int, end: int) -> RangeBytes | None:
         """The bytes from `start` to `end` if all of them are here; no input or output."""
         whole = self._entries.get((file_id, _WHOLE))
         if whole is not None and end <= len(whole):
             self._entries.move_to_end((file_id, _WHOLE))
-            return Piece(whole[start:end], checked=True)
-        parts = []
-        for chunk, first, last in self._pieces(start, end):
-            part = self._held_part(file_id, chunk, first, last)
-            if part is None:
+            return RangeBytes(whole[start:end], checked=True)
+        views = []
+        for chunk, first, last in self._chunk_ranges(start, end):
+            view = self._held_range(file_id, chunk, first, last)
+            if view is None:
                 return None
-            parts.append(part)
-        return Piece(joined(parts), checked=False)
+            views.append(view)
+        return RangeBytes(joined(views), checked=False)
 
-    async def read(self, file_id: uuid.UUID, start: int, end: int, live_end: int = 0) -> Piece:
-        """The bytes from `start` to `end`, loaded if need be; what the store raises. `live_end` as above."""
-        piece = self.peek(file_id, start, end)
-        if piece is not None:
-            return piece
-        wanted = list(self._pieces(start, end))
-        chunks = await asyncio.gather(*(self._chunk((file_id, chunk), last, live_end) for chunk, _, last in wanted))
-        parts = [data[first:last] for data, (_, first, last) in zip(chunks, wanted, strict=True)]
-        return Piece(joined(parts), checked=False)
+    async def read(self, wanted: FileRange) -> RangeBytes:
+        """The range's bytes, loaded if need be; what the store raises."""
+        file_id, start, end, live_end, _ = wanted
+        body = self.peek(file_id, start, end)
+        if body is not None:
+            return body
+        chunk_ranges = self._chunk_ranges(start, end)
+        chunks = await asyncio.gather(
+            *(self._chunk((file_id, chunk), last, live_end) for chunk, _, last in chunk_ranges)
+        )
+        views = [data[first:last] for data, (_, first, last) in zip(chunks, chunk_ranges, strict=True)]
+        return RangeBytes(joined(views), checked=False)
 
     def forget(self, file_id: uuid.UUID) -> None:
         """Drop what is held of a file that turned out to be missing or corrupt."""
@@ -117,7 +113,7 @@ class ChunkCache:
             load.cancel()
         await asyncio.gather(*loads, return_exceptions=True)
 
-    def _pieces(self, start: int, end: int) -> list[tuple[int, int, int]]:
+    def _chunk_ranges(self, start: int, end: int) -> list[tuple[int, int, int]]:
         """(chunk, first byte in it, byte after the last in it) for each chunk that `start` to `end` touches."""
         size = self._chunk_bytes
         return [
@@ -125,11 +121,11 @@ class ChunkCache:
             for chunk in range(start // size, (end - 1) // size + 1)
         ]
 
-    def _held_part(self, file_id: uuid.UUID, chunk: int, first: int, last: int) -> memoryview | None:
-        """The bytes from `first` to `last` of a chunk, out of the chunk or of a slice that starts there."""
+    def _held_range(self, file_id: uuid.UUID, chunk: int, first: int, last: int) -> memoryview | None:
+        """The bytes from `first` to `last` of a chunk, out of the chunk or of a range that starts there."""
         for entry, start in (
             ((file_id, chunk), 0),
-            ((file_id, _FIRST_SLICE - chunk * self._chunk_bytes - first), first),
+            ((file_id, _FIRST_RANGE - chunk * self._chunk_bytes - first), first),
         ):
             data = self._entries.get(entry)
             if data is not None and len(data) >= last - start:
@@ -186,6 +182,6 @@ class ChunkCache:
         self._metrics.cache_bytes.set(self._held)
 
 
-def joined(parts: list[memoryview]) -> memoryview:
+def joined(views: list[memoryview]) -> memoryview:
     """One view; copies only what lies across chunks."""
-    return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+    return views[0] if len(views) == 1 else memoryview(b"".join(views))

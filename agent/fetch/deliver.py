@@ -1,4 +1,4 @@
-"""From located extents to each reader's batches, within the limits of the request.
+"""From look-ups to each reader's batches, within the limits of the request.
 
 Place: between the long poll, which knows that there is enough to send, and the reply.
 Invariant: limits hold for the response and for each partition, but for one batch per response, which
@@ -19,11 +19,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from headrace.agent.fetch.assemble import Portion
-from headrace.agent.fetch.cache import ChunkCache, Piece
-from headrace.agent.fetch.locate import Located, Locator
+from headrace.agent.fetch.assemble import Batches
+from headrace.agent.fetch.cache import ChunkCache
+from headrace.agent.fetch.file_range import FileRange, RangeBytes
+from headrace.agent.fetch.locate import Locator
+from headrace.agent.fetch.lookup import Lookup
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.agent.fetch.read import Slice, SliceReader
+from headrace.agent.fetch.read import RangeReader
 from headrace.agent.fetch.seek import Seeker
 from headrace.agent.fetch.walk import BatchStart, first_size, start_of
 from headrace.metastore.values import Extent, ExtentQuery
@@ -44,32 +46,32 @@ A client that loses patience before its answer asks for the same again, and for 
 _GONE_OR_UNSOUND = (NotFoundError, CorruptError)
 
 
-class Job(NamedTuple):
-    """One partition that has something to deliver; `number` is its place among the queries."""
+class PartitionRead(NamedTuple):
+    """One partition that has something to deliver; `number` is its index among the queries."""
 
     number: int
     query: ExtentQuery
-    place: Located
+    lookup: Lookup
 
 
-class Stretch(NamedTuple):
-    """A part of an extent: the batches from `start` on, and the slice that should hold what fits."""
+class ExtentRead(NamedTuple):
+    """What is read of an extent: the batches from `start` on, and the byte range that should hold what fits."""
 
     extent: Extent
     start: BatchStart
-    slice: Slice
+    file_range: FileRange
 
 
-Outcome = Portion | HeadraceError
+DeliveryOutcome = Batches | HeadraceError
 
 
 class Delivery:
-    """Turns located extents into portions."""
+    """Turns look-ups into batches to send."""
 
     def __init__(
         self,
         locator: Locator,
-        reader: SliceReader,
+        reader: RangeReader,
         seeker: Seeker,
         cache: ChunkCache,
         clock: Clock,
@@ -85,74 +87,78 @@ class Delivery:
         self._metrics = metrics
 
     async def deliver(
-        self, queries: Sequence[ExtentQuery], located: Sequence[Located], max_bytes: int
-    ) -> list[tuple[Located, Outcome]]:
+        self, queries: Sequence[ExtentQuery], found: Sequence[Lookup], max_bytes: int
+    ) -> list[tuple[Lookup, DeliveryOutcome]]:
         """One (what is known of the partition, its batches or the error) per query, in order.
 
         `max_bytes` bounds the response, each query's own `max_bytes` its partition.
         """
-        places = list(located)
-        jobs = self._rotated([Job(i, queries[i], place) for i, place in enumerate(places) if place.extents])
-        if not all(job.place.recent for job in jobs):
+        lookups = list(found)
+        partitions = self._rotated(
+            [PartitionRead(i, queries[i], lookup) for i, lookup in enumerate(lookups) if lookup.extents]
+        )
+        if not all(partition.lookup.recent for partition in partitions):
             max_bytes = min(max_bytes, HISTORICAL_BYTES)
-        outcomes = await self._attempt(jobs, max_bytes)
-        lost = [job for job in jobs if isinstance(outcomes.get(job.number), _GONE_OR_UNSOUND)]
+        outcomes = await self._attempt(partitions, max_bytes)
+        lost = [partition for partition in partitions if isinstance(outcomes.get(partition.number), _GONE_OR_UNSOUND)]
         if lost:
             again = await self._ask_again(lost)
-            places = [again.get(i, place) for i, place in enumerate(places)]
-            jobs = [Job(job.number, job.query, places[job.number]) for job in lost if places[job.number].extents]
-            for job in lost:
-                del outcomes[job.number]
-            left = max_bytes - sum(portion.size_bytes for portion in outcomes.values() if isinstance(portion, Portion))
-            outcomes |= await self._attempt(jobs, left, at_least_one=left == max_bytes)
+            lookups = [again.get(i, lookup) for i, lookup in enumerate(lookups)]
+            partitions = [PartitionRead(i, query, lookups[i]) for i, query, _ in lost if lookups[i].extents]
+            for partition in lost:
+                del outcomes[partition.number]
+            left = max_bytes - sum(batches.size_bytes for batches in outcomes.values() if isinstance(batches, Batches))
+            outcomes |= await self._attempt(partitions, left, at_least_one=left == max_bytes)
         self._report(queries, outcomes)
-        return [(place, outcomes.get(i) or Portion()) for i, place in enumerate(places)]
+        return [(lookup, outcomes.get(i) or Batches()) for i, lookup in enumerate(lookups)]
 
-    def _rotated(self, jobs: list[Job]) -> list[Job]:
-        first = self._rng.randrange(len(jobs)) if len(jobs) > 1 else 0
-        return jobs[first:] + jobs[:first]
+    def _rotated(self, partitions: list[PartitionRead]) -> list[PartitionRead]:
+        first = self._rng.randrange(len(partitions)) if len(partitions) > 1 else 0
+        return partitions[first:] + partitions[:first]
 
-    async def _ask_again(self, lost: Sequence[Job]) -> dict[int, Located]:
+    async def _ask_again(self, lost: Sequence[PartitionRead]) -> dict[int, Lookup]:
         """What the primary says now of partitions whose files were missing or corrupt, by number."""
-        for job in lost:
-            for extent in job.place.extents:
+        for partition in lost:
+            for extent in partition.lookup.extents:
                 self._cache.forget(extent.file_id)
-        places = await self._locator.locate_at_primary([job.query for job in lost])
-        return {job.number: place for job, place in zip(lost, places, strict=True)}
+        lookups = await self._locator.locate_at_primary([partition.query for partition in lost])
+        return {partition.number: lookup for partition, lookup in zip(lost, lookups, strict=True)}
 
-    async def _attempt(self, jobs: Sequence[Job], max_bytes: int, *, at_least_one: bool = True) -> dict[int, Outcome]:
-        """Outcomes by number, in the order of `jobs` until `max_bytes` are full; the rest get none."""
-        chosen = _within(jobs, max_bytes)
+    async def _attempt(
+        self, partitions: Sequence[PartitionRead], max_bytes: int, *, at_least_one: bool = True
+    ) -> dict[int, DeliveryOutcome]:
+        """Outcomes by number, in the order of `partitions` until `max_bytes` are full; the rest get none."""
+        chosen = _within(partitions, max_bytes)
         starts = await self._starts(chosen)
         files: set[uuid.UUID] = set()
         plans = [
-            start if isinstance(start, HeadraceError) else self._stretches(job.place, start, limit, files)
-            for (job, limit), start in zip(chosen, starts, strict=True)
+            start if isinstance(start, HeadraceError) else self._extent_reads(partition.lookup, start, limit, files)
+            for (partition, limit), start in zip(chosen, starts, strict=True)
         ]
-        slices = [stretch.slice for plan in plans if isinstance(plan, list) for stretch in plan]
-        pieces = iter(await self._reader.read(slices))
-        outcomes: dict[int, Outcome] = {}
+        ranges = [extent_read.file_range for plan in plans if isinstance(plan, list) for extent_read in plan]
+        bodies = iter(await self._reader.read(ranges))
+        outcomes: dict[int, DeliveryOutcome] = {}
         left = max_bytes
-        for (job, _), plan in zip(chosen, plans, strict=True):
+        for (partition, _), plan in zip(chosen, plans, strict=True):
             try:
-                limit = max(min(job.query.max_bytes, left), 0)
-                stretches = _sound(plan)
-                mine = list(itertools.islice(pieces, len(stretches)))
-                portion = await self._fill(stretches, mine, limit, at_least_one=at_least_one)
-                at_least_one = at_least_one and not portion.buffers
-                left -= portion.size_bytes
-                outcomes[job.number] = portion
+                limit = max(min(partition.query.max_bytes, left), 0)
+                extent_reads = _sound(plan)
+                mine = list(itertools.islice(bodies, len(extent_reads)))
+                batches = await self._fill(extent_reads, mine, limit, at_least_one=at_least_one)
+                at_least_one = at_least_one and not batches.buffers
+                left -= batches.size_bytes
+                outcomes[partition.number] = batches
             except HeadraceError as error:
-                outcomes[job.number] = error
+                outcomes[partition.number] = error
         return outcomes
 
-    def _stretches(self, place: Located, start: BatchStart, limit: int, files: set[uuid.UUID]) -> list[Stretch]:
-        """Slices of the extents in order, `limit` bytes of them from `start` on; of the first at least a header.
+    def _extent_reads(self, lookup: Lookup, start: BatchStart, limit: int, files: set[uuid.UUID]) -> list[ExtentRead]:
+        """Byte ranges of the extents in order, `limit` bytes of them from `start` on; of the first at least a header.
 
         `files`: those that the response is read from; beyond FILES_MAX only such as need no reading.
         """
-        plan: list[Stretch] = []
-        for extent in place.extents:
+        plan: list[ExtentRead] = []
+        for extent in lookup.extents:
             if plan:
                 start = start_of(extent)
             end = extent.position + extent.length
@@ -161,15 +167,15 @@ class Delivery:
             if is_one_more and self._cache.peek(extent.file_id, start.position, stop) is None:
                 break
             files.add(extent.file_id)
-            plan.append(Stretch(extent, start, Slice(extent.file_id, start.position, stop, end, place.recent)))
+            plan.append(ExtentRead(extent, start, FileRange(extent.file_id, start.position, stop, end, lookup.recent)))
             limit -= stop - start.position
             if limit < HEADER_BYTES:
                 break
         return plan
 
-    async def _starts(self, chosen: Sequence[tuple[Job, int]]) -> list[BatchStart | HeadraceError]:
-        """Where each job begins. Extents that are entered midway for the first time are searched side by side."""
-        firsts = [(job.place.extents[0], job.query.offset, job.place.recent) for job, _ in chosen]
+    async def _starts(self, chosen: Sequence[tuple[PartitionRead, int]]) -> list[BatchStart | HeadraceError]:
+        """Where each partition begins. Extents entered midway for the first time are searched concurrently."""
+        firsts = [(lookup.extents[0], query.offset, lookup.recent) for (_, query, lookup), _ in chosen]
         known = [self._seeker.known_start(extent, offset) for extent, offset, _ in firsts]
         searches = [
             self._seeker.find_start(extent, offset, recent=recent)
@@ -180,19 +186,24 @@ class Delivery:
         return [next(found) if start is None else start for start in known]
 
     async def _fill(
-        self, plan: Sequence[Stretch], pieces: Sequence[Piece | HeadraceError], limit: int, *, at_least_one: bool
-    ) -> Portion:
-        """The portion that the stretches give. What fails after the first extent ends it; the next fetch meets it."""
-        portion = Portion()
-        for (extent, start, wanted), read in zip(plan, pieces, strict=True):
+        self,
+        plan: Sequence[ExtentRead],
+        bodies: Sequence[RangeBytes | HeadraceError],
+        limit: int,
+        *,
+        at_least_one: bool,
+    ) -> Batches:
+        """The batches that were read. What fails after the first extent ends it; the next fetch meets it."""
+        batches = Batches()
+        for (extent, start, wanted), read in zip(plan, bodies, strict=True):
             began = self._clock.monotonic()
             try:
-                piece = _sound(read)
-                if at_least_one and not portion.buffers:
-                    piece = await self._whole_first(extent, start, wanted, piece)
-                end = portion.add(extent, piece, start, max_bytes=limit, at_least_one=at_least_one)
+                body = _sound(read)
+                if at_least_one and not batches.buffers:
+                    body = await self._whole_first(extent, start, wanted, body)
+                end = batches.add(extent, body, start, max_bytes=limit, at_least_one=at_least_one)
             except HeadraceError:
-                if portion.buffers:
+                if batches.buffers:
                     break
                 raise
             if end.position < extent.position + extent.length:
@@ -201,25 +212,25 @@ class Delivery:
                 break
             if not wanted.recent:
                 await self._give_way(began)
-        return portion
+        return batches
 
     async def _give_way(self, began: float) -> None:
         """Let the loop do other things for as long as it was held since `began`: a backfill gets half of it at most."""
         await self._clock.sleep(self._clock.monotonic() - began)
 
-    async def _whole_first(self, extent: Extent, start: BatchStart, wanted: Slice, piece: Piece) -> Piece:
-        """`piece`, or a larger one when it does not hold its first batch."""
-        size = first_size(extent, piece, start)
-        if size <= len(piece.data):
-            return piece
+    async def _whole_first(self, extent: Extent, start: BatchStart, wanted: FileRange, body: RangeBytes) -> RangeBytes:
+        """`body`, or a larger one when it does not hold its first batch."""
+        size = first_size(extent, body, start)
+        if size <= len(body.data):
+            return body
         (larger,) = await self._reader.read([wanted._replace(end=start.position + size)])
         return _sound(larger)
 
-    def _report(self, queries: Sequence[ExtentQuery], outcomes: Mapping[int, Outcome]) -> None:
+    def _report(self, queries: Sequence[ExtentQuery], outcomes: Mapping[int, DeliveryOutcome]) -> None:
         """Count what is delivered; count and log what could not be."""
         delivered = 0
         for number, outcome in outcomes.items():
-            if isinstance(outcome, Portion):
+            if isinstance(outcome, Batches):
                 delivered += outcome.size_bytes
             else:
                 key, offset, _ = queries[number]
@@ -227,25 +238,25 @@ class Delivery:
         self._metrics.bytes.inc(delivered)
 
 
-def available_bytes(query: ExtentQuery, place: Located) -> int:
+def available_bytes(query: ExtentQuery, lookup: Lookup) -> int:
     """About how many bytes the reader can have. An extent that it enters midway counts by its share of offsets."""
-    if not place.extents:
+    if not lookup.extents:
         return 0
-    first = place.extents[0]
+    first = lookup.extents[0]
     skipped = max(query.offset - first.base_offset, 0) * first.length // (first.last_offset - first.base_offset + 1)
-    return min(sum(extent.length for extent in place.extents) - skipped, query.max_bytes)
+    return min(sum(extent.length for extent in lookup.extents) - skipped, query.max_bytes)
 
 
-def _within(jobs: Sequence[Job], max_bytes: int) -> list[tuple[Job, int]]:
-    """The jobs that fit `max_bytes`, at least one, each with the bytes it may take."""
-    chosen: list[tuple[Job, int]] = []
+def _within(partitions: Sequence[PartitionRead], max_bytes: int) -> list[tuple[PartitionRead, int]]:
+    """The partitions that fit `max_bytes`, at least one, each with the bytes it may take."""
+    chosen: list[tuple[PartitionRead, int]] = []
     left = max_bytes
-    for job in jobs:
+    for partition in partitions:
         if left <= 0 and chosen:
             break
-        limit = max(min(job.query.max_bytes, left), 0)
-        chosen.append((job, limit))
-        left -= min(available_bytes(job.query, job.place), limit)
+        limit = max(min(partition.query.max_bytes, left), 0)
+        chosen.append((partition, limit))
+        left -= min(available_bytes(partition.query, partition.lookup), limit)
     return chosen
 
 

@@ -123,7 +123,7 @@ class FeedFollower:
     async def _poll(self) -> bool:
         """One page. True when the feed holds more than the page did."""
         self._poked = False
-        page = await self._metastore.poll_feed(self._index.positions)
+        page = await self._metastore.poll_feed(self._index.heads)
         self._wall_minus_monotonic = page.wall_ms / 1000 - self._clock.monotonic()
         self._metrics.feed_polls.labels("ok").inc()
         if page.lost_shards:
@@ -138,8 +138,8 @@ class FeedFollower:
         return self._readers > 0 or self._clock.monotonic() - self._read_at < READERS_LINGER_SECONDS
 
     def _is_behind(self, page: FeedPage) -> bool:
-        positions = self._index.positions
-        return bool(page.rows) and any(positions[shard] < head for shard, head in page.heads.items())
+        heads = self._index.heads
+        return bool(page.rows) and any(heads[shard] < head for shard, head in page.heads.items())
 
     async def _pause(self, seconds: float) -> None:
         """Sleep, or wake up early when poked. A poke during the poll before counts too: that may have missed it."""

@@ -17,12 +17,13 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
-from headrace.agent.fetch.assemble import Portion
-from headrace.agent.fetch.deliver import Delivery, Outcome, available_bytes
+from headrace.agent.fetch.assemble import Batches
+from headrace.agent.fetch.deliver import Delivery, DeliveryOutcome, available_bytes
 from headrace.agent.fetch.index import LOOK_AGAIN
-from headrace.agent.fetch.locate import Located, Locator, Place
+from headrace.agent.fetch.locate import Locator
+from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.agent.fetch.metadata_topic import MetadataTopic
-from headrace.agent.fetch.plan import Target, TopicRef, resolve, unknown_topic
+from headrace.agent.fetch.plan import RequestedPartition, TopicRef, resolve, unknown_topic
 from headrace.agent.fetch.sessions import FetchSessions, Ref
 from headrace.agent.fetch.waiters import Waiters
 from headrace.metastore.log.metadata_topic import is_metadata_topic
@@ -117,9 +118,8 @@ class FetchHandler:
         self, fetch: FetchRequest, wanted: Mapping[Ref, FetchPartition], zone: str | None, deadline: float
     ) -> list[Answer]:
         """One reply per wanted partition, in order. `deadline` on the clock's monotonic time."""
-        resolved = await resolve(
-            self._view, [Target(topic, index, p.current_leader_epoch) for (topic, index), p in wanted.items()]
-        )
+        requested = [RequestedPartition(*ref, partition.current_leader_epoch) for ref, partition in wanted.items()]
+        resolved = await resolve(self._view, requested)
         elsewhere = [-1 if answer.error else self._elsewhere(fetch.rack_id, answer.key) for answer in resolved]
         queries = [
             ExtentQuery(answer.key, partition.fetch_offset, partition.max_bytes)
@@ -128,9 +128,9 @@ class FetchHandler:
         ]
         max_bytes = min(fetch.max_bytes, self._max_bytes)
         worth_waiting = bool(queries) and len(queries) == len(resolved)
-        located = await self._poll(queries, min(fetch.min_bytes, max_bytes) if worth_waiting else 0, deadline)
-        outcomes = await self._delivery.deliver(queries, located, max_bytes)
-        self._on_sent(zone, sum(portion.size_bytes for _, portion in outcomes if isinstance(portion, Portion)))
+        lookups = await self._poll(queries, min(fetch.min_bytes, max_bytes) if worth_waiting else 0, deadline)
+        outcomes = await self._delivery.deliver(queries, lookups, max_bytes)
+        self._on_sent(zone, sum(batches.size_bytes for _, batches in outcomes if isinstance(batches, Batches)))
         delivered = iter(outcomes)
         aborted: list[AbortedTransaction] | None = [] if fetch.isolation_level == READ_COMMITTED else None
         return [
@@ -161,47 +161,49 @@ class FetchHandler:
                 return
             await self._clock.sleep(min(left, METADATA_POLL_SECONDS))
 
-    async def _poll(self, queries: Sequence[ExtentQuery], min_bytes: int, deadline: float) -> list[Located]:
+    async def _poll(self, queries: Sequence[ExtentQuery], min_bytes: int, deadline: float) -> list[Lookup]:
         """The extents, once there are `min_bytes` of them, or something is wrong, or the time is up."""
-        located = await self._locator.locate(queries)
-        if self._missing(queries, located, min_bytes, deadline) <= 0:
-            return located
+        lookups = await self._locator.locate(queries)
+        if self._missing(queries, lookups, min_bytes, deadline) <= 0:
+            return lookups
         with self._waiters.watch(query.partition_key for query in queries) as waiter:
             while True:
                 waiter.reset()
-                located = await self._locator.locate(queries)
-                missing = self._missing(queries, located, min_bytes, deadline)
+                lookups = await self._locator.locate(queries)
+                missing = self._missing(queries, lookups, min_bytes, deadline)
                 if missing <= 0:
-                    return located
+                    return lookups
                 await waiter.wait(missing, self._clock, deadline - self._clock.monotonic())
 
     def _missing(
-        self, queries: Sequence[ExtentQuery], located: Sequence[Located], min_bytes: int, deadline: float
+        self, queries: Sequence[ExtentQuery], lookups: Sequence[Lookup], min_bytes: int, deadline: float
     ) -> int:
         """How many bytes must still arrive to end the wait; 0 when nothing is waited for."""
         if self._draining or self._clock.monotonic() >= deadline:
             return 0
-        if any(place.place is not Place.FOUND for place in located):
+        if any(lookup.status is not LookupStatus.FOUND for lookup in lookups):
             return 0
-        return min_bytes - sum(map(available_bytes, queries, located))
+        return min_bytes - sum(map(available_bytes, queries, lookups))
 
 
-def _reply(ref: Ref, place: Located, outcome: Outcome, aborted: list[AbortedTransaction] | None) -> FetchPartitionReply:
+def _reply(
+    ref: Ref, lookup: Lookup, outcome: DeliveryOutcome, aborted: list[AbortedTransaction] | None
+) -> FetchPartitionReply:
     topic, index = ref
-    if place.place is Place.GONE:
+    if lookup.status is LookupStatus.GONE:
         return FetchPartitionReply(index, unknown_topic(topic))
-    if place.place is Place.UNAVAILABLE:
+    if lookup.status is LookupStatus.UNAVAILABLE:
         return FetchPartitionReply(index, READ_FAILED)
     reply = FetchPartitionReply(
         index,
-        high_watermark=place.high_watermark,
-        last_stable_offset=place.high_watermark,
-        log_start_offset=place.log_start_offset,
+        high_watermark=lookup.high_watermark,
+        last_stable_offset=lookup.high_watermark,
+        log_start_offset=lookup.log_start_offset,
         aborted_transactions=aborted,
     )
-    if place.place is Place.OUT_OF_RANGE:
+    if lookup.status is LookupStatus.OUT_OF_RANGE:
         reply.error_code = ErrorCode.offset_out_of_range
-    elif isinstance(outcome, Portion):
+    elif isinstance(outcome, Batches):
         reply.records = outcome.buffers
     else:
         reply.error_code = READ_FAILED

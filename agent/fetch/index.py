@@ -15,8 +15,8 @@ import uuid
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from operator import attrgetter
-from typing import NamedTuple
 
+from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.metastore.keys import commit_shard
 from headrace.metastore.values import Extent, FeedKind, FeedPage, FeedRow, PartitionExtents
 
@@ -33,15 +33,6 @@ _base_offset = attrgetter("base_offset")
 _last_offset = attrgetter("last_offset")
 
 
-class Sight(NamedTuple):
-    """What a reader at one offset of a partition can have. Offsets in records."""
-
-    log_start_offset: int
-    high_watermark: int
-    extents: list[Extent]
-    """From the one that holds the offset on, in order; empty at the high watermark."""
-
-
 class _Tail:
     """One partition. Offsets are lower bounds until `confirmed`, by the primary or by the feed's first row of all."""
 
@@ -55,10 +46,11 @@ class _Tail:
 
 
 class TailIndex:
-    """Per partition: recent extents, high watermark, log start. `positions` is what the feed is asked with."""
+    """Per partition: recent extents, high watermark, log start."""
 
     def __init__(self, shards: int, extents_max: int = EXTENTS_MAX) -> None:
-        self.positions: dict[int, int] = {}
+        self.heads: dict[int, int] = {}
+        """Per commit shard the number of the last feed row that was applied: what the feed is polled with."""
         self.generation = 0
         """Counts everything that was forgotten. Take it before asking the primary, give it to `observe`."""
         self._shards = shards
@@ -68,18 +60,18 @@ class TailIndex:
         self._arrivals: deque[int] = deque()  # keys of the extents held, oldest first
         self._file_ends: OrderedDict[uuid.UUID, int] = OrderedDict()
 
-    def look(self, key: int, offset: int, max_bytes: int) -> Sight | None:
+    def look(self, key: int, offset: int, max_bytes: int) -> Lookup | None:
         """Extents from `offset` on, about `max_bytes` of them; None when only the primary can tell."""
         tail = self._tails.get(key)
         if tail is None or not tail.confirmed:
             return None
         if offset == tail.high_watermark:
-            return Sight(tail.log_start_offset, tail.high_watermark, [])
+            return _found(tail, [])
         extents = tail.extents
         if not extents or not max(extents[0].base_offset, tail.log_start_offset) <= offset <= extents[-1].last_offset:
             return None
         first = bisect_left(extents, offset, key=_last_offset)
-        return Sight(tail.log_start_offset, tail.high_watermark, up_to(extents, first, max_bytes))
+        return _found(tail, up_to(extents, first, max_bytes))
 
     def high_watermark(self, key: int) -> int:
         """The newest high watermark that was heard of; 0 when nothing was."""
@@ -98,7 +90,7 @@ class TailIndex:
     def observe(self, answer: PartitionExtents, generation: int) -> None:
         """Learn watermark and log start from the primary, unless something was forgotten since `generation`."""
         key = answer.partition_key
-        if generation != self.generation or commit_shard(key, self._shards) not in self.positions:
+        if generation != self.generation or commit_shard(key, self._shards) not in self.heads:
             return
         if not answer.known:
             self._tails.pop(key, None)
@@ -119,7 +111,7 @@ class TailIndex:
         if page.incarnation_id != self._incarnation:
             heard = self.forget_all()
             self._incarnation = page.incarnation_id
-            self.positions = dict(page.heads)
+            self.heads = dict(page.heads)
             return heard
         heard = {}
         for shard in page.lost_shards:
@@ -127,27 +119,27 @@ class TailIndex:
         for row in page.rows:
             self._apply_row(row, heard)
         for shard, head in page.heads.items():
-            if shard not in self.positions:
-                self.positions[shard] = head
-            elif head < self.positions[shard]:  # the feed went back without saying so
+            if shard not in self.heads:
+                self.heads[shard] = head
+            elif head < self.heads[shard]:  # the feed went back without saying so
                 self._forget_shard(shard, head, heard)
         return heard
 
     def forget_all(self) -> dict[int, int]:
-        """Forget every partition and position: the next page is the first one. Returns as `apply` does."""
+        """Forget every partition and head: the next page is the first one. Returns as `apply` does."""
         heard = dict.fromkeys(self._tails, LOOK_AGAIN)
         self.generation += 1
         self._incarnation = None
         self._tails.clear()
         self._arrivals.clear()
         self._file_ends.clear()
-        self.positions = {}
+        self.heads = {}
         return heard
 
-    def _forget_shard(self, shard: int, position: int, heard: dict[int, int]) -> None:
+    def _forget_shard(self, shard: int, head: int, heard: dict[int, int]) -> None:
         keys = [key for key in self._tails if commit_shard(key, self._shards) == shard]
         self._forget_keys(keys, heard)
-        self.positions[shard] = position
+        self.heads[shard] = head
 
     def _forget_keys(self, keys: list[int], heard: dict[int, int]) -> None:
         self.generation += 1
@@ -156,12 +148,12 @@ class TailIndex:
             heard[key] = LOOK_AGAIN
 
     def _apply_row(self, row: FeedRow, heard: dict[int, int]) -> None:
-        position = self.positions.get(row.shard)
-        if position is None or row.seq <= position:
+        head = self.heads.get(row.shard)
+        if head is None or row.seq <= head:
             return
-        if row.seq != position + 1:  # rows are missing: nothing of this shard is certain any more
+        if row.seq != head + 1:  # rows are missing: nothing of this shard is certain any more
             self._forget_shard(row.shard, row.seq, heard)
-        self.positions[row.shard] = row.seq
+        self.heads[row.shard] = row.seq
         if row.kind is FeedKind.COMMIT:
             for extent in row.extents:
                 self._append(extent)
@@ -205,6 +197,10 @@ class TailIndex:
         tail.log_start_offset = max(tail.log_start_offset, log_start_offset)
         tail.high_watermark = max(tail.high_watermark, log_start_offset)  # of commits that are still to be heard of
         del tail.extents[: bisect_left(tail.extents, log_start_offset, key=_last_offset)]
+
+
+def _found(tail: _Tail, extents: list[Extent]) -> Lookup:
+    return Lookup(LookupStatus.FOUND, tail.log_start_offset, tail.high_watermark, extents, recent=True)
 
 
 def up_to(extents: list[Extent], first: int, max_bytes: int) -> list[Extent]:

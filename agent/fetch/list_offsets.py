@@ -22,7 +22,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.metadata_topic import MetadataTopic
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.newest_record import newest_record
-from headrace.agent.fetch.plan import Target, resolve
+from headrace.agent.fetch.plan import RequestedPartition, resolve
 from headrace.agent.fetch.timestamps import TimestampSearch
 from headrace.metastore.api import ReadApi
 from headrace.metastore.log.metadata_topic import is_metadata_topic
@@ -92,17 +92,19 @@ class ListOffsetsHandler:
 
     async def _find_all(self, asked: Sequence[tuple[str, Any]], version: int) -> list[Found]:
         """One answer per asked partition, in order."""
-        targets = [Target(name, p.partition_index, getattr(p, "current_leader_epoch", -1)) for name, p in asked]
-        times = Counter((target.topic, target.partition) for target in targets)
+        requested = [
+            RequestedPartition(name, p.partition_index, getattr(p, "current_leader_epoch", -1)) for name, p in asked
+        ]
+        times = Counter((one.topic, one.partition) for one in requested)
         found: list[Found | None] = []
         questions = []
-        for target, (_, partition), resolved in zip(targets, asked, await resolve(self._view, targets), strict=True):
-            duplicate = times[target.topic, target.partition] > 1
-            rendered = self._metadata_topic if is_metadata_topic(target.topic) else None
+        for one, (_, partition), resolved in zip(requested, asked, await resolve(self._view, requested), strict=True):
+            duplicate = times[one.topic, one.partition] > 1
+            rendered = self._metadata_topic if is_metadata_topic(one.topic) else None
             error = resolved.error if rendered is None else ErrorCode.none
             verdict = _without_asking(partition.timestamp, version, error, duplicate=duplicate)
             if verdict is None and rendered is not None:
-                verdict = Found(*await rendered.offset(target.partition, _plain(partition.timestamp)))
+                verdict = Found(*await rendered.offset(one.partition, _plain(partition.timestamp)))
             found.append(verdict)
             if verdict is None:
                 questions.append(OffsetQuery(resolved.key, _plain(partition.timestamp)))

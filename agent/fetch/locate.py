@@ -8,40 +8,17 @@ If the process dies here clients repeat their fetch.
 
 from __future__ import annotations
 
-import enum
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from headrace.agent.fetch.index import Sight, TailIndex
+from headrace.agent.fetch.index import TailIndex
+from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.metastore.api import ReadApi
-from headrace.metastore.values import Extent, ExtentQuery, PartitionExtents
+from headrace.metastore.values import ExtentQuery, PartitionExtents
 from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
-
-
-class Place(enum.Enum):
-    """How a partition's look-up ended."""
-
-    FOUND = enum.auto()
-    OUT_OF_RANGE = enum.auto()
-    GONE = enum.auto()
-    """Deleted: no such partition any more."""
-    UNAVAILABLE = enum.auto()
-    """The metastore had to be asked and did not answer."""
-
-
-class Located(NamedTuple):
-    """Answer to one ExtentQuery. Offsets are -1 when not known."""
-
-    place: Place
-    log_start_offset: int = -1
-    high_watermark: int = -1
-    extents: Sequence[Extent] = ()
-    recent: bool = False
-    """These extents reach the high watermark or come from the index: other readers will want them too."""
 
 
 class Locator:
@@ -52,21 +29,21 @@ class Locator:
         self._metastore = metastore
         self._metrics = metrics
 
-    async def locate(self, queries: Sequence[ExtentQuery]) -> list[Located]:
+    async def locate(self, queries: Sequence[ExtentQuery]) -> list[Lookup]:
         """One answer per query, in order. Does not give way to other tasks when the index knows everything."""
-        answers: list[Located | None] = []
+        answers: list[Lookup | None] = []
         unknown = []
         for query in queries:
-            sight = self._index.look(*query)
-            answers.append(_from_index(sight) if sight is not None else None)
-            if sight is None:
+            found = self._index.look(*query)
+            answers.append(found)
+            if found is None:
                 unknown.append(query)
         if not unknown:
             return [answer for answer in answers if answer is not None]
         asked = iter(await self.locate_at_primary(unknown))
         return [next(asked) if answer is None else answer for answer in answers]
 
-    async def locate_at_primary(self, queries: Sequence[ExtentQuery]) -> list[Located]:
+    async def locate_at_primary(self, queries: Sequence[ExtentQuery]) -> list[Lookup]:
         """The same, whatever the index says."""
         self._metrics.primary_queries.inc()
         generation = self._index.generation
@@ -74,26 +51,22 @@ class Locator:
             answers = await self._metastore.find_extents(queries)
         except HeadraceError as error:
             log.warning("extents not found: partitions=%d error=%s", len(queries), error)
-            return [Located(Place.UNAVAILABLE)] * len(queries)
+            return [Lookup(LookupStatus.UNAVAILABLE)] * len(queries)
         for answer in answers:
             self._index.observe(answer, generation)
         return [self._judge(query, answer) for query, answer in zip(queries, answers, strict=True)]
 
-    def _judge(self, query: ExtentQuery, answer: PartitionExtents) -> Located:
+    def _judge(self, query: ExtentQuery, answer: PartitionExtents) -> Lookup:
         if not answer.known:
-            return Located(Place.GONE)
+            return Lookup(LookupStatus.GONE)
         # The feed may have brought more while the primary answered.
         high_watermark = max(answer.high_watermark, self._index.high_watermark(query.partition_key))
         if not answer.log_start_offset <= query.offset <= high_watermark:
-            return Located(Place.OUT_OF_RANGE, answer.log_start_offset, high_watermark)
+            return Lookup(LookupStatus.OUT_OF_RANGE, answer.log_start_offset, high_watermark)
         extents = answer.extents
         if not extents and query.offset < high_watermark:
-            sight = self._index.look(*query)
-            if sight is not None:
-                return _from_index(sight)
+            found = self._index.look(*query)
+            if found is not None:
+                return found
         recent = bool(extents) and extents[-1].last_offset + 1 >= answer.high_watermark
-        return Located(Place.FOUND, answer.log_start_offset, high_watermark, extents, recent)
-
-
-def _from_index(sight: Sight) -> Located:
-    return Located(Place.FOUND, sight.log_start_offset, sight.high_watermark, sight.extents, recent=True)
+        return Lookup(LookupStatus.FOUND, answer.log_start_offset, high_watermark, extents, recent)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.fetch.plan import Resolved, Target, resolve
+from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
 from headrace.metastore.leader_epochs import EpochEnd, EpochQuery, LeaderEpochApi
 from headrace.metastore.log.metadata_topic import is_metadata_topic
 from headrace.protocol.errors import READ_FAILED
@@ -47,8 +47,8 @@ class OffsetForLeaderEpoch:
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
         asked = [(topic.topic, p) for topic in entity.topics for p in topic.partitions]
-        targets = [Target(name, p.partition, p.current_leader_epoch) for name, p in asked]
-        found = iter(await self._find_all(targets, [p.leader_epoch for _, p in asked]))
+        requested = [RequestedPartition(name, p.partition, p.current_leader_epoch) for name, p in asked]
+        found = iter(await self._find_all(requested, [p.leader_epoch for _, p in asked]))
         topics = tuple(
             schema.make(
                 "OffsetForLeaderTopicResult",
@@ -68,22 +68,22 @@ class OffsetForLeaderEpoch:
         )
         return reply(request, schema.response(throttle_time=NO_THROTTLE, topics=topics))
 
-    async def _find_all(self, targets: Sequence[Target], epochs: Sequence[int]) -> list[_Found]:
-        """One answer per target, in order; one call for all that the metastore has to be asked."""
-        resolved = await resolve(self._cluster, targets)
+    async def _find_all(self, requested: Sequence[RequestedPartition], epochs: Sequence[int]) -> list[_Found]:
+        """One answer per partition, in order; one call for all that the metastore has to be asked."""
+        resolved = await resolve(self._cluster, requested)
         queries = [EpochQuery(r.key, epoch) for r, epoch in zip(resolved, epochs, strict=True) if not r.error]
         try:
             ends = iter(await self._metastore.find_epoch_ends(queries))
             return [
-                await self._metadata_end(target, epoch) if is_metadata_topic(target.topic) else _answer(one, ends)
-                for target, one, epoch in zip(targets, resolved, epochs, strict=True)
+                await self._metadata_end(partition, epoch) if is_metadata_topic(partition.topic) else _answer(one, ends)
+                for partition, one, epoch in zip(requested, resolved, epochs, strict=True)
             ]
         except HeadraceError as error:
-            log.warning("ends of leader epochs not found: partitions=%d error=%s", len(targets), error)
-            return [_Found(READ_FAILED)] * len(targets)
+            log.warning("ends of leader epochs not found: partitions=%d error=%s", len(requested), error)
+            return [_Found(READ_FAILED)] * len(requested)
 
-    async def _metadata_end(self, target: Target, epoch: int) -> _Found:
-        if target.partition != 0:
+    async def _metadata_end(self, partition: RequestedPartition, epoch: int) -> _Found:
+        if partition.partition != 0:
             return _Found(ErrorCode.unknown_topic_or_partition)
         if epoch != METADATA_EPOCH:
             return _Found()

@@ -31,7 +31,7 @@ _MAY_BE_NEWS = frozenset(
 )
 
 
-class Target(NamedTuple):
+class RequestedPartition(NamedTuple):
     """A partition of a request; `leader_epoch` is the client's, -1 if it sent none."""
 
     topic: TopicRef
@@ -46,10 +46,10 @@ class Resolved(NamedTuple):
     error: int = ErrorCode.none
 
 
-async def resolve(view: ClusterView, targets: Sequence[Target]) -> list[Resolved]:
-    """One answer per target, in order."""
+async def resolve(view: ClusterView, requested: Sequence[RequestedPartition]) -> list[Resolved]:
+    """One answer per partition, in order."""
     image = view.image
-    answers = [_resolve(image, target) for target in targets]
+    answers = [_resolve(image, partition) for partition in requested]
     if all(answer.error not in _MAY_BE_NEWS for answer in answers):
         return answers
     try:
@@ -58,7 +58,7 @@ async def resolve(view: ClusterView, targets: Sequence[Target]) -> list[Resolved
         log.warning("names not resolved: metadata log not readable: error=%s", error)
         failed = Resolved(-1, READ_FAILED)
         return [failed if answer.error in _MAY_BE_NEWS else answer for answer in answers]
-    return [_resolve(image, target) for target in targets]
+    return [_resolve(image, partition) for partition in requested]
 
 
 def unknown_topic(topic: TopicRef) -> ErrorCode:
@@ -66,20 +66,20 @@ def unknown_topic(topic: TopicRef) -> ErrorCode:
     return ErrorCode.unknown_topic_or_partition if isinstance(topic, str) else ErrorCode.unknown_topic_id
 
 
-def _resolve(image: MetadataImage, target: Target) -> Resolved:
-    if isinstance(target.topic, str):
-        topic = image.topics_by_name.get(target.topic)
+def _resolve(image: MetadataImage, partition: RequestedPartition) -> Resolved:
+    if isinstance(partition.topic, str):
+        topic = image.topics_by_name.get(partition.topic)
     else:
-        topic = image.topics_by_id.get(target.topic)
+        topic = image.topics_by_id.get(partition.topic)
     if topic is None:
-        return Resolved(-1, unknown_topic(target.topic))
-    key = topic.key(target.partition)
+        return Resolved(-1, unknown_topic(partition.topic))
+    key = topic.key(partition.partition)
     if key is None:
         return Resolved(-1, ErrorCode.unknown_topic_or_partition)
-    if target.leader_epoch >= 0:
-        current = topic.leader_epochs[target.partition]
-        if target.leader_epoch < current:
+    if partition.leader_epoch >= 0:
+        current = topic.leader_epochs[partition.partition]
+        if partition.leader_epoch < current:
             return Resolved(-1, ErrorCode.fenced_leader_epoch)
-        if target.leader_epoch > current:
+        if partition.leader_epoch > current:
             return Resolved(-1, ErrorCode.unknown_leader_epoch)
     return Resolved(key)

@@ -12,12 +12,11 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
-from headrace.agent.fetch.cache import ChunkCache, Piece
+from headrace.agent.fetch.cache import ChunkCache
+from headrace.agent.fetch.file_range import FileRange, RangeBytes
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.zone_cache.shared import SharedCache
-from headrace.agent.fetch.zone_cache.wire import Part
 from headrace.storage.errors import CorruptError, HeadraceError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange, ObjectStore
@@ -26,24 +25,12 @@ HISTORICAL_READS = 16
 """Files that historical readers of one agent read at a time."""
 
 
-class Slice(NamedTuple):
-    """The bytes from `start` to `end` of a file."""
-
-    file_id: uuid.UUID
-    start: int
-    end: int
-    live_end: int
-    """The end of the extent: who reads on will want these bytes too."""
-    recent: bool
-    """Near the high watermark: worth caching."""
+_Groups = dict[uuid.UUID, list[FileRange]]
+"""Ranges by their file."""
 
 
-_Groups = dict[uuid.UUID, list[Slice]]
-"""Slices by their file."""
-
-
-class SliceReader:
-    """Reads slices. `live_end` tells how far a file is known to hold live bytes (ChunkCache).
+class RangeReader:
+    """Reads byte ranges. `live_end` tells how far a file is known to hold live bytes (ChunkCache).
 
     `shared` asks the zone's other agents for what is recent; without it everything comes from the store.
     """
@@ -63,63 +50,62 @@ class SliceReader:
         self._metrics = metrics
         self._historical = asyncio.Semaphore(HISTORICAL_READS)
 
-    async def read(self, slices: Sequence[Slice]) -> list[Piece | HeadraceError]:
-        """One result per slice, in order; each slice has `start` < `end`."""
-        found = [self._cache.peek(wanted.file_id, wanted.start, wanted.end) for wanted in slices]
-        missing: dict[uuid.UUID, list[Slice]] = {}
-        for wanted, piece in zip(slices, found, strict=True):
-            if piece is None:
+    async def read(self, ranges: Sequence[FileRange]) -> list[RangeBytes | HeadraceError]:
+        """One result per range, in order; each has `start` < `end`."""
+        found = [self._cache.peek(wanted.file_id, wanted.start, wanted.end) for wanted in ranges]
+        missing: dict[uuid.UUID, list[FileRange]] = {}
+        for wanted, body in zip(ranges, found, strict=True):
+            if body is None:
                 missing.setdefault(wanted.file_id, []).append(wanted)
         misses = sum(map(len, missing.values()))
-        self._metrics.cache_hits.inc(len(slices) - misses)
-        self._metrics.read_from_memory.inc(sum(len(piece.data) for piece in found if piece is not None))
+        self._metrics.cache_hits.inc(len(ranges) - misses)
+        self._metrics.read_from_memory.inc(sum(len(body.data) for body in found if body is not None))
         if not missing:
-            return [piece for piece in found if piece is not None]
+            return [body for body in found if body is not None]
         self._metrics.cache_misses.inc(misses)
         loaded = {file_id: iter(group) for file_id, group in (await self._read_missing(missing)).items()}
         return [
-            next(loaded[wanted.file_id]) if piece is None else piece
-            for wanted, piece in zip(slices, found, strict=True)
+            next(loaded[wanted.file_id]) if body is None else body for wanted, body in zip(ranges, found, strict=True)
         ]
 
-    async def _read_missing(self, missing: _Groups) -> dict[uuid.UUID, Sequence[Piece | HeadraceError]]:
-        """Per file a result per slice. What is recent of all files is read together, so that it can share calls."""
+    async def _read_missing(self, missing: _Groups) -> dict[uuid.UUID, Sequence[RangeBytes | HeadraceError]]:
+        """Per file a result per range. What is recent of all files is read together, so that it can share calls."""
         recent = {file_id: group for file_id, group in missing.items() if any(wanted.recent for wanted in group)}
         historical = [group for file_id, group in missing.items() if file_id not in recent]
         near, far = await asyncio.gather(self._near(recent), asyncio.gather(*map(self._far, historical)))
-        return near | {group[0].file_id: pieces for group, pieces in zip(historical, far, strict=True)}
+        return near | {group[0].file_id: bodies for group, bodies in zip(historical, far, strict=True)}
 
-    async def _near(self, groups: _Groups) -> dict[uuid.UUID, Sequence[Piece | HeadraceError]]:
+    async def _near(self, groups: _Groups) -> dict[uuid.UUID, Sequence[RangeBytes | HeadraceError]]:
         """Through the cache of this agent, or of its zone."""
-        parts = []
+        wider: list[FileRange] = []
         for file_id, group in groups.items():
             live_end = max(self._live_end(file_id), max(wanted.live_end for wanted in group))
-            parts += [Part(file_id, wanted.start, wanted.end, live_end) for wanted in group]
+            wider += [wanted._replace(live_end=live_end) for wanted in group]
         if self._shared is not None:
-            pieces = iter(await self._shared.read(parts))
+            bodies = iter(await self._shared.read(wider))
         else:
-            pieces = iter(await asyncio.gather(*map(self._from_cache, parts)))
-        return {file_id: [next(pieces) for _ in group] for file_id, group in groups.items()}
+            bodies = iter(await asyncio.gather(*map(self._from_cache, wider)))
+        return {file_id: [next(bodies) for _ in group] for file_id, group in groups.items()}
 
-    async def _from_cache(self, part: Part) -> Piece | HeadraceError:
+    async def _from_cache(self, wanted: FileRange) -> RangeBytes | HeadraceError:
         try:
-            return await self._cache.read(*part)
+            return await self._cache.read(wanted)
         except HeadraceError as error:
             return error
 
-    async def _far(self, group: list[Slice]) -> Sequence[Piece | HeadraceError]:
-        """Historical slices of one file."""
+    async def _far(self, group: list[FileRange]) -> Sequence[RangeBytes | HeadraceError]:
+        """Historical ranges of one file."""
         try:
             async with self._historical:
                 return await self._past_cache(group)
         except HeadraceError as error:
             return [error] * len(group)
 
-    async def _past_cache(self, group: list[Slice]) -> list[Piece]:
+    async def _past_cache(self, group: list[FileRange]) -> list[RangeBytes]:
         ranges = [ByteRange(wanted.start, wanted.end - wanted.start) for wanted in group]
-        bodies = await self._store.get_many(object_key(group[0].file_id), ranges)
-        for byte_range, body in zip(ranges, bodies, strict=True):
+        found = await self._store.get_many(object_key(group[0].file_id), ranges)
+        for byte_range, body in zip(ranges, found, strict=True):
             if len(body) != byte_range.length:
                 raise CorruptError(f"short read: file={group[0].file_id} start={byte_range.start} got={len(body)}")
-        self._metrics.read_from_store.inc(sum(map(len, bodies)))
-        return [Piece(memoryview(body), checked=False) for body in bodies]
+        self._metrics.read_from_store.inc(sum(map(len, found)))
+        return [RangeBytes(memoryview(body), checked=False) for body in found]

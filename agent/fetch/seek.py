@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.agent.fetch.read import Slice, SliceReader
+from headrace.agent.fetch.file_range import FileRange
+from headrace.agent.fetch.read import RangeReader
 from headrace.agent.fetch.resume import ResumeHints
 from headrace.agent.fetch.walk import BatchStart, FoundBatch, first_size, start_of, walk
 from headrace.metastore.values import Extent
@@ -22,7 +23,7 @@ WINDOW_BYTES = 1024 * 1024
 class Seeker:
     """Looks into extents; remembers in `hints` what it found."""
 
-    def __init__(self, reader: SliceReader, hints: ResumeHints) -> None:
+    def __init__(self, reader: RangeReader, hints: ResumeHints) -> None:
         self._reader = reader
         self._hints = hints
 
@@ -60,14 +61,14 @@ class Seeker:
         window = WINDOW_BYTES
         while start.position < end:
             stop = min(start.position + window, end)
-            (piece,) = await self._reader.read([Slice(extent.file_id, start.position, stop, end, recent)])
-            if isinstance(piece, HeadraceError):
-                raise piece
+            (body,) = await self._reader.read([FileRange(extent.file_id, start.position, stop, end, recent)])
+            if isinstance(body, HeadraceError):
+                raise body
             before = start
-            for batch in walk(extent, piece, start):
+            for batch in walk(extent, body, start):
                 if wanted(batch):
                     return batch
                 start = batch.next
             # A batch larger than the window is read whole in the next round.
-            window = max(WINDOW_BYTES, first_size(extent, piece, start)) if start == before else WINDOW_BYTES
+            window = max(WINDOW_BYTES, first_size(extent, body, start)) if start == before else WINDOW_BYTES
         return None

@@ -26,7 +26,7 @@ from headrace.agent.fetch.list_offsets import ListOffsetsHandler
 from headrace.agent.fetch.locate import Locator
 from headrace.agent.fetch.metadata_topic import MetadataLog, MetadataTopic
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.agent.fetch.read import SliceReader
+from headrace.agent.fetch.read import RangeReader
 from headrace.agent.fetch.resume import ResumeHints
 from headrace.agent.fetch.seek import Seeker
 from headrace.agent.fetch.sessions import FetchSessions
@@ -92,7 +92,7 @@ class FetchService:
                 timeout_ms=settings.zone_cache_timeout_ms,
             )
         shared = None if self.zone_cache is None else self.zone_cache.shared
-        reader = SliceReader(store, self._cache, index.live_end, metrics, shared)
+        reader = RangeReader(store, self._cache, index.live_end, metrics, shared)
         seeker = Seeker(reader, ResumeHints())
         locator = Locator(index, metastore, metrics)
         delivery = Delivery(locator, reader, seeker, self._cache, clock, rng, metrics)

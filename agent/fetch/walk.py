@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from headrace.agent.fetch.cache import Piece
+from headrace.agent.fetch.file_range import RangeBytes
 from headrace.metastore.values import Extent
 from headrace.storage.errors import CorruptError
 from headrace.storage.records.header import HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC, batch_crc
@@ -50,12 +50,12 @@ def start_of(extent: Extent) -> BatchStart:
     return BatchStart(extent.position, extent.base_offset)
 
 
-def walk(extent: Extent, piece: Piece, start: BatchStart) -> Iterator[FoundBatch]:
-    """The extent's batches from `start`, where `piece` begins, as far as `piece` holds them whole.
+def walk(extent: Extent, body: RangeBytes, start: BatchStart) -> Iterator[FoundBatch]:
+    """The extent's batches from `start`, where `body` begins, as far as `body` holds them whole.
 
     CorruptError for what cannot be a batch of this extent, and when the extent ends at a wrong offset.
     """
-    data = piece.data
+    data = body.data
     position, offset = start
     at = 0
     while (framing := _framing(extent, data, at, position, offset)) is not None:
@@ -63,7 +63,7 @@ def walk(extent: Extent, piece: Piece, start: BatchStart) -> Iterator[FoundBatch
         if at + size > len(data):
             return
         batch = data[at : at + size]
-        if not piece.checked and batch_crc(batch) != crc:
+        if not body.checked and batch_crc(batch) != crc:
             raise CorruptError(f"batch checksum mismatch: {_where(extent, position)}")
         # Producers' batches carry a base offset of 0 and follow each other without a gap. Here is the one
         # place to change once compaction writes batches that carry offsets of their own.
@@ -74,9 +74,9 @@ def walk(extent: Extent, piece: Piece, start: BatchStart) -> Iterator[FoundBatch
         offset = next_offset
 
 
-def first_size(extent: Extent, piece: Piece, start: BatchStart) -> int:
-    """The size in bytes of the batch at `start`, of which `piece` holds at least the header."""
-    framing = _framing(extent, piece.data, 0, start.position, start.offset)
+def first_size(extent: Extent, body: RangeBytes, start: BatchStart) -> int:
+    """The size in bytes of the batch at `start`, of which `body` holds at least the header."""
+    framing = _framing(extent, body.data, 0, start.position, start.offset)
     if framing is None:
         raise CorruptError(f"no batch header: {_where(extent, start.position)}")
     return framing[0]

@@ -8,8 +8,7 @@ import uuid
 
 import pytest
 
-from headrace.agent.fetch.cache import Piece
-from headrace.agent.fetch.read import Slice
+from headrace.agent.fetch.file_range import FileRange, RangeBytes
 from headrace.storage.errors import NotFoundError, UnavailableError
 from headrace.storage.file_id import object_key
 from tests.agent.fetch.zone_cache.zone_world import Member, Zone
@@ -84,14 +83,14 @@ async def _read(
     for file_id, data in rng.sample(files, rng.randrange(1, 8)):
         start = rng.randrange(len(data))
         end = rng.randrange(start, len(data)) + 1
-        wanted.append(Slice(file_id, start, end, len(data), recent=rng.random() < 0.9))
+        wanted.append(FileRange(file_id, start, end, len(data), recent=rng.random() < 0.9))
         expected.append(data[start:end])
-    pieces = await zone.members[rng.randrange(1, 5)].reader.read(wanted)
-    for piece, right, part in zip(pieces, expected, wanted, strict=True):
-        if isinstance(piece, Piece):
-            assert bytes(piece.data) == right
-        elif isinstance(piece, NotFoundError):
+    bodies = await zone.members[rng.randrange(1, 5)].reader.read(wanted)
+    for body, right, part in zip(bodies, expected, wanted, strict=True):
+        if isinstance(body, RangeBytes):
+            assert bytes(body.data) == right
+        elif isinstance(body, NotFoundError):
             assert part.file_id in gone
         else:
-            assert store_down, piece
-            assert isinstance(piece, UnavailableError)
+            assert store_down, body
+            assert isinstance(body, UnavailableError)

@@ -8,10 +8,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.fetch.assemble import Portion
-from headrace.agent.fetch.cache import ChunkCache, Piece
+from headrace.agent.fetch.assemble import Batches
+from headrace.agent.fetch.cache import ChunkCache
+from headrace.agent.fetch.file_range import RangeBytes
 from headrace.agent.fetch.index import TailIndex
-from headrace.agent.fetch.locate import Located, Locator, Place
+from headrace.agent.fetch.locate import Locator
+from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.agent.fetch.seek import Seeker
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.fetch.sessions import Exchange, Ref
@@ -78,8 +80,8 @@ def feed_row_is_skipped(patch: Patch) -> None:
     numbers = itertools.count()
 
     def apply_row(self: TailIndex, row: FeedRow, heard: dict[int, int]) -> None:
-        if next(numbers) % 3 == 0 and self.positions.get(row.shard) == row.seq - 1:
-            self.positions[row.shard] = row.seq
+        if next(numbers) % 3 == 0 and self.heads.get(row.shard) == row.seq - 1:
+            self.heads[row.shard] = row.seq
         else:
             original(self, row, heard)
 
@@ -105,28 +107,28 @@ def fetch_starts_one_batch_late(patch: Patch) -> None:
 def base_offset_is_not_patched_in_mid_extent(patch: Patch) -> None:
     """All batches of an extent go out under the offset of the first one."""
 
-    def add(self: Portion, *args: Any, **named: Any) -> Any:
+    def add(self: Batches, *args: Any, **named: Any) -> Any:
         first = len(self.buffers)
         end = original(self, *args, **named)
         for i in range(first + 2, len(self.buffers), 2):
             self.buffers[i] = bytes(self.buffers[first][:8]) + bytes(self.buffers[i][8:])
         return end
 
-    original = patch.replace(Portion, "add", add)
+    original = patch.replace(Batches, "add", add)
 
 
 @bug("W5", Kind.CORRUPT)
 def response_ends_inside_a_batch(patch: Patch) -> None:
     """The last byte of the last batch of an extent is left out."""
 
-    def add(self: Portion, *args: Any, **named: Any) -> Any:
+    def add(self: Batches, *args: Any, **named: Any) -> Any:
         before = len(self.buffers)
         end = original(self, *args, **named)
         if len(self.buffers) > before:
             self.buffers[-1] = self.buffers[-1][:-1]
         return end
 
-    original = patch.replace(Portion, "add", add)
+    original = patch.replace(Batches, "add", add)
 
 
 @bug("W5", Kind.UNSEEN)
@@ -146,11 +148,11 @@ def session_leaves_out_what_is_not_news(patch: Patch) -> None:
 def cache_returns_another_file(patch: Patch) -> None:
     """What is not cached is served from any other file that is."""
 
-    def peek(self: ChunkCache, file_id: Any, start: int, end: int) -> Piece | None:
-        found: Piece | None = original(self, file_id, start, end)
+    def peek(self: ChunkCache, file_id: Any, start: int, end: int) -> RangeBytes | None:
+        found: RangeBytes | None = original(self, file_id, start, end)
         for data in self._entries.values() if found is None else ():
             if end <= len(data):
-                return Piece(data[start:end], checked=True)
+                return RangeBytes(data[start:end], checked=True)
         return found
 
     original = patch.replace(ChunkCache, "peek", peek)
@@ -160,12 +162,12 @@ def cache_returns_another_file(patch: Patch) -> None:
 def out_of_range_is_said_by_the_index(patch: Patch) -> None:
     """A lagging agent refuses an offset that it has not heard of, without asking the primary."""
 
-    async def locate(self: Locator, queries: Sequence[ExtentQuery]) -> list[Located]:
+    async def locate(self: Locator, queries: Sequence[ExtentQuery]) -> list[Lookup]:
         for key, offset, _ in queries:
             tail = self._index._tails.get(key)
             if tail is not None and tail.confirmed and offset > tail.high_watermark:
-                return [Located(Place.OUT_OF_RANGE, tail.log_start_offset, tail.high_watermark)] * len(queries)
-        answers: list[Located] = await original(self, queries)
+                return [Lookup(LookupStatus.OUT_OF_RANGE, tail.log_start_offset, tail.high_watermark)] * len(queries)
+        answers: list[Lookup] = await original(self, queries)
         return answers
 
     original = patch.replace(Locator, "locate", locate)

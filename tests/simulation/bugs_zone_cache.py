@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.agent.fetch.cache import Piece
+from headrace.agent.fetch.file_range import FileRange, RangeBytes
 from headrace.agent.fetch.zone_cache.asking import Peers
 from headrace.agent.fetch.zone_cache.serving import ZoneCacheServer
 from headrace.agent.fetch.zone_cache.shared import SharedCache
-from headrace.agent.fetch.zone_cache.wire import Part
 from tests.simulation.bug import Patch, bug
 from tests.simulation.problems import Kind
 
@@ -17,19 +16,19 @@ from tests.simulation.problems import Kind
 def neighbours_bytes_are_believed(patch: Patch) -> None:
     """What an owner gave is passed on as if this agent had flushed it itself: no checksum is looked at."""
 
-    async def part(self: SharedCache, wanted: Part, arrival: Any) -> Piece:
-        piece: Piece = await original(self, wanted, arrival)
-        return piece if arrival is None else piece._replace(checked=True)
+    async def read(self: SharedCache, wanted: FileRange, arrival: Any) -> RangeBytes:
+        body: RangeBytes = await original(self, wanted, arrival)
+        return body if arrival is None else body._replace(checked=True)
 
-    original = patch.replace(SharedCache, "_part", part)
+    original = patch.replace(SharedCache, "_read", read)
 
 
 @bug("W12", Kind.INCONSISTENT, Kind.CORRUPT)
 def owner_serves_another_range(patch: Patch) -> None:
     """An owner answers with bytes that it served before, if they are as many."""
 
-    async def read(self: ZoneCacheServer, part: Part) -> memoryview | int:
-        data: memoryview | int = await original(self, part)
+    async def read(self: ZoneCacheServer, wanted: FileRange) -> memoryview | int:
+        data: memoryview | int = await original(self, wanted)
         served = vars(self).setdefault("served", {})
         return data if isinstance(data, int) else served.setdefault(len(data), data)
 

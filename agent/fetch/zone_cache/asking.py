@@ -14,9 +14,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from headrace.agent.fetch.file_range import FileRange
 from headrace.agent.fetch.zone_cache.connection import PeerConnection, open_connection
 from headrace.agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
-from headrace.agent.fetch.zone_cache.wire import BUSY, MAX_ANSWER_BYTES, MAX_PARTS, Ask, Part, decode_answer, encode_ask
+from headrace.agent.fetch.zone_cache.wire import (
+    BUSY,
+    MAX_ANSWER_BYTES,
+    MAX_RANGES,
+    Ask,
+    decode_answer,
+    encode_ask,
+)
 from headrace.metastore.log.image import AgentImage
 from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError, HeadraceError, UnavailableError
@@ -68,17 +76,17 @@ class Peers:
         self._connect = connect
         self._peers: dict[tuple[int, int], _Peer] = {}
 
-    async def ask(self, agent: AgentImage, parts: Sequence[Part]) -> list[memoryview | Fallback]:
-        """What the agent has of each part, in order."""
-        size = sum(part.end - part.start for part in parts)
+    async def ask(self, agent: AgentImage, ranges: Sequence[FileRange]) -> list[memoryview | Fallback]:
+        """What the agent has of each range, in order."""
+        size = sum(wanted.end - wanted.start for wanted in ranges)
         peer = self._peers.setdefault((agent.node_id, agent.broker_epoch), _Peer())
         if self._clock.monotonic() < peer.rests_until:
-            return [Fallback.RESTING] * len(parts)
-        if peer.awaited_bytes + size > AWAITED_BYTES_MAX or len(parts) > MAX_PARTS:
-            return [Fallback.BUSY] * len(parts)
+            return [Fallback.RESTING] * len(ranges)
+        if peer.awaited_bytes + size > AWAITED_BYTES_MAX or len(ranges) > MAX_RANGES:
+            return [Fallback.BUSY] * len(ranges)
         peer.awaited_bytes += size
         try:
-            return await self._ask(peer, agent, parts)
+            return await self._ask(peer, agent, ranges)
         finally:
             peer.awaited_bytes -= size
 
@@ -92,8 +100,8 @@ class Peers:
         """End every connection."""
         self.forget_gone(())
 
-    async def _ask(self, peer: _Peer, agent: AgentImage, parts: Sequence[Part]) -> list[memoryview | Fallback]:
-        exchange = asyncio.ensure_future(self._exchange(peer, agent, parts))
+    async def _ask(self, peer: _Peer, agent: AgentImage, ranges: Sequence[FileRange]) -> list[memoryview | Fallback]:
+        exchange = asyncio.ensure_future(self._exchange(peer, agent, ranges))
         timer = asyncio.ensure_future(self._clock.sleep(self._timeout))
         try:
             await asyncio.wait((exchange, timer), return_when=asyncio.FIRST_COMPLETED)
@@ -102,27 +110,27 @@ class Peers:
             if not exchange.done():
                 exchange.cancel()
         if not exchange.done():
-            return self._failed(peer, agent, Fallback.SLOW, "no answer in time", len(parts))
+            return self._failed(peer, agent, Fallback.SLOW, "no answer in time", len(ranges))
         try:
             answers = exchange.result()
         except CorruptError as error:
-            return self._failed(peer, agent, Fallback.WRONG, error, len(parts))
+            return self._failed(peer, agent, Fallback.WRONG, error, len(ranges))
         except HeadraceError as error:
-            return self._failed(peer, agent, Fallback.DOWN, error, len(parts))
+            return self._failed(peer, agent, Fallback.DOWN, error, len(ranges))
         peer.slow_calls = 0
         return [self._judge(agent, answer) for answer in answers]
 
     async def _exchange(
-        self, peer: _Peer, agent: AgentImage, parts: Sequence[Part]
+        self, peer: _Peer, agent: AgentImage, ranges: Sequence[FileRange]
     ) -> list[memoryview | int | CorruptError]:
         async with peer.choosing:  # or many calls at once would each open one
             connection = await self._connection(peer, agent)
-        ask = Ask(self._now_ms(), self._own_node_id(), agent.node_id, list(parts))
+        ask = Ask(self._now_ms(), self._own_node_id(), agent.node_id, list(ranges))
         correlation_id = connection.next_id()
         frame, mac = encode_ask(ask, self._secret, correlation_id)
         self._metrics.rpcs_sent.inc()
-        self._metrics.ranges_sent.inc(len(parts))
-        return decode_answer(await connection.ask(correlation_id, frame), self._secret, mac, parts)
+        self._metrics.ranges_sent.inc(len(ranges))
+        return decode_answer(await connection.ask(correlation_id, frame), self._secret, mac, ranges)
 
     async def _connection(self, peer: _Peer, agent: AgentImage) -> PeerConnection:
         """The idlest one; a new one while all are in use and there may be more."""
@@ -146,7 +154,7 @@ class Peers:
         return Fallback.BUSY if answer == BUSY else Fallback.FAILED
 
     def _failed(
-        self, peer: _Peer, agent: AgentImage, reason: Fallback, error: object, parts: int
+        self, peer: _Peer, agent: AgentImage, reason: Fallback, error: object, ranges: int
     ) -> list[memoryview | Fallback]:
         """Let the agent rest, unless it was only slow for once."""
         peer.slow_calls += 1
@@ -155,7 +163,7 @@ class Peers:
             peer.rests_until = self._clock.monotonic() + REST_SECONDS
             peer.slow_calls = 0
             self._disconnect(peer)
-        return [reason] * parts
+        return [reason] * ranges
 
     def _disconnect(self, peer: _Peer) -> None:
         connections, peer.connections = peer.connections, []

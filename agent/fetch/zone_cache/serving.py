@@ -14,8 +14,9 @@ import logging
 from collections.abc import Callable
 
 from headrace.agent.fetch.cache import ChunkCache
+from headrace.agent.fetch.file_range import FileRange
 from headrace.agent.fetch.zone_cache.metrics import ZoneCacheMetrics
-from headrace.agent.fetch.zone_cache.wire import BUSY, FAILED, VERSION, WINDOW_MS, Part, decode_ask, encode_answer
+from headrace.agent.fetch.zone_cache.wire import BUSY, FAILED, VERSION, WINDOW_MS, decode_ask, encode_answer
 from headrace.protocol.request import CloseConnection, Request, Response
 from headrace.storage.errors import HeadraceError, InvalidError
 
@@ -58,21 +59,21 @@ class ZoneCacheServer:
             self._metrics.refused.inc()
             raise CloseConnection(f"zone cache: not for this agent, or stale: owner={ask.owner} sent_ms={ask.sent_ms}")
         self._metrics.rpcs_served.inc()
-        self._metrics.ranges_served.inc(len(ask.parts))
+        self._metrics.ranges_served.inc(len(ask.ranges))
         size = ask.size_bytes
         if self._serving_bytes and self._serving_bytes + size > SERVED_BYTES_MAX:
-            return Response(encode_answer(request.correlation_id, self._secret, mac, [BUSY] * len(ask.parts)))
+            return Response(encode_answer(request.correlation_id, self._secret, mac, [BUSY] * len(ask.ranges)))
         self._serving_bytes += size
         try:
-            answers = await asyncio.gather(*(self._read(part) for part in ask.parts))
+            answers = await asyncio.gather(*(self._read(wanted) for wanted in ask.ranges))
         finally:
             self._serving_bytes -= size
         self._on_served(ask.asker, sum(len(answer) for answer in answers if not isinstance(answer, int)))
         return Response(encode_answer(request.correlation_id, self._secret, mac, answers))
 
-    async def _read(self, part: Part) -> memoryview | int:
+    async def _read(self, wanted: FileRange) -> memoryview | int:
         try:
-            return (await self._cache.read(part.file_id, part.start, part.end, part.live_end)).data
+            return (await self._cache.read(wanted)).data
         except HeadraceError as error:
-            log.warning("zone cache: range not read: file=%s start=%d error=%s", part.file_id, part.start, error)
+            log.warning("zone cache: range not read: file=%s start=%d error=%s", wanted.file_id, wanted.start, error)
             return FAILED

@@ -1,7 +1,7 @@
-"""Slices near the high watermark: from the zone's agent that keeps them, else from the store.
+"""Byte ranges near the high watermark: from the zone's agent that keeps them, else from the store.
 
 Place: between read.py and the chunk cache, for what is not in this agent's own memory.
-Invariant: per agent that is asked there is one call, however many slices of however many files; who
+Invariant: per agent that is asked there is one call, however many ranges of however many files; who
 wants the same bytes at the same time shares it. What an agent does not deliver rightly and in time is
 read from the store by the chunk cache, with one GET. A file whose bytes turned out wrong once is never
 asked of another agent again while that is remembered.
@@ -14,18 +14,18 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 
-from headrace.agent.fetch.cache import ChunkCache, Piece, joined
+from headrace.agent.fetch.cache import ChunkCache, joined
+from headrace.agent.fetch.file_range import FileRange, RangeBytes
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.zone_cache.asking import Peers
 from headrace.agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
 from headrace.agent.fetch.zone_cache.owners import ChunkOwners
-from headrace.agent.fetch.zone_cache.wire import Part
 from headrace.metastore.log.image import AgentImage
 from headrace.storage.errors import HeadraceError
 
 _Key = tuple[uuid.UUID, int, int]
 _Arrival = asyncio.Future[memoryview | None]
-"""A part's bytes, or None: read them from the store."""
+"""A range's bytes, or None: read them from the store."""
 
 
 class SharedCache:
@@ -42,12 +42,12 @@ class SharedCache:
         self._asked: dict[_Key, _Arrival] = {}
         self._calls: set[asyncio.Task[None]] = set()
 
-    async def read(self, slices: Sequence[Part]) -> list[Piece | HeadraceError]:
-        """One result per slice, in order; a slice may span chunks."""
-        calls: dict[int, tuple[AgentImage, list[Part]]] = {}
-        plans = [[(part, self._arrival(part, calls)) for part in self._parts(wanted)] for wanted in slices]
-        for owner, parts in calls.values():
-            call = asyncio.create_task(self._call(owner, parts))
+    async def read(self, ranges: Sequence[FileRange]) -> list[RangeBytes | HeadraceError]:
+        """One result per range, in order; a range may span chunks."""
+        calls: dict[int, tuple[AgentImage, list[FileRange]]] = {}
+        plans = [[(within, self._arrival(within, calls)) for within in self._by_chunk(wanted)] for wanted in ranges]
+        for owner, asked in calls.values():
+            call = asyncio.create_task(self._call(owner, asked))
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
         return await asyncio.gather(*(self._assemble(plan) for plan in plans))
@@ -60,50 +60,50 @@ class SharedCache:
         await asyncio.gather(*calls, return_exceptions=True)
         self._peers.close()
 
-    def _parts(self, wanted: Part) -> list[Part]:
+    def _by_chunk(self, wanted: FileRange) -> list[FileRange]:
         return [wanted._replace(start=start, end=end) for start, end in self._cache.split(wanted.start, wanted.end)]
 
-    def _arrival(self, part: Part, calls: dict[int, tuple[AgentImage, list[Part]]]) -> _Arrival | None:
-        """What to wait for, adding the part to its owner's call unless it is asked already; None: read it here."""
-        if self._cache.peek(part.file_id, part.start, part.end) or self._cache.was_forgotten(part.file_id):
+    def _arrival(self, wanted: FileRange, calls: dict[int, tuple[AgentImage, list[FileRange]]]) -> _Arrival | None:
+        """What to wait for, adding the range to its owner's call unless it is asked already; None: read it here."""
+        if self._cache.peek(wanted.file_id, wanted.start, wanted.end) or self._cache.was_forgotten(wanted.file_id):
             return None
-        key = part.file_id, part.start, part.end
+        key = wanted.file_id, wanted.start, wanted.end
         arrival = self._asked.get(key)
         if arrival is None:
-            owner = self.owners.owner(part.file_id, self._cache.chunk_of(part.start))
+            owner = self.owners.owner(wanted.file_id, self._cache.chunk_of(wanted.start))
             if owner is None:
                 return None
-            calls.setdefault(owner.node_id, (owner, []))[1].append(part)
+            calls.setdefault(owner.node_id, (owner, []))[1].append(wanted)
             arrival = self._asked[key] = asyncio.get_running_loop().create_future()
         return arrival
 
-    async def _call(self, owner: AgentImage, parts: list[Part]) -> None:
+    async def _call(self, owner: AgentImage, ranges: list[FileRange]) -> None:
         """Ask once, keep what came, and tell everybody who waits."""
         answers: list[memoryview | Fallback] = []
         try:
-            answers = await self._peers.ask(owner, parts)
+            answers = await self._peers.ask(owner, ranges)
         finally:
-            for number, part in enumerate(parts):
-                arrival = self._asked.pop((part.file_id, part.start, part.end))
-                arrival.set_result(self._take(part, answers[number]) if answers else None)
+            for number, wanted in enumerate(ranges):
+                arrival = self._asked.pop((wanted.file_id, wanted.start, wanted.end))
+                arrival.set_result(self._take(wanted, answers[number]) if answers else None)
 
-    def _take(self, part: Part, answer: memoryview | Fallback) -> memoryview | None:
+    def _take(self, wanted: FileRange, answer: memoryview | Fallback) -> memoryview | None:
         if isinstance(answer, Fallback):
             self._metrics.fell_back(answer)
             return None
         self._fetch_metrics.read_from_zone.inc(len(answer))
         kept = memoryview(bytes(answer))  # a window would keep the whole answer in memory
-        self._cache.keep_slice(part.file_id, part.start, kept)
+        self._cache.keep_range(wanted.file_id, wanted.start, kept)
         return kept
 
-    async def _assemble(self, plan: Sequence[tuple[Part, _Arrival | None]]) -> Piece | HeadraceError:
+    async def _assemble(self, plan: Sequence[tuple[FileRange, _Arrival | None]]) -> RangeBytes | HeadraceError:
         try:
-            pieces = await asyncio.gather(*(self._part(part, arrival) for part, arrival in plan))
+            bodies = await asyncio.gather(*(self._read(wanted, arrival) for wanted, arrival in plan))
         except HeadraceError as error:
             return error
-        return pieces[0] if len(pieces) == 1 else Piece(joined([piece.data for piece in pieces]), checked=False)
+        return bodies[0] if len(bodies) == 1 else RangeBytes(joined([body.data for body in bodies]), checked=False)
 
-    async def _part(self, part: Part, arrival: _Arrival | None) -> Piece:
+    async def _read(self, wanted: FileRange, arrival: _Arrival | None) -> RangeBytes:
         # Shielded: the call goes on for the others when this reader's connection closes.
         data = None if arrival is None else await asyncio.shield(arrival)
-        return Piece(data, checked=False) if data is not None else await self._cache.read(*part)
+        return RangeBytes(data, checked=False) if data is not None else await self._cache.read(wanted)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import crc32c
 
+from headrace.agent.fetch.file_range import FileRange
 from headrace.protocol import wire
 from headrace.storage.errors import CorruptError, InvalidError
 
@@ -26,7 +27,7 @@ API_KEY = 31_299
 """Far above Kafka's own keys."""
 VERSION = 0
 WINDOW_MS = 60_000
-MAX_PARTS = 8_192
+MAX_RANGES = 8_192
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """All ranges of one call."""
 
@@ -36,39 +37,30 @@ OK, BUSY, FAILED = 0, 1, 2
 _MAC_BYTES = 32
 _REQUEST_HEADER = struct.Struct(">hhi")
 _ASK = struct.Struct(">qiii")
-_PART = struct.Struct(">16sqiq")
+_RANGE = struct.Struct(">16sqiq")
 _ROW = struct.Struct(">biI")
 
 
-class Part(NamedTuple):
-    """The bytes from `start` to `end` of a file, all of one chunk; live bytes are known up to `live_end`."""
-
-    file_id: uuid.UUID
-    start: int
-    end: int
-    live_end: int
-
-
 class Ask(NamedTuple):
-    """`asker` and `owner` are node ids; `sent_ms` on the database's clock."""
+    """`asker` and `owner` are node ids; `sent_ms` on the database's clock; each range lies within one chunk."""
 
     sent_ms: int
     asker: int
     owner: int
-    parts: list[Part]
+    ranges: list[FileRange]
 
     @property
     def size_bytes(self) -> int:
         """Of everything that is asked for."""
-        return sum(part.end - part.start for part in self.parts)
+        return sum(wanted.end - wanted.start for wanted in self.ranges)
 
 
 def encode_ask(ask: Ask, secret: bytes, correlation_id: int) -> tuple[bytes, bytes]:
     """(the request frame with its length, the question's MAC, which the answer must be judged by)."""
     body = b"".join(
         (
-            _ASK.pack(ask.sent_ms, ask.asker, ask.owner, len(ask.parts)),
-            *(_PART.pack(p.file_id.bytes, p.start, p.end - p.start, p.live_end) for p in ask.parts),
+            _ASK.pack(ask.sent_ms, ask.asker, ask.owner, len(ask.ranges)),
+            *(_RANGE.pack(p.file_id.bytes, p.start, p.end - p.start, p.live_end) for p in ask.ranges),
         )
     )
     mac = _mac(secret, body)
@@ -80,22 +72,22 @@ def decode_ask(body: memoryview, secret: bytes) -> tuple[Ask, bytes]:
     """(question, its MAC). InvalidError when the MAC is not the cluster's or the body not a question."""
     mac = bytes(body[:_MAC_BYTES])
     rest = body[_MAC_BYTES:]
-    if len(rest) > _ASK.size + MAX_PARTS * _PART.size:  # a stranger's frame may have 100 MB: none of it is hashed
+    if len(rest) > _ASK.size + MAX_RANGES * _RANGE.size:  # a stranger's frame may have 100 MB: none of it is hashed
         raise InvalidError(f"zone cache: question too long: bytes={len(rest)}")
     if not hmac.compare_digest(mac, _mac(secret, rest)):
         raise InvalidError("zone cache: not from an agent of this cluster")
     try:
         sent_ms, asker, owner, count = _ASK.unpack_from(rest)
-        if not 0 < count <= MAX_PARTS or len(rest) != _ASK.size + count * _PART.size:
-            raise InvalidError(f"zone cache: malformed question: parts={count} bytes={len(rest)}")
-        parts = [
-            Part(uuid.UUID(bytes=file_id), start, start + length, live_end)
-            for file_id, start, length, live_end in _PART.iter_unpack(rest[_ASK.size :])
+        if not 0 < count <= MAX_RANGES or len(rest) != _ASK.size + count * _RANGE.size:
+            raise InvalidError(f"zone cache: malformed question: ranges={count} bytes={len(rest)}")
+        ranges = [
+            FileRange(uuid.UUID(bytes=file_id), start, start + length, live_end)
+            for file_id, start, length, live_end in _RANGE.iter_unpack(rest[_ASK.size :])
         ]
     except struct.error as error:
         raise InvalidError(f"zone cache: malformed question: {error}") from error
-    ask = Ask(sent_ms, asker, owner, parts)
-    if any(part.start < 0 or part.end <= part.start for part in parts) or ask.size_bytes > MAX_ANSWER_BYTES:
+    ask = Ask(sent_ms, asker, owner, ranges)
+    if any(wanted.start < 0 or wanted.end <= wanted.start for wanted in ranges) or ask.size_bytes > MAX_ANSWER_BYTES:
         raise InvalidError("zone cache: ranges cannot be served")
     return ask, mac
 
@@ -113,30 +105,30 @@ def encode_answer(
 
 
 def decode_answer(
-    frame: memoryview, secret: bytes, ask_mac: bytes, parts: Sequence[Part]
+    frame: memoryview, secret: bytes, ask_mac: bytes, ranges: Sequence[FileRange]
 ) -> list[memoryview | int | CorruptError]:
     """Per asked range its bytes, BUSY or FAILED, or CorruptError for bytes that are not what was announced.
 
     CorruptError for the whole when the answer is not an agent's of this cluster to this question.
     """
     at = wire.INT32.size + _MAC_BYTES
-    rows_end = at + wire.INT32.size + len(parts) * _ROW.size
-    if len(frame) < rows_end or wire.INT32.unpack_from(frame, at)[0] != len(parts):
-        raise CorruptError(f"zone cache: answer does not fit: asked={len(parts)} bytes={len(frame)}")
+    rows_end = at + wire.INT32.size + len(ranges) * _ROW.size
+    if len(frame) < rows_end or wire.INT32.unpack_from(frame, at)[0] != len(ranges):
+        raise CorruptError(f"zone cache: answer does not fit: asked={len(ranges)} bytes={len(frame)}")
     rows = frame[at + wire.INT32.size : rows_end]
     if not hmac.compare_digest(bytes(frame[wire.INT32.size : at]), _mac(secret, ask_mac + bytes(rows))):
         raise CorruptError("zone cache: answer is not from an agent of this cluster")
     found: list[memoryview | int | CorruptError] = []
     position = rows_end
-    for part, (status, length, crc) in zip(parts, _ROW.iter_unpack(rows), strict=True):
+    for wanted, (status, length, crc) in zip(ranges, _ROW.iter_unpack(rows), strict=True):
         data = frame[position : position + length]
         position += length
         if status != OK:
             found.append(status)
-        elif length != part.end - part.start or len(data) != length:
-            found.append(CorruptError(f"zone cache: short range: file={part.file_id} got={len(data)}"))
+        elif length != wanted.end - wanted.start or len(data) != length:
+            found.append(CorruptError(f"zone cache: short range: file={wanted.file_id} got={len(data)}"))
         elif crc32c.crc32c(data) != crc:
-            found.append(CorruptError(f"zone cache: range altered: file={part.file_id} start={part.start}"))
+            found.append(CorruptError(f"zone cache: range altered: file={wanted.file_id} start={wanted.start}"))
         else:
             found.append(data)
     return found

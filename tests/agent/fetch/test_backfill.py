@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.fetch.assemble import Portion
+from headrace.agent.fetch.assemble import Batches
 from tests.agent.fetch.fetch_world import World
 from tests.storage.batches import plain_batch
 
@@ -26,13 +26,13 @@ async def test_historical_extents_leave_the_loop_as_long_as_they_held_it(
         await world.write([(key, batch)])
     reader = world.new_service(CollectorRegistry())
     await reader.start()
-    add = Portion.add
+    add = Batches.add
 
-    def slow_add(portion: Portion, *args: Any, **more: Any) -> Any:
+    def slow_add(batches: Batches, *args: Any, **more: Any) -> Any:
         world.clock.jump(HELD_SECONDS)
-        return add(portion, *args, **more)
+        return add(batches, *args, **more)
 
-    monkeypatch.setattr(Portion, "add", slow_add)
+    monkeypatch.setattr(Batches, "add", slow_add)
     began = world.clock.monotonic()
     offset, wanted = (0, 10) if history else (files - 10, 11)  # the tail reaches the high watermark
     found = await world.fetch({key: offset}, service=reader, partition_max_bytes=wanted * len(batch))

@@ -9,8 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.fetch.cache import ChunkCache
+from headrace.agent.fetch.file_range import FileRange
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.agent.fetch.read import HISTORICAL_READS, Slice, SliceReader
+from headrace.agent.fetch.read import HISTORICAL_READS, RangeReader
 from headrace.storage.errors import CorruptError, NotFoundError, UnavailableError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange
@@ -32,8 +33,8 @@ def cache_of(store: FaultyStore, capacity_bytes: int = 100_000) -> ChunkCache:
     return ChunkCache(store, FetchMetrics(CollectorRegistry()), capacity_bytes=capacity_bytes, chunk_bytes=CHUNK)
 
 
-def reader_of(store: FaultyStore) -> SliceReader:
-    return SliceReader(store, cache_of(store), lambda _: 0, FetchMetrics(CollectorRegistry()))
+def reader_of(store: FaultyStore) -> RangeReader:
+    return RangeReader(store, cache_of(store), lambda _: 0, FetchMetrics(CollectorRegistry()))
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 1), (0, 1000), (999, 1001), (5, 2560), (2559, 2560), (1000, 2000)])
@@ -41,9 +42,9 @@ async def test_any_range_reads_the_same_bytes_cold_and_warm(store: FaultyStore, 
     cache = cache_of(store)
     assert cache.peek(FILE, start, end) is None
 
-    cold = await cache.read(FILE, start, end, len(DATA))
+    cold = await cache.read(FileRange(FILE, start, end, len(DATA)))
     gets = len(store.gets)
-    warm = await cache.read(FILE, start, end)
+    warm = await cache.read(FileRange(FILE, start, end))
 
     assert bytes(cold.data) == bytes(warm.data) == DATA[start:end]
     assert len(store.gets) == gets == (end - 1) // CHUNK - start // CHUNK + 1
@@ -57,7 +58,7 @@ async def test_a_reader_that_comes_as_a_shorter_load_ends_gets_its_bytes(store: 
     late: list[asyncio.Task[bytes]] = []
 
     async def read(end: int) -> bytes:
-        return bytes((await cache.read(FILE, 0, end)).data)
+        return bytes((await cache.read(FileRange(FILE, 0, end))).data)
 
     async def call_another(_: str) -> None:
         if not late:
@@ -79,12 +80,12 @@ async def test_many_readers_of_one_chunk_make_one_get(store: FaultyStore) -> Non
         await gate.wait()
 
     store.before_get = hold
-    readers = [asyncio.ensure_future(cache.read(FILE, i, i + 50, len(DATA))) for i in range(100)]
+    readers = [asyncio.ensure_future(cache.read(FileRange(FILE, i, i + 50, len(DATA)))) for i in range(100)]
     await asyncio.sleep(0)
     gate.set()
-    pieces = await asyncio.gather(*readers)
+    bodies = await asyncio.gather(*readers)
 
-    assert [bytes(piece.data) for piece in pieces] == [DATA[i : i + 50] for i in range(100)]
+    assert [bytes(body.data) for body in bodies] == [DATA[i : i + 50] for i in range(100)]
     assert len(store.gets) == 1
 
 
@@ -96,7 +97,7 @@ async def test_a_reader_that_leaves_does_not_end_the_load_of_the_others(store: F
         await gate.wait()
 
     store.before_get = hold
-    readers = [asyncio.ensure_future(cache.read(FILE, 0, 10, len(DATA))) for _ in range(3)]
+    readers = [asyncio.ensure_future(cache.read(FileRange(FILE, 0, 10, len(DATA)))) for _ in range(3)]
     await _turns()
     for leaving in (0, 1):  # the one that began the load, and one that joined it
         readers[leaving].cancel()
@@ -121,41 +122,41 @@ async def test_a_failed_load_fails_its_readers_and_the_next_one_tries_again(stor
         raise UnavailableError("down")
 
     store.before_get = down
-    results = await asyncio.gather(*(cache.read(FILE, 0, 10) for _ in range(3)), return_exceptions=True)
+    results = await asyncio.gather(*(cache.read(FileRange(FILE, 0, 10)) for _ in range(3)), return_exceptions=True)
     assert [type(result) for result in results] == [UnavailableError] * 3
     assert len(store.gets) == 1
 
     store.before_get = None
-    assert bytes((await cache.read(FILE, 0, 10)).data) == DATA[:10]
+    assert bytes((await cache.read(FileRange(FILE, 0, 10))).data) == DATA[:10]
 
 
 async def test_a_file_put_whole_is_served_without_a_copy_and_counts_as_checked(store: FaultyStore) -> None:
     cache = cache_of(store)
     cache.put_file(FILE, DATA)
 
-    piece = await cache.read(FILE, 500, 1500)
+    body = await cache.read(FileRange(FILE, 500, 1500))
 
-    assert piece.data.obj is DATA
-    assert piece.checked
-    assert piece.data.readonly
+    assert body.data.obj is DATA
+    assert body.checked
+    assert body.data.readonly
     assert store.gets == []
 
 
 async def test_the_last_chunk_is_read_no_further_than_live_bytes_are_known(store: FaultyStore) -> None:
     cache = cache_of(store)
 
-    await cache.read(FILE, 2000, 2010, live_end=2100)
-    await cache.read(FILE, 2050, 2100, live_end=2100)
-    await cache.read(FILE, 2100, 2500, live_end=2500)
+    await cache.read(FileRange(FILE, 2000, 2010, live_end=2100))
+    await cache.read(FileRange(FILE, 2050, 2100, live_end=2100))
+    await cache.read(FileRange(FILE, 2100, 2500, live_end=2500))
 
     assert [byte_range for _, byte_range in store.gets] == [ByteRange(2000, 100), ByteRange(2000, 500)]
-    assert bytes((await cache.read(FILE, 2000, 2500)).data) == DATA[2000:2500]
+    assert bytes((await cache.read(FileRange(FILE, 2000, 2500))).data) == DATA[2000:2500]
 
 
 async def test_a_reader_that_needs_more_than_the_load_it_joined_loads_again(store: FaultyStore) -> None:
     cache = cache_of(store)
 
-    short, long = await asyncio.gather(cache.read(FILE, 0, 10), cache.read(FILE, 0, 900))
+    short, long = await asyncio.gather(cache.read(FileRange(FILE, 0, 10)), cache.read(FileRange(FILE, 0, 900)))
 
     assert (bytes(short.data), bytes(long.data)) == (DATA[:10], DATA[:900])
     assert len(store.gets) == 2
@@ -163,10 +164,10 @@ async def test_a_reader_that_needs_more_than_the_load_it_joined_loads_again(stor
 
 async def test_the_bound_holds_and_the_least_recently_used_goes(store: FaultyStore) -> None:
     cache = cache_of(store, capacity_bytes=2 * CHUNK)
-    held = (await cache.read(FILE, 0, 10, len(DATA))).data
-    await cache.read(FILE, 1000, 1010, len(DATA))
-    await cache.read(FILE, 0, 10)
-    await cache.read(FILE, 2000, 2010, len(DATA))
+    held = (await cache.read(FileRange(FILE, 0, 10, len(DATA)))).data
+    await cache.read(FileRange(FILE, 1000, 1010, len(DATA)))
+    await cache.read(FileRange(FILE, 0, 10))
+    await cache.read(FileRange(FILE, 2000, 2010, len(DATA)))
 
     assert cache.peek(FILE, 0, 10) is not None
     assert cache.peek(FILE, 1000, 1010) is None
@@ -180,12 +181,12 @@ async def test_what_is_larger_than_the_cache_is_not_kept(store: FaultyStore) -> 
     cache.put_file(FILE, DATA)
 
     assert cache.peek(FILE, 0, 10) is None
-    assert bytes((await cache.read(FILE, 0, 10)).data) == DATA[:10]
+    assert bytes((await cache.read(FileRange(FILE, 0, 10))).data) == DATA[:10]
 
 
 async def test_a_forgotten_file_is_read_anew(store: FaultyStore) -> None:
     cache = cache_of(store)
-    await cache.read(FILE, 0, 10)
+    await cache.read(FileRange(FILE, 0, 10))
     cache.put_file(FILE, DATA)
 
     cache.forget(FILE)
@@ -195,17 +196,17 @@ async def test_a_forgotten_file_is_read_anew(store: FaultyStore) -> None:
 
 async def test_a_range_past_the_objects_end_is_corrupt(store: FaultyStore) -> None:
     with pytest.raises(CorruptError):
-        await cache_of(store).read(FILE, 2500, 2600)
+        await cache_of(store).read(FileRange(FILE, 2500, 2600))
 
 
 async def test_slices_of_one_file_fail_together_and_others_do_not(store: FaultyStore) -> None:
     reader = reader_of(store)
     missing = uuid.UUID(int=9)
     slices = [
-        Slice(FILE, 0, 100, 100, recent=True),
-        Slice(missing, 0, 5, 5, recent=True),
-        Slice(FILE, 2000, 2100, 2100, recent=True),
-        Slice(missing, 5, 9, 9, recent=True),
+        FileRange(FILE, 0, 100, 100, recent=True),
+        FileRange(missing, 0, 5, 5, recent=True),
+        FileRange(FILE, 2000, 2100, 2100, recent=True),
+        FileRange(missing, 5, 9, 9, recent=True),
     ]
 
     good, bad, also_good, also_bad = await reader.read(slices)
@@ -234,14 +235,14 @@ async def test_historical_reads_are_paced_and_leave_tail_reads_alone(store: Faul
         reading -= 1
 
     store.before_get = hold
-    backfill = asyncio.ensure_future(reader.read([Slice(f, 0, 100, 100, recent=False) for f in files]))
+    backfill = asyncio.ensure_future(reader.read([FileRange(f, 0, 100, 100, recent=False) for f in files]))
     await asyncio.sleep(0)
-    (tail,) = await reader.read([Slice(FILE, 0, 100, 100, recent=True)])
+    (tail,) = await reader.read([FileRange(FILE, 0, 100, 100, recent=True)])
     assert not isinstance(tail, Exception)
     assert not backfill.done()
     gate.set()
 
-    pieces = await backfill
+    bodies = await backfill
     assert most == HISTORICAL_READS
-    assert all(bytes(piece.data) == DATA[:100] for piece in pieces if not isinstance(piece, Exception))
-    assert not any(isinstance(piece, Exception) for piece in pieces)
+    assert all(bytes(body.data) == DATA[:100] for body in bodies if not isinstance(body, Exception))
+    assert not any(isinstance(body, Exception) for body in bodies)

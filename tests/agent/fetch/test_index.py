@@ -51,7 +51,7 @@ def test_commits_are_seen_in_order_and_reported_by_size() -> None:
     sight = index.look(KEY, 5, 1_000)
     assert sight is not None
     assert (sight.high_watermark, [e.base_offset for e in sight.extents]) == (10, [5, 6])
-    assert index.positions == {0: 2, 1: 0, 2: 0, 3: 0}
+    assert index.heads == {0: 2, 1: 0, 2: 0, 3: 0}
 
 
 def test_a_reader_gets_extents_up_to_its_bytes_and_at_least_one() -> None:
@@ -115,7 +115,7 @@ def test_a_gap_in_the_numbers_forgets_the_shard_and_goes_on_after_it() -> None:
     assert heard[KEY] >= LOOK_AGAIN
     assert index.look(KEY, 9, 1) is None
     assert index.look(OTHER, 0, 1) is not None
-    assert index.positions[SHARD] == 3
+    assert index.heads[SHARD] == 3
 
 
 def test_a_lost_shard_is_forgotten_and_followed_from_its_head() -> None:
@@ -126,7 +126,7 @@ def test_a_lost_shard_is_forgotten_and_followed_from_its_head() -> None:
 
     assert heard == {KEY: LOOK_AGAIN}
     assert index.look(KEY, 0, 1) is None
-    assert index.positions[SHARD] == 40
+    assert index.heads[SHARD] == 40
 
 
 def test_a_feed_that_went_back_is_not_believed() -> None:
@@ -136,7 +136,7 @@ def test_a_feed_that_went_back_is_not_believed() -> None:
     index.apply(page(s0=1))
 
     assert index.look(KEY, 0, 1) is None
-    assert index.positions[SHARD] == 1
+    assert index.heads[SHARD] == 1
 
 
 def test_another_life_of_the_metastore_forgets_everything() -> None:
@@ -147,7 +147,7 @@ def test_another_life_of_the_metastore_forgets_everything() -> None:
 
     assert heard == {KEY: LOOK_AGAIN, OTHER: LOOK_AGAIN}
     assert index.high_watermark(KEY) == 0
-    assert index.positions == {0: 2, 1: 5, 2: 0}
+    assert index.heads == {0: 2, 1: 5, 2: 0}
 
 
 def test_a_primary_answer_from_before_something_was_forgotten_teaches_nothing() -> None:
@@ -262,9 +262,9 @@ def test_forget_all_starts_over() -> None:
 
     assert index.forget_all() == {KEY: LOOK_AGAIN, OTHER: LOOK_AGAIN}
 
-    assert index.positions == {}
+    assert index.heads == {}
     index.apply(page(s0=7))
-    assert index.positions[SHARD] == 7
+    assert index.heads[SHARD] == 7
 
 
 def test_the_log_start_is_known_once_the_primary_or_the_first_row_of_all_told_it() -> None:

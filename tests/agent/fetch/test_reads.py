@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headrace.agent.fetch.assemble import Portion
+from headrace.agent.fetch.assemble import Batches
 from headrace.agent.fetch.deliver import FILES_MAX
 from headrace.storage.file_id import new_file_id, object_key
 from tests.agent.fetch.fetch_world import NEVER_SEEN, World, expected, split_sent
@@ -234,18 +234,18 @@ async def test_own_batches_are_sent_from_the_flushed_bytes_without_a_copy(world:
     data = await world.store.get(object_key(file_id))
     world.service.on_flushed(file_id, data)
     sent = []
-    encode = Portion.add
+    encode = Batches.add
 
-    def spy(portion: Portion, *args: object, **options: object) -> object:
-        end = encode(portion, *args, **options)  # type: ignore[arg-type]
-        sent.extend(portion.buffers)
+    def spy(batches: Batches, *args: object, **options: object) -> object:
+        end = encode(batches, *args, **options)  # type: ignore[arg-type]
+        sent.extend(batches.buffers)
         return end
 
-    Portion.add = spy  # type: ignore[method-assign, assignment]
+    Batches.add = spy  # type: ignore[method-assign, assignment]
     try:
         await world.fetch({key: 0})
     finally:
-        Portion.add = encode  # type: ignore[method-assign]
+        Batches.add = encode  # type: ignore[method-assign]
 
     views = [buffer for buffer in sent if isinstance(buffer, memoryview)]
     assert views

@@ -11,10 +11,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.dispatch import Dispatcher
+from headrace.agent.fetch.file_range import FileRange
 from headrace.agent.fetch.zone_cache.asking import CONNECTIONS, Peers
 from headrace.agent.fetch.zone_cache.connection import open_connection
 from headrace.agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
-from headrace.agent.fetch.zone_cache.wire import API_KEY, Part
+from headrace.agent.fetch.zone_cache.wire import API_KEY
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.metastore.log.image import AgentImage
@@ -60,9 +61,9 @@ def _peers(timeout_ms: int = 60_000, secret: bytes = SECRET) -> tuple[Peers, Col
     return Peers(secret, lambda: 1, lambda: NOW_MS, SystemClock(), metrics, timeout_ms=timeout_ms), registry
 
 
-def _parts(rng: random.Random, count: int) -> list[Part]:
+def _parts(rng: random.Random, count: int) -> list[FileRange]:
     chunks = [rng.randrange(len(DATA) // 1000) * 1000 for _ in range(count)]
-    return [Part(FILE, chunk + 10, chunk + rng.randrange(11, 1000), len(DATA)) for chunk in chunks]
+    return [FileRange(FILE, chunk + 10, chunk + rng.randrange(11, 1000), len(DATA)) for chunk in chunks]
 
 
 async def test_calls_side_by_side_get_each_their_own_bytes(owner: Owner) -> None:
@@ -89,7 +90,7 @@ async def test_calls_one_after_another_keep_one_connection(owner: Owner) -> None
 async def test_an_answer_of_many_megabytes(owner: Owner) -> None:
     agent = await owner.start()
     peers, _ = _peers()
-    parts = [Part(FILE, start, start + 1000, len(DATA)) for start in range(0, len(DATA), 1000)]
+    parts = [FileRange(FILE, start, start + 1000, len(DATA)) for start in range(0, len(DATA), 1000)]
     answers = await peers.ask(agent, parts)
     assert b"".join(bytes(a) for a in answers if isinstance(a, memoryview)) == DATA
     peers.close()
@@ -105,7 +106,7 @@ async def test_an_owner_that_dies_in_mid_call_is_noticed_at_once(owner: Owner) -
         await asyncio.Event().wait()
 
     owner.store.before_get = hang
-    calls = [asyncio.ensure_future(peers.ask(agent, [Part(FILE, n * 1000, n * 1000 + 9, 0)])) for n in range(3)]
+    calls = [asyncio.ensure_future(peers.ask(agent, [FileRange(FILE, n * 1000, n * 1000 + 9, 0)])) for n in range(3)]
     await reached.wait()
     for connection in list(owner.listener._host.connections):
         connection.abort()
@@ -116,7 +117,7 @@ async def test_nobody_there(owner: Owner) -> None:
     agent = await owner.start()
     await owner.listener.drain(0)
     peers, _ = _peers()
-    assert await peers.ask(agent, [Part(FILE, 0, 9, 0)]) == [Fallback.DOWN]
+    assert await peers.ask(agent, [FileRange(FILE, 0, 9, 0)]) == [Fallback.DOWN]
     with pytest.raises(UnavailableError):
         await open_connection(agent.host, agent.port)
 
@@ -124,7 +125,7 @@ async def test_nobody_there(owner: Owner) -> None:
 async def test_a_wrong_secret_ends_the_connection(owner: Owner) -> None:
     agent = await owner.start()
     peers, _ = _peers(secret=b"?" * 32)
-    assert await peers.ask(agent, [Part(FILE, 0, 9, 0)]) == [Fallback.DOWN]
+    assert await peers.ask(agent, [FileRange(FILE, 0, 9, 0)]) == [Fallback.DOWN]
     assert owner.store.gets == []
 
 
@@ -141,10 +142,10 @@ async def test_no_more_connections_than_allowed_and_no_more_bytes_awaited_than_b
     owner.store.before_get = hold
     calls = []
     for number in range(3 * CONNECTIONS):
-        calls.append(asyncio.ensure_future(peers.ask(agent, [Part(FILE, number * 1000, number * 1000 + 9, 0)])))
+        calls.append(asyncio.ensure_future(peers.ask(agent, [FileRange(FILE, number * 1000, number * 1000 + 9, 0)])))
         await reached.get()
     assert len(owner.listener._host.connections) == CONNECTIONS
-    too_much = [Part(FILE, 0, 64 * 1024 * 1024, 0)]
+    too_much = [FileRange(FILE, 0, 64 * 1024 * 1024, 0)]
     assert await peers.ask(agent, too_much) == [Fallback.BUSY]
     gate.set()
     assert all(isinstance(answers[0], memoryview) for answers in await asyncio.gather(*calls))

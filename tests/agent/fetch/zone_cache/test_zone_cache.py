@@ -8,19 +8,18 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.agent.fetch.cache import Piece
-from headrace.agent.fetch.read import Slice
+from headrace.agent.fetch.file_range import FileRange, RangeBytes
 from headrace.agent.fetch.zone_cache.asking import REST_SECONDS, SLOW_CALLS
-from headrace.agent.fetch.zone_cache.wire import MAX_PARTS, WINDOW_MS, Ask, Part, decode_ask, encode_ask
+from headrace.agent.fetch.zone_cache.wire import MAX_RANGES, WINDOW_MS, Ask, decode_ask, encode_ask
 from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError
 from tests.agent.fetch.zone_cache.zone_world import CHUNK, SECRET, TIMEOUT_MS, Zone, recent
 
 
-def _bytes(pieces: list[Piece | HeadraceError]) -> list[bytes]:
+def _bytes(bodies: list[RangeBytes | HeadraceError]) -> list[bytes]:
     found = []
-    for piece in pieces:
-        assert isinstance(piece, Piece)
-        found.append(bytes(piece.data))
+    for body in bodies:
+        assert isinstance(body, RangeBytes)
+        found.append(bytes(body.data))
     return found
 
 
@@ -69,8 +68,8 @@ async def test_readers_of_the_same_bytes_share_a_call_and_later_ones_need_none()
     wanted = recent(file_id, 8, 408)
     member = zone.members[1]
     reads = asyncio.gather(*(member.reader.read([wanted]) for _ in range(50)))
-    for pieces in await zone.clock.run(reads):
-        assert _bytes(pieces) == [data[8:408]]
+    for bodies in await zone.clock.run(reads):
+        assert _bytes(bodies) == [data[8:408]]
     assert _bytes(await zone.read(1, wanted, recent(file_id, 8, 200))) == [data[8:408], data[8:200]]
     assert member.metric("zone_cache_rpcs_total", direction="sent") == 1
     assert member.metric("fetch_read_bytes_total", source="zone") == 400
@@ -92,16 +91,16 @@ async def test_what_this_agent_flushed_itself_is_asked_of_nobody() -> None:
     zone = Zone(["a", "a"])
     file_id, data = await _foreign_file(zone, asker=1)
     zone.members[1].cache.put_file(file_id, data)
-    (piece,) = await zone.read(1, recent(file_id, 0, 500))
-    assert isinstance(piece, Piece)
-    assert (bytes(piece.data), piece.checked) == (data[:500], True)
+    (body,) = await zone.read(1, recent(file_id, 0, 500))
+    assert isinstance(body, RangeBytes)
+    assert (bytes(body.data), body.checked) == (data[:500], True)
     assert (zone.store.gets, zone.connects) == ([], [])
 
 
 async def test_historical_reads_ask_nobody_and_fill_nothing() -> None:
     zone = Zone(["a", "a"])
     file_id, data = await _foreign_file(zone, asker=1)
-    assert _bytes(await zone.read(1, Slice(file_id, 0, 500, 500, recent=False))) == [data[:500]]
+    assert _bytes(await zone.read(1, FileRange(file_id, 0, 500, 500, recent=False))) == [data[:500]]
     assert zone.connects == []
     assert zone.members[1].metric("fetch_cache_bytes") == 0
     assert zone.members[1].metric("fetch_read_bytes_total", source="store") == 500
@@ -231,9 +230,9 @@ async def test_a_question_that_was_altered_gets_nothing(position: int) -> None:
 
 
 def test_a_long_question_is_not_even_hashed() -> None:
-    parts = [Part(uuid.UUID(int=1), number, number + 1, 0) for number in range(MAX_PARTS)]
+    parts = [FileRange(uuid.UUID(int=1), number, number + 1, 0) for number in range(MAX_RANGES)]
     frame, mac = encode_ask(Ask(0, 1, 2, parts), SECRET, 7)
-    body = memoryview(frame)[-(len(mac) + 20 + 36 * MAX_PARTS) :]
+    body = memoryview(frame)[-(len(mac) + 20 + 36 * MAX_RANGES) :]
     assert decode_ask(body, SECRET) == (Ask(0, 1, 2, parts), mac)
     with pytest.raises(InvalidError, match="too long"):
         decode_ask(memoryview(bytes(len(body) + 1)), SECRET)

@@ -15,9 +15,10 @@ from types import MappingProxyType
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.zone_traffic import ZoneTraffic
-from headrace.agent.fetch.cache import ChunkCache, Piece
+from headrace.agent.fetch.cache import ChunkCache
+from headrace.agent.fetch.file_range import FileRange, RangeBytes
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.agent.fetch.read import Slice, SliceReader
+from headrace.agent.fetch.read import RangeReader
 from headrace.agent.fetch.zone_cache.connection import PeerConnection
 from headrace.agent.fetch.zone_cache.service import ZoneCache
 from headrace.agent.listener.frames import read_request_header
@@ -61,7 +62,7 @@ class Member:
             timeout_ms=TIMEOUT_MS,
             connect=zone.connect,
         )
-        self.reader = SliceReader(zone.store, self.cache, lambda _: 0, metrics, self.zone_cache.shared)
+        self.reader = RangeReader(zone.store, self.cache, lambda _: 0, metrics, self.zone_cache.shared)
 
     def metric(self, name: str, **labels: str) -> float:
         """A sample; 0 when it was never counted."""
@@ -138,11 +139,11 @@ class Zone:
         await self.store.put(object_key(file_id), data)
         return file_id, data
 
-    async def read(self, node_id: int, *slices: Slice) -> list[Piece | HeadraceError]:
+    async def read(self, node_id: int, *slices: FileRange) -> list[RangeBytes | HeadraceError]:
         """What the agent's reader gets, with time moving on."""
         return await self.clock.run(self.members[node_id].reader.read(slices))
 
 
-def recent(file_id: uuid.UUID, start: int, end: int, live_end: int = 0) -> Slice:
+def recent(file_id: uuid.UUID, start: int, end: int, live_end: int = 0) -> FileRange:
     """A slice near the high watermark."""
-    return Slice(file_id, start, end, live_end or end, recent=True)
+    return FileRange(file_id, start, end, live_end or end, recent=True)
