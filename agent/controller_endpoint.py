@@ -33,7 +33,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.request import Handler, Request, Response
+from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.storage.clock import Clock
 
 
@@ -88,7 +88,7 @@ class ControllerEndpoint:
 
 def controller_handlers(
     metastore: Metastore, view: ClusterView, settings: Settings, clock: Clock, is_active: Callable[[], bool]
-) -> dict[int, Handler]:
+) -> dict[int, RequestHandler]:
     """What a controller serves, by API key; `is_active` says whether this one is the active controller."""
     change = LogChange(view, metastore, clock)
     return {

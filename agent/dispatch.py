@@ -16,7 +16,7 @@ from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS, Api, ApiVersionsHandler
 from headrace.protocol.produce_codec import decode_produce, encode_produce_response, refuse
-from headrace.protocol.request import CloseConnection, Handler, Request, Response
+from headrace.protocol.request import CloseConnection, Request, RequestHandler, Response
 from headrace.protocol.typed import schema
 
 FIRST_PRODUCE_VERSION = 3
@@ -31,22 +31,22 @@ class Dispatcher:
     def __init__(self, image: Callable[[], MetadataImage] = MetadataImage) -> None:
         """`image`: the newest one, for ApiVersions."""
         self._image = image
-        self._handlers: dict[int, Handler] = {}
-        self._unadvertised: dict[int, Handler] = {}
+        self._handlers: dict[int, RequestHandler] = {}
+        self._unadvertised: dict[int, RequestHandler] = {}
         self._answer_versions = ApiVersionsHandler(self.served(), image)
 
     def served(self) -> list[Api]:
         """The rows that are advertised."""
         return [APIS[key] for key in sorted((ApiKey.API_VERSIONS, *self._handlers))]
 
-    def register(self, api_key: int, handler: Handler) -> None:
+    def register(self, api_key: int, handler: RequestHandler) -> None:
         """Serve `api_key` with `handler` from now on. ValueError for a key without a row in APIS, or taken."""
         if api_key not in APIS or api_key == ApiKey.API_VERSIONS or api_key in self._handlers:
             raise ValueError(f"api cannot be registered: api_key={api_key}")
         self._handlers[api_key] = handler
         self._answer_versions = ApiVersionsHandler(self.served(), self._image)
 
-    def register_unadvertised(self, api_key: int, handler: Handler) -> None:
+    def register_unadvertised(self, api_key: int, handler: RequestHandler) -> None:
         """Serve an API between agents, which no client is told of. The handler judges versions itself."""
         if api_key in APIS or api_key in self._unadvertised:
             raise ValueError(f"api cannot be registered: api_key={api_key}")

@@ -39,7 +39,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.request import Handler
+from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
 
 
@@ -61,7 +61,7 @@ def register_handlers(
     defaults = TopicDefaults(settings.num_partitions, settings.default_replication_factor)
     configs = EffectiveConfigs(settings)
     creation = TopicCreation(cluster, metastore, clock, rng, defaults)
-    table: dict[int, Handler] = {
+    table: dict[int, RequestHandler] = {
         ApiKey.PRODUCE: traffic.counted_produce(produce.handle),
         ApiKey.FETCH: fetch.handle_fetch,
         ApiKey.LIST_OFFSETS: fetch.handle_list_offsets,

@@ -39,7 +39,7 @@ SOURCES = {
 _OWN = {TOPIC: (1,), BROKER: (2, 3), LOGGER: (6,), GROUP: (8,)}
 """The sources of values that were set for the resource itself."""
 
-Resource = tuple[int, str]
+ResourceName = tuple[int, str]
 """Kafka's number of the resource type, and the resource's name."""
 Change = tuple[str, int, str | None]
 """A config's name, SET or DELETE, and the new value."""
@@ -110,7 +110,7 @@ def _change(args: argparse.Namespace, changes: Sequence[Change]) -> int:
     return 0
 
 
-def describe_configs(cluster: KafkaCluster, resource: Resource, keys: Iterable[str] = ()) -> list[Any]:
+def describe_configs(cluster: KafkaCluster, resource: ResourceName, keys: Iterable[str] = ()) -> list[Any]:
     """A resource's configs as in DescribeConfigsResponse; without keys, all of them."""
     m = cluster.message(ApiKey.DESCRIBE_CONFIGS)
     wanted = m.make(
@@ -148,7 +148,7 @@ def _source(number: int) -> str:
 
 def change_configs(
     cluster: KafkaCluster,
-    resource: Resource,
+    resource: ResourceName,
     changes: Sequence[Change],
     *,
     validate_only: bool = False,
@@ -166,15 +166,15 @@ def change_configs(
     require(answer.error_code, answer.error_message, resource[1])
 
 
-def _resource(args: argparse.Namespace) -> Resource:
+def _resource(args: argparse.Namespace) -> ResourceName:
     named = ((TOPIC, args.topic), (BROKER, args.broker), (LOGGER, args.logger), (GROUP, args.group))
-    found: Resource = next(((kind, name) for kind, name in named if name is not None), (BROKER, ""))
+    found: ResourceName = next(((kind, name) for kind, name in named if name is not None), (BROKER, ""))
     if found[0] in (BROKER, LOGGER) and found[1] and not found[1].isdecimal():
         raise InvalidError(f"not a broker id: {found[1]}")
     return found
 
 
-def _whom_to_ask(cluster: KafkaCluster, resource: Resource) -> int:
+def _whom_to_ask(cluster: KafkaCluster, resource: ResourceName) -> int:
     """Only a broker itself can show and change its settings and log levels."""
     kind, name = resource
     if kind not in (BROKER, LOGGER) or not name:

@@ -17,7 +17,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.cli.client.cluster import KafkaCluster, require
-from headrace.cli.client.group_members import Member, members_of
+from headrace.cli.client.group_members import MemberRow, members_of
 from headrace.cli.client.offsets import EARLIEST, LATEST, TopicPartition, list_offsets, partitions_of, timestamp_ms
 from headrace.cli.numbers import INT64_MAX, whole
 from headrace.cli.tables import Row, add_flags, add_yes, confirm, do_each, open_cluster, show
@@ -194,7 +194,7 @@ def _committed(cluster: KafkaCluster, group: str) -> dict[TopicPartition, int]:
     return found
 
 
-def _members(cluster: KafkaCluster, group: str, *, has_offsets: bool) -> list[Member]:
+def _members(cluster: KafkaCluster, group: str, *, has_offsets: bool) -> list[MemberRow]:
     """Empty for a group that only has committed offsets; NotFoundError if it has none of those either."""
     try:
         return cluster.look_again(lambda: members_of(cluster, group))

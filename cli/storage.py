@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StoragePart:
     """One of the two places that store the cluster id; `cluster_id` is None if it is not formatted."""
 
     name: str
@@ -88,7 +88,7 @@ def run_random_uuid(args: argparse.Namespace) -> int:
     return 0
 
 
-async def look(settings: Settings) -> tuple[Part, Part]:
+async def look(settings: Settings) -> tuple[StoragePart, StoragePart]:
     """The current state of metastore and bucket."""
     in_metastore = await asyncio.to_thread(formatted_cluster_id, settings.metastore_url)
     store = _open(settings)
@@ -97,8 +97,8 @@ async def look(settings: Settings) -> tuple[Part, Part]:
     finally:
         await store.close()
     return (
-        Part("metastore", _without_password(settings.metastore_url), in_metastore),
-        Part("bucket", settings.bucket, in_bucket),
+        StoragePart("metastore", _without_password(settings.metastore_url), in_metastore),
+        StoragePart("bucket", settings.bucket, in_bucket),
     )
 
 
@@ -146,7 +146,7 @@ def _complete(settings: Settings) -> Settings:
     return settings
 
 
-def _problems(parts: Iterable[Part]) -> list[str]:
+def _problems(parts: Iterable[StoragePart]) -> list[str]:
     bare = [f"Not formatted: {part.name}: run `headrace storage format`." for part in parts if part.cluster_id is None]
     ids = {part.cluster_id for part in parts if part.cluster_id is not None}
     return bare + (["The parts belong to different clusters: agents will not start."] if len(ids) > 1 else [])

@@ -98,7 +98,7 @@ class Audit:
             self.violations.append(Violation(kind, file_id, detail))
 
 
-Progress = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 """(what is gone through, how many are done, how many there are; 0: nobody knows)."""
 
 
@@ -108,7 +108,7 @@ def young_ms(delete_delay_ms: int) -> int:
 
 
 async def audit(
-    api: FileApi, store: ObjectStore, *, deep: bool, on_progress: Progress, delete_delay_ms: int = 0
+    api: FileApi, store: ObjectStore, *, deep: bool, on_progress: OnProgress, delete_delay_ms: int = 0
 ) -> Audit:
     """Go through metastore and bucket. Raises what either raises when it cannot be asked.
 
@@ -121,7 +121,7 @@ async def audit(
     return found
 
 
-async def _check_files(check: _FileCheck, total: int, on_progress: Progress) -> None:
+async def _check_files(check: _FileCheck, total: int, on_progress: OnProgress) -> None:
     done, after = 0, uuid.UUID(int=0)
     while page := await check.api.audit_files(after, PAGE_FILES):
         keys = {extent.partition_key for file in page for extent in file.extents}
@@ -132,7 +132,9 @@ async def _check_files(check: _FileCheck, total: int, on_progress: Progress) -> 
         on_progress("files", done, max(done, total))
 
 
-async def _check_objects(api: FileApi, store: ObjectStore, found: Audit, young_ms: int, on_progress: Progress) -> None:
+async def _check_objects(
+    api: FileApi, store: ObjectStore, found: Audit, young_ms: int, on_progress: OnProgress
+) -> None:
     async for page in pages(store):
         found.objects += len(page.files)
         found.object_bytes += sum(info.size for info in page.files.values())

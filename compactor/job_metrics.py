@@ -17,7 +17,7 @@ SECONDS = (0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600)
 
 
 @dataclass
-class Outcome:
+class JobOutcome:
     """How a job ended here: done, failed, released, lost."""
 
     name: str = "lost"
@@ -44,9 +44,9 @@ class JobMetrics:
         )
 
     @contextmanager
-    def running(self, kind: str) -> Iterator[Outcome]:
+    def running(self, kind: str) -> Iterator[JobOutcome]:
         """Measure a job; the caller says how it ended."""
-        outcome, began = Outcome(), self._clock.monotonic()
+        outcome, began = JobOutcome(), self._clock.monotonic()
         self._running.labels(kind).inc()
         try:
             yield outcome

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.compactor.plan import PartitionPlan, Plan, joins
-from headrace.compactor.rewrite import BATCH_BYTES, CopyBatches, MergeRecords, Rewriter, Written
+from headrace.compactor.rewrite import BATCH_BYTES, CopyBatches, MergeRecords, Rewriter, WrittenBatch
 from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources, StoredBatch
 from headrace.metastore.compaction import Swap, SwapInput
 from headrace.metastore.values import Extent
@@ -135,7 +135,7 @@ class _OpenFile:
         """Its bytes so far, without footer."""
         return self._writer.body_end
 
-    def add(self, partition: PartitionPlan, written: Written) -> None:
+    def add(self, partition: PartitionPlan, written: WrittenBatch) -> None:
         header, data = written
         self._writer.add(partition.topic_id, partition.partition_index, partition.partition_key, data, header)
 
@@ -196,7 +196,7 @@ class _Run:
         """Bytes that the new extent may still take, if all that waits is written as it came."""
         return self._extent_bytes - (self.file.size - self._start) - self._rewriter.waiting_bytes
 
-    def _write(self, batches: Iterable[Written], counts: MergeCounts) -> None:
+    def _write(self, batches: Iterable[WrittenBatch], counts: MergeCounts) -> None:
         for written in batches:
             self.file.add(self._partition, written)
             self._max_timestamp = max(self._max_timestamp, written[0].highest_timestamp)

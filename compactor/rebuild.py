@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from headrace.compactor.audit import Progress
+from headrace.compactor.audit import OnProgress
 from headrace.compactor.rebuild_place import Placement, guess, settle
 from headrace.compactor.rebuild_scan import Scan, recognise_records, scan
 from headrace.metastore.files import FoundFile
@@ -61,7 +61,7 @@ class Rebuilt:
     """Partitions beyond what their topic has here."""
 
 
-async def rebuild_index(metastore: PostgresMetastore, store: ObjectStore, on_progress: Progress) -> Rebuilt:
+async def rebuild_index(metastore: PostgresMetastore, store: ObjectStore, on_progress: OnProgress) -> Rebuilt:
     """Name every file of the bucket. InvalidError unless the metastore names none."""
     if (await metastore.file_totals()).total:
         raise InvalidError("the metastore names segment files already: an index is rebuilt in a new, formatted one")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 _LEVEL_BITS = 64
 
 
-class FoundBatch(NamedTuple):
+class ScannedBatch(NamedTuple):
     """A batch of the partition. `file`: files count in order of birth. `base_offset` is true in a merged file only."""
 
     file: int
@@ -43,11 +43,11 @@ class FoundBatch(NamedTuple):
 class Placement:
     """Batches under the offsets that they have from now on."""
 
-    batches: dict[int, FoundBatch] = field(default_factory=dict)
+    batches: dict[int, ScannedBatch] = field(default_factory=dict)
     """By base offset; they do not overlap."""
     offsets: list[int] = field(default_factory=list)
     """Its keys in order."""
-    open: list[FoundBatch] = field(default_factory=list)
+    open: list[ScannedBatch] = field(default_factory=list)
     """Flushed ones, in order of birth: nothing tells yet where they stood."""
     guessed_records: int = 0
     repeated_batches: int = 0
@@ -64,12 +64,12 @@ class Placement:
         before_end = self.offsets[after - 1] + self.batches[self.offsets[after - 1]].records if after else 0
         return before_end <= offset and (after == len(self.offsets) or offset + records <= self.offsets[after])
 
-    def put(self, offset: int, batch: FoundBatch) -> None:
+    def put(self, offset: int, batch: ScannedBatch) -> None:
         """Its offsets are free."""
         self.batches[offset] = batch
         insort(self.offsets, offset)
 
-    def recognise(self, batch: FoundBatch, offset: int | None) -> None:
+    def recognise(self, batch: ScannedBatch, offset: int | None) -> None:
         """A flushed batch whose records stand, or stood, at `offset`; None: nobody knows."""
         if offset is None:
             self.open.append(batch)
@@ -79,7 +79,7 @@ class Placement:
             self.repeated_batches += 1
 
 
-def settle(batches: Sequence[FoundBatch]) -> Placement:
+def settle(batches: Sequence[ScannedBatch]) -> Placement:
     """Place what merged files tell of; what they say nothing about is left open."""
     placement = Placement()
     merged = [batch for batch in batches if batch.level]
@@ -128,13 +128,13 @@ class _Gap:
     newest: int
     """The highest timestamp of all known batches as far as the one behind the gap."""
     born_ms: int
-    filling: list[FoundBatch] = field(default_factory=list)
+    filling: list[ScannedBatch] = field(default_factory=list)
 
-    def takes(self, unit: FoundBatch) -> bool:
+    def takes(self, unit: ScannedBatch) -> bool:
         """Whether it may stand here, being no newer than what stands behind."""
         return unit.born_ms <= self.born_ms and unit.records <= self.room
 
-    def add(self, unit: FoundBatch) -> None:
+    def add(self, unit: ScannedBatch) -> None:
         self.filling.append(unit)
         self.room -= unit.records
 
@@ -150,7 +150,7 @@ def _gaps(placement: Placement) -> list[_Gap]:
     return gaps
 
 
-def _most_records(merged: Sequence[FoundBatch]) -> list[FoundBatch]:
+def _most_records(merged: Sequence[ScannedBatch]) -> list[ScannedBatch]:
     """Those that together cover most offsets without an overlap; of equally many, those of higher levels."""
     claims = sorted(
         {(b.base_offset, b.records, b.level): b for b in merged}.values(), key=lambda b: (b.end_offset, b.level)

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
-from headrace.compactor.audit import Progress
+from headrace.compactor.audit import OnProgress
 from headrace.compactor.listing import pages
-from headrace.compactor.rebuild_place import FoundBatch, Placement
+from headrace.compactor.rebuild_place import Placement, ScannedBatch
 from headrace.metastore.files import PartitionName
 from headrace.storage.errors import CorruptError, NotFoundError
 from headrace.storage.file_id import born_ms, level_of, object_key
@@ -52,11 +52,11 @@ class Scan:
 
     files: list[FoundObject] = field(default_factory=list)
     """In order of birth; FoundBatch.file counts them."""
-    partitions: dict[PartitionName, list[FoundBatch]] = field(default_factory=lambda: defaultdict(list))
+    partitions: dict[PartitionName, list[ScannedBatch]] = field(default_factory=lambda: defaultdict(list))
     unsound: list[tuple[uuid.UUID, str]] = field(default_factory=list)
 
 
-async def scan(store: ObjectStore, on_progress: Progress) -> Scan:
+async def scan(store: ObjectStore, on_progress: OnProgress) -> Scan:
     """Read all files. Raises what the store raises, but for what is missing or damaged."""
     found = Scan()
     objects = sorted(
@@ -76,7 +76,7 @@ async def scan(store: ObjectStore, on_progress: Progress) -> Scan:
     return found
 
 
-async def _read(store: ObjectStore, stored: FoundObject) -> dict[PartitionName, list[FoundBatch]] | str:
+async def _read(store: ObjectStore, stored: FoundObject) -> dict[PartitionName, list[ScannedBatch]] | str:
     """The file's batches by partition, or why there are none."""
     try:
         body = await store.get(object_key(stored.file_id))
@@ -85,7 +85,7 @@ async def _read(store: ObjectStore, stored: FoundObject) -> dict[PartitionName, 
         return str(error)
 
 
-def _batches(file_id: uuid.UUID, body: memoryview) -> dict[PartitionName, list[FoundBatch]]:
+def _batches(file_id: uuid.UUID, body: memoryview) -> dict[PartitionName, list[ScannedBatch]]:
     level, born = level_of(file_id), born_ms(file_id)
     found = {}
     for entry in decode_footer(body, len(body)).partitions:
@@ -93,7 +93,7 @@ def _batches(file_id: uuid.UUID, body: memoryview) -> dict[PartitionName, list[F
         run = body[entry.position : entry.position + entry.length]
         for position, header in walk_batches(run):
             batches.append(
-                FoundBatch(
+                ScannedBatch(
                     0,
                     entry.position + position,
                     header.size,
@@ -145,7 +145,7 @@ def _find(records: Sequence[int], stands: dict[int, int], offsets: dict[int, lis
     return None
 
 
-async def _records(store: ObjectStore, found: Scan, batch: FoundBatch) -> list[int]:
+async def _records(store: ObjectStore, found: Scan, batch: ScannedBatch) -> list[int]:
     """A hash of each record; none when the batch cannot be opened."""
     key = object_key(found.files[batch.file].file_id)
     data = await store.get(key, ByteRange(batch.position, batch.length))

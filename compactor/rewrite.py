@@ -29,7 +29,7 @@ BATCH_BYTES = 512 * 1024
 _DELTA_BYTES = 4
 """What a record's offset and time are taken to grow by when they count from another batch's."""
 
-Written = tuple[BatchHeader, memoryview]
+WrittenBatch = tuple[BatchHeader, memoryview]
 
 
 class Kept(NamedTuple):
@@ -50,10 +50,10 @@ class Rewriter(Protocol):
     growth_left: int
     """Bytes by which what is given may still exceed what was taken. Set it whenever there is more or less room."""
 
-    def add(self, batch: StoredBatch) -> Iterator[Written]:
+    def add(self, batch: StoredBatch) -> Iterator[WrittenBatch]:
         """What is ready to be written now."""
 
-    def flush(self) -> Iterator[Written]:
+    def flush(self) -> Iterator[WrittenBatch]:
         """All the rest: what comes next does not follow on."""
 
 
@@ -65,12 +65,12 @@ class CopyBatches:
         self.waiting_bytes = 0
         self.growth_left = 0
 
-    def add(self, batch: StoredBatch) -> Iterator[Written]:
+    def add(self, batch: StoredBatch) -> Iterator[WrittenBatch]:
         if not batch.is_sound:
             self.kept.append(_kept(batch, "checksum mismatch"))
         yield batch.header, batch.data
 
-    def flush(self) -> Iterator[Written]:
+    def flush(self) -> Iterator[WrittenBatch]:
         yield from ()
 
 
@@ -89,7 +89,7 @@ class MergeRecords:
         self._unpacked_bytes = 0
         """Of `_records`, in one batch."""
 
-    def add(self, batch: StoredBatch) -> Iterator[Written]:
+    def add(self, batch: StoredBatch) -> Iterator[WrittenBatch]:
         opened = self._opened(batch)
         if opened is None:
             yield from self.flush()
@@ -103,7 +103,7 @@ class MergeRecords:
         self._unpacked_bytes += size
         self.waiting_bytes += batch.header.size
 
-    def flush(self) -> Iterator[Written]:
+    def flush(self) -> Iterator[WrittenBatch]:
         waiting, records = self._waiting, self._records
         self._waiting, self._records, self._unpacked_bytes, self.waiting_bytes = [], [], 0, 0
         if waiting:
@@ -142,7 +142,7 @@ class MergeRecords:
             and (not header.is_log_append_time or before.max_timestamp == header.max_timestamp)
         )
 
-    def _merged(self, waiting: list[StoredBatch], records: list[Record]) -> Iterator[Written]:
+    def _merged(self, waiting: list[StoredBatch], records: list[Record]) -> Iterator[WrittenBatch]:
         first, last = waiting[0].header, waiting[-1].header
         if len(waiting) == 1 and first.codec == self._target(waiting[0]):
             yield _as_it_is(waiting[0])
@@ -168,7 +168,7 @@ class MergeRecords:
             yield from map(_as_it_is, waiting)
 
 
-def _as_it_is(batch: StoredBatch) -> Written:
+def _as_it_is(batch: StoredBatch) -> WrittenBatch:
     """A copy: a view would keep the whole extent's bytes in memory."""
     return batch.header, memoryview(bytes(batch.data))
 

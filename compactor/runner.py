@@ -24,7 +24,7 @@ from headrace.storage.errors import FencedError, HeadraceError, InvalidError
 
 logger = logging.getLogger(__name__)
 
-Handler = Callable[[Job, Lease], Awaitable[None]]
+JobHandler = Callable[[Job, Lease], Awaitable[None]]
 
 LEASE_MS = 30_000
 IDLE_SECONDS = 1.0
@@ -41,7 +41,7 @@ class JobRunner:
     def __init__(
         self,
         api: JobApi,
-        handlers: Mapping[str, Handler],
+        handlers: Mapping[str, JobHandler],
         clock: Clock,
         rng: random.Random,
         metrics: JobMetrics,

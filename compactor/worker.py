@@ -30,7 +30,7 @@ from headrace.compactor.planner import Planner
 from headrace.compactor.policy import PolicyLimits
 from headrace.compactor.retention import Retention
 from headrace.compactor.retention_metrics import RetentionMetrics
-from headrace.compactor.runner import Handler, JobRunner
+from headrace.compactor.runner import JobHandler, JobRunner
 from headrace.compactor.sweeper import Sweeper
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs
@@ -115,7 +115,7 @@ class Worker:
         self._runner.resize(pace.jobs)
         self._throttled.limit_bytes(pace.bytes_per_s)
 
-    def _handlers(self) -> dict[str, Handler]:
+    def _handlers(self) -> dict[str, JobHandler]:
         """Job kinds and who carries them out."""
         settings, metrics = self._settings, CompactionMetrics(self._registry)
         compactor = Compactor(

@@ -21,7 +21,7 @@ class Synonym(NamedTuple):
     factor: int = 1
 
 
-class Effect(enum.Enum):
+class ConfigEffect(enum.Enum):
     """The effect of an accepted config, in the words of docs/TOPIC_CONFIGS.md."""
 
     WORKS = "works"
@@ -36,7 +36,7 @@ class ConfigDefinition(NamedTuple):
     kind: str
     meaning: str
     """What the config does and when; for Effect.NONE, why it does nothing."""
-    effect: Effect = Effect.WORKS
+    effect: ConfigEffect = ConfigEffect.WORKS
     synonyms: tuple[Synonym, ...] = ()
     """In order of precedence. The first can change at run time, the others can only be set in the agents' files."""
     low: float = 0

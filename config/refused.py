@@ -9,7 +9,7 @@ Source: Kafka 4's broker configs; KIP-631, configurations (new, renamed and depr
 
 from __future__ import annotations
 
-from headrace.config.config_definition import Effect
+from headrace.config.config_definition import ConfigEffect
 from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
 
 _NO_QUORUM = "Postgres replaces the Raft quorum: set metastore.url, and controller.lease.ms for takeovers"
@@ -159,6 +159,6 @@ def why_not_in_files(name: str) -> str | None:
     if name not in BROKER_DEFAULTS:
         return why_refused(name)
     topic_config = TOPIC_CONFIGS[BROKER_DEFAULTS[name]]
-    if topic_config.effect is Effect.NONE:
+    if topic_config.effect is ConfigEffect.NONE:
         return topic_config.meaning
     return f"it applies to the whole cluster: headrace configs set {name}=... --brokers"

@@ -9,7 +9,7 @@ Source: Kafka 4 topic configuration reference; LogConfig's and ServerTopicConfig
 
 from __future__ import annotations
 
-from headrace.config.config_definition import INT_MAX, LONG_MAX, ConfigDefinition, Effect, Synonym
+from headrace.config.config_definition import INT_MAX, LONG_MAX, ConfigDefinition, ConfigEffect, Synonym
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
@@ -27,16 +27,16 @@ def why_invalid(name: str, value: str | None) -> str | None:
 
 
 def _int(default: int, meaning: str, *synonyms: Synonym, low: int = 0, high: int = INT_MAX) -> ConfigDefinition:
-    return ConfigDefinition(str(default), "int", meaning, Effect.WORKS, synonyms, low, high)
+    return ConfigDefinition(str(default), "int", meaning, ConfigEffect.WORKS, synonyms, low, high)
 
 
 def _long(default: int, meaning: str, *synonyms: Synonym, low: int = 0) -> ConfigDefinition:
-    return ConfigDefinition(str(default), "long", meaning, Effect.WORKS, synonyms, low, LONG_MAX)
+    return ConfigDefinition(str(default), "long", meaning, ConfigEffect.WORKS, synonyms, low, LONG_MAX)
 
 
 def _idle(config: ConfigDefinition) -> ConfigDefinition:
     """Accepted, because tools and migrated topics set it, but without effect."""
-    return config._replace(effect=Effect.NONE)
+    return config._replace(effect=ConfigEffect.NONE)
 
 
 def _only_false(reason: str, *synonyms: Synonym) -> ConfigDefinition:
@@ -68,7 +68,7 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         "Batches are stored and read as their producer sent them. A codec other than producer is applied when"
         " compaction merges batches into larger ones (level 2: minutes to hours later). Until then neither the bucket"
         " nor a consumer sees it, and a batch that compaction cannot open (transactional, too large) keeps its codec.",
-        Effect.LATER,
+        ConfigEffect.LATER,
         (Synonym("compression.type"),),
         allowed=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     ),

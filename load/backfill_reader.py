@@ -21,7 +21,7 @@ _BATCH = struct.Struct(">qi11xi")
 """Base offset, batch length, last offset delta."""
 
 
-class Reader:
+class BackfillConnection:
     """One connection that reads some of the partitions."""
 
     def __init__(self, topic: str, partitions: list[int], *, once: bool) -> None:
@@ -72,7 +72,9 @@ async def run(port: int, topic: str, partitions: int, connections: int, *, once:
     loop = asyncio.get_running_loop()
     print("ready", flush=True)
     await loop.run_in_executor(None, sys.stdin.readline)
-    readers = [Reader(topic, list(range(n, partitions, connections)), once=once) for n in range(connections)]
+    readers = [
+        BackfillConnection(topic, list(range(n, partitions, connections)), once=once) for n in range(connections)
+    ]
     started = time.monotonic()
     tasks: list[asyncio.Future[Any]] = [asyncio.create_task(reader.read("127.0.0.1", port)) for reader in readers]
     if once:

@@ -43,14 +43,14 @@ SATURATING: dict[str, Any] = {"connections": 16, "inflight": 60}
 TOPIC = "bench"
 
 
-class Bench:
+class AgentBench:
     """One agent; `traces` collects the files that it settled."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.traces: list[FileTrace] = []
 
-    async def __aenter__(self) -> Bench:
+    async def __aenter__(self) -> AgentBench:
         metastore = await PostgresMetastore.open(self.settings.metastore_url, self.settings)
         topic_id = uuid.uuid4()
         while not await metastore.create_topics(
@@ -106,7 +106,7 @@ def _commit_seconds(trace: FileTrace) -> float:
 
 async def bench_cpu(url: str, bucket_url: str, seconds: float) -> None:
     """CPU seconds per 10^9 bytes produced."""
-    async with Bench(_settings(url, bucket_url, linger_ms=100)) as bench:
+    async with AgentBench(_settings(url, bucket_url, linger_ms=100)) as bench:
         tune_collector()
         for request_bytes in (64 * 1024, 16 * 1024):
             await bench.load(request_bytes=request_bytes, seconds=2, **SATURATING)
@@ -124,7 +124,7 @@ async def bench_cpu(url: str, bucket_url: str, seconds: float) -> None:
 async def bench_latency(url: str, bucket_url: str, seconds: float) -> None:
     """Acknowledgement over its floor at moderate load."""
     for linger_ms in (25, 100):
-        async with Bench(_settings(url, bucket_url, linger_ms=linger_ms)) as bench:
+        async with AgentBench(_settings(url, bucket_url, linger_ms=linger_ms)) as bench:
             await bench.load(request_bytes=16 * 1024, seconds=1, rate=200)
             result = await bench.load(request_bytes=16 * 1024, seconds=seconds, rate=400, connections=4, inflight=20)
             floors = bench.floors()
@@ -139,7 +139,7 @@ async def bench_latency(url: str, bucket_url: str, seconds: float) -> None:
 
 async def bench_five_in_flight(url: str, bucket_url: str, seconds: float) -> None:
     """One idempotent producer with 5 requests in flight, against 5 / (mean wait + PUT + commit)."""
-    async with Bench(_settings(url, bucket_url, linger_ms=25)) as bench:
+    async with AgentBench(_settings(url, bucket_url, linger_ms=25)) as bench:
         await bench.load(request_bytes=1_024, seconds=1, idempotent=True)
         result = await bench.load(request_bytes=1_024, seconds=seconds, connections=1, inflight=5, idempotent=True)
         rate, bound = result["requests"] / result["seconds"], 5 / statistics.mean(bench.floors())

@@ -54,7 +54,7 @@ HOUSEKEEPING_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Workload:
+class CommitWorkload:
     """One commit: `partitions` x `batches`, `records` each; of one producer per partition, or one per batch."""
 
     name: str
@@ -66,25 +66,25 @@ class Workload:
 
 
 WORKLOADS = (
-    Workload("(i) 100 x 1", 100, 1, 10, producer_per_batch=False),
-    Workload("(ii) 1000 x 4", 1000, 4, 10, producer_per_batch=False),
-    Workload("(iii) 50 x 40, one record", 50, 40, 1, producer_per_batch=True),
-    Workload("(iii) without producer ids", 50, 40, 1, producer_per_batch=True, idempotent=False),
+    CommitWorkload("(i) 100 x 1", 100, 1, 10, producer_per_batch=False),
+    CommitWorkload("(ii) 1000 x 4", 1000, 4, 10, producer_per_batch=False),
+    CommitWorkload("(iii) 50 x 40, one record", 50, 40, 1, producer_per_batch=True),
+    CommitWorkload("(iii) without producer ids", 50, 40, 1, producer_per_batch=True, idempotent=False),
 )
 PEER = (
-    Workload("1,580 batches, 632 producers", 632, 0, 10, producer_per_batch=False),
-    Workload("1,580 batches and producers", 632, 0, 10, producer_per_batch=True),
+    CommitWorkload("1,580 batches, 632 producers", 632, 0, 10, producer_per_batch=False),
+    CommitWorkload("1,580 batches and producers", 632, 0, 10, producer_per_batch=True),
 )
 """The p999 commit that a peer publishes at 85 ms: 632 partitions, 2 or 3 batches each."""
 
 
 @dataclass
-class Committer:
+class CommitLoad:
     """Builds one committer's files; its producers go on where they were."""
 
     number: int
     topic_number: int
-    workload: Workload
+    workload: CommitWorkload
     rng: random.Random
     sequences: dict[tuple[int, int], int] = field(default_factory=dict)
 
@@ -115,7 +115,7 @@ class Committer:
 
 
 @dataclass
-class Bench:
+class CommitBench:
     """A metastore with one unfenced agent and one topic per workload."""
 
     url: str
@@ -130,10 +130,10 @@ class Bench:
         assert await self.store.create_topics(head, [topic])
         return head
 
-    async def committers(self, workload: Workload, count: int) -> list[Committer]:
+    async def committers(self, workload: CommitWorkload, count: int) -> list[CommitLoad]:
         """`count` committers on one new topic; their producers are known already, and plans are made."""
         topic_number = await self.topic(workload.partitions)
-        found = [Committer(n, topic_number, workload, random.Random(f"{self.seed} {n}")) for n in range(1, count + 1)]
+        found = [CommitLoad(n, topic_number, workload, random.Random(f"{self.seed} {n}")) for n in range(1, count + 1)]
         for committer in found:
             for _ in range(2 * CONNECTIONS):
                 await self.commit(committer.next_file())
@@ -164,14 +164,14 @@ class Bench:
             return await (await connection.execute(sql.encode())).fetchall()
 
 
-async def closed_loop(bench: Bench, workload: Workload, count: int, seconds: float) -> None:
+async def closed_loop(bench: CommitBench, workload: CommitWorkload, count: int, seconds: float) -> None:
     """Print throughput, latency and cost of `count` committers that never wait."""
     committers = await bench.committers(workload, count)
     latencies: list[float] = []
     building = 0.0
     ends_at = time.perf_counter() + seconds
 
-    async def run(committer: Committer) -> None:
+    async def run(committer: CommitLoad) -> None:
         nonlocal building
         while time.perf_counter() < ends_at:
             building -= time.process_time()
@@ -196,7 +196,7 @@ async def closed_loop(bench: Bench, workload: Workload, count: int, seconds: flo
     )
 
 
-async def latency(bench: Bench, workload: Workload, commits: int) -> None:
+async def latency(bench: CommitBench, workload: CommitWorkload, commits: int) -> None:
     """Print the latency of the peer's commit: one committer, one round trip of 1 ms added."""
     (committer,) = await bench.committers(workload, 1)
     pids = [os.getpid(), *(row[0] for row in await bench.query("SELECT pid FROM pg_stat_activity"))]
@@ -219,7 +219,7 @@ async def latency(bench: Bench, workload: Workload, commits: int) -> None:
     )
 
 
-async def churn(bench: Bench, seconds: float) -> None:
+async def churn(bench: CommitBench, seconds: float) -> None:
     """Four committers of workload (i) with housekeeping; prints what becomes of the tables.
 
     A round trip of ROUND_TRIP_SECONDS is added to each commit, FLUSH_DELAY_US before each flush of
@@ -235,7 +235,7 @@ async def churn(bench: Bench, seconds: float) -> None:
     ends_at = time.perf_counter() + seconds
     commits = 0
 
-    async def run(committer: Committer) -> None:
+    async def run(committer: CommitLoad) -> None:
         nonlocal commits
         while time.perf_counter() < ends_at:
             await asyncio.sleep(ROUND_TRIP_SECONDS)
@@ -271,7 +271,7 @@ async def run(url: str, arguments: argparse.Namespace) -> None:
     agent = await store.register_agent(AgentRegistration(1, uuid.uuid4(), "127.0.0.1", 1, None))
     head = await store.metadata_head()
     await store.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=18_000)
-    bench = Bench(url, store, agent, arguments.seed)
+    bench = CommitBench(url, store, agent, arguments.seed)
     grow_old(url)
     if arguments.churn:
         await churn(bench, arguments.seconds)

@@ -48,7 +48,7 @@ FILES_PER_JOB = 64
 TOPIC = "bench"
 
 
-class Bench:
+class CompactionBench:
     """One cluster, one topic."""
 
     def __init__(self, url: str, metastore: PostgresMetastore, directory: Path, codec: Codec) -> None:
@@ -142,7 +142,7 @@ async def run(url: str, settings: Settings, directory: Path, args: argparse.Name
     """One codec, from L0 to L2."""
     metastore = await PostgresMetastore.open(url, settings)
     try:
-        bench = Bench(url, metastore, directory, codec)
+        bench = CompactionBench(url, metastore, directory, codec)
         read = await bench.fill(args.files, args.records, args.batches)
         before = await bench.state()
         print(f"\n{codec.name.lower()}: {read / 1e6:.0f} MB in {len(before[0])} files, {args.records} records a batch")

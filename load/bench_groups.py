@@ -17,9 +17,9 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules
-from headrace.agent.groups.consumer.topics import Topics
+from headrace.agent.groups.consumer.topics import KnownTopics
 from headrace.agent.groups.consumer.values import HeartbeatRequest
-from headrace.agent.groups.values import Effect, Save
+from headrace.agent.groups.values import GroupEffect, Save
 from headrace.config.settings import Settings
 from headrace.metastore.groups import GroupRecord
 from headrace.metastore.log.image import MetadataImage, TopicImage
@@ -33,7 +33,7 @@ class _Bench:
 
     def __init__(self, partitions: int) -> None:
         found = [_topic(1, "t", partitions), _topic(2, "u", 10)]
-        self._topics = Topics({t.name: t for t in found}, {t.topic_number: t for t in found}, {})
+        self._topics = KnownTopics({t.name: t for t in found}, {t.topic_number: t for t in found}, {})
         self._tokens = itertools.count()
         self._save: Save | None = None
         self.record: GroupRecord | None = None
@@ -53,7 +53,7 @@ class _Bench:
             self.record = save.state.record()
             self._perform(self.group.saved(0.0, save.revision, ErrorCode.none))
 
-    def _perform(self, effects: Iterable[Effect]) -> None:
+    def _perform(self, effects: Iterable[GroupEffect]) -> None:
         self._save = next((effect for effect in effects if isinstance(effect, Save)), self._save)
 
 

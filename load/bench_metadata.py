@@ -34,7 +34,7 @@ from headrace.metastore.log.records import (
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.protocol.request import Connection, Request
+from headrace.protocol.request import ClientConnection, Request
 from headrace.storage.clock import SystemClock
 
 T = TypeVar("T")
@@ -148,7 +148,7 @@ async def measure_answer() -> None:
         cluster, object.__new__(PostgresMetastore), SystemClock(), random.Random(1), TopicDefaults(1, 1)
     )
     request = Request(
-        connection=Connection(1, "bench", "localhost"),
+        connection=ClientConnection(1, "bench", "localhost"),
         api_key=METADATA_KEY,
         api_version=METADATA_VERSION,
         correlation_id=1,

@@ -32,7 +32,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
 from headrace.storage.objects.store import ObjectInfo
-from load.raw_producer import Sequenced, Workload
+from load.raw_producer import ProduceWorkload, Sequenced
 
 PARTITIONS = 12
 REQUESTS = 480
@@ -106,7 +106,7 @@ async def bench(request_bytes: int) -> None:
     limits = Limits(PLENTY, PLENTY, REQUESTS + 1, 1, 600_000)
     connection = KafkaConnection(ConnectionHost(dispatcher.handle, limits, clock, ListenerMetrics(registry)))
     connection.connection_made(NoTransport())
-    frames = Sequenced(Workload("", 0, TOPIC.name, PARTITIONS, request_bytes, 1, 1, 1, 0, -1), -1)
+    frames = Sequenced(ProduceWorkload("", 0, TOPIC.name, PARTITIONS, request_bytes, 1, 1, 1, 0, -1), -1)
     load = b"".join(frames.frame() for _ in range(REQUESTS))
     tune_collector()
     rounds = [await _round(connection, load) for _ in range(ROUNDS)]

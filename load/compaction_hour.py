@@ -21,7 +21,7 @@ from headrace.compactor.audit import Audit
 from headrace.compactor.policy import PolicyLimits
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
-from load.compaction_simulation import PLAN_SECONDS, Arrivals, Outcome, simulate
+from load.compaction_simulation import PLAN_SECONDS, Arrivals, SimulationOutcome, simulate
 from load.machine_state import machine_state
 from load.replay import Replay
 from load.simulated_cluster import FlushShape, SimulatedCluster
@@ -66,7 +66,7 @@ async def run(url: str, shape: FlushShape, seconds: int, per_second: float, *, c
         await cluster.close()
 
 
-def lines(without: Hour, merged: Hour, told: Outcome) -> list[str]:
+def lines(without: Hour, merged: Hour, told: SimulationOutcome) -> list[str]:
     """The table."""
 
     def row(what: str, before: float, after: float, arithmetic: float | None = None, unit: str = ",.0f") -> str:

@@ -36,7 +36,7 @@ class Arrivals:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulationOutcome:
     """What a run left and cost."""
 
     flushed_files: int
@@ -146,7 +146,7 @@ def file_sizes(total: int, partitions: int, limits: MergeLimits) -> list[int]:
     return [full] * (total // full) + [total % full] * (total % full > 0)
 
 
-def simulate(arrivals: Arrivals, limits: PolicyLimits, seed: int = 0) -> Outcome:
+def simulate(arrivals: Arrivals, limits: PolicyLimits, seed: int = 0) -> SimulationOutcome:
     """Run the policy over the arrivals, planning every 15 seconds."""
     rng = random.Random(seed)
     run = Simulation(limits, MergeLimits(), arrivals.partitions, rng)
@@ -156,7 +156,7 @@ def simulate(arrivals: Arrivals, limits: PolicyLimits, seed: int = 0) -> Outcome
             run.flush(now + flush / arrivals.flushes_per_second, body, round(body * (1 - arrivals.dead_share)))
         run.plan(now + PLAN_SECONDS)
     files = run.files.values()
-    return Outcome(
+    return SimulationOutcome(
         flushed_files=run.flushed_files,
         flushed_rows=run.flushed_files * arrivals.partitions,
         files=len(files),

@@ -30,7 +30,7 @@ _VALUE_OFFSET = HEADER_BYTES + 8
 
 
 @dataclass
-class Workload:
+class HostileWorkload:
     """What to send. `rate` in requests/s over all producers; ids from `first_producer_id` on, -1: not idempotent."""
 
     port: int
@@ -48,7 +48,7 @@ class Workload:
 class Frames:
     """One producer's requests."""
 
-    def __init__(self, workload: Workload, producer_id: int) -> None:
+    def __init__(self, workload: HostileWorkload, producer_id: int) -> None:
         epoch = 0 if producer_id >= 0 else -1
         record = Record(0, time.time_ns() // 1_000_000, None, bytes(VALUE_BYTES))
         self._batch = bytearray(
@@ -75,7 +75,7 @@ class Frames:
         return struct.pack(">i", len(body)) + body
 
 
-async def _produce(workload: Workload, producer_id: int, start_after: float) -> None:
+async def _produce(workload: HostileWorkload, producer_id: int, start_after: float) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", workload.port, limit=1 << 20)
     frames = Frames(workload, producer_id)
     sent: deque[float] = deque()
@@ -113,7 +113,7 @@ async def _produce(workload: Workload, producer_id: int, start_after: float) -> 
 STAMP_LENGTH = struct.Struct(">i")
 
 
-async def run(workload: Workload) -> dict[str, object]:
+async def run(workload: HostileWorkload) -> dict[str, object]:
     """Send until the time is up; the summary that `main` prints."""
     first = workload.first_producer_id
     rng = random.Random(1)
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--rate", type=float, default=400)
     parser.add_argument("--first-producer-id", type=int, default=-1)
-    json.dump(asyncio.run(run(Workload(**vars(parser.parse_args())))), sys.stdout)
+    json.dump(asyncio.run(run(HostileWorkload(**vars(parser.parse_args())))), sys.stdout)
 
 
 if __name__ == "__main__":

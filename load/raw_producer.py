@@ -26,7 +26,7 @@ RECORD_BYTES = 1_000
 
 
 @dataclass
-class Workload:
+class ProduceWorkload:
     """What to send. `rate` in requests/s over all connections, 0 for as fast as answers allow."""
 
     host: str
@@ -47,7 +47,7 @@ class Workload:
 class Sequenced:
     """Frames of one connection; with a producer id each batch gets its partition's next sequence."""
 
-    def __init__(self, workload: Workload, producer_id: int) -> None:
+    def __init__(self, workload: ProduceWorkload, producer_id: int) -> None:
         count = max(1, workload.request_bytes // RECORD_BYTES)
         value = os.urandom(max(1, workload.request_bytes // count - 12))
         now = time.time_ns() // 1_000_000
@@ -88,7 +88,7 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-async def _connection(workload: Workload, producer_id: int) -> None:
+async def _connection(workload: ProduceWorkload, producer_id: int) -> None:
     reader, writer = await asyncio.open_connection(workload.host, workload.port, limit=1 << 20)
     frames = Sequenced(workload, producer_id)
     error_at = 4 + 1 + 1 + len(_varint(len(workload.topic) + 1)) + len(workload.topic) + 1 + 4
@@ -125,7 +125,7 @@ async def _connection(workload: Workload, producer_id: int) -> None:
     writer.close()
 
 
-async def run(workload: Workload) -> dict[str, object]:
+async def run(workload: ProduceWorkload) -> dict[str, object]:
     """Send until the time is up; the summary that `main` prints."""
     started = time.monotonic()
     ids = [
@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--rate", type=float, default=0)
     parser.add_argument("--first-producer-id", type=int, default=-1, help="idempotent from this id on; -1: not")
-    json.dump(asyncio.run(run(Workload(**vars(parser.parse_args())))), sys.stdout)
+    json.dump(asyncio.run(run(ProduceWorkload(**vars(parser.parse_args())))), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from headrace.compactor.merge import MergeLimits
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.planner import Planner
 from headrace.compactor.policy import PolicyLimits
-from headrace.compactor.runner import Handler
+from headrace.compactor.runner import JobHandler
 from headrace.config.settings import Settings
 from headrace.metastore.jobs import NewJob
 from headrace.metastore.keys import partition_key
@@ -108,7 +108,7 @@ class SimulatedCluster:
         compactor = Compactor(bucket, metastore, metastore.commit_shards, merging, self._clock, self._rng, metrics)
         deletions = Janitor(metastore, bucket, JanitorMetrics(registry), delay_ms=settings.file_delete_delay_ms)
         self.delete_delay_s = settings.file_delete_delay_ms / 1000
-        self._handlers: dict[str, Handler] = {
+        self._handlers: dict[str, JobHandler] = {
             planner.KIND: Planner(metastore, PolicyLimits(), metrics).handle,
             compact.KIND: compactor.handle,
             janitor.KIND: deletions,

@@ -21,7 +21,7 @@ from typing import Any, Union, get_args, get_origin
 from headrace.protocol import wire
 from headrace.storage.errors import InvalidError
 
-Reader = Callable[[memoryview, int], tuple[Any, int]]
+EntityReader = Callable[[memoryview, int], tuple[Any, int]]
 
 _FORMATS = {
     "bool": ">?",
@@ -36,11 +36,11 @@ _MILLISECONDS = {"timedelta_i32": "int32", "timedelta_i64": "int64"}
 
 
 @functools.cache
-def entity_reader(entity_type: Any) -> Reader:
+def entity_reader(entity_type: Any) -> EntityReader:
     """A reader of `entity_type`, one of kio's generated classes; for malformed bytes it raises wire.MALFORMED."""
     flexible = bool(entity_type.__flexible__)
-    plain: list[tuple[str, Reader]] = []
-    tagged: dict[int, tuple[str, Reader]] = {}
+    plain: list[tuple[str, EntityReader]] = []
+    tagged: dict[int, tuple[str, EntityReader]] = {}
     for entity_field in fields(entity_type):
         reader = _field_reader(entity_field, flexible)
         if "tag" in entity_field.metadata:
@@ -63,14 +63,14 @@ def entity_reader(entity_type: Any) -> Reader:
     return read
 
 
-def _whole(reader: Reader, window: memoryview, tag: int) -> Any:
+def _whole(reader: EntityReader, window: memoryview, tag: int) -> Any:
     value, end = reader(window, 0)
     if end != len(window):
         raise InvalidError(f"tagged field has bytes left over: tag={tag} surplus={len(window) - end}")
     return value
 
 
-def _field_reader(entity_field: Field[Any], flexible: bool) -> Reader:
+def _field_reader(entity_field: Field[Any], flexible: bool) -> EntityReader:
     field_type, optional = _without_none(entity_field.type)
     kafka_type = entity_field.metadata.get("kafka_type")
     if get_origin(field_type) is tuple:
@@ -87,7 +87,7 @@ def _without_none(field_type: Any) -> tuple[Any, bool]:
     return inner, True
 
 
-def _value_reader(value_type: Any, kafka_type: str | None, flexible: bool, optional: bool) -> Reader:
+def _value_reader(value_type: Any, kafka_type: str | None, flexible: bool, optional: bool) -> EntityReader:
     if kafka_type is None:
         entity = entity_reader(value_type)
         return _nullable_entity_reader(entity) if optional else entity
@@ -106,13 +106,13 @@ def _value_reader(value_type: Any, kafka_type: str | None, flexible: bool, optio
     raise NotImplementedError(f"no reader for a request field: kafka_type={kafka_type}")
 
 
-def _fixed_reader(pattern: str) -> Reader:
+def _fixed_reader(pattern: str) -> EntityReader:
     layout = struct.Struct(pattern)
     unpack, size = layout.unpack_from, layout.size
     return lambda data, position: (unpack(data, position)[0], position + size)
 
 
-def _milliseconds_reader(read_number: Reader) -> Reader:
+def _milliseconds_reader(read_number: EntityReader) -> EntityReader:
     def read(data: memoryview, position: int) -> tuple[datetime.timedelta, int]:
         value, position = read_number(data, position)
         return datetime.timedelta(milliseconds=value), position
@@ -125,7 +125,7 @@ def _read_uuid_or_none(data: memoryview, position: int) -> tuple[Any, int]:
     return (None if value == wire.NULL_UUID else value), position
 
 
-def _bytes_reader(flexible: bool, optional: bool) -> Reader:
+def _bytes_reader(flexible: bool, optional: bool) -> EntityReader:
     def read(data: memoryview, position: int) -> tuple[bytes | None, int]:
         size, position = wire.read_size(data, position, flexible)
         if size < 0:
@@ -137,7 +137,7 @@ def _bytes_reader(flexible: bool, optional: bool) -> Reader:
     return read
 
 
-def _array_reader(read_item: Reader, flexible: bool, optional: bool) -> Reader:
+def _array_reader(read_item: EntityReader, flexible: bool, optional: bool) -> EntityReader:
     read_count = wire.read_size if optional else wire.read_count
 
     def read(data: memoryview, position: int) -> tuple[tuple[Any, ...] | None, int]:
@@ -153,7 +153,7 @@ def _array_reader(read_item: Reader, flexible: bool, optional: bool) -> Reader:
     return read
 
 
-def _nullable_entity_reader(read_entity: Reader) -> Reader:
+def _nullable_entity_reader(read_entity: EntityReader) -> EntityReader:
     """A struct after a byte that is negative if the struct is null (KIP-893)."""
 
     def read(data: memoryview, position: int) -> tuple[Any, int]:

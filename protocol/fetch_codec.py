@@ -93,7 +93,7 @@ class AbortedTransaction:
 
 
 @dataclass(slots=True)
-class EpochEnd:
+class DivergingEpoch:
     """The end offset of an epoch: the consumer's log diverged at this offset."""
 
     epoch: int
@@ -112,7 +112,7 @@ class FetchPartitionReply:
     records: Sequence[bytes | memoryview] = ()
     aborted_transactions: list[AbortedTransaction] | None = None
     preferred_read_replica: int = -1
-    diverging_epoch: EpochEnd | None = None
+    diverging_epoch: DivergingEpoch | None = None
     current_leader: LeaderHint | None = None
 
 

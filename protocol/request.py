@@ -14,7 +14,7 @@ from typing import Any
 
 
 @dataclass(slots=True)
-class Connection:
+class ClientConnection:
     """The properties of a client's connection that handlers can read and store data in."""
 
     connection_id: int
@@ -37,7 +37,7 @@ class Connection:
 class Request:
     """A complete frame with its parsed header."""
 
-    connection: Connection
+    connection: ClientConnection
     api_key: int
     api_version: int
     correlation_id: int
@@ -102,6 +102,6 @@ class Promise:
         return self.response()
 
 
-Handler = Callable[[Request], Awaitable[Response]]
+RequestHandler = Callable[[Request], Awaitable[Response]]
 """Called in arrival order, from the callback that read the frame: it returns at once, and raises what
 awaiting it would raise. A coroutine gets a task, a Promise needs none."""

@@ -13,7 +13,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.topic_creation import TopicCreation
-from headrace.agent.admin.topic_rules import AcceptedTopic, Judgement, Refusal, WantedTopic
+from headrace.agent.admin.topic_rules import AcceptedTopic, Judgement, TopicRefusal, WantedTopic
 from headrace.config.topic_configs import TOPIC_CONFIGS
 from headrace.metastore.log.effective_configs import ConfigSource, EffectiveConfigs
 from headrace.protocol.request import Request, Response
@@ -53,7 +53,7 @@ class CreateTopics:
 
     def _result(self, schema: Schema, name: str, judged: Judgement, validate_only: bool) -> Any:
         match judged:
-            case Refusal(code, message):
+            case TopicRefusal(code, message):
                 return schema.make(
                     "CreatableTopicResult", name=name, topic_id=None, error_code=code, error_message=message, configs=()
                 )

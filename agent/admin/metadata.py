@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.admin.metadata_response import MetadataRendering, TopicError
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_names import why_illegal
-from headrace.agent.admin.topic_rules import Refusal, WantedTopic
+from headrace.agent.admin.topic_rules import TopicRefusal, WantedTopic
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.metastore.log.image import MetadataImage, TopicImage
@@ -105,7 +105,7 @@ class Metadata:
         return {
             topic.name: judged.code
             for topic, judged in zip(wanted, judgements, strict=True)
-            if isinstance(judged, Refusal)
+            if isinstance(judged, TopicRefusal)
         }
 
 

@@ -17,7 +17,7 @@ from typing import TypeGuard
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.admin.topic_rules import AcceptedTopic, Judgement, Refusal, TopicDefaults, WantedTopic, judge
+from headrace.agent.admin.topic_rules import AcceptedTopic, Judgement, TopicDefaults, TopicRefusal, WantedTopic, judge
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.api import ClusterApi
 from headrace.metastore.log.image import MetadataImage
@@ -65,7 +65,7 @@ class TopicCreation:
 
     def _give_up(self, wanted: Sequence[WantedTopic], reason: str) -> list[Judgement]:
         image = self.cluster.image
-        late = Refusal(ErrorCode.request_timed_out, reason)
+        late = TopicRefusal(ErrorCode.request_timed_out, reason)
         return [late if _is_missing(judged, image) else judged for judged in judge(wanted, image, self.defaults)]
 
 

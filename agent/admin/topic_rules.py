@@ -43,7 +43,7 @@ class WantedTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class TopicRefusal:
     """Why a topic is not created."""
 
     code: ErrorCode
@@ -58,7 +58,7 @@ class AcceptedTopic:
     replication_factor: int
 
 
-Judgement = AcceptedTopic | Refusal
+Judgement = AcceptedTopic | TopicRefusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def judge(wanted: Sequence[WantedTopic], image: MetadataImage, defaults: TopicDe
     if sum(judged.topic.partition_count for judged in judgements if isinstance(judged, AcceptedTopic)) > (
         PARTITIONS_PER_REQUEST_MAX
     ):
-        limit = Refusal(ErrorCode.policy_violation, "excessively large number of partitions per request")
+        limit = TopicRefusal(ErrorCode.policy_violation, "excessively large number of partitions per request")
         return [limit if isinstance(judged, AcceptedTopic) else judged for judged in judgements]
     return judgements
 
@@ -115,41 +115,41 @@ def _lookalikes(names: Iterable[str]) -> defaultdict[str, set[str]]:
     return found
 
 
-def _name_refusal(wanted: WantedTopic, image: MetadataImage, repeats: int, lookalikes: set[str]) -> Refusal | None:
+def _name_refusal(wanted: WantedTopic, image: MetadataImage, repeats: int, lookalikes: set[str]) -> TopicRefusal | None:
     name = wanted.name
     if repeats > 1:
-        return Refusal(ErrorCode.invalid_request, f"duplicate topic name: {name}")
+        return TopicRefusal(ErrorCode.invalid_request, f"duplicate topic name: {name}")
     if reason := why_illegal(name):
-        return Refusal(ErrorCode.invalid_topic_exception, reason)
+        return TopicRefusal(ErrorCode.invalid_topic_exception, reason)
     if (existing := image.topics_by_name.get(name)) and existing.topic_id != wanted.topic_id:
-        return Refusal(ErrorCode.topic_already_exists, f"topic '{name}' already exists")
+        return TopicRefusal(ErrorCode.topic_already_exists, f"topic '{name}' already exists")
     if others := lookalikes - {name}:
-        return Refusal(ErrorCode.invalid_topic_exception, f"topic '{name}' collides with topic '{min(others)}'")
+        return TopicRefusal(ErrorCode.invalid_topic_exception, f"topic '{name}' collides with topic '{min(others)}'")
     return None
 
 
-def _shape_refusal(wanted: WantedTopic, image: MetadataImage) -> Refusal | None:
+def _shape_refusal(wanted: WantedTopic, image: MetadataImage) -> TopicRefusal | None:
     if wanted.assignments:
         return _assignment_refusal(wanted, image)
     if wanted.partition_count != USE_DEFAULT and wanted.partition_count < 1:
-        return Refusal(ErrorCode.invalid_partitions, "number of partitions must be -1 or larger than 0")
+        return TopicRefusal(ErrorCode.invalid_partitions, "number of partitions must be -1 or larger than 0")
     if wanted.replication_factor != USE_DEFAULT and wanted.replication_factor < 1:
-        return Refusal(ErrorCode.invalid_replication_factor, "replication factor must be -1 or larger than 0")
+        return TopicRefusal(ErrorCode.invalid_replication_factor, "replication factor must be -1 or larger than 0")
     return None
 
 
-def _assignment_refusal(wanted: WantedTopic, image: MetadataImage) -> Refusal | None:
+def _assignment_refusal(wanted: WantedTopic, image: MetadataImage) -> TopicRefusal | None:
     if wanted.partition_count != USE_DEFAULT or wanted.replication_factor != USE_DEFAULT:
         message = "a manual assignment was given, so partitions and replication factor must be -1"
-        return Refusal(ErrorCode.invalid_request, message)
+        return TopicRefusal(ErrorCode.invalid_request, message)
     if sorted(index for index, _ in wanted.assignments) != list(range(len(wanted.assignments))):
-        return Refusal(ErrorCode.invalid_replica_assignment, "partitions must be numbered from 0 without gaps")
+        return TopicRefusal(ErrorCode.invalid_replica_assignment, "partitions must be numbered from 0 without gaps")
     is_created = wanted.topic_id in image.topics_by_id  # an append whose answer was lost: judged before
     reason = None if is_created else why_unassignable(image, [brokers for _, brokers in wanted.assignments])
-    return None if reason is None else Refusal(ErrorCode.invalid_replica_assignment, reason)
+    return None if reason is None else TopicRefusal(ErrorCode.invalid_replica_assignment, reason)
 
 
-def _config_refusal(wanted: WantedTopic) -> Refusal | None:
+def _config_refusal(wanted: WantedTopic) -> TopicRefusal | None:
     reasons = (topic_configs.why_invalid(name, value) for name, value in wanted.configs)
     reason = next((reason for reason in reasons if reason), None)
-    return None if reason is None else Refusal(ErrorCode.invalid_config, reason)
+    return None if reason is None else TopicRefusal(ErrorCode.invalid_config, reason)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from prometheus_client import CollectorRegistry, Counter
 
 from headrace.agent.cluster.zone import zone_of
-from headrace.protocol.request import Handler, Request, Response
+from headrace.protocol.request import Request, RequestHandler, Response
 
 
 class Path(enum.StrEnum):
@@ -47,7 +47,7 @@ class ZoneTraffic:
         else:
             self._counters[path, "same" if zone == self._own_zone else "other"].inc(size_bytes)
 
-    def counted_produce(self, handle: Handler) -> Callable[[Request], Awaitable[Response]]:
+    def counted_produce(self, handle: RequestHandler) -> Callable[[Request], Awaitable[Response]]:
         """`handle`, with the bytes of each request counted by the zone in its client.id."""
 
         def handle_counted(request: Request) -> Awaitable[Response]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from headrace.agent.fetch.file_range import FileRange
 from headrace.agent.fetch.read import RangeReader
 from headrace.agent.fetch.resume import ResumeHints
-from headrace.agent.fetch.walk import BatchStart, FoundBatch, first_size, start_of, walk
+from headrace.agent.fetch.walk import BatchStart, ExtentBatch, first_size, start_of, walk
 from headrace.metastore.values import Extent
 from headrace.storage.errors import CorruptError, HeadraceError
 
@@ -51,8 +51,8 @@ class Seeker:
         return start
 
     async def first_batch(
-        self, extent: Extent, wanted: Callable[[FoundBatch], bool], start: BatchStart, *, recent: bool
-    ) -> FoundBatch | None:
+        self, extent: Extent, wanted: Callable[[ExtentBatch], bool], start: BatchStart, *, recent: bool
+    ) -> ExtentBatch | None:
         """The first batch of the extent from `start` on that is `wanted`; None when none is.
 
         Raises what reading raises, and CorruptError as walk.py does.

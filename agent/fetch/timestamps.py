@@ -14,7 +14,7 @@ import asyncio
 from typing import NamedTuple
 
 from headrace.agent.fetch.seek import Seeker
-from headrace.agent.fetch.walk import FoundBatch, start_of
+from headrace.agent.fetch.walk import ExtentBatch, start_of
 from headrace.metastore.api import ReadApi
 from headrace.metastore.values import Extent, ExtentQuery
 from headrace.storage.records.codec import open_batch
@@ -50,7 +50,7 @@ class TimestampSearch:
         return None
 
     async def _in_extent(self, extent: Extent, log_start_offset: int, timestamp: int) -> FoundRecord | None:
-        def may_hold(batch: FoundBatch) -> bool:
+        def may_hold(batch: ExtentBatch) -> bool:
             return read_header(batch.data).highest_timestamp >= timestamp and batch.next_offset > log_start_offset
 
         start = start_of(extent)
@@ -74,7 +74,7 @@ class TimestampSearch:
             offset = answer.extents[-1].last_offset + 1
 
 
-def _in_batch(batch: FoundBatch, log_start_offset: int, timestamp: int) -> tuple[int, int] | None:
+def _in_batch(batch: ExtentBatch, log_start_offset: int, timestamp: int) -> tuple[int, int] | None:
     """(offset, timestamp) of its first such record."""
     header = read_header(batch.data)
     try:

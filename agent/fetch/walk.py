@@ -26,7 +26,7 @@ class BatchStart(NamedTuple):
     offset: int
 
 
-class FoundBatch(NamedTuple):
+class ExtentBatch(NamedTuple):
     """One batch. `data` is all of it, as stored; `offset` and `next_offset` are its real ones."""
 
     position: int
@@ -50,7 +50,7 @@ def start_of(extent: Extent) -> BatchStart:
     return BatchStart(extent.position, extent.base_offset)
 
 
-def walk(extent: Extent, body: RangeBytes, start: BatchStart) -> Iterator[FoundBatch]:
+def walk(extent: Extent, body: RangeBytes, start: BatchStart) -> Iterator[ExtentBatch]:
     """The extent's batches from `start`, where `body` begins, as far as `body` holds them whole.
 
     CorruptError for what cannot be a batch of this extent, and when the extent ends at a wrong offset.
@@ -68,7 +68,7 @@ def walk(extent: Extent, body: RangeBytes, start: BatchStart) -> Iterator[FoundB
         # Producers' batches carry a base offset of 0 and follow each other without a gap. Here is the one
         # place to change once compaction writes batches that carry offsets of their own.
         next_offset = offset + last_offset_delta + 1
-        yield FoundBatch(position, offset, next_offset, batch)
+        yield ExtentBatch(position, offset, next_offset, batch)
         at += size
         position += size
         offset = next_offset

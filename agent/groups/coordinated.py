@@ -14,7 +14,7 @@ from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.values import Departure, Effect, JoinRequest, MemberRef, SyncRequest, Token
+from headrace.agent.groups.values import Departure, GroupEffect, JoinRequest, MemberRef, SyncRequest, Token
 from headrace.metastore.groups import GroupKind, GroupRecord
 from headrace.metastore.log.image import MetadataImage
 
@@ -35,16 +35,16 @@ class CoordinatedGroup(Protocol):
     def protocol_type(self) -> str | None:
         """None for a group that never had members."""
 
-    def join(self, now: float, request: JoinRequest, token: Token) -> list[Effect]:
+    def join(self, now: float, request: JoinRequest, token: Token) -> list[GroupEffect]:
         """JoinGroup. The answer to `token` may come much later."""
 
-    def sync(self, now: float, request: SyncRequest, token: Token) -> list[Effect]:
+    def sync(self, now: float, request: SyncRequest, token: Token) -> list[GroupEffect]:
         """SyncGroup."""
 
     def heartbeat(self, now: float, ref: MemberRef) -> ErrorCode:
         """Heartbeat of the classic protocol."""
 
-    def leave(self, now: float, refs: Iterable[MemberRef]) -> tuple[list[Departure], list[Effect]]:
+    def leave(self, now: float, refs: Iterable[MemberRef]) -> tuple[list[Departure], list[GroupEffect]]:
         """LeaveGroup: members leave, or an admin removes them."""
 
     def check_commit(self, now: float, ref: MemberRef, version: int) -> ErrorCode:
@@ -56,10 +56,10 @@ class CoordinatedGroup(Protocol):
     def subscribed_topics(self) -> frozenset[str] | None:
         """Names of the topics that the members consume; None when it cannot be known."""
 
-    def metadata_changed(self, now: float, image: MetadataImage) -> list[Effect]:
+    def metadata_changed(self, now: float, image: MetadataImage) -> list[GroupEffect]:
         """Topics came, went or grew, or anything else did."""
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> list[GroupEffect]:
         """Act on every deadline that has passed."""
 
     def next_deadline(self) -> float | None:
@@ -68,12 +68,12 @@ class CoordinatedGroup(Protocol):
     def is_idle(self) -> bool:
         """Nobody is in it or about to be."""
 
-    def saved(self, now: float, revision: int, code: ErrorCode) -> list[Effect]:
+    def saved(self, now: float, revision: int, code: ErrorCode) -> list[GroupEffect]:
         """A Save was stored, or failed with `code`: answer who waited for it."""
 
-    def close(self, code: ErrorCode) -> list[Effect]:
+    def close(self, code: ErrorCode) -> list[GroupEffect]:
         """This agent coordinates the group no more, or another kind takes its place: whoever waits is told `code`."""
 
 
-Restore = Callable[[str, float, GroupRecord | None], tuple[CoordinatedGroup, list[Effect]]]
+Restore = Callable[[str, float, GroupRecord | None], tuple[CoordinatedGroup, list[GroupEffect]]]
 """(group id, now, what was saved last or None) -> the group as it goes on, and what is to be done at once."""

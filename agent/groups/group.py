@@ -18,14 +18,14 @@ from collections.abc import Iterable
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.rebalance import Rebalancing
-from headrace.agent.groups.roster import Member
+from headrace.agent.groups.roster import ClassicMember
 from headrace.agent.groups.saved import SavedGroup
 from headrace.agent.groups.subscriptions import subscribed_topics
 from headrace.agent.groups.values import (
     Departure,
     DescribedMember,
-    Effect,
     GroupDescription,
+    GroupEffect,
     GroupState,
     JoinAnswer,
     JoinRequest,
@@ -42,7 +42,7 @@ from headrace.metastore.log.image import MetadataImage
 class ClassicGroup(Rebalancing):
     """One group: its requests, its deadlines, and what became of its saves."""
 
-    def join(self, now: float, request: JoinRequest, token: Token) -> list[Effect]:
+    def join(self, now: float, request: JoinRequest, token: Token) -> list[GroupEffect]:
         """A member wants to be in the next generation; its answer may come much later."""
         code = self._join_refusal(request)
         if code is not ErrorCode.none:
@@ -53,10 +53,10 @@ class ClassicGroup(Rebalancing):
             self._join_unknown(now, request, token)
         return self._drain()
 
-    def sync(self, now: float, request: SyncRequest, token: Token) -> list[Effect]:
+    def sync(self, now: float, request: SyncRequest, token: Token) -> list[GroupEffect]:
         """A member of the new generation asks for its assignment; the leader brings everybody's."""
         member = self._find(request.member)
-        if isinstance(member, Member):
+        if isinstance(member, ClassicMember):
             self._sync_member(now, member, request, token)
         else:
             self._reply(token, SyncAnswer(member))
@@ -65,13 +65,13 @@ class ClassicGroup(Rebalancing):
     def heartbeat(self, now: float, ref: MemberRef) -> ErrorCode:
         """REBALANCE_IN_PROGRESS asks the member to join again."""
         member = self._find(ref)
-        if not isinstance(member, Member):
+        if not isinstance(member, ClassicMember):
             return member
         member.touch(now)
         rejoin = self.state is GroupState.PREPARING_REBALANCE
         return ErrorCode.rebalance_in_progress if rejoin else ErrorCode.none
 
-    def leave(self, now: float, refs: Iterable[MemberRef]) -> tuple[list[Departure], list[Effect]]:
+    def leave(self, now: float, refs: Iterable[MemberRef]) -> tuple[list[Departure], list[GroupEffect]]:
         """Members leave, or an admin removes them (static ones by instance id alone)."""
         departures = [Departure(ref, self._leave(now, ref)) for ref in refs]
         return departures, self._drain()
@@ -84,14 +84,14 @@ class ClassicGroup(Rebalancing):
             if not self.generation:
                 return ErrorCode.illegal_generation  # of a group that is no more
         member = self._find(ref)
-        if not isinstance(member, Member):
+        if not isinstance(member, ClassicMember):
             return member
         if self.state is GroupState.COMPLETING_REBALANCE:
             return ErrorCode.rebalance_in_progress
         member.touch(now)
         return ErrorCode.none
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> list[GroupEffect]:
         """Act on every deadline that has passed."""
         for member_id in [m for m, lapses in self._promised_ids.items() if now >= lapses]:
             del self._promised_ids[member_id]
@@ -106,7 +106,7 @@ class ClassicGroup(Rebalancing):
                 self._remove(now, member)
         return self._drain()
 
-    def saved(self, now: float, revision: int, code: ErrorCode) -> list[Effect]:
+    def saved(self, now: float, revision: int, code: ErrorCode) -> list[GroupEffect]:
         """A Save was stored, or failed with `code`: answer who waited for it."""
         self._incarnations_saved(revision, code)
         waiting, self._replies_after = self._replies_after, []
@@ -119,7 +119,7 @@ class ClassicGroup(Rebalancing):
             self._complete_sync(now, code)
         return self._drain()
 
-    def close(self, code: ErrorCode) -> list[Effect]:
+    def close(self, code: ErrorCode) -> list[GroupEffect]:
         """This agent coordinates the group no more: everybody who waits is told `code`."""
         for member in self.roster:
             self._answer_join(member, code)
@@ -131,13 +131,13 @@ class ClassicGroup(Rebalancing):
         self.state = GroupState.DEAD
         return self._drain()
 
-    def restore(self, now: float, state: SavedGroup) -> list[Effect]:
+    def restore(self, now: float, state: SavedGroup) -> list[GroupEffect]:
         """Carry on where the last coordinator's last generation stood, with fresh sessions."""
         self._last_saved = state
         self.generation = state.generation
         self.protocol_type, self.protocol_name = state.protocol_type, state.protocol_name
         for saved in state.members:
-            member = Member(
+            member = ClassicMember(
                 saved.member_id,
                 saved.instance_id,
                 saved.client_id,
@@ -194,7 +194,7 @@ class ClassicGroup(Rebalancing):
             return None
         return subscribed_topics(self.protocol_type, [member.metadata(self.protocol_name) for member in self.roster])
 
-    def metadata_changed(self, now: float, image: MetadataImage) -> list[Effect]:
+    def metadata_changed(self, now: float, image: MetadataImage) -> list[GroupEffect]:
         """Members watch their topics themselves."""
         return []
 
@@ -214,12 +214,12 @@ class ClassicGroup(Rebalancing):
 
     # -- insides
 
-    def _find(self, ref: MemberRef) -> Member | ErrorCode:
+    def _find(self, ref: MemberRef) -> ClassicMember | ErrorCode:
         """The member of this generation, or why the request is refused."""
         if self.state is GroupState.DEAD:
             return ErrorCode.not_coordinator
         member = self.roster.find(ref)
-        if isinstance(member, Member) and ref.generation != self.generation:
+        if isinstance(member, ClassicMember) and ref.generation != self.generation:
             return ErrorCode.illegal_generation
         return member
 
@@ -266,7 +266,7 @@ class ClassicGroup(Rebalancing):
             self._add(now, request, member_id, token)
             return
         member = self.roster.find(request.member)
-        if not isinstance(member, Member):
+        if not isinstance(member, ClassicMember):
             self._reply(token, JoinAnswer(member, member_id))
             return
         leads = member_id == self.roster.leader_id
@@ -280,7 +280,7 @@ class ClassicGroup(Rebalancing):
         else:
             self._update(now, member, request, token)  # a leader joins again when what it assigns has changed
 
-    def _sync_member(self, now: float, member: Member, request: SyncRequest, token: Token) -> None:
+    def _sync_member(self, now: float, member: ClassicMember, request: SyncRequest, token: Token) -> None:
         if not self._speaks(request):
             self._reply(token, SyncAnswer(ErrorCode.inconsistent_group_protocol))
             return
@@ -313,7 +313,7 @@ class ClassicGroup(Rebalancing):
             return ErrorCode.none
         static = None if ref.member_id else self.roster.static_member(ref.instance_id)
         member = static or self.roster.find(ref)
-        if not isinstance(member, Member):
+        if not isinstance(member, ClassicMember):
             return member
         self._remove(now, member)
         return ErrorCode.none

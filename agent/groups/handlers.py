@@ -28,11 +28,11 @@ from headrace.agent.groups.offset_commit import OffsetCommit
 from headrace.agent.groups.offset_fetch import OffsetFetch
 from headrace.agent.groups.offsets import GroupOffsets
 from headrace.agent.groups.saved import decode
-from headrace.agent.groups.values import Effect
+from headrace.agent.groups.values import GroupEffect
 from headrace.config.settings import Settings
 from headrace.metastore.groups import GroupApi, GroupKind, GroupRecord
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.request import Handler
+from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
 
 
@@ -50,7 +50,7 @@ class GroupHandlers:
     ) -> None:
         def restore_classic(
             group_id: str, now: float, record: GroupRecord | None
-        ) -> tuple[CoordinatedGroup, list[Effect]]:
+        ) -> tuple[CoordinatedGroup, list[GroupEffect]]:
             delay = settings.group_initial_rebalance_delay_ms / 1000
             group = ClassicGroup(group_id, rng, initial_rebalance_delay=delay, max_size=settings.group_max_size)
             return group, [] if record is None else group.restore(now, decode(record.data))
@@ -66,7 +66,7 @@ class GroupHandlers:
         coordinator = GroupCoordinator(self.groups, clock, restore_classic)
         administration = GroupAdministration(api, self.groups)
         offsets = GroupOffsets(api, self.groups, clock, metrics)
-        self.handlers: dict[int, Handler] = {
+        self.handlers: dict[int, RequestHandler] = {
             ApiKey.OFFSET_COMMIT: OffsetCommit(offsets, cluster, metadata_bytes_max=settings.offset_metadata_max_bytes),
             ApiKey.OFFSET_FETCH: OffsetFetch(offsets, cluster),
             ApiKey.JOIN_GROUP: JoinGroup(

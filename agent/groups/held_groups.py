@@ -26,7 +26,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.coordinated import CoordinatedGroup, Restore
 from headrace.agent.groups.metrics import GroupMetrics
-from headrace.agent.groups.values import Abandon, Become, Effect, Save
+from headrace.agent.groups.values import Abandon, Become, GroupEffect, Save
 from headrace.metastore.groups import GroupApi, GroupClaim, GroupKind
 from headrace.protocol.errors import coordinator_error
 from headrace.storage.clock import Clock
@@ -121,7 +121,7 @@ class HeldGroups:
             return ErrorCode.coordinator_not_available
         return ErrorCode.none if coordinator.node_id == self._cluster.node_id else ErrorCode.not_coordinator
 
-    def perform(self, held: Held, effects: Iterable[Effect]) -> None:
+    def perform(self, held: Held, effects: Iterable[GroupEffect]) -> None:
         """Do what the group asks for. Tokens are futures of whoever waits."""
         for effect in effects:
             if isinstance(effect, Save):
@@ -139,7 +139,7 @@ class HeldGroups:
         if self.is_current(held):
             self._schedule(held)
 
-    def replace(self, held: Held, group: CoordinatedGroup, effects: Iterable[Effect]) -> None:
+    def replace(self, held: Held, group: CoordinatedGroup, effects: Iterable[GroupEffect]) -> None:
         """The group goes on as another one, of another kind; `effects` are the new one's."""
         self.perform(held, held.group.close(ErrorCode.rebalance_in_progress))
         held.group = group
@@ -327,7 +327,7 @@ class HeldGroups:
             for held in self:
                 self._guarded(held, functools.partial(held.group.metadata_changed, now, image))
 
-    def _guarded(self, held: Held, step: Callable[[], list[Effect]]) -> None:
+    def _guarded(self, held: Held, step: Callable[[], list[GroupEffect]]) -> None:
         try:
             self.perform(held, step())
         except Exception:

@@ -15,9 +15,18 @@ import random
 import msgspec
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.roster import Member, Roster
+from headrace.agent.groups.roster import ClassicMember, ClassicRoster
 from headrace.agent.groups.saved import SavedGroup
-from headrace.agent.groups.values import Effect, GroupState, JoinAnswer, JoinRequest, Reply, Save, SyncAnswer, Token
+from headrace.agent.groups.values import (
+    GroupEffect,
+    GroupState,
+    JoinAnswer,
+    JoinRequest,
+    Reply,
+    Save,
+    SyncAnswer,
+    Token,
+)
 
 NEW_MEMBER_JOIN_SECONDS = 300.0
 """A new member whose join waits longer is given up: its client has left or asks again."""
@@ -36,7 +45,7 @@ class Rebalancing:
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
-        self.roster = Roster()
+        self.roster = ClassicRoster()
         self._rng = rng
         self._initial_delay = initial_rebalance_delay
         self._max_size = max_size
@@ -56,14 +65,14 @@ class Rebalancing:
         """Answers that wait for another save."""
         self._last_saved: SavedGroup | None = None
         """What the next coordinator would restore."""
-        self._effects: list[Effect] = []
+        self._effects: list[GroupEffect] = []
         self._owes_rebalance = False
         """It was a consumer group before, and its members have not all joined it yet."""
 
     def _add(self, now: float, request: JoinRequest, member_id: str, token: Token) -> None:
         if not len(self.roster):
             self.protocol_type = request.protocol_type
-        member = Member(
+        member = ClassicMember(
             member_id,
             request.member.instance_id,
             request.client_id,
@@ -80,21 +89,23 @@ class Rebalancing:
         self._save_incarnation(member)
         self._rejoin(now)
 
-    def _update(self, now: float, member: Member, request: JoinRequest, token: Token) -> None:
+    def _update(self, now: float, member: ClassicMember, request: JoinRequest, token: Token) -> None:
         """The member wants to be in the next generation, maybe with another subscription."""
         member.update(request)
         self._answer_join(member, ErrorCode.rebalance_in_progress)  # an older request of the same member
         member.join_token = token
         self._rejoin(now)
 
-    def _remove(self, now: float, member: Member) -> None:
+    def _remove(self, now: float, member: ClassicMember) -> None:
         self._answer_join(member, ErrorCode.unknown_member_id)
         self._answer_sync(member, SyncAnswer(ErrorCode.unknown_member_id))
         self.roster.remove(member)
         self._to_sync.discard(member.member_id)
         self._rejoin(now)
 
-    def _replace_static(self, now: float, member: Member, member_id: str, request: JoinRequest, token: Token) -> None:
+    def _replace_static(
+        self, now: float, member: ClassicMember, member_id: str, request: JoinRequest, token: Token
+    ) -> None:
         """A static member was started again: its new incarnation takes its place, usually without a rebalance."""
         self._answer_join(member, ErrorCode.fenced_instance_id)
         self._answer_sync(member, SyncAnswer(ErrorCode.fenced_instance_id))
@@ -214,7 +225,7 @@ class Rebalancing:
             state = msgspec.structs.replace(state, leader_id=None, members=[], gathering=True)
         return self._store(state)
 
-    def _save_incarnation(self, member: Member) -> None:
+    def _save_incarnation(self, member: ClassicMember) -> None:
         """A static member has another member id than the next coordinator would restore, before it is told.
 
         If the generation that it joins is never saved, it must not be taken for an impostor of itself:
@@ -259,7 +270,7 @@ class Rebalancing:
 
     def _generation_of(
         self,
-        member: Member,
+        member: ClassicMember,
         *,
         leader_id: str | None = None,
         with_members: bool = False,
@@ -276,16 +287,16 @@ class Rebalancing:
             self.roster.introduce(self.protocol_name) if with_members else (),
         )
 
-    def _assignment_of(self, member: Member) -> SyncAnswer:
+    def _assignment_of(self, member: ClassicMember) -> SyncAnswer:
         return SyncAnswer(ErrorCode.none, member.assignment, self.protocol_type, self.protocol_name)
 
-    def _answer_join(self, member: Member, code: ErrorCode) -> None:
+    def _answer_join(self, member: ClassicMember, code: ErrorCode) -> None:
         """Refuse the join that the member waits for, if any."""
         if member.join_token is not None:
             self._reply(member.join_token, JoinAnswer(code, member.member_id))
             member.join_token = None
 
-    def _answer_sync(self, member: Member, answer: SyncAnswer) -> None:
+    def _answer_sync(self, member: ClassicMember, answer: SyncAnswer) -> None:
         """Answer the sync that the member waits for, if any."""
         if member.sync_token is not None:
             self._reply(member.sync_token, answer)
@@ -294,6 +305,6 @@ class Rebalancing:
     def _reply(self, token: Token, answer: JoinAnswer | SyncAnswer) -> None:
         self._effects.append(Reply(token, answer))
 
-    def _drain(self) -> list[Effect]:
+    def _drain(self) -> list[GroupEffect]:
         effects, self._effects = self._effects, []
         return effects

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.saved import SavedMember
+from headrace.agent.groups.saved import SavedClassicMember
 from headrace.agent.groups.values import JoinedMember, JoinRequest, MemberProtocol, MemberRef, Token
 
 
 @dataclass(slots=True)
-class Member:
+class ClassicMember:
     """One member, with the requests of it that wait for an answer."""
 
     member_id: str
@@ -56,9 +56,9 @@ class Member:
         """Its opaque bytes for the protocol."""
         return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
 
-    def saved(self) -> SavedMember:
+    def saved(self) -> SavedClassicMember:
         """As it is stored."""
-        return SavedMember(
+        return SavedClassicMember(
             self.member_id,
             self.instance_id,
             self.client_id,
@@ -70,24 +70,24 @@ class Member:
         )
 
 
-class Roster:
+class ClassicRoster:
     """Members by id, in the order they joined."""
 
     def __init__(self) -> None:
         self.leader_id: str | None = None
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, ClassicMember] = {}
         self._static_ids: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self._members)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[ClassicMember]:
         return iter(list(self._members.values()))
 
     def __contains__(self, member_id: object) -> bool:
         return member_id in self._members
 
-    def add(self, member: Member) -> None:
+    def add(self, member: ClassicMember) -> None:
         """The first one leads."""
         self._members[member.member_id] = member
         if member.instance_id is not None:
@@ -95,7 +95,7 @@ class Roster:
         if self.leader_id is None:
             self.leader_id = member.member_id
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: ClassicMember) -> None:
         """When it led, the member that joined first leads now."""
         del self._members[member.member_id]
         if member.instance_id is not None:
@@ -103,7 +103,7 @@ class Roster:
         if self.leader_id == member.member_id:
             self.leader_id = next(iter(self._members), None)
 
-    def rename(self, member: Member, member_id: str) -> None:
+    def rename(self, member: ClassicMember, member_id: str) -> None:
         """A static member came back under a new member id, in its old place."""
         renamed = {m.member_id if m is not member else member_id: m for m in self}
         if self.leader_id == member.member_id:
@@ -113,12 +113,12 @@ class Roster:
         if member.instance_id is not None:
             self._static_ids[member.instance_id] = member_id
 
-    def static_member(self, instance_id: str | None) -> Member | None:
+    def static_member(self, instance_id: str | None) -> ClassicMember | None:
         """The member that holds the instance id."""
         member_id = self._static_ids.get(instance_id) if instance_id is not None else None
         return None if member_id is None else self._members[member_id]
 
-    def find(self, ref: MemberRef) -> Member | ErrorCode:
+    def find(self, ref: MemberRef) -> ClassicMember | ErrorCode:
         """The member, or why it is refused."""
         if ref.instance_id is not None:
             current = self.static_member(ref.instance_id)

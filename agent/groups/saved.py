@@ -25,7 +25,7 @@ class SavedState(Protocol):
     def record(self) -> GroupRecord: ...
 
 
-class SavedMember(msgspec.Struct, frozen=True):
+class SavedClassicMember(msgspec.Struct, frozen=True):
     """Timeouts in seconds; `protocols` in the member's order of preference."""
 
     member_id: str
@@ -45,7 +45,7 @@ class SavedGroup(msgspec.Struct, frozen=True):
     protocol_type: str | None
     protocol_name: str | None
     leader_id: str | None
-    members: list[SavedMember]
+    members: list[SavedClassicMember]
     gathering: bool = False
     owes_rebalance: bool = False
     """The members were a consumer group's: they have to join again before this generation means anything."""
@@ -56,7 +56,7 @@ class SavedGroup(msgspec.Struct, frozen=True):
         state = "Stable" if self.members else "PreparingRebalance" if self.gathering else "Empty"
         return GroupRecord(GroupKind.CLASSIC, state, self.protocol_type or "", self.subscribed(), encode(self))
 
-    def find_instance(self, instance_id: str) -> SavedMember | None:
+    def find_instance(self, instance_id: str) -> SavedClassicMember | None:
         """The static member of that id."""
         return next((member for member in self.members if member.instance_id == instance_id), None)
 

@@ -129,7 +129,7 @@ class Become(NamedTuple):
     record: GroupRecord
 
 
-Effect = Reply | Save | Abandon | Become
+GroupEffect = Reply | Save | Abandon | Become
 
 
 class DescribedMember(NamedTuple):

@@ -22,7 +22,7 @@ from headrace.agent.listener.replies import ReplyQueue, Slot
 from headrace.agent.listener.writer import ReplyWriter
 from headrace.protocol.api_keys import CHANGING, ApiKey
 from headrace.protocol.api_versions import APIS
-from headrace.protocol.request import CloseConnection, Connection, Promise, Request, Response
+from headrace.protocol.request import ClientConnection, CloseConnection, Promise, Request, Response
 from headrace.storage.errors import InvalidError
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     """The asyncio side of one connection."""
 
     _transport: asyncio.Transport
-    _client: Connection
+    _client: ClientConnection
     _writer: ReplyWriter
     _replies: ReplyQueue
 
@@ -77,7 +77,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._writer = ReplyWriter(transport)
         self._replies = ReplyQueue(self._writer, self._host.metrics)
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        self._client = Connection(
+        self._client = ClientConnection(
             connection_id=self._host.next_connection_id(), peer=f"{peer[0]}:{peer[1]}", listener_host=local[0]
         )
         refusal = self._host.refusal()

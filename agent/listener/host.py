@@ -17,7 +17,7 @@ from headrace.agent.listener.memory import MemoryBudget
 from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.listener.replies import Slot
 from headrace.config.settings import Settings
-from headrace.protocol.request import Handler
+from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class ConnectionHost:
 
     def __init__(
         self,
-        handle: Handler,
+        handle: RequestHandler,
         limits: Limits,
         clock: Clock,
         metrics: ListenerMetrics,

@@ -17,7 +17,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from headrace.agent.listener.connection import KafkaConnection
 from headrace.agent.listener.host import ConnectionHost, Limits
 from headrace.agent.listener.metrics import ListenerMetrics
-from headrace.protocol.request import Handler
+from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class KafkaListener:
 
     def __init__(
         self,
-        handle: Handler,
+        handle: RequestHandler,
         limits: Limits,
         clock: Clock,
         registry: CollectorRegistry = REGISTRY,

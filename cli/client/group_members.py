@@ -16,11 +16,11 @@ from headrace.protocol import wire
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import NotFoundError
 
-Member = dict[str, Any]
+MemberRow = dict[str, Any]
 _CONSUMER = "consumer"
 
 
-def members_of(cluster: KafkaCluster, group: str) -> list[Member]:
+def members_of(cluster: KafkaCluster, group: str) -> list[MemberRow]:
     """Each: member, instance, client, host, assignment (`topic:partition` texts). NotFoundError if the group is
     unknown.
     """
@@ -51,7 +51,7 @@ def members_of(cluster: KafkaCluster, group: str) -> list[Member]:
     ]
 
 
-def _of_consumer_group(member: Any) -> Member:
+def _of_consumer_group(member: Any) -> MemberRow:
     return {
         "member": member.member_id,
         "instance": member.instance_id,

@@ -58,7 +58,7 @@ class Task(msgspec.Struct, frozen=True):
     requests_per_s: float
 
 
-class Part(msgspec.Struct, frozen=True):
+class PlanPart(msgspec.Struct, frozen=True):
     """One row: a part of a plan (JSON), and the driver's wall clock when it was made, in ms."""
 
     plan: str
@@ -66,7 +66,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
+class WrittenPart(WriterCommitMessage):
     """What one task stored: (file, swaps) each, and what it could not read."""
 
     files: Sequence[tuple[NewFile, Sequence[Swap]]]
@@ -113,7 +113,7 @@ class PlanReader(DataSourceReader):
             plan = make_plan(job.level, await metastore.live_extents(job.file_ids))
         made_ms = SystemClock().wall_ms()
         return [
-            msgspec.json.encode(Part(encode(part).decode(), made_ms)).decode()
+            msgspec.json.encode(PlanPart(encode(part).decode(), made_ms)).decode()
             for part in split(plan, self._task.part_bytes)
         ]
 
@@ -126,12 +126,12 @@ class MergeWriter(DataSourceWriter):
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         tune_collector()
-        return asyncio.run(self._merge([msgspec.json.decode(row.part, type=Part) for row in iterator]))
+        return asyncio.run(self._merge([msgspec.json.decode(row.part, type=PlanPart) for row in iterator]))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        asyncio.run(self._swap([message for message in messages if isinstance(message, Written)]))
+        asyncio.run(self._swap([message for message in messages if isinstance(message, WrittenPart)]))
 
-    async def _merge(self, parts: Sequence[Part]) -> Written:
+    async def _merge(self, parts: Sequence[PlanPart]) -> WrittenPart:
         clock, rng, settings = SystemClock(), random.Random(), _settings()
         store = ThrottledStore(
             open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng),
@@ -150,9 +150,9 @@ class MergeWriter(DataSourceWriter):
                     files.append((named, file.swaps))
         finally:
             await store.close()
-        return Written(files, frozenset(counts.unreadable_files), counts.batches_in)
+        return WrittenPart(files, frozenset(counts.unreadable_files), counts.batches_in)
 
-    async def _swap(self, done: Sequence[Written]) -> None:
+    async def _swap(self, done: Sequence[WrittenPart]) -> None:
         token = JobToken(self._task.job_id, self._task.epoch)
         async with _metastore() as metastore:
             swapper = Swapper(metastore, metastore.commit_shards, SystemClock(), random.Random())

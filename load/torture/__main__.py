@@ -12,7 +12,7 @@ from pathlib import Path
 
 from load.torture.faults import KINDS
 from load.torture.report import print_outcome
-from load.torture.run import Plan, torture
+from load.torture.run import TorturePlan, torture
 from load.torture.writers import DELIVERY_MS
 
 
@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, help="an empty directory that keeps logs and data")
     args = parser.parse_args()
     logging.disable(logging.CRITICAL)  # the clients tell at length what the faults do to them
-    plan = Plan(
+    plan = TorturePlan(
         seed=random.SystemRandom().randrange(2**31) if args.seed is None else args.seed,
         seconds=args.seconds,
         kinds=args.kinds.split(","),

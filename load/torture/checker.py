@@ -43,7 +43,7 @@ class Read(NamedTuple):
 
 
 @dataclass
-class Verdict:
+class TortureVerdict:
     """Each list holds one line per offence, in words."""
 
     read: int = 0
@@ -62,9 +62,9 @@ class Verdict:
         return [*self.lost, *self.duplicated, *self.disordered, *self.misplaced, *self.gaps]
 
 
-def check(acknowledged: Mapping[Name, int], read: Sequence[Read]) -> Verdict:
+def check(acknowledged: Mapping[Name, int], read: Sequence[Read]) -> TortureVerdict:
     """`acknowledged`: the offset that each was acknowledged at, or NOWHERE. `read` holds each partition in order."""
-    verdict = Verdict(read=len(read))
+    verdict = TortureVerdict(read=len(read))
     found: dict[Name, int] = {}
     next_offset: Counter[int] = Counter()
     last_number: dict[tuple[str, int], int] = {}

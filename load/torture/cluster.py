@@ -46,7 +46,7 @@ SETTINGS: dict[str, object] = {
 }
 
 
-class Cluster:
+class TortureCluster:
     """Entered with everything up. `injected` counts faults by kind."""
 
     def __init__(self, directory: Path, seed: int) -> None:
@@ -59,7 +59,7 @@ class Cluster:
         self._busy = {name: asyncio.Lock() for name in self.proxies}
         self.injected: Counter[str] = Counter()
 
-    async def __aenter__(self) -> Cluster:
+    async def __aenter__(self) -> TortureCluster:
         async with AsyncExitStack() as started:
             started.callback(self.postgres.stop)
             await asyncio.to_thread(self.postgres.start)

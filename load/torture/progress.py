@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from load.torture.cluster import Cluster
+from load.torture.cluster import TortureCluster
 from load.torture.writers import Report
 
 EVERY_SECONDS = 10
@@ -18,7 +18,7 @@ EVERY_SECONDS = 10
 class Progress:
     """`say` takes each line; times count from here on."""
 
-    def __init__(self, cluster: Cluster, reports: Sequence[Report], say: Callable[[str], None]) -> None:
+    def __init__(self, cluster: TortureCluster, reports: Sequence[Report], say: Callable[[str], None]) -> None:
         self._cluster = cluster
         self._reports = reports
         self._say = say

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from load.torture.run import Outcome
+from load.torture.run import TortureOutcome
 
 OFFENCES_SHOWN = 20
 REASONS_SHOWN = 3
 
 
-def print_outcome(outcome: Outcome) -> None:
+def print_outcome(outcome: TortureOutcome) -> None:
     """Counts first; offences, if any, with the seed last."""
     for name, why in outcome.missing.items():
         print(f"left out   {name}: {why}")

@@ -15,8 +15,8 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from load.torture.agents import ProxiedAgent
-from load.torture.checker import Verdict, check, compare
-from load.torture.cluster import Cluster
+from load.torture.checker import TortureVerdict, check, compare
+from load.torture.cluster import TortureCluster
 from load.torture.faults import KINDS, schedule
 from load.torture.progress import Progress
 from load.torture.reading import read_with_aiokafka, read_with_confluent
@@ -34,7 +34,7 @@ IN_FLIGHT = "headrace_produce_files_in_flight"
 
 
 @dataclass(frozen=True)
-class Plan:
+class TorturePlan:
     """What to do. `rate` in records/s per client; `delivery_ms` until a client gives a record up."""
 
     seed: int
@@ -49,16 +49,16 @@ class Plan:
 
 
 @dataclass
-class Outcome:
+class TortureOutcome:
     """What happened. `swept`: objects that no row names: the sweeper's."""
 
-    plan: Plan
+    plan: TorturePlan
     s3: str
     missing: dict[str, str]
     reports: list[Report]
     injected: Counter[str] = field(default_factory=Counter)
     counters: Counter[str] = field(default_factory=Counter)
-    verdict: Verdict = field(default_factory=Verdict)
+    verdict: TortureVerdict = field(default_factory=TortureVerdict)
     disagreements: list[str] = field(default_factory=list)
     objects: int = 0
     named: int = 0
@@ -81,7 +81,7 @@ class Outcome:
         return [*self.verdict.offences, *self.disagreements, *self.unsettled, *troubles, *idle]
 
 
-async def torture(plan: Plan, say: Callable[[str], None] = print) -> Outcome:
+async def torture(plan: TorturePlan, say: Callable[[str], None] = print) -> TortureOutcome:
     """Run it; the outcome says everything, offences do not raise. Logs lie in `plan.directory`, if it is set.
     `say` is told how far it is, in words, at each step and now and then."""
     with tempfile.TemporaryDirectory(prefix="headrace-torture-", ignore_cleanup_errors=True) as place:
@@ -90,7 +90,7 @@ async def torture(plan: Plan, say: Callable[[str], None] = print) -> Outcome:
         commands, missing = installed()
         chosen = plan.clients or list(commands)
         writers = [Writer(name, commands[name], directory / f"{name}.log") for name in chosen if name in commands]
-        async with Cluster(directory, plan.seed) as cluster, AsyncExitStack() as leaving:
+        async with TortureCluster(directory, plan.seed) as cluster, AsyncExitStack() as leaving:
             for writer in writers:
                 leaving.push_async_callback(writer.stop)
             progress = Progress(cluster, [writer.report for writer in writers], say)
@@ -100,10 +100,10 @@ async def torture(plan: Plan, say: Callable[[str], None] = print) -> Outcome:
 
 
 async def _torture(
-    plan: Plan, cluster: Cluster, writers: Sequence[Writer], missing: dict[str, str], progress: Progress
-) -> Outcome:
+    plan: TorturePlan, cluster: TortureCluster, writers: Sequence[Writer], missing: dict[str, str], progress: Progress
+) -> TortureOutcome:
     await asyncio.to_thread(_create_topic, cluster.bootstrap)
-    outcome = Outcome(plan, cluster.s3.name, missing, [writer.report for writer in writers])
+    outcome = TortureOutcome(plan, cluster.s3.name, missing, [writer.report for writer in writers])
     watching = asyncio.create_task(cluster.watch_metrics())
     for writer in writers:
         await writer.start(cluster.bootstrap, TOPIC, PARTITIONS, plan.rate, plan.delivery_ms)
@@ -129,7 +129,7 @@ async def _torture(
     return outcome
 
 
-def _look_at_what_is_left(cluster: Cluster, outcome: Outcome) -> None:
+def _look_at_what_is_left(cluster: TortureCluster, outcome: TortureOutcome) -> None:
     """Every file has a definite end: the metastore names it and the bucket holds it, or nobody names it."""
     for agent in cluster.agents.values():
         in_flight = _files_in_flight(agent)

@@ -53,7 +53,7 @@ def write_uvarint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-class Codec(Protocol):
+class FieldCodec(Protocol):
     """How one type of value is written and read."""
 
     def write(self, out: bytearray, value: Any) -> None:
@@ -115,7 +115,7 @@ class String(Bytes):
 class NotNull:
     """Refuses the null that the inner codec would allow."""
 
-    def __init__(self, inner: Codec) -> None:
+    def __init__(self, inner: FieldCodec) -> None:
         self.write = inner.write
         self._read = inner.read
 
@@ -129,7 +129,7 @@ class NotNull:
 class Array:
     """Compact array, read as a tuple; None, where allowed, is length 0."""
 
-    def __init__(self, item: Codec) -> None:
+    def __init__(self, item: FieldCodec) -> None:
         self._item = item
 
     def write(self, out: bytearray, value: Sequence[Any] | None) -> None:
@@ -155,8 +155,8 @@ class Structure:
     def __init__(self, cls: type) -> None:
         hints = get_type_hints(cls, include_extras=True)
         self._cls = cls
-        self._plain: list[tuple[str, Codec]] = []
-        self._tagged: dict[int, tuple[Field[Any], Codec]] = {}
+        self._plain: list[tuple[str, FieldCodec]] = []
+        self._tagged: dict[int, tuple[Field[Any], FieldCodec]] = {}
         for field in fields(cls):
             codec, tag = _wire_description(hints[field.name])
             if tag is None:
@@ -192,7 +192,7 @@ class Structure:
         return self._cls(**values)
 
 
-def _wire_description(hint: Any) -> tuple[Codec, int | None]:
+def _wire_description(hint: Any) -> tuple[FieldCodec, int | None]:
     assert get_origin(hint) is Annotated
     _, codec, *rest = get_args(hint)
     return codec, rest[0].number if rest else None

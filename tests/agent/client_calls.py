@@ -11,7 +11,7 @@ from kafka.protocol import admin, consumer, metadata, producer
 from kio.serial import entity_reader
 
 from headrace.protocol.api_versions import APIS
-from headrace.protocol.request import Connection, Handler, Request, Response
+from headrace.protocol.request import ClientConnection, Request, RequestHandler, Response
 from headrace.protocol.typed import schema
 from tests.protocol.client_vectors import vectors
 
@@ -38,11 +38,11 @@ def a_request(
     correlation_id: int = 42,
 ) -> Request:
     """A Request as the listener makes it."""
-    connection = Connection(connection_id=1, peer="127.0.0.1:50000", listener_host="127.0.0.1")
+    connection = ClientConnection(connection_id=1, peer="127.0.0.1:50000", listener_host="127.0.0.1")
     return Request(connection, api_key, version, correlation_id, client_id, memoryview(bytes(body)), received_at)
 
 
-async def call(handler: Handler, message: Any, version: int, **request: Any) -> Any:
+async def call(handler: RequestHandler, message: Any, version: int, **request: Any) -> Any:
     """kafka-python's response object for one of its request objects."""
     sent = a_request(message.API_KEY, version, message.encode(version=version), **request)
     return read_reply(sent, await handler(sent))

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.process import Agent
 from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.request import Connection, Promise, Request, Response
+from headrace.protocol.request import ClientConnection, Promise, Request, Response
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore
 from tests.manual_clock import ManualClock
@@ -24,7 +24,7 @@ class _Kept(Promise):
 
 
 def _request(correlation_id: int) -> Request:
-    return Request(Connection(1, "peer", "host"), ApiKey.METADATA, 12, correlation_id, None, memoryview(b""), 0.0)
+    return Request(ClientConnection(1, "peer", "host"), ApiKey.METADATA, 12, correlation_id, None, memoryview(b""), 0.0)
 
 
 async def test_a_request_does_not_overtake_one_that_waited_for_the_agent_to_serve() -> None:

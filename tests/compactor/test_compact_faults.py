@@ -18,7 +18,7 @@ from headrace.compactor.janitor import Janitor
 from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.lease import Lease
 from headrace.compactor.merge import COMPLAINTS_MAX
-from headrace.compactor.runner import Handler
+from headrace.compactor.runner import JobHandler
 from headrace.compactor.sweeper import Sweeper
 from headrace.compactor.take_over import SWAP_ATTEMPTS
 from headrace.metastore.compaction import NewFile, Swap, SwapOutcome
@@ -343,7 +343,7 @@ async def run_janitor(world: CompactionWorld) -> None:
     await run_deletion(world, "delete", Janitor(world.postgres, world.store, janitor_metrics(), delay_ms=0))
 
 
-async def run_deletion(world: CompactionWorld, kind: str, handler: Handler) -> None:
+async def run_deletion(world: CompactionWorld, kind: str, handler: JobHandler) -> None:
     await world.postgres.enqueue_jobs([NewJob(kind, "")])
     job = await world.postgres.claim_job("janitor", [kind], LEASE_MS)
     assert job is not None

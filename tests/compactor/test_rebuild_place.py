@@ -10,7 +10,7 @@ from itertools import count, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.compactor.rebuild_place import FoundBatch, Placement, guess, settle
+from headrace.compactor.rebuild_place import Placement, ScannedBatch, guess, settle
 
 Step = tuple[str, int, int]
 STEPS = st.lists(
@@ -27,7 +27,7 @@ class Partition:
 
     def __init__(self) -> None:
         self.end = 0
-        self.files: dict[int, list[FoundBatch]] = {}
+        self.files: dict[int, list[ScannedBatch]] = {}
         self.names: dict[bytes, range] = {}
         self.live: list[int] = []
         """Files in log order."""
@@ -68,7 +68,7 @@ class Partition:
             self.names[content] = run
             born_ms = max(self.end, run.stop) if level == 0 else self.end
             self.files[file].append(
-                FoundBatch(
+                ScannedBatch(
                     file, run.start, 1, level, born_ms, run.start if level else 0, len(run), run.stop, False, content
                 )
             )
@@ -120,8 +120,8 @@ def test_every_live_record_stands_once_in_its_order_where_a_merged_file_says_it_
     assert names == sorted(names)
 
 
-def batch(file: int, offset: int, records: int, level: int, content: bytes = b"", time: int = 0) -> FoundBatch:
-    return FoundBatch(file, 16, 1, level, file, offset, records, time or offset, False, content or b"%d" % file)
+def batch(file: int, offset: int, records: int, level: int, content: bytes = b"", time: int = 0) -> ScannedBatch:
+    return ScannedBatch(file, 16, 1, level, file, offset, records, time or offset, False, content or b"%d" % file)
 
 
 def test_as_many_records_as_possible_are_taken_of_what_overlaps() -> None:

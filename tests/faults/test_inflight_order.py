@@ -15,7 +15,7 @@ import asyncio
 import pytest
 
 from load.torture.report import print_outcome
-from load.torture.run import Plan, torture
+from load.torture.run import TorturePlan, torture
 from load.torture.writers import installed
 
 KINDS = ("pause", "mute", "half_open", "delay")
@@ -25,7 +25,9 @@ pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 
 @pytest.mark.requirement("W4", "W7")
 def test_retries_through_other_agents_keep_the_order() -> None:
-    outcome = asyncio.run(torture(Plan(seed=4, seconds=10, kinds=KINDS, clients=("confluent", "aiokafka", "java"))))
+    outcome = asyncio.run(
+        torture(TorturePlan(seed=4, seconds=10, kinds=KINDS, clients=("confluent", "aiokafka", "java")))
+    )
     print_outcome(outcome)
     assert outcome.offences == []
     assert all(len(report.acknowledged) == report.sent for report in outcome.reports)
@@ -37,7 +39,7 @@ def test_clients_that_give_up_and_start_over_neither_double_nor_stall() -> None:
     if reason := installed()[1].get("java"):
         pytest.skip(reason)
     outcome = asyncio.run(
-        torture(Plan(seed=6, seconds=12, kinds=("pause", "half_open"), clients=["java"], delivery_ms=GIVE_UP_MS))
+        torture(TorturePlan(seed=6, seconds=12, kinds=("pause", "half_open"), clients=["java"], delivery_ms=GIVE_UP_MS))
     )
     print_outcome(outcome)
     assert outcome.offences == []

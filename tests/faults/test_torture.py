@@ -14,7 +14,7 @@ from load.torture.checker import Name, Read, check, compare
 from load.torture.faults import KINDS, LINK_FAULTS, schedule
 from load.torture.pacing import NOWHERE
 from load.torture.report import print_outcome
-from load.torture.run import Plan, torture
+from load.torture.run import TorturePlan, torture
 from load.torture.writers import Report
 
 SECONDS = 15
@@ -30,7 +30,7 @@ ACKNOWLEDGED = {Name("a", 0, 0): 0, Name("b", 0, 0): 1, Name("a", 0, 1): 2, Name
 @pytest.mark.timeout(900)  # its own limits add up to this on a machine that hardly moves
 @pytest.mark.requirement("W13")
 def test_nothing_is_lost_doubled_or_out_of_order() -> None:
-    outcome = asyncio.run(torture(Plan(seed=SEED, seconds=SECONDS)))
+    outcome = asyncio.run(torture(TorturePlan(seed=SEED, seconds=SECONDS)))
     print_outcome(outcome)
 
     assert outcome.offences == []

@@ -91,6 +91,16 @@ def test_sql_files_open_with_their_contract() -> None:
     assert not bare, f"open with locks, idempotence and cost: {bare}"
 
 
+def test_public_classes_have_distinct_names() -> None:
+    found: dict[str, list[str]] = {}
+    for path in SOURCES:
+        if path in PRODUCT or path.relative_to(ROOT).parts[0] == "load":
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    found.setdefault(node.name, []).append(_name(path))
+    assert not {name: paths for name, paths in found.items() if len(paths) > 1}
+
+
 @pytest.mark.parametrize("word", ["TODO", "FIXME", "XXX"])
 def test_nothing_is_left_for_later_in_a_comment(word: str) -> None:
     pattern = re.compile(rf"#.*\b{word}\b")

@@ -8,12 +8,12 @@ import pytest
 
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.records.compression import Codec
-from load.bench_compaction import Bench
+from load.bench_compaction import CompactionBench
 
 
 @pytest.mark.requirement("W10")
 async def test_a_replay_before_and_after(metastore: PostgresMetastore, metastore_url: str, tmp_path: Path) -> None:
-    bench = Bench(metastore_url, metastore, tmp_path, Codec.LZ4)
+    bench = CompactionBench(metastore_url, metastore, tmp_path, Codec.LZ4)
     sent = await bench.fill(files=8, records_per_batch=3, batches=2)
     before = await bench.replay()
     files, rows, live_bytes = await bench.state()

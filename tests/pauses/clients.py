@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.protocol.request import CloseConnection, Connection, Request
+from headrace.protocol.request import ClientConnection, CloseConnection, Request
 from tests.pauses.process import Process
 from tests.simulation import protocol
 from tests.simulation.metadata import Place
@@ -59,7 +59,7 @@ class Producer:
     """`acknowledged`: sequence -> base offset. Several may share one connection to each agent."""
 
     def __init__(
-        self, world: World, place: Place, number: int, batches: int, connections: dict[int, Connection]
+        self, world: World, place: Place, number: int, batches: int, connections: dict[int, ClientConnection]
     ) -> None:
         self._world = world
         self.place = place
@@ -93,7 +93,7 @@ class Producer:
             base_sequence=sequence,
         )
         body = memoryview(protocol.encode_produce({self.place: batch}, by_id=False, acks=-1, timeout_ms=5_000))
-        new = Connection(self._world.next_number(), "client", "127.0.0.1")
+        new = ClientConnection(self._world.next_number(), "client", "127.0.0.1")
         connection = self._connections.setdefault(process.node_id, new)
         now = process.clock.monotonic()
         request = Request(connection, protocol.PRODUCE, protocol.PRODUCE_BY_NAME, 1, "test", body, now)

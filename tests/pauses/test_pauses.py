@@ -11,7 +11,7 @@ import pytest
 from headrace.agent.cluster.controller import Controller
 from headrace.agent.cluster.membership import Membership
 from headrace.agent.groups.consumer import membership as consumer_membership
-from headrace.agent.groups.consumer.member import Member
+from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.reconcile import reconcile
 from tests.model import metastore_model
 from tests.pauses.plan import SCHEDULES, Schedule, all_sites, few_steps
@@ -89,7 +89,7 @@ def _problems_of(world: World) -> list[str]:
     return world.problems
 
 
-def impatient(member: Member, **more: Any) -> Member:
+def impatient(member: ConsumerMember, **more: Any) -> ConsumerMember:
     """Gives partitions away that their last owner has not given up yet: the roster refuses, so nobody gets on."""
     return reconcile(member, **more | {"held_by_others": lambda key: False})
 

@@ -19,7 +19,7 @@ from headrace.metastore.log.records import FeatureLevelRecord
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot
 from headrace.metastore.values import METADATA_FORMAT, StoredSnapshot
-from headrace.protocol.request import Connection
+from headrace.protocol.request import ClientConnection
 from headrace.storage.file_id import object_key
 from headrace.storage.records.header import read_header
 from tests.pauses.clients import Member, Producer
@@ -132,8 +132,8 @@ class World:
         log.snapshots.append(StoredSnapshot(image.offset, encode_snapshot(image)))
 
     def _send_clients(self, orders: Topic) -> list[asyncio.Task[Any]]:
-        shared: dict[int, Connection] = {}
-        places = [(place, dict[int, Connection]()) for place in orders.places()]
+        shared: dict[int, ClientConnection] = {}
+        places = [(place, dict[int, ClientConnection]()) for place in orders.places()]
         places += [(place, shared) for place in self._create_topic("unheard-of", 2).places()]
         self._producers = [Producer(self, place, n, BATCHES, to) for n, (place, to) in enumerate(places)]
         positions = Positions()

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace.metastore.values import FileAnswer, FileCommit
-from headrace.protocol.request import CloseConnection, Connection
+from headrace.protocol.request import ClientConnection, CloseConnection
 from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
 from headrace.storage.file_id import born_ms
 from headrace.storage.objects.decorator import StoreDecorator
@@ -150,7 +150,7 @@ class PlainClient:
             in_flight.append(asyncio.create_task(self._send(connection, sent)))
         await asyncio.gather(*in_flight)
 
-    async def _send(self, connection: Connection, sent: list[Sent]) -> None:
+    async def _send(self, connection: ClientConnection, sent: list[Sent]) -> None:
         answers = await self.world.produce(connection, {TOPIC: {s.partition: s.data for s in sent}}, timeout_ms=6000)
         assert answers is not None
         for entry in sent:
@@ -193,7 +193,7 @@ class IdempotentClient:
             while backlog and backlog[0].error == "none":
                 backlog.pop(0)
 
-    async def _send_window(self, connection: Connection, window: list[Sent]) -> bool:
+    async def _send_window(self, connection: ClientConnection, window: list[Sent]) -> bool:
         """Send what is not yet acknowledged, in order; whether all of it was."""
         in_flight = []
         for entry in window:
@@ -203,7 +203,7 @@ class IdempotentClient:
         await asyncio.gather(*in_flight)
         return all(entry.error == "none" for entry in window)
 
-    async def _send(self, connection: Connection, entry: Sent) -> None:
+    async def _send(self, connection: ClientConnection, entry: Sent) -> None:
         try:
             answers = await self.world.produce(connection, {TOPIC: {entry.partition: entry.data}}, timeout_ms=3000)
         except CloseConnection:

@@ -11,13 +11,13 @@ import pytest
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.listener.frames import read_request_header
 from headrace.protocol.api_versions import APIS
-from headrace.protocol.request import CloseConnection, Connection, Request, Response
+from headrace.protocol.request import ClientConnection, CloseConnection, Request, Response
 from tests.protocol.client_vectors import vectors
 from tests.protocol.kio_entities import kio_read
 
 
 def _request(api_key: int, version: int, body: bytes = b"") -> Request:
-    connection = Connection(connection_id=1, peer="127.0.0.1:1", listener_host="127.0.0.1")
+    connection = ClientConnection(connection_id=1, peer="127.0.0.1:1", listener_host="127.0.0.1")
     return Request(connection, api_key, version, 77, "client", memoryview(body), 0.0)
 
 

@@ -12,7 +12,7 @@ from headrace.protocol.fetch_codec import (
     FIRST_BY_ID,
     FIRST_FLEXIBLE,
     AbortedTransaction,
-    EpochEnd,
+    DivergingEpoch,
     FetchPartitionReply,
     FetchReply,
     FetchTopicReply,
@@ -89,7 +89,7 @@ PARTITIONS = st.builds(
     records=st.lists(st.binary(max_size=200).map(lambda data: memoryview(data)) | st.binary(max_size=200), max_size=3),
     aborted_transactions=st.none() | st.lists(st.builds(AbortedTransaction, INT64, INT64), max_size=2),
     preferred_read_replica=INT32,
-    diverging_epoch=st.none() | st.builds(EpochEnd, INT32, INT64),
+    diverging_epoch=st.none() | st.builds(DivergingEpoch, INT32, INT64),
     current_leader=st.none() | st.builds(LeaderHint, INT32, INT32),
 )
 REPLIES = st.builds(
@@ -135,7 +135,7 @@ def _expected(p: FetchPartitionReply, version: int) -> list[Any]:
     if version >= 11:
         fields.append(p.preferred_read_replica)
     if version >= 12:
-        end, hint = p.diverging_epoch or EpochEnd(-1, -1), p.current_leader or LeaderHint()
+        end, hint = p.diverging_epoch or DivergingEpoch(-1, -1), p.current_leader or LeaderHint()
         fields += [(end.epoch, end.end_offset), (hint.leader_id, hint.leader_epoch)]
     return fields
 

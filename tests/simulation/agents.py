@@ -36,7 +36,7 @@ from tests.simulation.faults import Fault
 from tests.simulation.loop import OWNER
 from tests.simulation.metadata import SimulatedView
 from tests.simulation.neighbours import NeighbourConnection
-from tests.simulation.network import ClientConnection
+from tests.simulation.network import SimulatedConnection
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -71,7 +71,7 @@ class Process:
         self.clock = SimulatedClock(
             world.loop, rate=rng.uniform(0.98, 1.02), start=rng.uniform(0, 1e4), wall_skew_ms=rng.randint(-5000, 5000)
         )
-        self.connections: dict[ClientConnection | NeighbourConnection, None] = {}
+        self.connections: dict[SimulatedConnection | NeighbourConnection, None] = {}
         self.in_progress: Counter[int] = Counter()
         """Requests without an answer, by API key."""
         self.serving = asyncio.Event()

@@ -18,7 +18,7 @@ from tests.simulation.fetch_session import FetchSession, without_session
 from tests.simulation.idempotent_producer import UNKNOWN
 from tests.simulation.messages import OK
 from tests.simulation.metadata import Place
-from tests.simulation.network import ClientConnection
+from tests.simulation.network import SimulatedConnection
 from tests.simulation.problems import Kind
 from tests.simulation.protocol import FetchAnswer, Position
 from tests.simulation.reading import Listing, Poll, read_entries
@@ -46,7 +46,7 @@ class Reader:
 
     async def poll(
         self,
-        connection: ClientConnection,
+        connection: SimulatedConnection,
         places: Sequence[Place],
         *,
         max_wait_ms: int = 0,
@@ -86,7 +86,7 @@ class Reader:
                 came = self._refused(place, answer.code) and came
         return came
 
-    def _take(self, connection: ClientConnection, place: Place, sent_at: float, answer: FetchAnswer) -> None:
+    def _take(self, connection: SimulatedConnection, place: Place, sent_at: float, answer: FetchAnswer) -> None:
         position = self.positions[place]
         where = f"{self.name} at {place}:{position}"
         entries = read_entries(self._world, answer.records, where)
@@ -147,7 +147,7 @@ class Consumer(Reader):
         """Where it stands in partitions that hold more."""
         return {place: at for place, at in self.positions.items() if at < self._world.end_of(place)}
 
-    def _connect(self) -> tuple[ClientConnection, FetchSession | None]:
+    def _connect(self) -> tuple[SimulatedConnection, FetchSession | None]:
         return self._world.connect(self._rng), FetchSession() if self._keeps_sessions else None
 
     def _is_done(self) -> bool:

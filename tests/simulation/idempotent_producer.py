@@ -25,7 +25,7 @@ from tests.model.producer_model import ProducerState
 from tests.simulation import protocol
 from tests.simulation.messages import OK, SEQUENCES, TIMED_OUT, Attempt, Batch
 from tests.simulation.metadata import Place
-from tests.simulation.network import ClientConnection
+from tests.simulation.network import SimulatedConnection
 from tests.simulation.problems import Kind
 from tests.simulation.produce_call import Identity, produce
 
@@ -174,7 +174,7 @@ class IdempotentProducer:
         self._gives_up_after = rng.uniform(*GIVES_UP_SECONDS)
         self._sticks = rng.choice((0.5, 0.9, 1.0))
         """How likely it is that a request goes where the one before it went."""
-        self._connection: ClientConnection | None = None
+        self._connection: SimulatedConnection | None = None
         self._rest = asyncio.Event()
 
     async def run(self) -> None:
@@ -251,7 +251,7 @@ class IdempotentProducer:
             self._world.spawn(self._send(connection, ready))
         self._rest.set()
 
-    async def _send(self, connection: ClientConnection, ready: dict[Lane, Pending]) -> None:
+    async def _send(self, connection: SimulatedConnection, ready: dict[Lane, Pending]) -> None:
         batches = {
             lane.place: (pending.batch, Identity(self.producer_id, lane.epoch, pending.sequence))
             for lane, pending in ready.items()
@@ -290,7 +290,7 @@ class IdempotentProducer:
     def _wake_later(self, seconds: float) -> None:
         self._world.later(seconds + 0.001, self._pump)
 
-    def _pick_connection(self) -> ClientConnection:
+    def _pick_connection(self) -> SimulatedConnection:
         connection = self._connection
         if connection is None or connection.is_closed or self._rng.random() > self._sticks:
             connection = self._connection = self._world.connect(self._rng)

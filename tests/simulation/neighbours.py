@@ -15,7 +15,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from headrace.agent.listener.frames import read_request_header
-from headrace.protocol.request import CloseConnection, Connection, Request
+from headrace.protocol.request import ClientConnection, CloseConnection, Request
 from headrace.storage.errors import InvalidError
 from tests.simulation.bucket import flipped
 from tests.simulation.faults import Fault
@@ -53,7 +53,7 @@ class NeighbourConnection(asyncio.Transport):
         self._protocol = protocol
         self._process = process
         self._asker = contextvars.copy_context()
-        self._connection = Connection(world.next_connection(), f"agent:{process.agent.node_id}", "127.0.0.1")
+        self._connection = ClientConnection(world.next_connection(), f"agent:{process.agent.node_id}", "127.0.0.1")
         self._is_over = self._is_silent = False
         self._last_question = self._last_answer = 0.0
         process.connections[self] = None

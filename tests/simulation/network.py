@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.protocol.request import CloseConnection, Connection, Request
+from headrace.protocol.request import ClientConnection, CloseConnection, Request
 from headrace.storage.errors import InvalidError
 from tests.simulation.faults import Fault
 from tests.simulation.problems import Kind
@@ -41,7 +41,7 @@ class Exchange:
     is_fatal: bool = False
 
 
-class ClientConnection:
+class SimulatedConnection:
     """`number` is unique in a run."""
 
     def __init__(self, world: World, process: Process | None) -> None:
@@ -51,7 +51,7 @@ class ClientConnection:
         self.number = world.next_connection()
         self.node_id = process.agent.node_id if process is not None else -1
         self.is_closed = process is None or not process.serving.is_set()
-        self._connection = Connection(self.number, f"client:{self.number}", "127.0.0.1")
+        self._connection = ClientConnection(self.number, f"client:{self.number}", "127.0.0.1")
         self._pending: dict[Exchange, None] = {}
         self._slots: deque[Exchange] = deque()
         self._last_arrival = 0.0

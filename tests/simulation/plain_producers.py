@@ -17,7 +17,7 @@ from tests.simulation import protocol
 from tests.simulation.idempotent_producer import BACKOFF_SECONDS, RETRIABLE
 from tests.simulation.messages import OK, TIMED_OUT, Attempt, Batch
 from tests.simulation.metadata import Place
-from tests.simulation.network import ClientConnection
+from tests.simulation.network import SimulatedConnection
 from tests.simulation.problems import Kind
 from tests.simulation.produce_call import Identity, make_request, produce, version_of
 
@@ -41,7 +41,7 @@ class PlainProducer:
         self._by_id = rng.random() < 0.5
         self._timeout_ms = rng.choice((300, 800, 1500))
         self._patience = rng.uniform(0.4, 1.2)
-        self._connection: ClientConnection | None = None
+        self._connection: SimulatedConnection | None = None
         self._queue: deque[Batch] = deque()
         self._on_wire = 0
         self._is_draining = False
@@ -75,13 +75,13 @@ class PlainProducer:
                 self._world.spawn(self._send(connection, self._queue.popleft()))
         self._rest.set()
 
-    def _send_and_forget(self, connection: ClientConnection, batch: Batch) -> None:
+    def _send_and_forget(self, connection: SimulatedConnection, batch: Batch) -> None:
         sent = make_request(
             self._world, connection, {self._place: (batch, Identity())}, by_id=self._by_id, timeout_ms=1000, acks=0
         )
         connection.send(protocol.PRODUCE, version_of(sent), sent.body)
 
-    async def _send(self, connection: ClientConnection, batch: Batch) -> None:
+    async def _send(self, connection: SimulatedConnection, batch: Batch) -> None:
         attempts = await produce(
             self._world,
             connection,
@@ -109,7 +109,7 @@ class PlainProducer:
         later = [other for other in self._queue if other.number < batch.number]
         self._queue.insert(len(later), batch)
 
-    def _pick_connection(self) -> ClientConnection:
+    def _pick_connection(self) -> SimulatedConnection:
         """A pipelined producer keeps its connection as long as it lives: order is promised per connection."""
         connection = self._connection
         if connection is None or connection.is_closed or (self._window == 1 and self._rng.random() < 0.3):

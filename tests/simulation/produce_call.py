@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.simulation import protocol
 from tests.simulation.messages import Attempt, Batch
 from tests.simulation.metadata import Place
-from tests.simulation.network import ClientConnection, Exchange
+from tests.simulation.network import Exchange, SimulatedConnection
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -32,7 +32,7 @@ class Identity(NamedTuple):
 
 async def produce(
     world: World,
-    connection: ClientConnection,
+    connection: SimulatedConnection,
     batches: Mapping[Place, tuple[Batch, Identity]],
     *,
     by_id: bool,
@@ -48,7 +48,7 @@ async def produce(
 
 def make_request(
     world: World,
-    connection: ClientConnection,
+    connection: SimulatedConnection,
     batches: Mapping[Place, tuple[Batch, Identity]],
     *,
     by_id: bool,
@@ -70,7 +70,7 @@ def make_request(
     return sent
 
 
-def deliver_again(world: World, connection: ClientConnection, sent: Sent) -> None:
+def deliver_again(world: World, connection: SimulatedConnection, sent: Sent) -> None:
     """A delayed duplicate: the same bytes once more, and nobody waits for the answer."""
     for original in sent.attempts.values():
         repeated = Attempt(original.batch, *original.identity, connection.number, world.loop.time(), is_replay=True)

@@ -31,7 +31,7 @@ from tests.simulation.messages import Batch, Messages
 from tests.simulation.metadata import Metadata, Place
 from tests.simulation.neighbours import dial
 from tests.simulation.nemesis import Nemesis
-from tests.simulation.network import ClientConnection
+from tests.simulation.network import SimulatedConnection
 from tests.simulation.plain_producers import FORGETFUL, PlainProducer
 from tests.simulation.plan import Plan, make_plan
 from tests.simulation.problems import Kind, Problem
@@ -157,9 +157,9 @@ class World:
         self._connections += 1
         return self._connections
 
-    def connect(self, rng: random.Random) -> ClientConnection:
+    def connect(self, rng: random.Random) -> SimulatedConnection:
         """To any agent; closed at once when that one is down."""
-        return ClientConnection(self, rng.choice(self.agents).process)
+        return SimulatedConnection(self, rng.choice(self.agents).process)
 
     def create_batch(self, producer: str, place: Place, rng: random.Random, *, is_idempotent: bool) -> Batch:
         timestamp = EPOCH_MS + int(self.loop.time() * 1000) + rng.randint(-50, 50)
@@ -275,7 +275,7 @@ class World:
     async def _read_everything(self, agent: SimulatedAgent) -> None:
         """Each agent alone must serve the whole log."""
         reader = Reader(self, f"final-{agent.node_id}", self.client_rng, by_id=True)
-        connection = ClientConnection(self, agent.process)
+        connection = SimulatedConnection(self, agent.process)
         for place in [place for topic in self.metadata.living() for place in topic.places()]:
             reader.positions = {place: self.log_start_of(place)}
             for _ in range(FINAL_POLLS_MAX):

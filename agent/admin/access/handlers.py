@@ -15,10 +15,10 @@ from headrace.agent.admin.access.scram_credentials import AlterUserScramCredenti
 from headrace.agent.admin.log_change import LogChange
 from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.request import Handler
+from headrace.protocol.request import RequestHandler
 
 
-def access_handlers(change: LogChange, rng: random.Random, settings: Settings) -> dict[int, Handler]:
+def access_handlers(change: LogChange, rng: random.Random, settings: Settings) -> dict[int, RequestHandler]:
     """By API key; `rng` draws token ids, which are no secret."""
     tokens = DelegationTokens.of(change, rng, settings)
     return {

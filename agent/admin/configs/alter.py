@@ -15,7 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.configs import loggers
-from headrace.agent.admin.configs.rules import Operation, Resource, ResourceType, Wish, judge, replacing
+from headrace.agent.admin.configs.rules import ConfigResource, Operation, ResourceType, Wish, judge, replacing
 from headrace.agent.admin.log_change import PATIENCE_SECONDS, LogChange, Verdict
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
@@ -25,7 +25,7 @@ from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
-Asked = list[tuple[Resource, list[Wish]]]
+Asked = list[tuple[ConfigResource, list[Wish]]]
 
 
 class _Altering:
@@ -38,7 +38,10 @@ class _Altering:
         """`wish`: what a config of the request asks for."""
         schema, entity = decode(request)
         asked = [
-            (Resource(resource.resource_type, resource.resource_name), [wish(config) for config in resource.configs])
+            (
+                ConfigResource(resource.resource_type, resource.resource_name),
+                [wish(config) for config in resource.configs],
+            )
             for resource in entity.resources
         ]
         deadline = request.received_at + PATIENCE_SECONDS
@@ -84,7 +87,7 @@ class _Altering:
             return Verdict(ErrorCode(admin_error(error)), str(error))
         return Verdict()
 
-    def _judge_loggers(self, resource: Resource, wishes: list[Wish], *, replace: bool) -> Verdict:
+    def _judge_loggers(self, resource: ConfigResource, wishes: list[Wish], *, replace: bool) -> Verdict:
         if replace:
             return Verdict(ErrorCode.invalid_request, "levels of loggers are changed one by one")
         if resource.name != str(self._change.cluster.node_id):

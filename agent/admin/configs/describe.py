@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.configs import loggers
-from headrace.agent.admin.configs.rules import Resource, ResourceType, why_no_such_resource
+from headrace.agent.admin.configs.rules import ConfigResource, ResourceType, why_no_such_resource
 from headrace.agent.admin.log_change import Verdict
 from headrace.agent.cluster.view import ClusterView
 from headrace.config.broker_configs import broker_settings, why_static
-from headrace.config.config_definition import ConfigDefinition, Effect
+from headrace.config.config_definition import ConfigDefinition, ConfigEffect
 from headrace.config.group_configs import GROUP_CONFIGS
 from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
 from headrace.metastore.log.effective_configs import ConfigLayer, ConfigSource, EffectiveConfigs
@@ -54,7 +54,7 @@ class DescribeConfigs:
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
-        named = [Resource(asked.resource_type, asked.resource_name) for asked in entity.resources]
+        named = [ConfigResource(asked.resource_type, asked.resource_name) for asked in entity.resources]
         times = Counter(named)
         image, unreachable = await self._newest_image()
         results = []
@@ -74,7 +74,7 @@ class DescribeConfigs:
             return self._cluster.image, Verdict(ErrorCode(admin_error(error)), str(error))
 
     def _describe(
-        self, image: MetadataImage, unreachable: Verdict | None, resource: Resource
+        self, image: MetadataImage, unreachable: Verdict | None, resource: ConfigResource
     ) -> list[ShownConfig] | Verdict:
         if resource.type == ResourceType.BROKER_LOGGER:
             return self._not_here(resource) or list(_loggers())
@@ -90,7 +90,7 @@ class DescribeConfigs:
                 return list(self._whole_cluster(image))
         return self._not_here(resource) or list(self._broker(image))
 
-    def _not_here(self, resource: Resource) -> Verdict | None:
+    def _not_here(self, resource: ConfigResource) -> Verdict | None:
         """A broker's settings are known to itself alone."""
         own = str(self._cluster.node_id)
         if resource.name == own:
@@ -128,7 +128,9 @@ class DescribeConfigs:
         )
 
 
-def _result(schema: Schema, entity: Any, asked: Any, resource: Resource, found: list[ShownConfig] | Verdict) -> Any:
+def _result(
+    schema: Schema, entity: Any, asked: Any, resource: ConfigResource, found: list[ShownConfig] | Verdict
+) -> Any:
     """`found` in the fields of one version, as far as it was asked for."""
     verdict, shown = (found, []) if isinstance(found, Verdict) else (Verdict(), found)
     keys = frozenset(asked.configuration_keys or ())
@@ -154,7 +156,7 @@ def _result(schema: Schema, entity: Any, asked: Any, resource: Resource, found: 
 def documentation(definition: ConfigDefinition) -> str:
     """What a config does here, or why it does nothing."""
     told = definition.meaning
-    if definition.effect is not Effect.WORKS:
+    if definition.effect is not ConfigEffect.WORKS:
         told = f"{definition.effect.value.capitalize()}: {definition.meaning.removesuffix('.')}."
     refused = [f"Refused: {value}, as {reason}." for value, reason in definition.refused.items()]
     return " ".join([told, *refused]).strip()

@@ -11,10 +11,10 @@ from headrace.agent.admin.configs.list_resources import ListConfigResources
 from headrace.agent.admin.log_change import LogChange
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.request import Handler
+from headrace.protocol.request import RequestHandler
 
 
-def config_handlers(change: LogChange, configs: EffectiveConfigs) -> dict[int, Handler]:
+def config_handlers(change: LogChange, configs: EffectiveConfigs) -> dict[int, RequestHandler]:
     """By API key."""
     return {
         ApiKey.DESCRIBE_CONFIGS: DescribeConfigs(change.cluster, configs),

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.admin.configs.rules import Resource, ResourceType
+from headrace.agent.admin.configs.rules import ConfigResource, ResourceType
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.errors import admin_error
@@ -32,7 +32,7 @@ class ListConfigResources:
         schema, entity = decode(request)
         wanted = getattr(entity, "resource_types", (CLIENT_METRICS,)) or (*ResourceType, CLIENT_METRICS)
         code = ErrorCode.none
-        found: list[Resource] = []
+        found: list[ConfigResource] = []
         if any(kind not in (*ResourceType, CLIENT_METRICS) for kind in wanted):
             code = ErrorCode.unsupported_version  # Kafka's answer to a type that it does not know
         else:
@@ -48,13 +48,13 @@ class ListConfigResources:
         return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=code, config_resources=resources))
 
 
-def _resources(image: MetadataImage) -> Iterator[Resource]:
+def _resources(image: MetadataImage) -> Iterator[ConfigResource]:
     """Topics and brokers all have configs; groups only those that were given some."""
     for name in sorted(image.topics_by_name):
-        yield Resource(ResourceType.TOPIC, name)
+        yield ConfigResource(ResourceType.TOPIC, name)
     for node_id in sorted(image.agents):
-        yield Resource(ResourceType.BROKER, str(node_id))
-        yield Resource(ResourceType.BROKER_LOGGER, str(node_id))
+        yield ConfigResource(ResourceType.BROKER, str(node_id))
+        yield ConfigResource(ResourceType.BROKER_LOGGER, str(node_id))
     for resource_type, name in sorted(image.configs):
         if resource_type == ResourceType.GROUP:
-            yield Resource(ResourceType.GROUP, name)
+            yield ConfigResource(ResourceType.GROUP, name)

@@ -54,7 +54,7 @@ class Wish(NamedTuple):
     value: str | None
 
 
-class Resource(NamedTuple):
+class ConfigResource(NamedTuple):
     """Whose configs: a topic's or group's name, a node id or empty for all brokers."""
 
     type: int
@@ -72,7 +72,7 @@ class _RefusedError(Exception):
         self.verdict = Verdict(code, message)
 
 
-def judge(configs: EffectiveConfigs, image: MetadataImage, resource: Resource, wishes: Sequence[Wish]) -> Changes:
+def judge(configs: EffectiveConfigs, image: MetadataImage, resource: ConfigResource, wishes: Sequence[Wish]) -> Changes:
     """The records that carry the wishes out; none for what is so already."""
     try:
         _check_resource(image, resource)
@@ -90,14 +90,14 @@ def judge(configs: EffectiveConfigs, image: MetadataImage, resource: Resource, w
     ]
 
 
-def replacing(image: MetadataImage, resource: Resource, wishes: Sequence[Wish]) -> list[Wish]:
+def replacing(image: MetadataImage, resource: ConfigResource, wishes: Sequence[Wish]) -> list[Wish]:
     """The same wishes, and the removal of everything else that the resource has: what AlterConfigs means."""
     wanted = {wish.name for wish in wishes}
     gone = [name for name in image.configs.get(resource, {}) if name not in wanted]
     return [*wishes, *(Wish(name, Operation.DELETE, None) for name in gone)]
 
 
-def why_no_such_resource(image: MetadataImage, resource: Resource) -> Verdict | None:
+def why_no_such_resource(image: MetadataImage, resource: ConfigResource) -> Verdict | None:
     """None for a resource that may have configs in the metadata log."""
     try:
         _check_resource(image, resource)
@@ -106,7 +106,7 @@ def why_no_such_resource(image: MetadataImage, resource: Resource) -> Verdict | 
     return None
 
 
-def _check_resource(image: MetadataImage, resource: Resource) -> None:
+def _check_resource(image: MetadataImage, resource: ConfigResource) -> None:
     match resource.type:
         case ResourceType.TOPIC:
             if resource.name not in image.topics_by_name:
@@ -137,7 +137,7 @@ def _check_names(wishes: Sequence[Wish]) -> None:
         raise _RefusedError(ErrorCode.invalid_request, "a config has an empty name")
 
 
-def _new_value(resource: Resource, wish: Wish, own: Mapping[str, str]) -> str | None:
+def _new_value(resource: ConfigResource, wish: Wish, own: Mapping[str, str]) -> str | None:
     """None when the config is to be the default again."""
     if wish.operation == Operation.DELETE:
         return None
@@ -166,7 +166,7 @@ def _combined(wish: Wish, definition: ConfigDefinition, current: str) -> str:
     return ",".join(item for item in items if item not in given)
 
 
-def _definition(resource: Resource, name: str) -> ConfigDefinition:
+def _definition(resource: ConfigResource, name: str) -> ConfigDefinition:
     match resource.type:
         case ResourceType.TOPIC:
             found = TOPIC_CONFIGS.get(name)

@@ -72,7 +72,7 @@ def decode_ask(body: memoryview, secret: bytes) -> tuple[Ask, bytes]:
     """(question, its MAC). InvalidError when the MAC is not the cluster's or the body not a question."""
     mac = bytes(body[:_MAC_BYTES])
     rest = body[_MAC_BYTES:]
-    if len(rest) > _ASK.size + MAX_RANGES * _RANGE.size:  # a stranger's frame may have 100 MB: none of it is hashed
+    if len(rest) > _ASK.size + MAX_RANGES * _RANGE.size:  # an unauthorized client may send 100 MB: do not hash them
         raise InvalidError(f"zone cache: question too long: bytes={len(rest)}")
     if not hmac.compare_digest(mac, _mac(secret, rest)):
         raise InvalidError("zone cache: not from an agent of this cluster")

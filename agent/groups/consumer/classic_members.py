@@ -26,12 +26,12 @@ from headrace.agent.groups.consumer.embedded import (
     read_subscription,
     write_assignment,
 )
-from headrace.agent.groups.consumer.member import ClassicSide, Member
+from headrace.agent.groups.consumer.member import ClassicSide, ConsumerMember
 from headrace.agent.groups.consumer.membership import GroupMembership
 from headrace.agent.groups.consumer.values import MemberState
 from headrace.agent.groups.values import (
     Departure,
-    Effect,
+    GroupEffect,
     JoinAnswer,
     JoinRequest,
     MemberRef,
@@ -44,13 +44,13 @@ from headrace.agent.groups.values import (
 class ClassicMembers(GroupMembership):
     """The classic protocol's requests, served in a consumer group."""
 
-    def join(self, now: float, request: JoinRequest, token: Token) -> list[Effect]:
+    def join(self, now: float, request: JoinRequest, token: Token) -> list[GroupEffect]:
         """JoinGroup: answered once what it says is stored."""
         answer = self._join(now, request)
         self._outbox.answer(token, answer, lambda code: JoinAnswer(code, request.member.member_id))
         return self._drain()
 
-    def sync(self, now: float, request: SyncRequest, token: Token) -> list[Effect]:
+    def sync(self, now: float, request: SyncRequest, token: Token) -> list[GroupEffect]:
         """SyncGroup: what the member has now; the assignments that it may bring are nobody's business."""
         self._outbox.answer(token, self._sync(now, request), SyncAnswer)
         return self._drain()
@@ -66,7 +66,7 @@ class ClassicMembers(GroupMembership):
         self._expect_unless_expected(now, member)
         return ErrorCode.rebalance_in_progress
 
-    def leave(self, now: float, refs: Iterable[MemberRef]) -> tuple[list[Departure], list[Effect]]:
+    def leave(self, now: float, refs: Iterable[MemberRef]) -> tuple[list[Departure], list[GroupEffect]]:
         """LeaveGroup: members of the classic protocol leave, or an admin removes static ones by instance id alone."""
         departures = [Departure(ref, self._leave_one(ref)) for ref in refs]
         return departures, self._drain()
@@ -87,7 +87,7 @@ class ClassicMembers(GroupMembership):
         known = self.roster.get(member_id) if static is None else static
         if known is not None and known.member_id != member_id:
             known = self._take_over(known, member_id)
-        member = self._join_as(known or Member(member_id), request, subscription)
+        member = self._join_as(known or ConsumerMember(member_id), request, subscription)
         member = self._advance(now, known, member, self._owned(subscription))
         self._heard_of(now, member)
         self._expect(now, member)  # to sync
@@ -102,7 +102,7 @@ class ClassicMembers(GroupMembership):
         return keys(subscription.owned, topics) if known else None
 
     @staticmethod
-    def _join_as(member: Member, request: JoinRequest, subscription: Subscription) -> Member:
+    def _join_as(member: ConsumerMember, request: JoinRequest, subscription: Subscription) -> ConsumerMember:
         return replace(
             member,
             instance_id=request.member.instance_id,
@@ -161,18 +161,18 @@ class ClassicMembers(GroupMembership):
         assignment = write_assignment(member.classic.protocols, member.assigned, self._topics(()))
         return SyncAnswer(ErrorCode.none, assignment, PROTOCOL_TYPE, name)
 
-    def _has_news(self, member: Member) -> bool:
+    def _has_news(self, member: ConsumerMember) -> bool:
         """Whether joining again would bring the member on."""
         if member.epoch < self.target.group_epoch or member.state is MemberState.UNREVOKED:
             return True
         missing = self.target.of(member.member_id) - member.assigned
         return member.state is MemberState.UNRELEASED and all(self.roster.holder(key) is None for key in missing)
 
-    def _expect_unless_expected(self, now: float, member: Member) -> None:
+    def _expect_unless_expected(self, now: float, member: ConsumerMember) -> None:
         if member.member_id not in self._overdue:
             self._expect(now, member)
 
-    def _classic_member(self, ref: MemberRef) -> Member | ErrorCode:
+    def _classic_member(self, ref: MemberRef) -> ConsumerMember | ErrorCode:
         """The member of the classic protocol in this very generation, or why the request is refused."""
         member = self._named(ref)
         if isinstance(member, ErrorCode):
@@ -181,7 +181,7 @@ class ClassicMembers(GroupMembership):
             return ErrorCode.unknown_member_id
         return member if member.epoch == ref.generation else ErrorCode.illegal_generation
 
-    def _named(self, ref: MemberRef) -> Member | ErrorCode:
+    def _named(self, ref: MemberRef) -> ConsumerMember | ErrorCode:
         if self.is_dead:
             return ErrorCode.not_coordinator
         if ref.instance_id is not None:

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headrace.agent.groups.consumer.embedded import PROTOCOL_TYPE, read_assignment, read_subscription, write_assignment
-from headrace.agent.groups.consumer.member import ClassicSide, Member
-from headrace.agent.groups.consumer.topics import Topics
-from headrace.agent.groups.saved import SavedGroup, SavedMember
+from headrace.agent.groups.consumer.member import ClassicSide, ConsumerMember
+from headrace.agent.groups.consumer.topics import KnownTopics
+from headrace.agent.groups.saved import SavedClassicMember, SavedGroup
 from headrace.agent.groups.values import MemberProtocol
 
 
-def from_classic(state: SavedGroup, topics: Topics) -> list[Member] | None:
+def from_classic(state: SavedGroup, topics: KnownTopics) -> list[ConsumerMember] | None:
     """The members of a classic group, each with what it was assigned; None when they do not speak Kafka's
     consumer protocol, or two were given the same partition."""
     if state.members and state.protocol_type != PROTOCOL_TYPE:
@@ -30,13 +30,13 @@ def from_classic(state: SavedGroup, topics: Topics) -> list[Member] | None:
     return found if len(found) == len(members) and len(given) == len(set(given)) else None
 
 
-def _from_classic(saved: SavedMember, generation: int, topics: Topics) -> Member | None:
+def _from_classic(saved: SavedClassicMember, generation: int, topics: KnownTopics) -> ConsumerMember | None:
     protocols = tuple(MemberProtocol(*protocol) for protocol in saved.protocols)
     subscription = read_subscription(protocols)
     assigned = read_assignment(saved.assignment, topics)
     if subscription is None or assigned is None:
         return None
-    return Member(
+    return ConsumerMember(
         saved.member_id,
         saved.instance_id,
         subscription.rack_id,
@@ -51,15 +51,15 @@ def _from_classic(saved: SavedMember, generation: int, topics: Topics) -> Member
     )
 
 
-def to_classic(members: Iterable[Member], generation: int, topics: Topics) -> SavedGroup:
+def to_classic(members: Iterable[ConsumerMember], generation: int, topics: KnownTopics) -> SavedGroup:
     """The classic group that these members, all of the classic protocol, go on in."""
     saved = [_to_classic(member, member.classic, topics) for member in members if member.classic is not None]
     first = saved[0]
     return SavedGroup(generation, PROTOCOL_TYPE, first.protocols[0][0], first.member_id, saved, owes_rebalance=True)
 
 
-def _to_classic(member: Member, classic: ClassicSide, topics: Topics) -> SavedMember:
-    return SavedMember(
+def _to_classic(member: ConsumerMember, classic: ClassicSide, topics: KnownTopics) -> SavedClassicMember:
+    return SavedClassicMember(
         member.member_id,
         member.instance_id,
         member.client_id,

@@ -26,10 +26,10 @@ from headrace.agent.groups.consumer.conversion import from_classic
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
 from headrace.agent.groups.consumer.topics import GroupTopics
-from headrace.agent.groups.consumer.values import JOIN_EPOCH, HeartbeatAnswer, HeartbeatRequest
+from headrace.agent.groups.consumer.values import JOIN_EPOCH, ConsumerHeartbeatAnswer, HeartbeatRequest
 from headrace.agent.groups.group import ClassicGroup
 from headrace.agent.groups.held_groups import Held, HeldGroups
-from headrace.agent.groups.values import Effect
+from headrace.agent.groups.values import GroupEffect
 from headrace.metastore.groups import GroupRecord
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
@@ -50,7 +50,7 @@ class ConsumerGroups:
         self._rng = rng
         self.topics = GroupTopics(cluster)
 
-    def restore(self, group_id: str, now: float, record: GroupRecord | None) -> tuple[ConsumerGroup, list[Effect]]:
+    def restore(self, group_id: str, now: float, record: GroupRecord | None) -> tuple[ConsumerGroup, list[GroupEffect]]:
         """A coordinated.Restore."""
         group = ConsumerGroup(group_id, self.rules, self.topics.topics, lambda: self.times(group_id), self._rng)
         if record is not None:
@@ -63,21 +63,21 @@ class ConsumerGroups:
 
     async def heartbeat(
         self, groups: HeldGroups, group_id: str, request: HeartbeatRequest, owned: OwnedTopics | None
-    ) -> HeartbeatAnswer:
+    ) -> ConsumerHeartbeatAnswer:
         """`owned` takes the place of `request.owned`. Answered once what it says is stored."""
         held = await groups.find(group_id)
         if isinstance(held, ErrorCode):
-            return HeartbeatAnswer(held, request.member_id)
+            return ConsumerHeartbeatAnswer(held, request.member_id)
         try:
             await self._catch_up_for(held, request, owned or ())
         except HeadraceError as error:
             logger.warning("heartbeat not judged: group=%s error=%s", group_id, error)
-            return HeartbeatAnswer(ErrorCode.coordinator_load_in_progress, request.member_id)
+            return ConsumerHeartbeatAnswer(ErrorCode.coordinator_load_in_progress, request.member_id)
         patterns = held.group.roster.patterns if isinstance(held.group, ConsumerGroup) else []
         await self.topics.prepare([*patterns, request.topic_pattern or ""])
         held = await groups.find(group_id)  # once more: it may have moved meanwhile
         if isinstance(held, ErrorCode):
-            return HeartbeatAnswer(held, request.member_id)
+            return ConsumerHeartbeatAnswer(held, request.member_id)
         if owned is not None:
             request = replace(request, owned=self._keys(owned))
         return await self._ask(groups, held, request)
@@ -95,13 +95,13 @@ class ConsumerGroups:
         each = (topic.key(index) for topic, indexes in topics if topic is not None for index in indexes)
         return frozenset(key for key in each if key is not None)
 
-    async def _ask(self, groups: HeldGroups, held: Held, request: HeartbeatRequest) -> HeartbeatAnswer:
+    async def _ask(self, groups: HeldGroups, held: Held, request: HeartbeatRequest) -> ConsumerHeartbeatAnswer:
         if isinstance(held.group, ClassicGroup):
             refusal = self._convert(groups, held, held.group, request)
             if refusal is not None:
                 return refusal
         assert isinstance(held.group, ConsumerGroup)
-        answer: asyncio.Future[HeartbeatAnswer] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[ConsumerHeartbeatAnswer] = asyncio.get_running_loop().create_future()
         try:
             effects = held.group.consumer_heartbeat(self._clock.monotonic(), request, answer)
         except Exception:
@@ -112,14 +112,16 @@ class ConsumerGroups:
 
     def _convert(
         self, groups: HeldGroups, held: Held, classic: ClassicGroup, request: HeartbeatRequest
-    ) -> HeartbeatAnswer | None:
+    ) -> ConsumerHeartbeatAnswer | None:
         """Make it a consumer group for a member that joins; the answer if it stays as it is."""
         group_id = classic.group_id
         if request.member_epoch < JOIN_EPOCH:
             message = f"Group {group_id} not found."
-            return HeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
+            return ConsumerHeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
         if request.member_epoch > JOIN_EPOCH:
-            return HeartbeatAnswer(ErrorCode.unknown_member_id, request.member_id)  # it joins again, and converts it
+            return ConsumerHeartbeatAnswer(
+                ErrorCode.unknown_member_id, request.member_id
+            )  # it joins again, and converts it
         now = self._clock.monotonic()
         group, _ = self.restore(group_id, now, None)
         state = classic.snapshot()
@@ -128,7 +130,7 @@ class ConsumerGroups:
             members is None or not self.rules.migration.upgrades or len(members) > self.rules.size_max
         ):
             message = f"Cannot upgrade classic group {group_id} to consumer group."
-            return HeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
+            return ConsumerHeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
         group.begin(now, state.generation, members or [])
         groups.replace(held, group, [])
         logger.info("group converted: group=%s kind=consumer members=%d", group_id, len(state.members))

@@ -18,7 +18,7 @@ from headrace.agent.groups.admin_requests import GROUP_OPERATIONS
 from headrace.agent.groups.consumer.assignors.assignor import Partitions
 from headrace.agent.groups.consumer.coordinator import ConsumerGroups
 from headrace.agent.groups.consumer.group import ConsumerGroup
-from headrace.agent.groups.consumer.member import Member
+from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.saved import by_topic
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.membership_requests import is_legal_group_id
@@ -69,7 +69,7 @@ class ConsumerGroupDescribe:
             authorized_operations=operations,
         )
 
-    def _member(self, schema: Schema, member: Member, target: Partitions) -> Any:
+    def _member(self, schema: Schema, member: ConsumerMember, target: Partitions) -> Any:
         return schema.make(
             "Member",
             member_id=member.member_id,

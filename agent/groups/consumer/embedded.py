@@ -19,7 +19,7 @@ from typing import Any
 from kio.serial import entity_writer
 
 from headrace.agent.groups.consumer.assignors.assignor import Partitions
-from headrace.agent.groups.consumer.topics import Topics
+from headrace.agent.groups.consumer.topics import KnownTopics
 from headrace.agent.groups.values import MemberProtocol
 from headrace.metastore.keys import split_partition_key
 from headrace.protocol.entity_reader import entity_reader
@@ -57,7 +57,7 @@ def read_subscription(protocols: tuple[MemberProtocol, ...]) -> Subscription | N
     )
 
 
-def write_assignment(protocols: tuple[MemberProtocol, ...], partitions: Partitions, topics: Topics) -> bytes:
+def write_assignment(protocols: tuple[MemberProtocol, ...], partitions: Partitions, topics: KnownTopics) -> bytes:
     """In the version of the member's subscription; a topic that is gone is left out."""
     version = min(*_VERSION.unpack_from(protocols[0].metadata), _NEWEST)
     by_name: defaultdict[str, list[int]] = defaultdict(list)
@@ -75,7 +75,7 @@ def write_assignment(protocols: tuple[MemberProtocol, ...], partitions: Partitio
     return body.getvalue()
 
 
-def read_assignment(data: bytes, topics: Topics) -> Partitions | None:
+def read_assignment(data: bytes, topics: KnownTopics) -> Partitions | None:
     """What a classic leader gave a member; none for a member that got no bytes."""
     if not data:
         return frozenset()
@@ -85,7 +85,7 @@ def read_assignment(data: bytes, topics: Topics) -> Partitions | None:
     return keys(((each.topic, tuple(each.partitions)) for each in entity.assigned_partitions), topics)
 
 
-def keys(named: Any, topics: Topics) -> Partitions:
+def keys(named: Any, topics: KnownTopics) -> Partitions:
     """Keys of (topic name, partition indexes); what is not there is left out."""
     found = ((topics.by_name.get(name), indexes) for name, indexes in named)
     each = (topic.key(index) for topic, indexes in found if topic is not None for index in indexes)

@@ -20,16 +20,16 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING
 from headrace.agent.groups.consumer.classic_members import ClassicMembers
-from headrace.agent.groups.consumer.member import Member
+from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.values import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,
-    HeartbeatAnswer,
+    ConsumerHeartbeatAnswer,
     HeartbeatRequest,
     MemberState,
 )
-from headrace.agent.groups.values import Abandon, Effect, MemberRef, Token
+from headrace.agent.groups.values import Abandon, GroupEffect, MemberRef, Token
 from headrace.metastore.log.image import MetadataImage, TopicImage
 
 FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
@@ -38,22 +38,22 @@ FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
 class ConsumerGroup(ClassicMembers):
     """Implements agent.groups.coordinated.CoordinatedGroup."""
 
-    def consumer_heartbeat(self, now: float, request: HeartbeatRequest, token: Token) -> list[Effect]:
+    def consumer_heartbeat(self, now: float, request: HeartbeatRequest, token: Token) -> list[GroupEffect]:
         """ConsumerGroupHeartbeat: join, go on or leave; answered once what it says is stored."""
         if self.is_dead:
-            answer = HeartbeatAnswer(ErrorCode.not_coordinator, request.member_id)
+            answer = ConsumerHeartbeatAnswer(ErrorCode.not_coordinator, request.member_id)
         elif request.member_epoch in (LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH):
             answer = self._leave_by(request)
         else:
             answer = self._go_on(now, request)
 
-        def refused(code: ErrorCode) -> HeartbeatAnswer:
+        def refused(code: ErrorCode) -> ConsumerHeartbeatAnswer:
             if (
                 code is ErrorCode.rebalance_in_progress
             ):  # the group is a classic one by now, and the member is not in it
                 left = request.member_epoch < JOIN_EPOCH
-                return answer if left else HeartbeatAnswer(ErrorCode.unknown_member_id, request.member_id)
-            return HeartbeatAnswer(code, request.member_id)
+                return answer if left else ConsumerHeartbeatAnswer(ErrorCode.unknown_member_id, request.member_id)
+            return ConsumerHeartbeatAnswer(code, request.member_id)
 
         self._outbox.answer(token, answer, refused)
         return self._drain()
@@ -85,7 +85,7 @@ class ConsumerGroup(ClassicMembers):
         stale = ErrorCode.stale_member_epoch if member.classic is None else ErrorCode.illegal_generation
         return ErrorCode.none if ref.generation == member.epoch else stale
 
-    def metadata_changed(self, now: float, image: MetadataImage) -> list[Effect]:
+    def metadata_changed(self, now: float, image: MetadataImage) -> list[GroupEffect]:
         """The next heartbeat is judged by the new topics; but classic members have to be told to join again."""
         if self.is_dead or not self.target.is_judged or self.judges_by(self._topics(()).by_name):
             return []
@@ -95,7 +95,7 @@ class ConsumerGroup(ClassicMembers):
             self._outbox.changed()
         return self._drain()
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> list[GroupEffect]:
         """Whoever is late is given up; the others learn of it as they heartbeat."""
         for member in self._late(now):
             self._remove(member)
@@ -109,7 +109,7 @@ class ConsumerGroup(ClassicMembers):
         """Nobody is in it."""
         return not len(self.roster)
 
-    def saved(self, now: float, revision: int, code: ErrorCode) -> list[Effect]:
+    def saved(self, now: float, revision: int, code: ErrorCode) -> list[GroupEffect]:
         """What was not stored for certain must not be built upon: the group is restored from the store."""
         if self.is_dead:
             return []
@@ -120,7 +120,7 @@ class ConsumerGroup(ClassicMembers):
         self._outbox.emit(Abandon())
         return self.close(code)
 
-    def close(self, code: ErrorCode) -> list[Effect]:
+    def close(self, code: ErrorCode) -> list[GroupEffect]:
         """Whoever waits is told `code`; nothing is stored any more."""
         self.is_dead, self.state_name = True, "Dead"
         self._outbox.refuse_all(code)
@@ -129,20 +129,20 @@ class ConsumerGroup(ClassicMembers):
 
     # -- insides
 
-    def _go_on(self, now: float, request: HeartbeatRequest) -> HeartbeatAnswer:
+    def _go_on(self, now: float, request: HeartbeatRequest) -> ConsumerHeartbeatAnswer:
         known = self._find(request)
         if isinstance(known, ErrorCode):
-            return HeartbeatAnswer(known, request.member_id)
-        wishes = (known or Member(request.member_id)).updated_by(request)
+            return ConsumerHeartbeatAnswer(known, request.member_id)
+        wishes = (known or ConsumerMember(request.member_id)).updated_by(request)
         member = self._advance(now, known, wishes, request.owned)
         self._heard_of(now, member)
         joins = request.member_epoch == JOIN_EPOCH
         tell = joins or request.is_full or known is None or member.assigned != known.assigned
-        return HeartbeatAnswer(
+        return ConsumerHeartbeatAnswer(
             ErrorCode.none, member.member_id, member.epoch, assigned=member.assigned if tell else None
         )
 
-    def _find(self, request: HeartbeatRequest) -> Member | ErrorCode | None:
+    def _find(self, request: HeartbeatRequest) -> ConsumerMember | ErrorCode | None:
         """The member as it is known; None for one that is new; or why the request is refused."""
         joins = request.member_epoch == JOIN_EPOCH
         known = self.roster.get(request.member_id)
@@ -163,20 +163,20 @@ class ConsumerGroup(ClassicMembers):
         return known if self._shows_its_epoch(known, request) else ErrorCode.fenced_member_epoch
 
     @staticmethod
-    def _shows_its_epoch(member: Member, request: HeartbeatRequest) -> bool:
+    def _shows_its_epoch(member: ConsumerMember, request: HeartbeatRequest) -> bool:
         """The epoch before it too, from a member that missed the last answer and owns no more than it says."""
         if request.member_epoch == member.epoch:
             return True
         missed = request.member_epoch == member.previous_epoch and request.member_epoch < member.epoch
         return missed and request.owned is not None and request.owned <= member.assigned
 
-    def _leave_by(self, request: HeartbeatRequest) -> HeartbeatAnswer:
+    def _leave_by(self, request: HeartbeatRequest) -> ConsumerHeartbeatAnswer:
         member = self._named(MemberRef(request.member_id, request.instance_id))
         if isinstance(member, ErrorCode):
-            return HeartbeatAnswer(member, request.member_id)
+            return ConsumerHeartbeatAnswer(member, request.member_id)
         if request.member_epoch == LEAVE_EPOCH:
             self._remove(member)
         else:
             self._put(replace(member, epoch=LEAVE_FOR_A_WHILE_EPOCH, state=MemberState.STABLE, to_revoke=NOTHING))
             self._overdue.pop(member.member_id, None)  # its session still runs
-        return HeartbeatAnswer(ErrorCode.none, member.member_id, request.member_epoch)
+        return ConsumerHeartbeatAnswer(ErrorCode.none, member.member_id, request.member_epoch)

@@ -24,7 +24,7 @@ from headrace.agent.groups.consumer.topics import is_valid
 from headrace.agent.groups.consumer.values import (
     JOIN_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,
-    HeartbeatAnswer,
+    ConsumerHeartbeatAnswer,
     HeartbeatRequest,
 )
 from headrace.agent.groups.held_groups import HeldGroups
@@ -57,7 +57,7 @@ class ConsumerGroupHeartbeat:
             )
         return reply(request, self._response(schema, entity, answer))
 
-    def _refusal(self, entity: Any, version: int) -> HeartbeatAnswer | None:
+    def _refusal(self, entity: Any, version: int) -> ConsumerHeartbeatAnswer | None:
         code, message = ErrorCode.invalid_request, _fault(entity, version)
         if message is None and entity.server_assignor not in (None, *self._consumer_groups.rules.assignors):
             code = ErrorCode.unsupported_assignor
@@ -68,12 +68,12 @@ class ConsumerGroupHeartbeat:
         if message is None and pattern and not is_valid(pattern):
             code = ErrorCode.invalid_regular_expression
             message = f"SubscribedTopicRegex {pattern!r} is not a valid regular expression (RE2), or too large."
-        return None if message is None else HeartbeatAnswer(code, entity.member_id, message=message)
+        return None if message is None else ConsumerHeartbeatAnswer(code, entity.member_id, message=message)
 
     def _new_member_id(self) -> str:
         return base64.urlsafe_b64encode(self._rng.randbytes(16)).decode().rstrip("=")
 
-    def _response(self, schema: Schema, entity: Any, answer: HeartbeatAnswer) -> Any:
+    def _response(self, schema: Schema, entity: Any, answer: ConsumerHeartbeatAnswer) -> Any:
         failed = answer.code is not ErrorCode.none
         assignment = None
         if answer.assigned is not None:

@@ -28,7 +28,7 @@ class ClassicSide:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ConsumerMember:
     """`epoch` is the last target that the member was brought to; it shows it in every request."""
 
     member_id: str
@@ -58,11 +58,11 @@ class Member:
         """What it may be consuming."""
         return self.assigned | self.to_revoke
 
-    def at_epoch(self, epoch: int) -> Member:
+    def at_epoch(self, epoch: int) -> ConsumerMember:
         """Brought to another epoch."""
         return self if epoch == self.epoch else replace(self, epoch=epoch, previous_epoch=self.epoch)
 
-    def updated_by(self, request: HeartbeatRequest) -> Member:
+    def updated_by(self, request: HeartbeatRequest) -> ConsumerMember:
         """With what the request changes; an equal member if that is nothing."""
         return replace(
             self,
@@ -77,7 +77,7 @@ class Member:
             classic=None,
         )
 
-    def subscribes_as(self, other: Member) -> bool:
+    def subscribes_as(self, other: ConsumerMember) -> bool:
         """Whether the other one would be given the same by any assignor that both can ask for."""
         return (self.topic_names, self.topic_pattern, self.assignor) == (
             other.topic_names,

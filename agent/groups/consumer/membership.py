@@ -16,16 +16,16 @@ from dataclasses import replace
 
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
 from headrace.agent.groups.consumer.conversion import to_classic
-from headrace.agent.groups.consumer.member import Member
+from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.outbox import Outbox
 from headrace.agent.groups.consumer.reconcile import reconcile
-from headrace.agent.groups.consumer.roster import Roster
+from headrace.agent.groups.consumer.roster import ConsumerRoster
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
 from headrace.agent.groups.consumer.saved import PROTOCOL_TYPE, SavedConsumerGroup, decode, load_member, save_member
 from headrace.agent.groups.consumer.target import Target
-from headrace.agent.groups.consumer.topics import Topics
+from headrace.agent.groups.consumer.topics import KnownTopics
 from headrace.agent.groups.consumer.values import MemberState
-from headrace.agent.groups.values import Become, Effect
+from headrace.agent.groups.values import Become, GroupEffect
 from headrace.metastore.groups import GroupKind, GroupRecord
 
 
@@ -39,13 +39,13 @@ class GroupMembership:
         self,
         group_id: str,
         rules: ConsumerGroupRules,
-        topics: Callable[[Iterable[str]], Topics],
+        topics: Callable[[Iterable[str]], KnownTopics],
         times: Callable[[], GroupTimes],
         rng: random.Random,
     ) -> None:
         """`topics` by the patterns that are needed; `times` are the group's own, as configured now."""
         self.group_id = group_id
-        self.roster = Roster()
+        self.roster = ConsumerRoster()
         self.target = Target(rules.assignors)
         self.is_dead = False
         self.state_name = "Empty"
@@ -66,7 +66,9 @@ class GroupMembership:
 
     # -- members
 
-    def _advance(self, now: float, before: Member | None, member: Member, owned: Partitions | None) -> Member:
+    def _advance(
+        self, now: float, before: ConsumerMember | None, member: ConsumerMember, owned: Partitions | None
+    ) -> ConsumerMember:
         """Take the member's new wishes in and bring it one step on; `before`: as it was known, None for a new one."""
         subscribed_as_before = before is not None and before.subscribes_as(member)
         if before is None or member != before:
@@ -88,17 +90,17 @@ class GroupMembership:
             self._watch_revocation(now, after)
         return after
 
-    def _watch_revocation(self, now: float, member: Member) -> None:
+    def _watch_revocation(self, now: float, member: ConsumerMember) -> None:
         if member.state is MemberState.UNREVOKED:
             self._expect(now, member)
         else:
             self._overdue.pop(member.member_id, None)
 
-    def _put(self, member: Member) -> None:
+    def _put(self, member: ConsumerMember) -> None:
         self.roster.put(member)
         self._outbox.changed()
 
-    def _take_over(self, static: Member, member_id: str) -> Member:
+    def _take_over(self, static: ConsumerMember, member_id: str) -> ConsumerMember:
         """A static member came back, maybe as another process: its instance's share is its own again."""
         returned = replace(
             static, member_id=member_id, epoch=0, previous_epoch=0, state=MemberState.STABLE, to_revoke=NOTHING
@@ -110,7 +112,7 @@ class GroupMembership:
         self._put(returned)
         return returned
 
-    def _remove(self, member: Member) -> None:
+    def _remove(self, member: ConsumerMember) -> None:
         """It left or was given up; what it held is free at once."""
         self.roster.remove(member)
         self.target.forget(member.member_id)
@@ -118,7 +120,7 @@ class GroupMembership:
         self._outbox.changed()
         self._may_downgrade = True
 
-    def _drain(self) -> list[Effect]:
+    def _drain(self) -> list[GroupEffect]:
         """What is to be done now; the last thing that this group asks for when it ends as a classic one."""
         if self._may_downgrade and self._ends_as_classic():
             # of the target's epoch: members that have arrived need not fear to be of another generation
@@ -138,13 +140,13 @@ class GroupMembership:
 
     # -- deadlines
 
-    def _heard_of(self, now: float, member: Member) -> None:
+    def _heard_of(self, now: float, member: ConsumerMember) -> None:
         """Its session starts anew."""
         timeout = self._times().session_timeout if member.classic is None else member.classic.session_timeout
         self._sessions[member.member_id] = now + timeout
         self._wake_at = min(self._wake_at, now + timeout)
 
-    def _expect(self, now: float, member: Member) -> None:
+    def _expect(self, now: float, member: ConsumerMember) -> None:
         """It has its rebalance timeout, from now on, to do what it was asked to."""
         self._overdue[member.member_id] = now + member.rebalance_timeout
         self._wake_at = min(self._wake_at, now + member.rebalance_timeout)
@@ -153,7 +155,7 @@ class GroupMembership:
         self._sessions.pop(member_id, None)
         self._overdue.pop(member_id, None)
 
-    def _late(self, now: float) -> list[Member]:
+    def _late(self, now: float) -> list[ConsumerMember]:
         """Who is to be given up; the next deadline is known afterwards."""
         late = {m for deadlines in (self._sessions, self._overdue) for m, at in deadlines.items() if at <= now}
         left = (at for deadlines in (self._sessions, self._overdue) for at in deadlines.values() if at > now)
@@ -194,7 +196,7 @@ class GroupMembership:
             self.adopt(now, *load_member(saved))
         self.state_name = self._state()
 
-    def begin(self, now: float, generation: int, members: Iterable[Member]) -> None:
+    def begin(self, now: float, generation: int, members: Iterable[ConsumerMember]) -> None:
         """Take the place of a classic group: what its members were assigned is the first target."""
         self.target.group_epoch = self.target.epoch = generation
         for member in members:
@@ -202,7 +204,7 @@ class GroupMembership:
         self.state_name = self._state()
         self._outbox.changed()
 
-    def adopt(self, now: float, member: Member, target: Partitions) -> None:
+    def adopt(self, now: float, member: ConsumerMember, target: Partitions) -> None:
         """A member that is there already, with its part of the target."""
         self.roster.put(member)
         self.target.give(member.member_id, target)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.saved import SavedState
-from headrace.agent.groups.values import Effect, Reply, Save, Token
+from headrace.agent.groups.values import GroupEffect, Reply, Save, Token
 
 
 class _Waiting(NamedTuple):
@@ -36,7 +36,7 @@ class Outbox:
         self._stored = 0
         self._saving = False
         self._waiting: deque[_Waiting] = deque()
-        self._effects: list[Effect] = []
+        self._effects: list[GroupEffect] = []
 
     def changed(self) -> None:
         """The group is no longer as it is stored."""
@@ -66,11 +66,11 @@ class Outbox:
         """Store nothing any more: another holder, or another group, goes on from what is stored."""
         self._revision = self._stored
 
-    def emit(self, effect: Effect) -> None:
+    def emit(self, effect: GroupEffect) -> None:
         """Something else that is to be done, in order."""
         self._effects.append(effect)
 
-    def drain(self) -> list[Effect]:
+    def drain(self) -> list[GroupEffect]:
         """What is to be done now."""
         while self._waiting and self._waiting[0].revision <= self._stored:
             waiting = self._waiting.popleft()

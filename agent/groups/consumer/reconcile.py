@@ -13,18 +13,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
-from headrace.agent.groups.consumer.member import Member
+from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.values import MemberState
 
 
 def reconcile(
-    member: Member,
+    member: ConsumerMember,
     *,
     target: Partitions,
     target_epoch: int,
     owned: Partitions | None,
     held_by_others: Callable[[int], bool],
-) -> Member:
+) -> ConsumerMember:
     """The member after one step; itself when there is none to take.
 
     `owned`: what it says it owns, None when it did not say.
@@ -39,12 +39,12 @@ def reconcile(
 
 
 def _step(
-    member: Member,
+    member: ConsumerMember,
     target: Partitions,
     target_epoch: int,
     owned: Partitions | None,
     held_by_others: Callable[[int], bool],
-) -> Member:
+) -> ConsumerMember:
     to_revoke = member.assigned - target
     if to_revoke and (owned is None or owned & to_revoke):
         # it keeps its epoch until it has given them up

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 
-from headrace.agent.groups.consumer.member import Member
+from headrace.agent.groups.consumer.member import ConsumerMember
 
 
-class Roster(Collection[Member]):
+class ConsumerRoster(Collection[ConsumerMember]):
     """Members by id, in the order they joined."""
 
     def __init__(self) -> None:
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, ConsumerMember] = {}
         self._static_ids: dict[str, str] = {}
         self._holders: dict[int, str] = {}
         self._patterns: Counter[str] = Counter()
@@ -25,17 +25,17 @@ class Roster(Collection[Member]):
     def __len__(self) -> int:
         return len(self._members)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[ConsumerMember]:
         return iter(self._members.values())
 
     def __contains__(self, member_id: object) -> bool:
         return member_id in self._members
 
-    def get(self, member_id: str) -> Member | None:
+    def get(self, member_id: str) -> ConsumerMember | None:
         """The member of that id."""
         return self._members.get(member_id)
 
-    def static_member(self, instance_id: str) -> Member | None:
+    def static_member(self, instance_id: str) -> ConsumerMember | None:
         """The member that holds the instance id."""
         member_id = self._static_ids.get(instance_id)
         return None if member_id is None else self._members[member_id]
@@ -49,7 +49,7 @@ class Roster(Collection[Member]):
         """Who may be consuming the partition."""
         return self._holders.get(partition)
 
-    def put(self, member: Member) -> None:
+    def put(self, member: ConsumerMember) -> None:
         """Add the member, or replace what was known of it."""
         before = self._members.get(member.member_id)
         if before is not None:
@@ -63,12 +63,12 @@ class Roster(Collection[Member]):
             holder = self._holders.setdefault(partition, member.member_id)
             assert holder == member.member_id, f"partition {partition} is held by {holder} and {member.member_id}"
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: ConsumerMember) -> None:
         """It holds nothing any more."""
         self._forget(member)
         del self._members[member.member_id]
 
-    def _forget(self, member: Member) -> None:
+    def _forget(self, member: ConsumerMember) -> None:
         if member.instance_id is not None:
             del self._static_ids[member.instance_id]
         if member.topic_pattern:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import msgspec
 
 from headrace.agent.groups.consumer.assignors.assignor import Partitions
-from headrace.agent.groups.consumer.member import ClassicSide, Member
+from headrace.agent.groups.consumer.member import ClassicSide, ConsumerMember
 from headrace.agent.groups.consumer.values import MemberState
 from headrace.agent.groups.values import MemberProtocol
 from headrace.metastore.groups import GroupKind, GroupRecord
@@ -27,7 +27,7 @@ StoredPartitions = dict[int, list[int]]
 """Topic number -> partition indexes."""
 
 
-class SavedMember(msgspec.Struct, frozen=True):
+class SavedConsumerMember(msgspec.Struct, frozen=True):
     """Timeouts in seconds; `target` is its part of the target assignment."""
 
     member_id: str
@@ -57,7 +57,7 @@ class SavedConsumerGroup(msgspec.Struct, frozen=True):
     topics_digest: bytes
     state_name: str
     subscribed: list[str]
-    members: list[SavedMember]
+    members: list[SavedConsumerMember]
     format: int = FORMAT
 
     def record(self) -> GroupRecord:
@@ -77,10 +77,10 @@ def decode(data: bytes) -> SavedConsumerGroup:
     return state
 
 
-def save_member(member: Member, target: Partitions) -> SavedMember:
+def save_member(member: ConsumerMember, target: Partitions) -> SavedConsumerMember:
     """As it is stored."""
     classic = member.classic
-    return SavedMember(
+    return SavedConsumerMember(
         member.member_id,
         member.instance_id,
         member.rack_id,
@@ -100,12 +100,12 @@ def save_member(member: Member, target: Partitions) -> SavedMember:
     )
 
 
-def load_member(saved: SavedMember) -> tuple[Member, Partitions]:
+def load_member(saved: SavedConsumerMember) -> tuple[ConsumerMember, Partitions]:
     """The member and its part of the target."""
     classic = None
     if saved.classic is not None:
         classic = ClassicSide(saved.classic[0], tuple(MemberProtocol(*protocol) for protocol in saved.classic[1]))
-    member = Member(
+    member = ConsumerMember(
         saved.member_id,
         saved.instance_id,
         saved.rack_id,

@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions, Subscriber
-from headrace.agent.groups.consumer.member import Member
+from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.rules import ASSIGNORS
-from headrace.agent.groups.consumer.topics import Topics
+from headrace.agent.groups.consumer.topics import KnownTopics
 from headrace.metastore.log.image import TopicImage
 
 _NO_TOPICS: frozenset[int] = frozenset()
@@ -65,7 +65,7 @@ class Target:
         """Whether these are the topics that the group was judged by last."""
         return self._seen is by_name
 
-    def refresh(self, members: Collection[Member], topics: Topics, *, changed: bool) -> bool:
+    def refresh(self, members: Collection[ConsumerMember], topics: KnownTopics, *, changed: bool) -> bool:
         """Raise the group epoch when a subscription changed or a subscribed topic did; whether it did."""
         if not changed and self.is_judged_by(topics.by_name):
             return False
@@ -77,7 +77,7 @@ class Target:
         self.group_epoch += changed
         return changed
 
-    def renew(self, members: Collection[Member], topics: Topics) -> bool:
+    def renew(self, members: Collection[ConsumerMember], topics: KnownTopics) -> bool:
         """Make the target of the group epoch unless it is made; whether it was to be made."""
         if self.epoch == self.group_epoch:
             return False
@@ -91,13 +91,15 @@ class Target:
         self.epoch = self.group_epoch
         return True
 
-    def assignor(self, members: Collection[Member]) -> str:
+    def assignor(self, members: Collection[ConsumerMember]) -> str:
         """The one that most members ask for; of equals, the first in the settings' order."""
         votes = Counter(member.assignor for member in members)
         return max(self._assignors, key=lambda name: votes[name])
 
 
-def _subscriptions(members: Collection[Member], topics: Topics) -> dict[tuple[frozenset[str], str], frozenset[int]]:
+def _subscriptions(
+    members: Collection[ConsumerMember], topics: KnownTopics
+) -> dict[tuple[frozenset[str], str], frozenset[int]]:
     """Each different subscription's topics, found once."""
     different = {(member.topic_names, member.topic_pattern) for member in members}
     return {(names, pattern): topics.of(names, pattern) for names, pattern in different}

@@ -30,7 +30,7 @@ MATCHES_MAX = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Topics:
+class KnownTopics:
     """The cluster's topics as of one image, and the metadata log's, which a group may follow too."""
 
     by_name: Mapping[str, TopicImage]
@@ -55,7 +55,7 @@ class GroupTopics:
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
         self._source: Mapping[str, TopicImage] | None = None
-        self._newest = Topics({}, {}, {})
+        self._newest = KnownTopics({}, {}, {})
 
     async def prepare(self, patterns: Iterable[str]) -> None:
         """Match them on a thread, so that `topics` has nothing left to do."""
@@ -67,7 +67,7 @@ class GroupTopics:
         for pattern in missing:
             matches[pattern] = await asyncio.to_thread(_matching, pattern, source)
 
-    def topics(self, patterns: Iterable[str] = ()) -> Topics:
+    def topics(self, patterns: Iterable[str] = ()) -> KnownTopics:
         """The newest picture, with the matches of these patterns."""
         matches = self._matches()
         for pattern in set(patterns) - matches.keys() - {""}:
@@ -86,7 +86,7 @@ class GroupTopics:
         if image.topics_by_name is not self._source:
             own = METADATA_TOPIC_IMAGE
             self._source = image.topics_by_name
-            self._newest = Topics(
+            self._newest = KnownTopics(
                 {**image.topics_by_name, own.name: own}, {**image.topics_by_number, own.topic_number: own}, {}
             )
         return self._newest.matches

@@ -53,7 +53,7 @@ class HeartbeatRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatAnswer:
+class ConsumerHeartbeatAnswer:
     """`assigned` None: as it was told last."""
 
     code: ErrorCode

@@ -19,7 +19,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.values import AgentRegistration, NewTopic
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.request import Handler
+from headrace.protocol.request import RequestHandler
 from headrace.protocol.typed import schema
 from headrace.storage.clock import SystemClock
 from tests.agent.client_calls import a_request
@@ -36,7 +36,7 @@ class World:
         self.view = ControllerView(CONTROLLER, api.cluster_id, api.commit_shards, MetadataFollower(api))
         self.dispatcher = Dispatcher(lambda: self.view.image)
         self.is_active = False
-        handlers: dict[int, Handler] = {
+        handlers: dict[int, RequestHandler] = {
             ApiKey.DESCRIBE_CLUSTER: DescribeCluster(self.view),
             **controller_handlers(api, self.view, Settings(), SystemClock(), lambda: self.is_active),
         }

@@ -22,7 +22,7 @@ from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.cluster.cluster import Cluster
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.records import FenceBrokerRecord, RemoveTopicRecord
-from headrace.protocol.request import Handler
+from headrace.protocol.request import RequestHandler
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import a_request, call, captured_requests, read_reply, versions_of
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
@@ -40,7 +40,7 @@ class World:
         self.api = FakeClusterApi(clock)
         self.cluster: Cluster = an_agent(self.api)
         creation = TopicCreation(self.cluster, self.api, clock, random.Random(5), TopicDefaults(1, 1))
-        self.handlers: dict[int, Handler] = {
+        self.handlers: dict[int, RequestHandler] = {
             METADATA: Metadata(self.cluster, creation, auto_create_topics=auto_create_topics),
             FIND_COORDINATOR: FindCoordinator(self.cluster),
             INIT_PRODUCER_ID: InitProducerId(self.producer_ids()),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kafka.protocol.admin import DescribeConfigsRequest, ListConfigResourcesRequest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.admin.configs.rules import Operation, Resource, Wish, judge
+from headrace.agent.admin.configs.rules import ConfigResource, Operation, Wish, judge
 from headrace.config.settings import Settings
 from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
 from headrace.metastore.log.effective_configs import EffectiveConfigs
@@ -364,7 +364,7 @@ def test_what_is_accepted_is_valid_and_done_at_once(wanted: list[Wish]) -> None:
     api = FakeClusterApi(ManualClock())
     api.add_topic("t")
     image = apply(MetadataImage(), api.log)
-    judged = judge(CONFIGS, image, Resource(TOPIC, "t"), wanted)
+    judged = judge(CONFIGS, image, ConfigResource(TOPIC, "t"), wanted)
     if not isinstance(judged, list):
         assert judged.code is not ErrorCode.none
         return
@@ -372,4 +372,6 @@ def test_what_is_accepted_is_valid_and_done_at_once(wanted: list[Wish]) -> None:
     after = apply(MetadataImage(), api.log)
     for name, value in after.topic_configs("t").items():
         assert TOPIC_CONFIGS[name].why_invalid(value) is None
-    assert judge(CONFIGS, after, Resource(TOPIC, "t"), [w for w in wanted if w.operation < Operation.APPEND]) == []
+    assert (
+        judge(CONFIGS, after, ConfigResource(TOPIC, "t"), [w for w in wanted if w.operation < Operation.APPEND]) == []
+    )

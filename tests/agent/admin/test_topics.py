@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.admin.create_topics import CreateTopics
 from headrace.agent.admin.delete_topics import DeleteTopics
 from headrace.agent.admin.topic_creation import TopicCreation
-from headrace.agent.admin.topic_rules import AcceptedTopic, Refusal, TopicDefaults, WantedTopic, judge
+from headrace.agent.admin.topic_rules import AcceptedTopic, TopicDefaults, TopicRefusal, WantedTopic, judge
 from headrace.agent.cluster.cluster import Cluster
 from headrace.config import topic_configs
 from headrace.config.settings import Settings
@@ -189,7 +189,7 @@ async def test_an_assignment_is_judged_before_it_is_there_not_after(admin: Admin
     image = await admin.cluster.catch_up()
     again, another = (WantedTopic("t", i, assignments=[(0, [8])]) for i in (result.topic_id, uuid.uuid4()))
     assert isinstance(judge([again], image, TopicDefaults(1, 1))[0], AcceptedTopic)
-    assert isinstance(judge([another], image, TopicDefaults(1, 1))[0], Refusal)
+    assert isinstance(judge([another], image, TopicDefaults(1, 1))[0], TopicRefusal)
 
 
 async def test_a_name_given_twice_is_refused_both_times(admin: Admin) -> None:

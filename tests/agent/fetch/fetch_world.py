@@ -36,7 +36,7 @@ from headrace.metastore.values import (
     StagedBatch,
 )
 from headrace.protocol import typed
-from headrace.protocol.request import Connection, Request
+from headrace.protocol.request import ClientConnection, Request
 from headrace.storage.errors import HeadraceError
 from headrace.storage.file_id import new_file_id, object_key
 from headrace.storage.objects.memory import MemoryStore
@@ -306,7 +306,7 @@ class World:
         schema = typed.schema(api_key, version)
         body = io.BytesIO()
         entity_writer(schema.request_type)(body, entity)
-        connection = Connection(1, "test", "localhost")
+        connection = ClientConnection(1, "test", "localhost")
         view = memoryview(body.getvalue())
         request = Request(connection, api_key, version, 77, "test", view, self.clock.monotonic())
         response = await handle(request)

@@ -13,7 +13,7 @@ from headrace.agent.groups.rebalance import NO_LIMIT
 from headrace.agent.groups.saved import SavedGroup, decode, encode
 from headrace.agent.groups.values import (
     Departure,
-    Effect,
+    GroupEffect,
     GroupState,
     JoinAnswer,
     JoinRequest,
@@ -110,7 +110,7 @@ class Script:
     def close(self) -> None:
         self.perform(self.group.close(ErrorCode.not_coordinator))
 
-    def perform(self, effects: Iterable[Effect]) -> None:
+    def perform(self, effects: Iterable[GroupEffect]) -> None:
         for effect in effects:
             if isinstance(effect, Save):
                 assert isinstance(effect.state, SavedGroup)

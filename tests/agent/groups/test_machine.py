@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.groups.group import ClassicGroup
 from headrace.agent.groups.saved import SavedGroup
 from headrace.agent.groups.values import (
-    Effect,
+    GroupEffect,
     GroupState,
     JoinAnswer,
     JoinRequest,
@@ -231,7 +231,7 @@ class GroupMachine(RuleBasedStateMachine):
             assignments = {m: f"{m}@{client.generation}".encode() for m in client.to_assign or ()}
             self.perform(self.group.sync(now, SyncRequest(client.ref(), assignments), client.waiting))
 
-    def perform(self, effects: list[Effect]) -> None:
+    def perform(self, effects: list[GroupEffect]) -> None:
         for effect in effects:
             if isinstance(effect, Save):
                 self.world.saves.append(effect)

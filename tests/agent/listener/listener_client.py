@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
-from headrace.protocol.request import Handler, Request, Response
+from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.storage.clock import Clock, SystemClock
 
 MIB = 1024 * 1024
@@ -96,7 +96,7 @@ class Listening:
 
 @asynccontextmanager
 async def listening(
-    handler: Handler, allowed: Limits | None = None, clock: Clock | None = None
+    handler: RequestHandler, allowed: Limits | None = None, clock: Clock | None = None
 ) -> AsyncIterator[Listening]:
     """A listener until the block ends; then it is drained."""
     registry = CollectorRegistry()

@@ -21,7 +21,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.protocol import wire
 from headrace.protocol.produce_codec import FIRST_BY_ID, FIRST_FLEXIBLE
-from headrace.protocol.request import Connection, Request, Response
+from headrace.protocol.request import ClientConnection, Request, Response
 from headrace.protocol.typed import schema
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.memory import MemoryStore
@@ -133,13 +133,13 @@ class ProduceWorld:
             configs=head.configs if configs is None else {**head.configs, (2, topic.name): configs},
         )
 
-    def connect(self) -> Connection:
+    def connect(self) -> ClientConnection:
         self._connections += 1
-        return Connection(self._connections, f"127.0.0.1:{self._connections}", "127.0.0.1")
+        return ClientConnection(self._connections, f"127.0.0.1:{self._connections}", "127.0.0.1")
 
     async def produce(
         self,
-        connection: Connection,
+        connection: ClientConnection,
         batches: Batches,
         *,
         version: int = 9,
@@ -154,11 +154,11 @@ class ProduceWorld:
             return None
         return _decode(b"".join(response.buffers), version, request.correlation_id)
 
-    def begin(self, connection: Connection, batches: Batches) -> Awaitable[Response]:
+    def begin(self, connection: ClientConnection, batches: Batches) -> Awaitable[Response]:
         """What the listener gets for one request: a Promise, or a coroutine that is not started yet."""
         return self.pipeline.handle(self.request(connection, _encode(batches, 9, -1, 30_000, None)))
 
-    def request(self, connection: Connection, body: bytes, version: int = 9) -> Request:
+    def request(self, connection: ClientConnection, body: bytes, version: int = 9) -> Request:
         """What the listener makes of a Produce frame."""
         self._requests += 1
         return Request(

@@ -23,7 +23,7 @@ from headrace.agent.fetch.zone_cache.connection import PeerConnection
 from headrace.agent.fetch.zone_cache.service import ZoneCache
 from headrace.agent.listener.frames import read_request_header
 from headrace.metastore.log.image import AgentImage, MetadataImage
-from headrace.protocol.request import Connection, Request
+from headrace.protocol.request import ClientConnection, Request
 from headrace.storage.errors import HeadraceError, UnavailableError
 from headrace.storage.file_id import object_key
 from tests.agent.cluster.standing_view import StandingView
@@ -85,7 +85,7 @@ class Link(PeerConnection):
             await self._clock.sleep(1e9)
         question = memoryview(member.bend_question(frame[4:]))
         header = read_request_header(question)
-        connection = Connection(1, "peer", "127.0.0.1")
+        connection = ClientConnection(1, "peer", "127.0.0.1")
         request = Request(
             connection, header.api_key, header.api_version, correlation_id, None, question[header.body_start :], 0.0
         )

@@ -17,12 +17,12 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.groups.consumer.embedded import read_assignment
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules
-from headrace.agent.groups.consumer.topics import Topics
-from headrace.agent.groups.consumer.values import HeartbeatAnswer, HeartbeatRequest
+from headrace.agent.groups.consumer.topics import KnownTopics
+from headrace.agent.groups.consumer.values import ConsumerHeartbeatAnswer, HeartbeatRequest
 from headrace.agent.groups.values import (
     Abandon,
     Become,
-    Effect,
+    GroupEffect,
     JoinAnswer,
     JoinRequest,
     MemberProtocol,
@@ -58,13 +58,13 @@ class FakeTopics:
     def delete(self, name: str) -> None:
         self.by_name = {each: topic for each, topic in self.by_name.items() if each != name}
 
-    def topics(self, patterns: Iterable[str]) -> Topics:
+    def topics(self, patterns: Iterable[str]) -> KnownTopics:
         """Patterns here are prefixes with a trailing dot-star."""
         matches = {
             pattern: frozenset(t.topic_number for name, t in self.by_name.items() if name.startswith(pattern[:-2]))
             for pattern in patterns
         }
-        return Topics(self.by_name, {topic.topic_number: topic for topic in self.by_name.values()}, matches)
+        return KnownTopics(self.by_name, {topic.topic_number: topic for topic in self.by_name.values()}, matches)
 
     def keys_of(self, names: Iterable[str]) -> frozenset[int]:
         found = [self.by_name[name] for name in names if name in self.by_name]
@@ -106,7 +106,7 @@ class World:
         self._open.add(token)
         return token
 
-    def perform(self, effects: Iterable[Effect]) -> None:
+    def perform(self, effects: Iterable[GroupEffect]) -> None:
         for effect in effects:
             if isinstance(effect, Save):
                 assert not self.saves, "two saves at once"
@@ -141,14 +141,14 @@ class World:
         self.perform(self.group.consumer_heartbeat(self.now, request, token))
         return token
 
-    def answered(self, token: int) -> HeartbeatAnswer:
+    def answered(self, token: int) -> ConsumerHeartbeatAnswer:
         """The answer, once all is stored."""
         self.store_all()
         answer = self.answers[token]
-        assert isinstance(answer, HeartbeatAnswer)
+        assert isinstance(answer, ConsumerHeartbeatAnswer)
         return answer
 
-    def say(self, member_id: str, epoch: int, **more: object) -> HeartbeatAnswer:
+    def say(self, member_id: str, epoch: int, **more: object) -> ConsumerHeartbeatAnswer:
         """One heartbeat, a full one when it joins."""
         if epoch == 0:
             more = {
@@ -216,7 +216,7 @@ class Client:
         if answer is None:
             return
         self.waiting = None
-        assert isinstance(answer, HeartbeatAnswer)
+        assert isinstance(answer, ConsumerHeartbeatAnswer)
         if answer.code is ErrorCode.none:
             assert answer.member_epoch >= self.epoch, "an epoch went back"
             self.epoch = answer.member_epoch

@@ -10,9 +10,9 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.groups.consumer.conversion import from_classic
 from headrace.agent.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
 from headrace.agent.groups.consumer.group import ConsumerGroup
-from headrace.agent.groups.consumer.values import LEAVE_EPOCH, HeartbeatAnswer, HeartbeatRequest, MemberState
+from headrace.agent.groups.consumer.values import LEAVE_EPOCH, ConsumerHeartbeatAnswer, HeartbeatRequest, MemberState
 from headrace.agent.groups.group import ClassicGroup
-from headrace.agent.groups.saved import SavedGroup, SavedMember, decode
+from headrace.agent.groups.saved import SavedClassicMember, SavedGroup, decode
 from headrace.agent.groups.values import (
     GroupState,
     JoinAnswer,
@@ -271,7 +271,7 @@ def classic_state(world: World, *, metadata: bytes | None = None) -> SavedGroup:
     for place, member_id in enumerate("kl"):
         given = assignment_bytes({"t": [2 * place, 2 * place + 1]})
         protocols = [("cooperative-sticky", subscription_bytes(["t"]) if metadata is None else metadata)]
-        members.append(SavedMember(member_id, None, "client", "/host", SESSION, REBALANCE, protocols, given))
+        members.append(SavedClassicMember(member_id, None, "client", "/host", SESSION, REBALANCE, protocols, given))
     return SavedGroup(7, "consumer", "cooperative-sticky", "k", members)
 
 
@@ -371,5 +371,5 @@ def test_a_join_that_the_conversion_overtakes_is_told_to_join_again(world: World
     assert world.became is not None
     world.perform(world.group.close(ErrorCode.rebalance_in_progress))
     answer = world.answers[token]
-    assert isinstance(answer, HeartbeatAnswer)
+    assert isinstance(answer, ConsumerHeartbeatAnswer)
     assert (answer.code, answer.assigned) == (ErrorCode.unknown_member_id, None)

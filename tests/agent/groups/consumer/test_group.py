@@ -9,7 +9,7 @@ from headrace.agent.groups.consumer.saved import decode
 from headrace.agent.groups.consumer.values import (
     LEAVE_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,
-    HeartbeatAnswer,
+    ConsumerHeartbeatAnswer,
     HeartbeatRequest,
     MemberState,
 )
@@ -30,9 +30,9 @@ def full(world: World, *names: str) -> frozenset[int]:
     return world.topics.keys_of(names or ("t",))
 
 
-def settled(world: World, *member_ids: str) -> dict[str, HeartbeatAnswer]:
+def settled(world: World, *member_ids: str) -> dict[str, ConsumerHeartbeatAnswer]:
     """Members that joined one after another and arrived; what they were told last of their assignment."""
-    told: dict[str, HeartbeatAnswer] = {}
+    told: dict[str, ConsumerHeartbeatAnswer] = {}
     for member_id in member_ids:
         told[member_id] = world.say(member_id, 0)
         for _ in range(4):
@@ -44,8 +44,8 @@ def settled(world: World, *member_ids: str) -> dict[str, HeartbeatAnswer]:
     return told
 
 
-def known_at(known: HeartbeatAnswer, answer: HeartbeatAnswer) -> HeartbeatAnswer:
-    return HeartbeatAnswer(answer.code, answer.member_id, answer.member_epoch, known.assigned)
+def known_at(known: ConsumerHeartbeatAnswer, answer: ConsumerHeartbeatAnswer) -> ConsumerHeartbeatAnswer:
+    return ConsumerHeartbeatAnswer(answer.code, answer.member_id, answer.member_epoch, known.assigned)
 
 
 def test_the_first_member_gets_everything_at_once(world: World) -> None:
@@ -74,7 +74,7 @@ def test_a_heartbeat_that_changes_nothing_stores_nothing(world: World) -> None:
     epoch = world.say("a", 0).member_epoch
     before = world.durable
     token = world.heartbeat(HeartbeatRequest("a", epoch))
-    assert world.answers[token] == HeartbeatAnswer(ErrorCode.none, "a", epoch)
+    assert world.answers[token] == ConsumerHeartbeatAnswer(ErrorCode.none, "a", epoch)
     assert not world.saves
     assert world.durable is before
 
@@ -102,7 +102,7 @@ def test_a_save_that_failed_takes_the_group_back_to_what_is_stored(world: World,
     token = world.heartbeat(joining("b"))
     world.store(ErrorCode.coordinator_not_available, happened=happened)
     answer = world.answers[token]
-    assert isinstance(answer, HeartbeatAnswer)
+    assert isinstance(answer, ConsumerHeartbeatAnswer)
     assert answer.code is ErrorCode.coordinator_not_available
     assert {member.member_id for member in world.group.roster} == ({"a", "b"} if happened else {"a"})
     assert world.say("a", 1).code is ErrorCode.none
@@ -239,7 +239,7 @@ def test_topics_that_come_grow_and_go_change_the_target(world: World) -> None:
     assert world.say("a", 3).assigned == full(world, "later")
     assert world.say("a", 3, owned=full(world, "later")).member_epoch == 4
     world.topics.put("other", 1)
-    assert world.say("a", 4) == HeartbeatAnswer(ErrorCode.none, "a", 4), "nobody subscribes to it"
+    assert world.say("a", 4) == ConsumerHeartbeatAnswer(ErrorCode.none, "a", 4), "nobody subscribes to it"
 
 
 def test_patterns_follow_the_topics_that_match(world: World) -> None:
@@ -267,7 +267,7 @@ def test_a_new_coordinator_carries_on_without_a_rebalance(world: World) -> None:
     assert world.group.snapshot() == before
     for member_id, known in told.items():
         answer = world.say(member_id, known.member_epoch)
-        assert answer == HeartbeatAnswer(ErrorCode.none, member_id, known.member_epoch)
+        assert answer == ConsumerHeartbeatAnswer(ErrorCode.none, member_id, known.member_epoch)
     assert not world.saves
     world.pass_time(SESSION + 1)
     world.store_all()
@@ -309,7 +309,7 @@ def test_commits_and_reads_of_offsets_name_the_epoch(world: World) -> None:
 def test_a_closed_group_answers_nothing_but_that(world: World) -> None:
     token = world.heartbeat(joining("a"))
     world.perform(world.group.close(ErrorCode.not_coordinator))
-    assert world.answers[token] == HeartbeatAnswer(ErrorCode.not_coordinator, "a")
+    assert world.answers[token] == ConsumerHeartbeatAnswer(ErrorCode.not_coordinator, "a")
     assert world.say("a", 1).code is ErrorCode.not_coordinator
     assert world.group.check_commit(0.0, MemberRef("a", None, 1), 9) is ErrorCode.not_coordinator
     assert world.group.check_fetch(MemberRef("a", None, 1)) is ErrorCode.not_coordinator

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.agent.admin.configs.rules import Operation, Resource, ResourceType, Wish, judge
+from headrace.agent.admin.configs.rules import ConfigResource, Operation, ResourceType, Wish, judge
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
 from headrace.config.group_configs import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from headrace.config.settings import Settings
@@ -35,7 +35,7 @@ def test_what_was_accepted_acts_as_it_is_shown(session: int | None, beat: int | 
     configs, image = EffectiveConfigs(settings), MetadataImage()
     wanted = {SESSION_TIMEOUT: session, HEARTBEAT_INTERVAL: beat}
     wishes = [Wish(name, Operation.SET, str(value)) for name, value in wanted.items() if value is not None]
-    changes = judge(configs, image, Resource(ResourceType.GROUP, "g"), wishes)
+    changes = judge(configs, image, ConfigResource(ResourceType.GROUP, "g"), wishes)
     if not isinstance(changes, list):
         return
     after = apply(image, [encode_record(change) for change in changes])
