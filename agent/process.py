@@ -263,6 +263,7 @@ class Agent:
                 log_start_offset=self._fetch.log_start_offset,
             ),
             self._registry,
+            self._listener.produce_bytes,
         )
         self._groups = GroupHandlers(self._metastore, cluster, settings, clock, rng, self._registry)
         register_handlers(

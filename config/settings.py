@@ -115,8 +115,30 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     # -- write path
     linger_ms: Annotated[
-        int, Meta(ge=25, le=60_000, description="A buffer is flushed at most this long after its first batch.")
+        int, Meta(ge=1, le=60_000, description="A buffer is flushed at most this long after its first batch.")
     ] = field(default=100, name="linger.ms")
+    linger_idle_ms: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=60_000,
+            description="A buffer is flushed early when no byte of a Produce request arrives for this long.",
+        ),
+    ] = field(default=3, name="linger.idle.ms")
+    flush_early_per_second: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(
+            description="Early flushes per second, on average, of files below flush.early.free.bytes. 0 never flushes"
+            " early. Unset: 10 on S3, unlimited on a directory.",
+        ),
+    ] = field(default=None, name="flush.early.per.second")
+    flush_early_burst: Annotated[
+        PositiveInt, Meta(description="Early flushes that may follow each other at once after a quiet time.")
+    ] = field(default=20, name="flush.early.burst")
+    flush_early_free_bytes: Annotated[
+        PositiveInt,
+        Meta(description="A file of at least this size is flushed early without counting as an early flush."),
+    ] = field(default=4 * 1024 * 1024, name="flush.early.free.bytes")
     segment_bytes: Annotated[
         int, Meta(ge=65_536, description="A buffer is flushed as soon as it holds this many bytes.")
     ] = field(default=8 * 1024 * 1024, name="flush.bytes")

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ClientConnection:
-    """The properties of a client's connection that handlers can read and store data in."""
+    """The properties of a client's connection that handlers can read and store data in. Compared by identity."""
 
     connection_id: int
     peer: str

@@ -95,6 +95,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._host.metrics.received_bytes.inc(nbytes)
+        if self._reserved_bytes:  # more of a Produce frame
+            self._host.produce_bytes.saw(self._host.clock.monotonic())
         if self._direct:
             self._frames.filled(nbytes)
             self._cut(_NO_BYTES)
@@ -172,14 +174,27 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if not self._host.budget.reserve(head.size, self._on_memory):
                 self._awaited = head
                 return False
-            self._reserved_bytes = head.size
+            self._reserve(head)
         return True
+
+    def _reserve(self, head: FrameHead) -> None:
+        """The budget granted the memory of a Produce frame."""
+        self._reserved_bytes = head.size
+        self._host.produce_bytes.half_received += 1
+        self._host.produce_bytes.saw(self._host.clock.monotonic())
+
+    def _take_reserved(self) -> int:
+        """The frame's memory is the caller's to give back: the frame is whole, or given up."""
+        size, self._reserved_bytes = self._reserved_bytes, 0
+        if size:
+            self._host.produce_bytes.half_received -= 1
+        return size
 
     def _on_memory(self) -> None:
         """The budget granted what `_awaited` needs. Read soon, not within the budget's round."""
         assert self._awaited is not None
         head, self._awaited = self._awaited, None
-        self._reserved_bytes = head.size
+        self._reserve(head)
         self._frames.open(head, _NO_BYTES)
         asyncio.get_running_loop().call_soon(self._read_on)
 
@@ -196,8 +211,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._awaited is not None:
             self._awaited = None
             self._host.budget.withdraw(self._on_memory)
-        size, self._reserved_bytes = self._reserved_bytes, 0
-        self._host.budget.release(size)
+        self._host.budget.release(self._take_reserved())
 
     # -- handling
 
@@ -208,8 +222,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._frame_deadline = _NEVER
         header = read_request_header(frame)
         api_key, version, correlation_id, client_id, body_start = header
-        slot = Slot(header, now, self._reserved_bytes)
-        self._reserved_bytes = 0
+        slot = Slot(header, now, self._take_reserved())
         self._replies.append(slot)
         if api_key in CHANGING:
             self._alone = slot

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from headrace.agent.listener.memory import MemoryBudget
 from headrace.agent.listener.metrics import ListenerMetrics
+from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.listener.replies import Slot
 from headrace.config.settings import Settings
 from headrace.protocol.request import RequestHandler
@@ -66,6 +67,8 @@ class ConnectionHost:
         self.clock = clock
         self.metrics = metrics
         self.budget = MemoryBudget(limits.buffer_memory_bytes)
+        self.produce_bytes = ProduceBytes()
+        self.produce_bytes.waits_for_memory = lambda: self.budget.waiting > 0
         self.slab = memoryview(bytearray(SLAB_BYTES))
         self.connections: set[KafkaConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()

@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from headrace.agent.listener.connection import KafkaConnection
 from headrace.agent.listener.host import ConnectionHost, Limits
 from headrace.agent.listener.metrics import ListenerMetrics
+from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
 
@@ -42,6 +43,11 @@ class KafkaListener:
         self._host = ConnectionHost(handle, limits, clock, ListenerMetrics(registry), max_connections)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def produce_bytes(self) -> ProduceBytes:
+        """What the listener sees of Produce requests before they are whole."""
+        return self._host.produce_bytes
 
     async def start(self, host: str, port: int) -> int:
         """Listen; port 0 picks a free one. Returns the port. OSError when the address cannot be bound."""

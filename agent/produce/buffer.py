@@ -1,14 +1,11 @@
 """The active buffer: where the batches of many clients meet before they become one segment file.
 
 Place: between validate and upload. Pure: it takes the time as a parameter and never waits.
-Invariant: a buffer is due `linger_s` after its first batch, however many follow, or as soon as it
-holds `flush_bytes`; a request's batches are never split over two files, so each request waits for
+Invariant: at most one file is open; a request's batches are never split over two files, so each request waits for
 one file only.
 """
 
 from __future__ import annotations
-
-import math
 
 from headrace.agent.produce.batches import Arrival, Stream
 from headrace.agent.produce.flush_queue import FlushedFile
@@ -67,8 +64,7 @@ class OpenFile:
 class ActiveBuffer:
     """At most one open file at a time. Times on Clock.monotonic(), in seconds."""
 
-    def __init__(self, *, linger_s: float, flush_bytes: int) -> None:
-        self._linger_s = linger_s
+    def __init__(self, *, flush_bytes: int) -> None:
         self._flush_bytes = flush_bytes
         self.file: OpenFile | None = None
 
@@ -79,11 +75,6 @@ class ActiveBuffer:
             self.file = OpenFile(now, image_offset)
         self.file.add(request, arrivals, image_offset)
         return opened
-
-    @property
-    def due_at(self) -> float:
-        """When the linger of the open file ends; infinity while there is none."""
-        return math.inf if self.file is None else self.file.opened_at + self._linger_s
 
     @property
     def is_full(self) -> bool:

@@ -8,6 +8,7 @@ If the process dies here the client sees its connection close, and repeats the r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -51,7 +52,17 @@ def not_stored(reason: str) -> Refusal:
 class PendingRequest(Promise):
     """`deadline` and `appended_at` on Clock.monotonic(), in seconds. Who stops waiting takes no batch back."""
 
-    __slots__ = ("_acks", "_correlation_id", "_is_aborted", "_unjudged", "_version", "appended_at", "deadline", "reply")
+    __slots__ = (
+        "_acks",
+        "_correlation_id",
+        "_is_aborted",
+        "_unjudged",
+        "_version",
+        "appended_at",
+        "before_answer",
+        "deadline",
+        "reply",
+    )
 
     def __init__(
         self, produce: ProduceRequest, *, correlation_id: int, version: int, appended_at: float, deadline: float
@@ -64,6 +75,8 @@ class PendingRequest(Promise):
         self._version = version
         self._acks = produce.acks
         self._is_aborted = False
+        self.before_answer: Callable[[], None] | None = None
+        """Called once, just before the answer is given."""
         self._unjudged = sum([len(topic.partitions) for topic in produce.topics])
         if not self._unjudged:
             self.answer()
@@ -72,6 +85,18 @@ class PendingRequest(Promise):
     def by_id(self) -> bool:
         """Whether the client names topics by id, so that errors speak of ids too."""
         return self._version >= FIRST_BY_ID
+
+    @property
+    def wants_answer(self) -> bool:
+        """Whether the client waits for a response (acks other than 0)."""
+        return self._acks != 0
+
+    def answer(self) -> None:
+        """The response is final. Calling it again does nothing."""
+        if self.before_answer is not None:
+            call, self.before_answer = self.before_answer, None
+            call()
+        super().answer()
 
     def judged(self) -> None:
         """One of the batches has its final answer."""

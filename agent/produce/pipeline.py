@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
@@ -20,10 +21,13 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.produce.acknowledge import Acknowledger
-from headrace.agent.produce.buffer import ActiveBuffer, OpenFile
+from headrace.agent.produce.buffer import ActiveBuffer
 from headrace.agent.produce.commit import Committer
+from headrace.agent.produce.flush_policy import FlushLimits, FlushPolicy
 from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
+from headrace.agent.produce.flusher import Flusher
 from headrace.agent.produce.metrics import ProduceMetrics
 from headrace.agent.produce.pending import not_stored
 from headrace.agent.produce.receive import Received, Receiver, refusal_of
@@ -34,13 +38,15 @@ from headrace.config.settings import Settings
 from headrace.metastore.api import CommitApi
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.protocol.produce_codec import ProduceRequest, decode_produce
-from headrace.protocol.request import CloseConnection, Request, Response
+from headrace.protocol.request import CloseConnection, Connection, Request, Response
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
+EARLY_PER_SECOND_S3 = 10
+"""As many as a linger of 100 ms makes under load: early flushes never raise an agent's highest bill."""
 EXPIRY_TICK_S = 0.1
 """How often deadlines are looked at: a request may time out this much late."""
 
@@ -55,6 +61,8 @@ class Callbacks:
 
     database_now_ms: Callable[[], int]
     """The database's clock, for the birth of file ids. UnavailableError while it is unknown."""
+    on_closed: Callable[[FileTrace], None] = lambda trace: None
+    """A buffer was closed: for load reports."""
     on_flushed: Callable[[uuid.UUID, bytes], None] = lambda file_id, body: None
     """A segment file is in the bucket: a cache may keep its bytes. Not committed yet."""
     on_committed: Callable[[], None] = _nothing
@@ -65,6 +73,20 @@ class Callbacks:
     """A file and all its batches were answered: for load reports."""
     log_start_offset: Callable[[int], int] = lambda partition_key: -1
     """A partition's log start as far as it is known here; -1 is Kafka's "unknown"."""
+
+
+def flush_limits(settings: Settings) -> FlushLimits:
+    """What the settings say about early flushes. Unless set, they are unlimited on a directory, 10 a second on S3."""
+    rate: float | None = settings.flush_early_per_second
+    if rate is None:
+        rate = EARLY_PER_SECOND_S3 if settings.bucket.startswith("s3://") else math.inf
+    return FlushLimits(
+        linger_s=settings.linger_ms / 1000,
+        idle_s=min(settings.linger_idle_ms, settings.linger_ms) / 1000,
+        rate=rate,
+        burst=settings.flush_early_burst,
+        free_bytes=settings.flush_early_free_bytes,
+    )
 
 
 class ProducePipeline:
@@ -80,12 +102,22 @@ class ProducePipeline:
         rng: random.Random,
         callbacks: Callbacks,
         registry: CollectorRegistry,
+        seen: ProduceBytes | None = None,
     ) -> None:
+        """`seen`: what the listener sees of requests before they are whole; None without a listener."""
         self._clock = clock
         self._metrics = ProduceMetrics(registry)
-        self._buffer = ActiveBuffer(linger_s=settings.linger_ms / 1000, flush_bytes=settings.segment_bytes)
+        self._buffer = ActiveBuffer(flush_bytes=settings.segment_bytes)
         self._queue = FlushQueue(self._settled)
-        self._on_settled = callbacks.on_settled
+        self._flusher = Flusher(
+            self._buffer,
+            FlushPolicy(flush_limits(settings), clock.monotonic()),
+            seen or ProduceBytes(),
+            clock,
+            unsettled=lambda: len(self._queue),
+            closed=self._flushed,
+        )
+        self._on_closed, self._on_settled = callbacks.on_closed, callbacks.on_settled
         self._receiver = Receiver(
             view, clock, RuleBook(EffectiveConfigs(settings)), on_refused=self._metrics.count_refused
         )
@@ -124,6 +156,7 @@ class ProducePipeline:
     async def start(self) -> None:
         """Begin to serve."""
         self.stopped = None
+        self._spawn(self._flusher.run(), "produce-flush")
         self._spawn(self._committer.run(), "produce-commit")
         self._spawn(self._expire_requests(), "produce-expiry")
 
@@ -144,7 +177,7 @@ class ProducePipeline:
         if received is None:
             connection.produce_queue += 1
             return self._handle_in_turn(request, produce)
-        self._append(received)
+        self._append(received, connection)
         return received.pending
 
     async def _handle_in_turn(self, request: Request, produce: ProduceRequest) -> Response:
@@ -153,7 +186,7 @@ class ProducePipeline:
         try:
             async with connection.produce_order:
                 received = await self._receiver.receive_later(request, produce)
-                self._append(received)
+                self._append(received, connection)
         finally:
             connection.produce_queue -= 1
         return await received.pending
@@ -161,7 +194,7 @@ class ProducePipeline:
     async def drain(self) -> None:
         """Flush at once, and return when every batch has its answer. Waits as long as bucket and metastore take."""
         while not self.stopped and (self._buffer.file or self._queue):
-            self._flush(FlushReason.DRAIN)
+            self._flusher.flush(FlushReason.DRAIN)
             await self._queue.is_idle.wait()
 
     async def close(self) -> None:
@@ -170,28 +203,17 @@ class ProducePipeline:
         self._stop("closed")
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _append(self, received: Received) -> None:
+    def _append(self, received: Received, connection: Connection) -> None:
         if self.stopped:
             received.pending.abort()
         elif received.arrivals:
-            now = self._clock.monotonic()
-            opened = self._buffer.add(received.pending, received.arrivals, received.image_offset, now)
-            if self._buffer.is_full:
-                self._flush(FlushReason.SIZE)
-            elif opened:
-                self._spawn(self._flush_later(self._buffer.file, self._buffer.due_at - now), "produce-linger")
+            self._flusher.append(received, connection)
 
-    async def _flush_later(self, file: OpenFile | None, seconds: float) -> None:
-        await self._clock.sleep(seconds)
-        if self._buffer.file is file:  # else it was closed for its size
-            self._flush(FlushReason.LINGER)
-
-    def _flush(self, reason: FlushReason) -> None:
-        file = self._buffer.close(reason, self._clock.monotonic())
-        if file is not None:
-            self._metrics.flushed(file.trace)
-            self._queue.append(file)
-            self._spawn(self._upload(file), "produce-upload")
+    def _flushed(self, file: FlushedFile) -> None:
+        self._metrics.flushed(file.trace)
+        self._on_closed(file.trace)
+        self._queue.append(file)
+        self._spawn(self._upload(file), "produce-upload")
 
     async def _upload(self, file: FlushedFile) -> None:
         try:
@@ -207,6 +229,7 @@ class ProducePipeline:
         """Every batch of a file has its answer; files behind it may be committed now."""
         self._metrics.settled(file.trace)
         self._committer.wake()
+        self._flusher.look_soon()
         self._on_settled(file.trace)
 
     async def _expire_requests(self) -> None:

@@ -15,6 +15,10 @@ class FlushReason(enum.StrEnum):
     """Why a buffer was closed."""
 
     LINGER = "linger"
+    IDLE = "idle"
+    """No byte of a Produce request arrived for linger.idle.ms."""
+    CLIENTS_WAIT = "clients_wait"
+    """Every client that could add to it waited for an answer."""
     SIZE = "size"
     DRAIN = "drain"
 

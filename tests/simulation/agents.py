@@ -22,7 +22,9 @@ from headrace.agent.admin.init_producer_id import InitProducerId, ProducerIds
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE
+from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
+from headrace.agent.produce.trace import FileTrace
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.hedging import HedgedStore
@@ -30,6 +32,7 @@ from headrace.storage.objects.merging import MergingStore
 from headrace.storage.objects.retrying import RetryingStore
 from headrace.storage.objects.store import ObjectStore
 from tests.simulation.bucket import BucketLine
+from tests.simulation.check_flushes import Flush
 from tests.simulation.clocks import SimulatedClock
 from tests.simulation.database import MetastoreLine
 from tests.simulation.faults import Fault
@@ -103,8 +106,10 @@ class Process:
                 on_flushed=self.fetch.on_flushed,
                 on_committed=self.fetch.on_committed,
                 on_fenced=self.join_soon,
+                on_closed=self._note_flush,
             ),
             _Unregistered(),
+            self._seen_bytes(),
         )
         self.dispatcher = Dispatcher()
         self.dispatcher.register(ApiKey.PRODUCE, self.produce.handle)
@@ -113,6 +118,20 @@ class Process:
             self.dispatcher.register_unadvertised(ZONE_CACHE, self.fetch.zone_cache.handle)
         self.dispatcher.register(ApiKey.LIST_OFFSETS, self.fetch.handle_list_offsets)
         self.dispatcher.register(ApiKey.INIT_PRODUCER_ID, InitProducerId(ProducerIds(self._metastore)))
+
+    def _seen_bytes(self) -> ProduceBytes:
+        """As a listener's, for which memory is short at times."""
+        seen = ProduceBytes()
+        if self._world.plan.memory_is_short:
+            seen.waits_for_memory = self._is_memory_short
+        return seen
+
+    def _is_memory_short(self) -> bool:
+        return self.clock.monotonic() % 0.1 < 0.04
+
+    def _note_flush(self, trace: FileTrace) -> None:
+        short = self._world.plan.memory_is_short and self._is_memory_short()
+        self._world.flushes.setdefault(self.owner, []).append(Flush(trace, short))
 
     async def run(self) -> None:
         """Join, follow, serve."""

@@ -8,12 +8,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.produce import merge, upload
+from headrace.agent.produce import flusher, merge, upload
 from headrace.agent.produce.acknowledge import Acknowledger
 from headrace.agent.produce.commit import Committer
+from headrace.agent.produce.flush_policy import FlushPolicy, Situation, Verdict
 from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
 from headrace.agent.produce.pending import PendingRequest, not_stored
 from headrace.agent.produce.stages import LaidOutFile
+from headrace.agent.produce.trace import FlushReason
 from headrace.agent.produce.upload import Uploader
 from headrace.metastore.values import BatchAnswer, BatchOutcome, FileAnswer, FileStatus
 from headrace.protocol.produce_codec import refuse
@@ -219,3 +221,49 @@ def file_id_is_used_twice(patch: Patch) -> None:
         return last[-1]
 
     original = patch.replace(upload, "new_file_id", new_file_id)
+
+
+@bug("X8", Kind.FLUSHED_EARLY)
+def early_flushes_use_no_budget(patch: Patch) -> None:
+    """A file that is closed early takes no token."""
+    patch.replace(FlushPolicy, "closed", lambda self, size_bytes, now: None)
+
+
+@bug("X8", Kind.FLUSHED_EARLY)
+def queueing_files_do_not_hold_up_an_early_flush(patch: Patch) -> None:
+    """Files are closed early while others queue for their upload or commit."""
+    patch.replace(flusher, "EARLY_FILES_MAX", 1_000)
+
+
+@bug("X8", Kind.FLUSHED_EARLY)
+def short_memory_does_not_hold_up_an_early_flush(patch: Patch) -> None:
+    """Files are closed early although requests wait for memory."""
+
+    def judge(self: FlushPolicy, found: Situation, now: float) -> Verdict:
+        return original(self, dataclasses.replace(found, congested=False), now)
+
+    original = patch.replace(FlushPolicy, "judge", judge)
+
+
+@bug("X8", Kind.STUCK)
+def linger_is_forgotten(patch: Patch) -> None:
+    """A file that may not be closed early is not closed when its linger ends."""
+
+    def judge(self: FlushPolicy, found: Situation, now: float) -> Verdict:
+        verdict = original(self, found, now)
+        return Verdict(None, now + 1) if verdict.reason is FlushReason.LINGER else verdict
+
+    original = patch.replace(FlushPolicy, "judge", judge)
+
+
+@bug("X8", Kind.LOST, Kind.STUCK, Kind.CRASHED)
+def an_early_file_is_forgotten(patch: Patch) -> None:
+    """A file that the last answer of its clients closes is not uploaded."""
+
+    def flush(self: flusher.Flusher, reason: FlushReason) -> None:
+        if reason is FlushReason.CLIENTS_WAIT:
+            self._buffer.close(reason, self._clock.monotonic())
+        else:
+            original(self, reason)
+
+    original = patch.replace(flusher.Flusher, "flush", flush)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tests.simulation.check_flushes import check_flushes
 from tests.simulation.check_polls import check_listings, check_polls
 from tests.simulation.check_sends import check_sends
 from tests.simulation.check_stored import check_stored
@@ -25,7 +26,7 @@ def find_problems(world: World) -> list[Problem]:
     """Everything that is wrong with the history."""
     problems: list[Problem] = []
     logs = read_stored_logs(world, problems)
-    for part in (check_stored, check_sends, check_polls, check_listings, _check_producer_ids):
+    for part in (check_stored, check_sends, check_polls, check_listings, check_flushes, _check_producer_ids):
         problems += part(world, logs)
     return problems
 

@@ -62,6 +62,10 @@ BLOWS: Mapping[Fault, int] = {
 """Faults that strike at moments of their own, and how often at most."""
 
 
+_EARLY_FLUSHES, _SHORT_MEMORY = 0x5EED_0001, 0x5EED_0002
+"""Mixed into the seed for what was added later, so that older decisions of a seed stay."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One schedule. `seconds`: how long things go wrong; `send_interval`: mean seconds between a producer's batches."""
@@ -82,6 +86,8 @@ class Plan:
     consumers: int
     askers: int
     settings: Settings
+    memory_is_short: bool
+    """Whether requests of clients wait for memory at times."""
     rates: Mapping[Fault, float]
     blows: Mapping[Fault, int]
 
@@ -106,14 +112,19 @@ def make_plan(seed: int) -> Plan:
         batches=rng.randint(6, 16),
         consumers=rng.choice((1, 1, 2)),
         askers=1,
-        settings=_settings(rng),
+        settings=_settings(rng, random.Random(seed ^ _EARLY_FLUSHES)),
+        memory_is_short=random.Random(seed ^ _SHORT_MEMORY).random() < 0.3,
         rates={fault: rng.choice(rates) for fault, rates in RATES.items() if rng.random() < share},
         blows={fault: rng.randint(1, most) for fault, most in BLOWS.items() if rng.random() < share + 0.1},
     )
 
 
-def _settings(rng: random.Random) -> Settings:
+def _settings(rng: random.Random, early: random.Random) -> Settings:
     return Settings(
+        linger_idle_ms=early.choice((3, 3, 15)),
+        flush_early_per_second=early.choice((0, 5, 10, None)),
+        flush_early_burst=early.choice((1, 5, 20)),
+        flush_early_free_bytes=early.choice((400, 4_000_000)),
         linger_ms=rng.choice((25, 60, 100)),
         segment_bytes=rng.choice((250, 800, 1_000_000, 1_000_000)),
         upload_parallelism=rng.choice((1, 2, 8)),

@@ -47,6 +47,8 @@ class Kind(enum.StrEnum):
     """Stored bytes that are in no extent, not dead, and not swept; or an extent without its bytes."""
     UNSTORED = "committed before stored"
     """The metastore names bytes that the bucket does not hold."""
+    FLUSHED_EARLY = "flushed too early"
+    """More files than the budget of early flushes allows, or one closed early where that gains nothing."""
     STUCK = "stuck"
     """Everything is calm, and still there is no definite answer."""
     CRASHED = "crashed"

@@ -20,6 +20,7 @@ from tests.simulation.agents import Process, SimulatedAgent
 from tests.simulation.alarm import alarm
 from tests.simulation.bucket import Bucket
 from tests.simulation.check import find_problems
+from tests.simulation.check_flushes import Flush
 from tests.simulation.clocks import EPOCH_MS, SimulatedClock
 from tests.simulation.compactor import SimulatedCompactor
 from tests.simulation.consumers import Consumer, OffsetAsker, Reader
@@ -91,6 +92,8 @@ class World:
         self.polls: list[Poll] = []
         self.listings: list[Listing] = []
         self.neighbour_answers = 0
+        self.flushes: dict[int, list[Flush]] = {}
+        """By process, in order."""
         self.repeatable: list[Sent] = []
         """Requests of idempotent producers: they may be delivered twice."""
         self.producer_ids: list[int] = []

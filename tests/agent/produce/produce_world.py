@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 from kio.serial import entity_reader
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
 from headrace.config.settings import Settings
@@ -67,8 +68,10 @@ class ProduceWorld:
         self.store: Any = self.bucket
         self.metastore: Any = self.model
         self.view = StandingView(4, node_id=NODE_ID, broker_epoch=EPOCH)
-        # tests look at stored bytes; merging rewrites them, and has tests of its own (test_produce_merge.py)
-        self.settings = Settings(**{"ingest_merge_max_bytes": 0, **settings})
+        # early flushes and merging have tests of their own (test_flusher.py, test_merge.py)
+        self.settings = Settings(**{"ingest_merge_max_bytes": 0, "flush_early_per_second": 0, **settings})
+        self.produce_bytes: ProduceBytes | None = None
+        """What a listener would see of requests before they are whole."""
         self.registry = CollectorRegistry()
         self.traces: list[FileTrace] = []
         self.flushed: list[uuid.UUID] = []
@@ -110,6 +113,7 @@ class ProduceWorld:
                 log_start_offset=self._log_start_offset,
             ),
             self.registry,
+            self.produce_bytes,
         )
 
     def create_topic(self, name: str, partitions: int = 1, *, known: bool = True, **configs: str) -> TopicImage:

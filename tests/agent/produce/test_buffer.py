@@ -1,11 +1,8 @@
-"""The active buffer closes after linger or at its size, and never splits a request."""
+"""The active buffer closes at its size and never splits a request."""
 
 from __future__ import annotations
 
-import math
 import uuid
-
-import pytest
 
 from headrace.agent.produce.batches import Arrival
 from headrace.agent.produce.buffer import ActiveBuffer
@@ -29,18 +26,8 @@ def _arrival(request: PendingRequest, key: int = 1, owner: int = -2) -> Arrival:
     return Arrival(uuid.UUID(int=9), key, key, 0, owner, memoryview(BATCH), read_header(BATCH), request, reply)
 
 
-@pytest.mark.requirement("W2")
-async def test_linger_counts_from_the_first_batch_however_many_follow() -> None:
-    buffer = ActiveBuffer(linger_s=0.1, flush_bytes=1 << 20)
-    assert buffer.due_at == math.inf
-    request = await _request()
-    assert buffer.add(request, [_arrival(request)], 5, now=10.0)
-    assert not buffer.add(request, [_arrival(request)], 5, now=10.09)
-    assert buffer.due_at == pytest.approx(10.1)
-
-
 async def test_a_size_is_reached_by_whole_requests() -> None:
-    buffer = ActiveBuffer(linger_s=0.1, flush_bytes=2 * len(BATCH))
+    buffer = ActiveBuffer(flush_bytes=2 * len(BATCH))
     request = await _request()
     buffer.add(request, [_arrival(request)], 5, now=0.0)
     assert not buffer.is_full
@@ -53,7 +40,7 @@ async def test_a_size_is_reached_by_whole_requests() -> None:
 
 
 async def test_closing_starts_over() -> None:
-    buffer = ActiveBuffer(linger_s=0.1, flush_bytes=1)
+    buffer = ActiveBuffer(flush_bytes=1)
     assert buffer.close(FlushReason.DRAIN, 0.0) is None
     request = await _request()
     buffer.add(request, [_arrival(request)], 5, now=1.0)
@@ -61,12 +48,12 @@ async def test_closing_starts_over() -> None:
     assert first is not None
     assert (first.trace.opened_at, first.trace.closed_at, first.trace.reason) == (1.0, 1.1, FlushReason.LINGER)
     assert not buffer.is_full
-    assert buffer.due_at == math.inf
+    assert buffer.file is None
     assert buffer.add(request, [_arrival(request)], 6, now=2.0)
 
 
 async def test_removing_streams_leaves_the_others_in_order() -> None:
-    buffer = ActiveBuffer(linger_s=0.1, flush_bytes=1)
+    buffer = ActiveBuffer(flush_bytes=1)
     request = await _request()
     arrivals = [_arrival(request, key, owner) for owner in (-2, 77) for key in (1, 2)]
     buffer.add(request, arrivals, 5, now=0.0)
@@ -81,7 +68,7 @@ async def test_removing_streams_leaves_the_others_in_order() -> None:
 
 
 async def test_only_late_requests_expire() -> None:
-    buffer = ActiveBuffer(linger_s=0.1, flush_bytes=1)
+    buffer = ActiveBuffer(flush_bytes=1)
     soon, late = await _request(deadline=1.0), await _request(deadline=2.0)
     for request in (soon, late):
         buffer.add(request, [_arrival(request)], 5, now=0.0)

@@ -78,7 +78,7 @@ async def test_what_is_too_large_to_be_judged_is_refused_at_no_cost(configs: dic
         finally:
             tracemalloc.stop()
         assert answers == ["message_too_large", "message_too_large"]
-        assert peak < 1_000_000
+        assert peak < 8_000_000, "a million opened records take hundreds of megabytes"
         assert await errors(world, sent[2:]) != ["message_too_large"]
 
 

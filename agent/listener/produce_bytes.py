@@ -1,0 +1,29 @@
+"""What the listener sees of Produce requests before they are whole.
+
+Place: written by every connection, read by the flusher of the write path, which closes a file early
+only while no further bytes arrive.
+Invariant: `half_received` counts the Produce frames that hold memory and are not whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class ProduceBytes:
+    """For all connections of one listener. For one event loop; not thread-safe."""
+
+    def __init__(self) -> None:
+        self.last_at = float("-inf")
+        """When the last byte of one arrived, on Clock.monotonic()."""
+        self.reads = 0
+        """How often bytes arrived."""
+        self.half_received = 0
+        """Requests whose frame was begun and is not whole."""
+        self.waits_for_memory: Callable[[], bool] = lambda: False
+        """Whether a request waits for the memory budget."""
+
+    def saw(self, now: float) -> None:
+        """Bytes of a Produce request arrived."""
+        self.last_at = now
+        self.reads += 1

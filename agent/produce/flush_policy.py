@@ -1,0 +1,113 @@
+"""When to close the open file before its linger ends: the rule and its budget, and nothing else.
+
+Place: asked by the flusher (flusher.py) whenever bytes arrived, answers left or time passed. Pure.
+A file is closed early when waiting longer gains nothing: no Produce byte has arrived for `idle_s`
+(IDLE), or every client that could add to it waits for an answer itself (CLIENTS_WAIT). It is never
+closed early while closing gains nothing: when memory is short or uploads queue.
+Invariant: a file is closed at the latest `linger_s` after its first batch. Flushes are bounded: in
+any time, files below `free_bytes` number at most the linger's own (time / linger_s) plus the budget's
+(time * rate + burst); larger ones at most bytes / free_bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from headrace.agent.produce.trace import FlushReason
+
+TIME_EPSILON_S = 1e-6
+"""A timer may fire this much before its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlushLimits:
+    """`linger_s`, `idle_s` in seconds; `rate` in early flushes per second, inf: unlimited, 0: never early."""
+
+    linger_s: float
+    idle_s: float
+    rate: float = math.inf
+    burst: int = 20
+    free_bytes: int = 4 << 20
+    """A file of this size or more costs no token: the price of its PUT is small beside its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What is known of the open file and of the clients when the rule is asked."""
+
+    opened_at: float
+    size_bytes: int
+    last_byte_at: float
+    """When the last byte of a Produce request arrived, whole or not."""
+    clients_wait: bool
+    """Every connection that sent in the last linger waits for an answer, and none has sent half a request."""
+    congested: bool
+    """Memory is short or uploads queue: closing the file would not store it any sooner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`reason`: close the file now. Otherwise ask again at `again_at`, or when something happens before."""
+
+    reason: FlushReason | None
+    again_at: float
+
+
+class TokenBucket:
+    """Full at first; `rate` tokens a second up to `burst`. Times on Clock.monotonic()."""
+
+    def __init__(self, rate: float, burst: int, now: float) -> None:
+        self._rate, self._burst = rate, float(burst)
+        self._tokens = self._burst
+        self._at = now
+
+    def available_at(self, now: float) -> float:
+        """When there is a token: `now` or later; infinity for a rate of 0 once the burst is used."""
+        self._refill(now)
+        if self._tokens >= 1 or self._rate == math.inf:
+            return now
+        return now + (1 - self._tokens) / self._rate if self._rate else math.inf
+
+    def take(self, now: float) -> None:
+        """Use a token; none below zero."""
+        self._refill(now)
+        self._tokens = max(self._tokens - 1, 0.0)
+
+    def _refill(self, now: float) -> None:
+        if self._rate != math.inf:
+            self._tokens = min(self._tokens + (now - self._at) * self._rate, self._burst)
+        self._at = now
+
+
+class FlushPolicy:
+    """Judges one open file at a time. The caller reports every flush (`closed`), because all of them use the budget."""
+
+    def __init__(self, limits: FlushLimits, now: float) -> None:
+        self.limits = limits
+        self._budget = TokenBucket(limits.rate, limits.burst if limits.rate else 0, now)
+
+    def judge(self, found: Situation, now: float) -> Verdict:
+        """Whether to close the open file now."""
+        due_at = found.opened_at + self.limits.linger_s
+        if now >= due_at - TIME_EPSILON_S:
+            return Verdict(FlushReason.LINGER, due_at)
+        if not self.limits.rate:
+            return Verdict(None, due_at)
+        idle_at = found.last_byte_at + self.limits.idle_s
+        if found.clients_wait:
+            reason, ready_at = FlushReason.CLIENTS_WAIT, now
+        else:
+            reason, ready_at = FlushReason.IDLE, idle_at
+        if found.congested:
+            return Verdict(None, min(due_at, max(ready_at, now + self.limits.idle_s)))
+        if found.size_bytes < self.limits.free_bytes:
+            ready_at = max(ready_at, self._budget.available_at(now))
+        if now >= ready_at - TIME_EPSILON_S:
+            return Verdict(reason, now)
+        return Verdict(None, min(due_at, ready_at))
+
+    def closed(self, size_bytes: int, now: float) -> None:
+        """A file was closed, for whatever reason. One below `free_bytes` uses a token, if there is one."""
+        if size_bytes < self.limits.free_bytes:
+            self._budget.take(now)

@@ -1,0 +1,119 @@
+"""Closes the open file when the policy says so: the clock and the event loop around a pure rule.
+
+Place: between the pipeline, which appends requests, and the flush queue. It alone closes the buffer.
+Invariant: a file is judged at least every `idle_s` while it is open, and once more after each turn of
+the loop in which Produce bytes arrived and none followed in the next turn. So "no more bytes" means that
+the sockets were read and empty, not that the loop had no time to look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from headrace.agent.listener.produce_bytes import ProduceBytes
+from headrace.agent.produce.buffer import ActiveBuffer
+from headrace.agent.produce.client_activity import ClientActivity
+from headrace.agent.produce.flush_policy import FlushPolicy, Situation, Verdict
+from headrace.agent.produce.flush_queue import FlushedFile
+from headrace.agent.produce.receive import Received
+from headrace.agent.produce.trace import FlushReason
+from headrace.protocol.request import Connection
+from headrace.storage.clock import Clock
+
+EARLY_FILES_MAX = 5
+"""With so many files unsettled, another one would only wait behind them."""
+
+
+class Flusher:
+    """`closed` takes each file; `unsettled` says how many files have no answer yet."""
+
+    def __init__(
+        self,
+        buffer: ActiveBuffer,
+        policy: FlushPolicy,
+        seen: ProduceBytes,
+        clock: Clock,
+        *,
+        unsettled: Callable[[], int],
+        closed: Callable[[FlushedFile], None],
+    ) -> None:
+        self._buffer = buffer
+        self._policy = policy
+        self._seen = seen
+        self._clients = ClientActivity(policy.limits.linger_s)
+        self._clock = clock
+        self._unsettled = unsettled
+        self._closed = closed
+        self._opened = asyncio.Event()
+        self._is_looking = False
+        self._reads_before = 0
+
+    def append(self, received: Received, connection: Connection) -> None:
+        """Put a request's batches into the open file, and close that if it is full."""
+        now = self._clock.monotonic()
+        self._seen.saw(now)
+        if received.pending.wants_answer:
+            self._clients.sent(connection, now)
+            received.pending.before_answer = lambda: self._clients.answered(connection)
+        if self._buffer.add(received.pending, received.arrivals, received.image_offset, now):
+            self._opened.set()
+        if self._buffer.is_full:
+            self.flush(FlushReason.SIZE)
+        else:
+            self.look_soon()
+
+    def flush(self, reason: FlushReason) -> None:
+        """Close the open file, if there is one."""
+        now = self._clock.monotonic()
+        file = self._buffer.close(reason, now)
+        if file is not None:
+            self._policy.closed(file.trace.size_bytes, now)
+            self._closed(file)
+
+    def look_soon(self) -> None:
+        """Judge the open file once a turn of the loop has brought no further bytes."""
+        if not self._is_looking and self._policy.limits.rate and self._buffer.file is not None:
+            self._is_looking = True
+            self._await_quiet_turn()
+
+    def _await_quiet_turn(self) -> None:
+        # a callback scheduled now runs before the reads of the next turn, the one that it schedules after them
+        self._reads_before = self._seen.reads
+        loop = asyncio.get_running_loop()
+        loop.call_soon(lambda: loop.call_soon(self._turn_ended))
+
+    def _turn_ended(self) -> None:
+        if self._buffer.file is None:
+            self._is_looking = False
+        elif self._seen.reads != self._reads_before:
+            self._await_quiet_turn()
+        else:
+            self._is_looking = False
+            now = self._clock.monotonic()
+            self._judge(now, clients_wait=not self._seen.half_received and self._clients.all_wait(now))
+
+    async def run(self) -> None:
+        """Close files by time, until cancelled."""
+        limits = self._policy.limits
+        longest = limits.idle_s if limits.rate else limits.linger_s
+        while True:
+            if self._buffer.file is None:
+                self._opened.clear()
+                await self._opened.wait()
+            now = self._clock.monotonic()
+            verdict = self._judge(now, clients_wait=False)
+            if verdict is not None and verdict.reason is None:
+                await self._clock.sleep(min(verdict.again_at - now, longest))
+
+    def _judge(self, now: float, *, clients_wait: bool) -> Verdict | None:
+        """The verdict, carried out; None without an open file."""
+        file = self._buffer.file
+        if file is None:
+            return None
+        congested = self._unsettled() >= EARLY_FILES_MAX or self._seen.waits_for_memory()
+        found = Situation(file.opened_at, file.size_bytes, self._seen.last_at, clients_wait, congested)
+        verdict = self._policy.judge(found, now)
+        if verdict.reason is not None:
+            self.flush(verdict.reason)
+        return verdict

@@ -1,0 +1,117 @@
+"""When the open file is closed before its linger ends, and how often that may happen."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.agent.produce.flush_policy import FlushLimits, FlushPolicy, Situation
+from headrace.agent.produce.trace import FlushReason
+
+START = 100.0
+LIMITS = FlushLimits(linger_s=0.1, idle_s=0.003, rate=10, burst=2, free_bytes=1_000)
+OPEN = Situation(opened_at=START, size_bytes=10, last_byte_at=START, clients_wait=False, congested=False)
+
+
+def _policy(**changes: float) -> FlushPolicy:
+    return FlushPolicy(dataclasses.replace(LIMITS, **changes), START)  # type: ignore[arg-type]
+
+
+def test_a_file_is_closed_once_no_byte_has_arrived_for_the_idle_time() -> None:
+    policy = _policy()
+    found = dataclasses.replace(OPEN, last_byte_at=START + 0.05)
+    assert policy.judge(found, START + 0.05).again_at == pytest.approx(START + 0.053)
+    assert policy.judge(found, START + 0.0529).reason is None
+    assert policy.judge(found, START + 0.053).reason is FlushReason.IDLE
+
+
+def test_a_file_is_closed_at_once_when_every_client_waits() -> None:
+    found = dataclasses.replace(OPEN, clients_wait=True)
+    assert _policy().judge(found, START).reason is FlushReason.CLIENTS_WAIT
+
+
+@pytest.mark.requirement("W2")
+def test_the_linger_counts_from_the_first_batch_whatever_else_holds() -> None:
+    found = dataclasses.replace(OPEN, last_byte_at=START + 0.1, congested=True)
+    for policy in (_policy(), _policy(rate=0), _policy(burst=1)):
+        assert policy.judge(found, START + 0.0999).reason is None
+        assert policy.judge(found, START + 0.1).reason is FlushReason.LINGER
+
+
+def test_no_file_is_closed_early_while_that_gains_nothing() -> None:
+    policy = _policy()
+    for found in (
+        dataclasses.replace(OPEN, congested=True),
+        dataclasses.replace(OPEN, congested=True, clients_wait=True, size_bytes=10_000),
+    ):
+        verdict = policy.judge(found, START + 0.01)
+        assert verdict.reason is None
+        assert START + 0.01 < verdict.again_at <= START + 0.1
+
+
+def test_a_small_file_costs_a_token_and_a_large_one_none() -> None:
+    policy = _policy()
+    waits = dataclasses.replace(OPEN, clients_wait=True)
+    for _ in range(LIMITS.burst):
+        assert policy.judge(waits, START).reason is FlushReason.CLIENTS_WAIT
+        policy.closed(waits.size_bytes, START)
+    assert policy.judge(waits, START) == policy.judge(waits, START)
+    assert policy.judge(waits, START).reason is None
+    assert policy.judge(waits, START).again_at == pytest.approx(START + 0.1)
+    large = dataclasses.replace(waits, size_bytes=LIMITS.free_bytes)
+    for _ in range(10):
+        assert policy.judge(large, START).reason is FlushReason.CLIENTS_WAIT
+        policy.closed(large.size_bytes, START)
+    later = dataclasses.replace(waits, opened_at=START + 0.099)
+    assert policy.judge(later, START + 0.1).reason is FlushReason.CLIENTS_WAIT
+
+
+def test_early_flushes_can_be_switched_off() -> None:
+    policy = _policy(rate=0)
+    found = dataclasses.replace(OPEN, clients_wait=True, size_bytes=10_000)
+    verdict = policy.judge(found, START + 0.01)
+    assert (verdict.reason, verdict.again_at) == (None, pytest.approx(START + 0.1))
+
+
+def test_without_a_budget_every_quiet_moment_closes_a_file() -> None:
+    policy = _policy(rate=math.inf)
+    for n in range(1_000):
+        now = START + n * 1e-4
+        assert policy.judge(dataclasses.replace(OPEN, opened_at=now, clients_wait=True), now).reason is not None
+        policy.closed(1, now)
+
+
+@pytest.mark.requirement("X8")
+@given(
+    gaps=st.lists(st.floats(0.0001, 0.2), min_size=1, max_size=150),
+    sizes=st.lists(st.integers(1, 3_000), min_size=1, max_size=10),
+    rate=st.sampled_from([0, 1, 10, 100]),
+    burst=st.integers(1, 20),
+    waits=st.booleans(),
+)
+def test_flushes_stay_within_their_bound(
+    gaps: list[float], sizes: list[int], rate: int, burst: int, waits: bool
+) -> None:
+    """flushes <= elapsed / linger + bytes / free bytes + rate * elapsed + burst, in every stretch of time."""
+    policy = _policy(rate=rate, burst=burst)
+    now, flushes = START, [(START, 0)]
+    for number, gap in enumerate(gaps):
+        arrived, size = now + gap, sizes[number % len(sizes)]
+        found = Situation(arrived, size, arrived, waits, congested=False)
+        now, verdict = arrived, policy.judge(found, arrived)
+        while verdict.reason is None:
+            assert verdict.again_at > now or verdict.again_at == pytest.approx(now)
+            now = max(verdict.again_at, now)
+            verdict = policy.judge(found, now)
+        assert now <= arrived + LIMITS.linger_s + 1e-6
+        policy.closed(size, now)
+        flushes.append((now, size))
+    for first in range(1, len(flushes)):
+        start, elapsed = flushes[first][0], now - flushes[first][0]
+        counted = [size for at, size in flushes[first:] if at >= start]
+        allowed = elapsed / LIMITS.linger_s + sum(counted) / LIMITS.free_bytes + rate * elapsed + burst + 1
+        assert len(counted) <= allowed + 1e-6

@@ -1,0 +1,144 @@
+"""Early flushes on the real pipeline: who is waited for, what holds them up, and the order of what they close."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from headrace.agent.listener.produce_bytes import ProduceBytes
+from headrace.agent.produce.flusher import EARLY_FILES_MAX
+from headrace.agent.produce.trace import FlushReason
+from tests.agent.produce.produce_faults import HeldStore
+from tests.agent.produce.produce_world import ProduceWorld
+from tests.storage.batches import plain_batch
+
+BATCH = plain_batch(1, b"x" * 100)
+
+
+def _world(**settings: Any) -> ProduceWorld:
+    return ProduceWorld(**{"flush_early_per_second": None, "flush_early_burst": 100, **settings})
+
+
+def _send(world: ProduceWorld, connection: Any = None, **options: Any) -> asyncio.Task[Any]:
+    return asyncio.create_task(world.produce(connection or world.connect(), {"t": {0: BATCH}}, **options))
+
+
+@pytest.mark.requirement("X8")
+async def test_a_lone_client_is_answered_without_any_wait() -> None:
+    async with _world() as world:
+        world.create_topic("t")
+        connection = world.connect()
+        for _ in range(5):
+            sent = _send(world, connection)
+            await world.clock.settle()
+            assert sent.done()
+        assert {trace.reason for trace in world.traces} == {FlushReason.CLIENTS_WAIT}
+        assert {trace.settled_at - trace.opened_at for trace in world.traces} == {0.0}
+
+
+async def test_a_client_that_may_still_send_is_waited_for_while_bytes_arrive() -> None:
+    async with _world() as world:
+        world.create_topic("t")
+        free, busy = world.connect(), world.connect()
+        await world.clock.run(_send(world, free))
+        sent = _send(world, busy)
+        await world.clock.advance(0.002)
+        assert not sent.done()
+        second = _send(world, world.connect())
+        await world.clock.advance(0.002)
+        assert not sent.done()
+        await world.clock.advance(0.0011)
+        assert sent.done()
+        assert second.done()
+        assert [trace.reason for trace in world.traces] == [FlushReason.CLIENTS_WAIT, FlushReason.IDLE]
+
+
+async def test_clients_without_acks_never_count_as_waiting() -> None:
+    async with _world() as world:
+        world.create_topic("t")
+        sent = _send(world, acks=0)
+        await world.clock.settle()
+        assert not world.traces
+        await world.clock.advance(0.0031)
+        assert sent.done()
+        assert [trace.reason for trace in world.traces] == [FlushReason.IDLE]
+
+
+async def test_half_a_request_is_waited_for_but_no_longer_than_the_idle_time() -> None:
+    world = _world()
+    world.produce_bytes = seen = ProduceBytes()
+    async with world:
+        world.create_topic("t")
+        seen.half_received = 1
+        sent = _send(world)
+        await world.clock.advance(0.002)
+        seen.saw(world.clock.monotonic())
+        await world.clock.advance(0.002)
+        assert not sent.done()
+        await world.clock.advance(0.0011)
+        assert sent.done()
+
+
+async def test_while_memory_is_short_the_linger_decides() -> None:
+    world = _world()
+    world.produce_bytes = seen = ProduceBytes()
+    seen.waits_for_memory = lambda: True
+    async with world:
+        world.create_topic("t")
+        sent = _send(world)
+        await world.clock.advance(0.0999)
+        assert not sent.done()
+        await world.clock.advance(0.0001)
+        assert sent.done()
+        assert [trace.reason for trace in world.traces] == [FlushReason.LINGER]
+
+
+@pytest.mark.requirement("X8", "W4")
+async def test_behind_five_slow_files_the_next_one_fills_up_and_order_is_kept() -> None:
+    world = _world()
+    world.store = store = HeldStore(world.bucket)
+    async with world:
+        topic = world.create_topic("t")
+        connection = world.connect()
+        batches = [plain_batch(1, b"%d" % number) for number in range(EARLY_FILES_MAX + 3)]
+        sent = []
+        for batch in batches:
+            sent.append(asyncio.create_task(world.produce(connection, {"t": {0: batch}})))
+            await world.clock.advance(0.001)
+        assert len(store.puts) == EARLY_FILES_MAX
+        for put in reversed(store.puts[1:]):
+            await put.finish()
+        await world.clock.settle()
+        assert not any(task.done() for task in sent)
+        await store.puts[0].finish()
+        await world.clock.settle()
+        assert len(store.puts) == EARLY_FILES_MAX + 1
+        await store.puts[-1].finish()
+        await world.clock.run(asyncio.wait(sent))
+        assert [stored.data for stored in await world.log_of(topic.key(0) or 0)] == batches
+
+
+async def test_an_empty_budget_waits_for_its_next_token() -> None:
+    async with _world(flush_early_per_second=20, flush_early_burst=1) as world:
+        world.create_topic("t")
+        connection = world.connect()
+        await world.clock.run(_send(world, connection))
+        sent = _send(world, connection)
+        await world.clock.advance(0.049)
+        assert not sent.done()
+        await world.clock.advance(0.004)
+        assert sent.done()
+
+
+async def test_a_request_that_timed_out_does_not_keep_its_client_waiting() -> None:
+    world = _world()
+    world.store = HeldStore(world.bucket)
+    async with world:
+        world.create_topic("t")
+        connection = world.connect()
+        late = _send(world, connection, timeout_ms=50)
+        await world.clock.advance(0.2)
+        assert late.done()
+        assert connection.produce_unanswered == 0
