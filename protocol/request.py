@@ -29,6 +29,8 @@ class ClientConnection:
     """The number of such requests. Requests after them wait in the queue as well: batches are appended in request
     order.
     """
+    produce_unanswered: int = 0
+    """Produce requests with acks other than 0 that are in a file and not answered."""
     closed: bool = False
     """The client has disconnected: a long poll may end early. Handlers are not cancelled for it."""
 

@@ -20,7 +20,6 @@ from tests.pauses.world import World
 
 NEVER_MET = {
     "agent/produce/receive.py:Receiver.receive_later#2": "a thread checks the records of some topics' batches",
-    "agent/produce/upload.py:Uploader.upload#1": "more files than upload.parallelism at once",
     "agent/cluster/follower.py:MetadataFollower._read_to_head#2": "another log: the metastore was restored",
     "agent/groups/coordinator.py:GroupCoordinator.sync#1": "a group is loaded by a heartbeat or a join first",
     "agent/groups/coordinator.py:GroupCoordinator.leave#1": "likewise",
