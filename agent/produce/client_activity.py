@@ -7,7 +7,7 @@ clients that want no answer (acks=0) never wait, so they are left out. Each call
 
 from __future__ import annotations
 
-from headrace.protocol.request import Connection
+from headrace.protocol.request import ClientConnection
 
 
 class ClientActivity:
@@ -15,19 +15,19 @@ class ClientActivity:
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
-        self._sent_at: dict[Connection, float] = {}
+        self._sent_at: dict[ClientConnection, float] = {}
         """Active connections, the longest silent first."""
         self._free = 0
         """Active connections without an unanswered request: they may send at any time."""
 
-    def sent(self, connection: Connection, now: float) -> None:
+    def sent(self, connection: ClientConnection, now: float) -> None:
         """A request with acks other than 0 was appended to the open file."""
         if self._sent_at.pop(connection, None) is not None and not connection.produce_unanswered:
             self._free -= 1
         self._sent_at[connection] = now
         connection.produce_unanswered += 1
 
-    def answered(self, connection: Connection) -> None:
+    def answered(self, connection: ClientConnection) -> None:
         """One of its requests was answered."""
         connection.produce_unanswered -= 1
         if not connection.produce_unanswered and connection in self._sent_at:

@@ -18,7 +18,7 @@ from headrace.agent.produce.flush_policy import FlushPolicy, Situation, Verdict
 from headrace.agent.produce.flush_queue import FlushedFile
 from headrace.agent.produce.receive import Received
 from headrace.agent.produce.trace import FlushReason
-from headrace.protocol.request import Connection
+from headrace.protocol.request import ClientConnection
 from headrace.storage.clock import Clock
 
 EARLY_FILES_MAX = 5
@@ -49,7 +49,7 @@ class Flusher:
         self._is_looking = False
         self._reads_before = 0
 
-    def append(self, received: Received, connection: Connection) -> None:
+    def append(self, received: Received, connection: ClientConnection) -> None:
         """Put a request's batches into the open file, and close that if it is full."""
         now = self._clock.monotonic()
         self._seen.saw(now)

@@ -38,7 +38,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api import CommitApi
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.protocol.produce_codec import ProduceRequest, decode_produce
-from headrace.protocol.request import CloseConnection, Connection, Request, Response
+from headrace.protocol.request import ClientConnection, CloseConnection, Request, Response
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.store import ObjectStore
@@ -203,7 +203,7 @@ class ProducePipeline:
         self._stop("closed")
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _append(self, received: Received, connection: Connection) -> None:
+    def _append(self, received: Received, connection: ClientConnection) -> None:
         if self.stopped:
             received.pending.abort()
         elif received.arrivals:

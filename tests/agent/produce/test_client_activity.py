@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from headrace.agent.produce.client_activity import ClientActivity
-from headrace.protocol.request import Connection
+from headrace.protocol.request import ClientConnection
 
 
-def _connections(count: int) -> list[Connection]:
-    return [Connection(number, f"127.0.0.1:{number}", "127.0.0.1") for number in range(count)]
+def _connections(count: int) -> list[ClientConnection]:
+    return [ClientConnection(number, f"127.0.0.1:{number}", "127.0.0.1") for number in range(count)]
 
 
 def test_all_clients_wait_once_each_has_an_unanswered_request() -> None:
