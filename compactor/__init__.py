@@ -1,1 +1,1 @@
-"""Background work on segment files: plan (pure), job, worker, fenced commit."""
+"""Background work on segment files: planning (pure), jobs, workers, fenced commits."""

@@ -1,12 +1,12 @@
-"""Does the bucket hold what the metastore says, and nothing else? Reads only, beside a running cluster.
+"""Compares the bucket with the metastore: does the bucket hold exactly what the metastore says? Reads only.
 
-Place: `headrace audit`.
-Invariant: each file is judged by one snapshot of its row and extents against the footer of its object, which
-never changes; an object that is missing is a violation only if its row still lives when asked again, one that
-nobody names only if it is still there.
-What is proved: every extent's bytes lie inside the run that the footer gives its partition, with as many
-records; files' live bytes add up; every object is named or young. Deep, every batch's checksum and
-framing besides. Memory is bounded by a page. If the process dies here, run it again.
+Place: `headrace audit`; can run while the cluster runs.
+Invariant: each file is checked with one snapshot of its row and extents against the footer of its object, which
+never changes; a missing object is a violation only if its row still exists when checked again, an unreferenced object
+only if it still exists when checked again.
+What is checked: the bytes of every extent are inside the footer's range of that partition, with the same number of
+records; the live bytes of files add up; every object has a row or is recent. With --deep also every batch's checksum
+and framing. Memory is limited to one page of files.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ KEPT_VIOLATIONS = 1_000
 
 
 class Kind(enum.StrEnum):
-    """What is wrong with a file."""
+    """The kinds of violations."""
 
     MISSING = "missing"
-    """Extents name it, and the bucket does not hold it."""
+    """Extents refer to the file, but the bucket does not have it."""
     UNSOUND = "unsound"
-    """Its footer, or deep: its batches, cannot be read."""
+    """Its footer, or with --deep its batches, cannot be read."""
     MISMATCH = "mismatch"
-    """An extent is not what the footer, or deep: the batches, say."""
+    """An extent does not match the footer, or with --deep the batches."""
     MISCOUNTED = "miscounted"
-    """Its live bytes are not the sum of its extents'."""
+    """Its live bytes are not the sum of the bytes of its extents."""
     UNNAMED = "unnamed"
-    """No row names it, and it is not young any more."""
+    """It has no row and is not recent any more."""
 
 
 class Violation(NamedTuple):
@@ -56,30 +56,30 @@ class Violation(NamedTuple):
 
 @dataclass(slots=True)
 class Audit:
-    """What was found. Sizes in bytes."""
+    """The findings. Sizes in bytes."""
 
     files: int = 0
-    """That extents name."""
+    """Files with extents."""
     extents: int = 0
     live_bytes: int = 0
     dead_bytes: int = 0
-    """Batches in those files that no extent covers: compaction reclaims them. Of unsound files nobody knows."""
+    """Batches in those files that no extent covers: compaction reclaims them. Unknown for damaged files."""
     overhead_bytes: int = 0
-    """What those files hold beside batches: headers, indexes, footers."""
+    """Bytes of those files that are not batches: headers, indexes, footers."""
     dead_files: int = 0
-    """Waiting for their grace or for the janitor."""
+    """Dead files that wait for file.delete.delay.ms or for the janitor."""
     dead_file_bytes: int = 0
     condemned: int = 0
     objects: int = 0
     object_bytes: int = 0
     unnamed: int = 0
-    """Young ones too: the sweeper reclaims them once they are old enough."""
+    """Recent ones too: the sweeper reclaims them when they are old enough."""
     unnamed_bytes: int = 0
     foreign: int = 0
-    """Keys below segments/ that are no segment files'."""
+    """Keys below segments/ that are not those of segment files."""
     violation_count: int = 0
     violations: list[Violation] = field(default_factory=list)
-    """The first of them."""
+    """The first violations."""
 
     @property
     def amplification(self) -> float:
@@ -88,7 +88,7 @@ class Audit:
 
     @property
     def reclaimable_bytes(self) -> int:
-        """What compaction, janitor and sweeper would free."""
+        """Bytes that compaction, janitor and sweeper would free."""
         return self.dead_bytes + self.dead_file_bytes + self.unnamed_bytes
 
     def report(self, kind: Kind, file_id: uuid.UUID, detail: str) -> None:
@@ -99,20 +99,20 @@ class Audit:
 
 
 OnProgress = Callable[[str, int, int], None]
-"""(what is gone through, how many are done, how many there are; 0: nobody knows)."""
+"""(what is being done, number done, total; 0: unknown)."""
 
 
 def young_ms(delete_delay_ms: int) -> int:
-    """The age up to which nobody need name an object: by then it should have been swept."""
+    """The age up to which an object may have no row: after it the sweeper should have deleted the object."""
     return max(MIN_AGE_MS, delete_delay_ms) + 2 * SWEEP_ORPHANS.period_ms
 
 
 async def audit(
     api: FileApi, store: ObjectStore, *, deep: bool, on_progress: OnProgress, delete_delay_ms: int = 0
 ) -> Audit:
-    """Go through metastore and bucket. Raises what either raises when it cannot be asked.
+    """Check metastore and bucket. Raises what either raises if it is not available.
 
-    `delete_delay_ms`: file.delete.delay.ms of those who sweep.
+    `delete_delay_ms`: file.delete.delay.ms of the processes that sweep.
     """
     found = Audit()
     totals = await api.file_totals()
@@ -146,12 +146,12 @@ async def _check_objects(
             found.unnamed += 1
             found.unnamed_bytes += info.size
             if age_ms > young_ms and await _is_there(store, file_id):
-                found.report(Kind.UNNAMED, file_id, f"no row names it: size={info.size} age_ms={age_ms}")
+                found.report(Kind.UNNAMED, file_id, f"it has no row: size={info.size} age_ms={age_ms}")
         on_progress("objects", found.objects, 0)
 
 
 async def _is_there(store: ObjectStore, file_id: uuid.UUID) -> bool:
-    """Asked after its row was not found: janitor and sweeper end the object first, then the row."""
+    """Called after its row was not found: janitor and sweeper delete the object first, then the row."""
     try:
         await store.head(object_key(file_id))
     except NotFoundError:
@@ -160,7 +160,7 @@ async def _is_there(store: ObjectStore, file_id: uuid.UUID) -> bool:
 
 
 class _FileCheck:
-    """Judges one file after the other, some side by side."""
+    """Checks files, several of them in parallel."""
 
     def __init__(self, api: FileApi, store: ObjectStore, found: Audit, *, deep: bool) -> None:
         self.api = api
@@ -181,7 +181,7 @@ class _FileCheck:
             found.extents += len(file.extents)
             found.live_bytes += live_bytes
         if file.state is not FileState.LIVE and file.extents:
-            found.report(Kind.MISMATCH, file.file_id, f"extents name a file that is {file.state.name.lower()}")
+            found.report(Kind.MISMATCH, file.file_id, f"extents refer to a file that is {file.state.name.lower()}")
         if file.live_bytes != live_bytes or (file.dead_ms is None) != bool(live_bytes):
             found.report(
                 Kind.MISCOUNTED,
@@ -199,7 +199,7 @@ class _FileCheck:
                 body = await self._store.get(key)
                 footer = verify_segment(body)
                 if footer.object_size != file.size:
-                    raise CorruptError(f"size is another: expected={file.size} found={footer.object_size}")
+                    raise CorruptError(f"unexpected size: expected={file.size} found={footer.object_size}")
             else:
                 body, footer = b"", await load_footer(self._store, key, file.size)
         except NotFoundError:
@@ -219,13 +219,13 @@ class _FileCheck:
                 self._found.report(Kind.MISMATCH, file.file_id, problem)
 
     async def _still_lives(self, file: AuditedFile) -> bool:
-        """Whether extents name the file now: it may have been replaced and deleted meanwhile."""
+        """Whether extents refer to the file now: it may have been replaced and deleted meanwhile."""
         again = await self.api.audit_files(uuid.UUID(int=file.file_id.int - 1), 1)
         return bool(again) and again[0].file_id == file.file_id and bool(again[0].extents)
 
 
 def problems(extents: Sequence[Extent], names: Mapping[int, PartitionName], footer: Footer) -> list[str]:
-    """What contradicts the footer. Extents of deleted partitions are only held to lie apart from the others."""
+    """Contradictions to the footer. Extents of deleted partitions are only checked for overlaps."""
     found = []
     entries = {(entry.topic_id, entry.partition_index): entry for entry in footer.partitions}
     end = 0
@@ -239,12 +239,12 @@ def problems(extents: Sequence[Extent], names: Mapping[int, PartitionName], foot
         if entry is None:
             found.append(f"the footer has no such partition: {_where(extent)}")
         elif not _fits(extent, entry):
-            found.append(f"the footer says otherwise: {_where(extent)} entry={entry._replace(index_entries=())}")
+            found.append(f"the footer has other values: {_where(extent)} entry={entry._replace(index_entries=())}")
     return found
 
 
 def deep_problems(extents: Sequence[Extent], body: bytes) -> list[str]:
-    """Extents that are not whole batches with as many records."""
+    """Extents that are not complete batches with the same number of records."""
     found = []
     for extent in extents:
         data = body[extent.position : extent.position + extent.length]
@@ -254,7 +254,7 @@ def deep_problems(extents: Sequence[Extent], body: bytes) -> list[str]:
             found.append(f"{error}: {_where(extent)}")
             continue
         if records != extent.last_offset - extent.base_offset + 1:
-            found.append(f"batches hold other offsets: records={records} {_where(extent)}")
+            found.append(f"batches have other offsets: records={records} {_where(extent)}")
     return found
 
 

@@ -1,13 +1,12 @@
-"""One compaction job from its claim to its end: plan, merge, store, swap, file by file.
+"""Runs one compaction job: plan, merge, store, swap, file by file.
 
 Place: the handler of job kind "compact" in the job loop (runner.py).
-Invariant: a file is named only after the bucket confirmed it, and its extents are live only after their
-swap; each step goes under the job's lease. So whoever takes the job over makes a new plan of what is
-still live in the inputs and goes on from there: nothing is undone. What the one before had stored and not
-named is an orphan for the sweeper; what it had named and not swapped in is dead bytes. Files that cannot
-be read, or not for PATIENT_ATTEMPTS leases, hold up nobody: they are marked, and planned again in a day.
-Unless the store serves nothing at all: then the job fails, and is tried again later.
-If the process dies between two steps, no reader notices.
+Invariant: a file gets a row only after the bucket confirmed it, and its extents are live only after their swap; each
+step is fenced by the job's lease. After a crash, the next worker makes a new plan of what is still live in the inputs
+and continues; nothing is undone. A stored file without a row is an orphan for the sweeper; a file with a row but
+without its extents swapped in is dead bytes. Files that cannot be read, also not in PATIENT_ATTEMPTS leases, do not
+block other files: they are marked, and planned again after a day. If the store serves nothing at all, the job fails
+and is repeated later.
 """
 
 from __future__ import annotations
@@ -29,15 +28,17 @@ from headrace.storage.objects.store import ObjectStore
 
 KIND = "compact"
 LARGE_KIND = "compact-large"
-"""For Spark (spark/handler.py); the policy tells which jobs are large, the planner how long they are Spark's."""
+"""The job kind for Spark (spark/handler.py); the policy selects large jobs, the planner limits how long Spark may
+take.
+"""
 
 
 PATIENT_ATTEMPTS = 6
-"""So often a job may fail for what the store does not serve: a minute, with its pauses, and the store's own retries."""
+"""How often a job may fail because of unavailable objects: one minute including pauses and the store's retries."""
 
 
 class Compactor:
-    """Carries out jobs of kind "compact"; one instance may work on several at a time."""
+    """Runs jobs of kind "compact"; one instance may run several at a time."""
 
     def __init__(
         self,
@@ -49,15 +50,15 @@ class Compactor:
         rng: random.Random,
         metrics: CompactionMetrics,
     ) -> None:
-        """`store` is this worker's own way to the bucket: throttled as its limits say."""
+        """`store` is this worker's throttled connection to the bucket."""
         self._store, self._metastore = store, metastore
         self._swapper = Swapper(metastore, commit_shards, clock, rng)
         self._limits, self._clock, self._rng, self._metrics = limits, clock, rng, metrics
 
     async def handle(self, job: Job, lease: Lease) -> None:
-        """Merge the job's files as far as they are live. FencedError when the lease is lost; else as the store.
+        """Merge the live parts of the job's files. FencedError if the lease is lost; else as the store.
 
-        UnavailableError also for a store that refuses everything: whoever holds the keys may mend that.
+        UnavailableError also for a store that refuses everything: an operator can fix its credentials.
         """
         wanted = decode_job(job.payload)
         began = self._clock.monotonic()
@@ -77,19 +78,19 @@ class Compactor:
             await self._metastore.mark_unreadable(lease.token, sorted(counts.unreadable_files))
 
     async def _require_an_answer(self) -> None:
-        """UnavailableError unless the store answers for the object that every process of the cluster reads first."""
+        """UnavailableError unless the store serves the object that every process of the cluster reads first."""
         try:
             await self._store.head(CLUSTER_PROPERTIES)
         except NotFoundError:
-            return  # an answer, too
+            return  # this is an answer as well
         except HeadraceError as error:
             raise UnavailableError(f"store serves nothing: error={error}") from error
 
     async def _take_over(self, lease: Lease, level: int, born_ms: int, file: MergedFile) -> None:
-        """Store a merged file, then let it take over."""
+        """Store a merged file, then swap its extents in."""
         try:
             named = await store_merged(self._store, file, level=level, born_ms=born_ms, rng=self._rng)
-        except InvalidError as error:  # given up, the same merge would be planned at once, and be in vain
+        except InvalidError as error:  # not final: else the same merge would be planned again at once
             raise UnavailableError(f"merged file refused: error={error}") from error
         self._metrics.stored(level, named.size)
         async for swaps, outcomes in self._swapper.swap_in(lease.token, named, file.swaps):

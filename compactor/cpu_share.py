@@ -1,10 +1,9 @@
-"""A limit to the processor time of background work: after each step its thread rests in proportion.
+"""Limits the CPU time of background work: after each step its thread pauses in proportion.
 
-Place: the default executor of the worker's own loop (worker.py), so under every step that a merge hands to a thread:
-opening, checking, merging and compressing records, laying files out.
-Invariant: a step that took t seconds of a core is followed by t x (100 / percent - 1) seconds of rest before its
-result is told, so over any time each job takes about `percent` of one core, and nothing is computed differently.
-If the process dies here nothing is lost.
+Place: the default executor of the worker's event loop (worker.py), so it runs every step that a merge moves to a
+thread: opening, checking, merging and compressing records, laying files out.
+Invariant: a step that used t seconds of CPU is followed by a pause of t x (100 / percent - 1) seconds before its
+result is returned, so each job uses about `percent` of one core, and all results are the same.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ T = TypeVar("T")
 
 
 class CpuShare(ThreadPoolExecutor):
-    """`cpu_seconds`: of the calling thread so far; `rest` holds that thread up."""
+    """`cpu_seconds`: CPU time of the calling thread so far; `rest` blocks that thread."""
 
     def __init__(
         self,
@@ -33,7 +32,7 @@ class CpuShare(ThreadPoolExecutor):
         self._cpu_seconds, self._rest = cpu_seconds, rest
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """As an executor's."""
+        """As in Executor."""
         return super().submit(self._step, fn, *args, **kwargs)
 
     def _step(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

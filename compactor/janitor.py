@@ -1,10 +1,12 @@
-"""Job kind `delete`: dead files go, in bulk, once nobody can be reading them.
+"""Job kind `delete`: deletes dead files in bulk, after no reader can use them any more.
 
-Place: run by the job loop every minute; what takes files' bytes away (retention, DeleteRecords, topic
-deletion, compaction) only marks them dead.
-Invariant: row first (`deleting`, which nothing undoes), then the object, and the row goes only when the
-store confirmed. Grace: file.delete.delay.ms after a file died, and as long as a merge is at work that
-began before it did. If the process dies at any step, the next run is given the same files again.
+Place: run by the job loop every minute; the operations that remove files' bytes (retention, DeleteRecords, topic
+deletion, compaction) only mark the files as dead.
+Invariant: first the row gets state `deleting`, which is final, then the object is deleted, and the row is deleted
+only
+after the store confirmed. Delay: file.delete.delay.ms after a file became dead, and as long as a merge is running
+that
+started earlier. After a crash at any step, the next run gets the same files again.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 KIND = DELETE_DEAD_FILES.kind
 FILES_PER_CALL = 1_000
-"""S3 deletes so many with one request."""
+"""S3's limit of keys per deletion request."""
 
 
 class Janitor:
@@ -38,7 +40,7 @@ class Janitor:
         self._delay_ms = delay_ms
 
     async def __call__(self, job: Job, lease: Lease) -> None:
-        """Delete what there is to delete. UnavailableError when the store did not confirm all of it."""
+        """Delete all dead files that are due. UnavailableError if the store did not confirm all deletions."""
         incarnation_id = await permit(self._api, self._store, lease.token)
         self._metrics.refused.set(incarnation_id is None)
         if incarnation_id is None:

@@ -1,6 +1,6 @@
-"""What janitor and sweeper count, for Prometheus.
+"""Metrics of janitor and sweeper, for Prometheus.
 
-Place: beside compactor/janitor.py and sweeper.py. If the process dies here only counts are lost.
+Place: used by compactor/janitor.py and sweeper.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class JanitorMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         deleted = Counter(
             "headrace_janitor_objects_deleted_total",
-            "Objects whose deletion the store confirmed, by why: dead files, and orphans that no row named",
+            "Objects deleted with the store's confirmation, by reason: dead files, and orphans without a row",
             ["reason"],
             registry=registry,
         )
@@ -29,10 +29,10 @@ class JanitorMetrics:
             registry=registry,
         )
         self.listed = Counter(
-            "headrace_sweeper_objects_listed_total", "Objects that the sweeper saw", registry=registry
+            "headrace_sweeper_objects_listed_total", "Objects that the sweeper listed", registry=registry
         )
         self.refused = Gauge(
             "headrace_janitor_refused",
-            "1 while nothing is deleted because the metastore was restored and not audited",
+            "1 while deletion is stopped because the metastore was restored and not audited",
             registry=registry,
         )

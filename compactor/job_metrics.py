@@ -1,6 +1,6 @@
 """Metrics of the job loop.
 
-Place: beside compactor/runner.py. If the process dies here nothing is lost.
+Place: used by compactor/runner.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SECONDS = (0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600)
 
 @dataclass
 class JobOutcome:
-    """How a job ended here: done, failed, released, lost."""
+    """The result of a job in this process: done, failed, released, lost."""
 
     name: str = "lost"
 
@@ -28,7 +28,7 @@ class JobMetrics:
 
     def __init__(self, clock: Clock, registry: CollectorRegistry) -> None:
         self._clock = clock
-        self._running = Gauge("headrace_jobs_running", "Jobs that this process works on", ["kind"], registry=registry)
+        self._running = Gauge("headrace_jobs_running", "Jobs running in this process", ["kind"], registry=registry)
         self._ended = Counter(
             "headrace_jobs_ended",
             "Jobs that ended in this process: done, failed, released (it stopped) or lost to another worker",
@@ -37,7 +37,7 @@ class JobMetrics:
         )
         self._seconds = Histogram(
             "headrace_job_seconds",
-            "How long this process worked on a job, however it ended",
+            "Duration of a job in this process, for every result",
             ["kind"],
             buckets=SECONDS,
             registry=registry,
@@ -45,7 +45,7 @@ class JobMetrics:
 
     @contextmanager
     def running(self, kind: str) -> Iterator[JobOutcome]:
-        """Measure a job; the caller says how it ended."""
+        """Measure a job; the caller sets the result."""
         outcome, began = JobOutcome(), self._clock.monotonic()
         self._running.labels(kind).inc()
         try:

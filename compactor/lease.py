@@ -1,11 +1,10 @@
-"""One lease of one job, kept alive while its handler works.
+"""The lease of one job, renewed while its handler works.
 
-Place: between the runner and a handler, which tells it how far it got and takes the fence from it. For the
-janitor it is a read pin: what was live when the lease began is there as long as it is kept.
-Invariant: the lease counts from before the call that took or renewed it was sent. Once it was lost to
-somebody else, or ran out without an answer, the handler is cancelled: whatever it does in the metastore
-is refused then, and what it writes to the bucket is nobody's.
-If the process dies here, the lease runs out and the next worker reads the last progress.
+Place: between the runner and a handler, which reports its progress and gets its fencing token here. For the
+janitor it is a read pin: files that were live when the lease started are kept as long as the lease is.
+Invariant: the lease is counted from before the call that took or renewed it was sent. If another worker took the job,
+or the lease ran out without an answer, the handler is cancelled: the metastore then refuses its actions,
+and objects that it writes are orphans.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ BEATS_PER_LEASE = 4
 
 
 class Lease:
-    """What a handler holds beside its job."""
+    """The lease that a handler gets with its job."""
 
     def __init__(self, api: JobApi, job: Job, clock: Clock, *, claimed_at: float, lease_ms: int) -> None:
         """`claimed_at`: the clock's monotonic time before the claim was sent."""
         self.job = job
         self.progress = job.progress
-        """For people and for the next holder; sent with the next heartbeat. Set it to change it."""
+        """For people and for the next lease holder; sent with the next heartbeat. Assign to it to change it."""
         self._api, self._clock, self._lease_ms = api, clock, lease_ms
         self.held_until = claimed_at + lease_ms / 1000
 
     @property
     def token(self) -> JobToken:
-        """The fence of every action."""
+        """The fencing token of every action."""
         return self.job.token
 
     async def save_progress(self, progress: str) -> None:
-        """Set the progress and return once it is kept. FencedError when the lease is lost."""
+        """Set the progress and return after the metastore stored it. FencedError if the lease is lost."""
         self.progress = progress
         await self._beat()
 
@@ -52,7 +51,7 @@ class Lease:
                 logger.warning("job lost: kind=%s key=%s error=%s", self.job.kind, self.job.key, error)
                 return
             except HeadraceError as error:
-                logger.warning("job's heartbeat failed: kind=%s key=%s error=%s", self.job.kind, self.job.key, error)
+                logger.warning("job heartbeat failed: kind=%s key=%s error=%s", self.job.kind, self.job.key, error)
                 if self._clock.monotonic() >= self.held_until:
                     return
 

@@ -1,8 +1,8 @@
-"""The bucket's segment files, page by page.
+"""Lists the bucket's segment files, page by page.
 
 Place: under the sweeper, the audit and the rebuild of an index.
-Invariant: key order, so that a walk can go on behind any key. What is no segment file is named apart and
-never touched. A list may be stale: it says what to look at, never what to do. No state.
+Invariant: keys are in order, so a walk can continue after any key. Objects that are not segment files are listed
+separately and never touched. A list may be stale: it says which files to check, and decides nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PAGE_KEYS = 1_000
 
 
 class Page(NamedTuple):
-    """Up to PAGE_KEYS objects. `foreign`: keys among them that are not segment files'."""
+    """Up to PAGE_KEYS objects. `foreign`: keys among them that are not those of segment files."""
 
     last_key: str
     files: dict[uuid.UUID, ObjectInfo]
@@ -26,7 +26,7 @@ class Page(NamedTuple):
 
 
 async def pages(store: ObjectStore, *, start_after: str = "") -> AsyncIterator[Page]:
-    """Everything below `segments/` behind the key `start_after`."""
+    """Everything below `segments/` after the key `start_after`."""
     page = Page("", {}, [])
     async for found in store.list_objects(SEGMENTS, start_after=start_after):
         try:

@@ -1,13 +1,12 @@
-"""A plan's live extents into new segment files: the same merge in the local worker and in Spark.
+"""Merges a plan's live extents into new segment files, in the local worker and in Spark.
 
 Place: between the plan and the swap. Reads through sources.py, rewrites through rewrite.py, lays out
 through storage/segment/writer.py.
-Invariant: partitions stand in a file's order; a new extent takes the place of whole old ones, so that
-each can be swapped by itself. An extent that cannot be read is left where it is; a batch that cannot be
-opened is copied, and one with a broken checksum keeps its extent to itself. Both are counted, and named in
-the log, and hold up no neighbour. In memory at a time: one file being written (twice while it is joined;
-its taker holds the one before), `read_bytes` of what is being read, and what a rewriter opens. If the
-process dies here nothing was stored.
+Invariant: partitions are in the order of a segment file; a new extent replaces complete old extents, so that each can
+be swapped separately. An extent that cannot be read stays where it is; a batch that cannot be opened is copied, and a
+batch with a wrong checksum keeps its extent. Both are counted and logged, and do not affect their neighbours.
+Memory: one file being written (twice while it is joined; the caller also holds the previous one), `read_bytes` of the
+inputs, and the batches that a rewriter has open.
 """
 
 from __future__ import annotations
@@ -33,55 +32,56 @@ from headrace.storage.segment.writer import SegmentWriter
 logger = logging.getLogger(__name__)
 
 COMPLAINTS_MAX = 20
-"""Log lines about damage, per merge."""
+"""Maximum number of log lines about damage per merge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeLimits:
-    """In bytes. A file is larger only by its last extent; an extent, or a batch, only if a single input is."""
+    """In bytes. A file exceeds its limit only by its last extent; an extent or a batch only if a single input
+    does."""
 
     file_bytes: int = 64 * 1024 * 1024
     extent_bytes: int = 8 * 1024 * 1024
-    """A reader that begins in the middle walks there from the extent's first batch."""
+    """A reader that starts in the middle of an extent iterates from the extent's first batch."""
     batch_bytes: int = BATCH_BYTES
-    """Of a merged batch, or what the topic's max.message.bytes says if that is less."""
+    """Maximum size of a merged batch; the topic's max.message.bytes if that is less."""
     max_message_bytes: int = 1_048_588
-    """max.message.bytes where neither topic nor cluster say: this process's message.max.bytes."""
+    """max.message.bytes if neither topic nor cluster set it: this process's message.max.bytes."""
     read_bytes: int = 64 * 1024 * 1024
 
 
 @dataclass(slots=True)
 class MergeCounts:
-    """What a merge met, added up as it goes."""
+    """Counters of a merge, updated while it runs."""
 
     batches_in: int = 0
     batches_out: int = 0
     kept_as_is: int = 0
-    """Batches that should have been opened, or merged, and could not be."""
+    """Batches that should have been opened or merged, but could not be."""
     unreadable_extents: int = 0
     unreadable_files: set[uuid.UUID] = field(default_factory=set)
     extents_read: int = 0
     lost_files: dict[uuid.UUID, HeadraceError] = field(default_factory=dict)
-    """Those of which the store gives nothing, and why. Each is asked for once."""
+    """Files that the store does not serve, with the reason. Each is requested once."""
     complaints: int = 0
 
     @property
     def refused_all(self) -> bool:
-        """Whether not one extent was served, and not because all were missing or damaged: is it the store?"""
+        """Whether no extent was served, and not because all are missing or damaged: the store may be the cause."""
         errors = self.lost_files.values()
         return not self.extents_read and any(not isinstance(error, NotFoundError) for error in errors)
 
     def complain(self, event: str, *fields: object) -> None:
-        """Log what is damaged, the first of it by name: a lost file would name every partition."""
+        """Log damaged data; only the first cases, because one lost file would name every partition."""
         self.complaints += 1
         if self.complaints <= COMPLAINTS_MAX:
             logger.error(event, *fields)
         elif self.complaints == COMPLAINTS_MAX + 1:
-            logger.error("more of this merge is damaged, and only counted")
+            logger.error("further damage in this merge is only counted")
 
 
 class MergedFile(NamedTuple):
-    """A whole segment file that nobody has stored yet, and what it takes the place of, in file order."""
+    """A complete segment file that is not stored yet, and the extents it replaces, in file order."""
 
     body: bytes
     body_bytes: int
@@ -91,10 +91,11 @@ class MergedFile(NamedTuple):
 async def merge(
     plan: Plan, store: ObjectStore, limits: MergeLimits, counts: MergeCounts, *, patient: bool = True
 ) -> AsyncGenerator[MergedFile, None]:
-    """New files one after the other, each no longer needed here once the next is asked for. Close it when done.
+    """New files one after the other; a file is not used here any more when the next is requested. Close it when done.
 
-    Raises what the store raises, but for inputs that are missing, damaged or refused. `patient`: UnavailableError
-    of one object is raised too, and so it is when every read was refused; else such inputs are left as well.
+    Raises what the store raises, except for inputs that are missing, damaged or refused. `patient`: UnavailableError
+    of a single object is raised too, and so it is if every read was refused; otherwise such inputs are skipped as
+    well.
     """
     sources = Sources(store, plan.by_file(), limits.read_bytes)
     leave_for = UNREADABLE if patient else UNREADABLE_AT_LAST
@@ -124,7 +125,7 @@ async def merge(
 
 
 class _OpenFile:
-    """A file in the making."""
+    """A file that is being built."""
 
     def __init__(self) -> None:
         self.swaps: list[Swap] = []
@@ -132,7 +133,7 @@ class _OpenFile:
 
     @property
     def size(self) -> int:
-        """Its bytes so far, without footer."""
+        """Its size so far, without footer."""
         return self._writer.body_end
 
     def add(self, partition: PartitionPlan, written: WrittenBatch) -> None:
@@ -144,7 +145,7 @@ class _OpenFile:
 
 
 class _Run:
-    """Old extents of one partition on their way into one new extent, again and again."""
+    """Collects old extents of one partition for one new extent, repeatedly."""
 
     def __init__(self, file: _OpenFile, partition: PartitionPlan, rewriter: Rewriter, extent_bytes: int) -> None:
         self.file = file
@@ -155,7 +156,7 @@ class _Run:
         self._max_timestamp = 0
 
     def takes(self, extent: Extent, batches: list[StoredBatch]) -> bool:
-        """Whether the extent may join those that are in already. A damaged one stays by itself: readers stop at it."""
+        """Whether the extent may join the collected ones. A damaged one is not joined, because readers stop at it."""
         if not self._inputs:
             return True
         return joins(self._inputs, extent) and extent.length <= self._room and self._is_sound and _are_sound(batches)
@@ -171,7 +172,7 @@ class _Run:
             self._write(self._rewriter.add(batch), counts)
 
     def close(self, counts: MergeCounts) -> None:
-        """End the new extent, if one was begun."""
+        """Finish the new extent, if one was started."""
         if not self._inputs:
             return
         self._write(self._rewriter.flush(), counts)
@@ -184,8 +185,8 @@ class _Run:
                 self._start,
                 self.file.size - self._start,
                 inputs[0].leader_epoch,
-                # A header may promise more than its records hold, which rewriting shows. Never raised: look-ups
-                # by time rely on what the commit was told.
+                # A header may give a later time than its records have, and rewriting shows that. The value is never
+                # raised: look-ups by time rely on the values in the commit.
                 min(self._max_timestamp, max(extent.max_timestamp for extent in inputs)),
                 tuple(SwapInput(extent.last_offset, extent.file_id) for extent in inputs),
             )
@@ -193,7 +194,7 @@ class _Run:
 
     @property
     def _room(self) -> int:
-        """Bytes that the new extent may still take, if all that waits is written as it came."""
+        """Bytes that the new extent can still accept, if all waiting batches are written unchanged."""
         return self._extent_bytes - (self.file.size - self._start) - self._rewriter.waiting_bytes
 
     def _write(self, batches: Iterable[WrittenBatch], counts: MergeCounts) -> None:
@@ -204,7 +205,7 @@ class _Run:
         for kept in self._rewriter.kept:
             counts.kept_as_is += 1
             counts.complain(
-                "batch kept as it is: topic_id=%s partition=%d offsets=%d-%d file=%s error=%s",
+                "batch not rewritten: topic_id=%s partition=%d offsets=%d-%d file=%s error=%s",
                 *(self._partition.topic_id, self._partition.partition_index, kept.base_offset, kept.last_offset),
                 *(next(e.file_id for e in self._inputs if kept.base_offset <= e.last_offset), kept.why),
             )
@@ -229,7 +230,7 @@ async def _read(
     counts: MergeCounts,
     leave_for: tuple[type[HeadraceError], ...],
 ) -> list[StoredBatch] | None:
-    """The extent's batches; None, said aloud, when they cannot be had for one of these reasons."""
+    """The extent's batches; None, with a log line, if they cannot be read for one of these reasons."""
     error = counts.lost_files.get(extent.file_id)
     if error is None:
         try:
@@ -241,7 +242,7 @@ async def _read(
         except leave_for as refusal:
             error = counts.lost_files[extent.file_id] = refusal
     counts.complain(
-        "extent left where it is: topic_id=%s partition=%d offsets=%d-%d file=%s position=%d bytes=%d error=%s",
+        "extent not merged: topic_id=%s partition=%d offsets=%d-%d file=%s position=%d bytes=%d error=%s",
         *(partition.topic_id, partition.partition_index, extent.base_offset, extent.last_offset),
         *(extent.file_id, extent.position, extent.length, error),
     )

@@ -1,8 +1,7 @@
-"""What compaction did and cost, for /metrics.
+"""Metrics of compaction: results and cost, for /metrics.
 
-Place: written by compact.py and planner.py. Jobs by outcome and their seconds are the job loop's
-(job_metrics.py); requests and bytes of the bucket are the store's own (storage/objects/measured.py).
-If the process dies here the counters start again at 0, as Prometheus expects.
+Place: used by compact.py and planner.py. job_metrics.py counts jobs by result and their duration;
+storage/objects/measured.py counts the bucket's requests and bytes.
 """
 
 from __future__ import annotations
@@ -26,46 +25,46 @@ class CompactionMetrics:
         )
         self.handed_over = Counter(
             "headrace_compaction_handed_over_jobs",
-            "Large jobs that Spark did not finish in time, given to the cluster's own workers",
+            "Large jobs that Spark did not finish in time, moved to the cluster's workers",
             registry=registry,
         )
         self.waiting = Gauge(
             "headrace_compaction_waiting_files",
-            "Live files seen by the last plan, by level",
+            "Live files in the last plan, by level",
             ["level"],
             registry=registry,
         )
         self._bytes_in = Counter(
-            "headrace_compaction_read_bytes", "Live bytes that merges were planned to read, by level made",
+            "headrace_compaction_read_bytes", "Live bytes that merges planned to read, by output level",
             ["level"], registry=registry,
         )  # fmt: skip
         self._bytes_out = Counter(
             "headrace_compaction_written_bytes", "Bytes of merged files stored, by level", ["level"], registry=registry
         )
         self._files_in = Counter("headrace_compaction_input_files", "Files merged", ["level"], registry=registry)
-        self._files_out = Counter("headrace_compaction_output_files", "Files made", ["level"], registry=registry)
+        self._files_out = Counter("headrace_compaction_output_files", "Files written", ["level"], registry=registry)
         self._batches = Counter(
             "headrace_compaction_batches", "Batches read and written by merges", ["side"], registry=registry
         )
         self._extents = Counter(
             "headrace_compaction_extents",
-            "Metastore rows that merges replaced (before) and put in their place (after), and new ones lost to others",
+            "Extents replaced by merges (before), their replacements (after), and replacements lost to other writers",
             ["side"],
             registry=registry,
         )
         self._kept = Counter(
             "headrace_compaction_kept_batches",
-            "Batches that could not be opened and stayed as they were",
+            "Batches that could not be opened and were copied unchanged",
             registry=registry,
         )
         self._unreadable = Counter(
-            "headrace_compaction_unreadable_extents", "Extents that could not be read and stayed where they were",
+            "headrace_compaction_unreadable_extents", "Extents that could not be read and were not merged",
             registry=registry,
         )  # fmt: skip
 
     @contextmanager
     def merging(self, plan: Plan, counts: MergeCounts) -> Iterator[None]:
-        """Count a merge's inputs, and what it met however it ends."""
+        """Count a merge's inputs, and its counters for every result."""
         level, files = str(plan.level), plan.by_file()
         self._files_in.labels(level).inc(len(files))
         self._bytes_in.labels(level).inc(sum(extent.length for extents in files.values() for extent in extents))
@@ -78,12 +77,12 @@ class CompactionMetrics:
             self._unreadable.inc(counts.unreadable_extents)
 
     def stored(self, level: int, size_bytes: int) -> None:
-        """A merged file is in the bucket."""
+        """Count a merged file in the bucket."""
         self._files_out.labels(str(level)).inc()
         self._bytes_out.labels(str(level)).inc(size_bytes)
 
     def swapped(self, swaps: Sequence[Swap], outcomes: Sequence[SwapOutcome]) -> None:
-        """A swap call was answered."""
+        """Count the outcomes of a swap call."""
         for swap, outcome in zip(swaps, outcomes, strict=True):
             if outcome is SwapOutcome.DONE:
                 self._extents.labels("before").inc(len(swap.inputs))

@@ -1,9 +1,8 @@
-"""How many jobs a process works on, and how many bytes a second they move: followed while it runs.
+"""The number of parallel jobs and the byte rate of a process, both adjustable at run time.
 
-Place: a task beside the job loop; compactor/worker.py turns the knobs.
-Invariant: what an operator sets for all brokers acts within LOOK_SECONDS on every worker, whether it is a broker or
-not; jobs in hand are finished. While the metastore is away the last known pace holds. If the process dies here
-nothing is lost.
+Place: a task next to the job loop; compactor/worker.py applies the changes.
+Invariant: a cluster-wide broker config takes effect within LOOK_SECONDS on every worker, whether it is a broker or
+not; running jobs are finished. While the metastore is unavailable the last known pace applies.
 Source: KIP-226, Kafka's DynamicBrokerConfig (log cleaner).
 """
 
@@ -31,7 +30,7 @@ class Pace(NamedTuple):
 
 
 def pace(configs: EffectiveConfigs, cluster: Mapping[str, str]) -> Pace:
-    """`cluster`: what was set for all brokers; this process's settings hold where it says nothing."""
+    """`cluster`: the cluster-wide broker configs; this process's settings apply where it has no value."""
     return Pace(
         int(configs.cluster_value(cluster, "log.cleaner.threads")),
         int(configs.cluster_value(cluster, "log.cleaner.io.max.bytes.per.second")),
@@ -41,7 +40,7 @@ def pace(configs: EffectiveConfigs, cluster: Mapping[str, str]) -> Pace:
 async def follow_pace(
     api: ConfigApi, configs: EffectiveConfigs, clock: Clock, change: Callable[[Pace], Awaitable[None]]
 ) -> None:
-    """For ever: `change` is called with each new pace, the first time when it is not that of the settings."""
+    """Never returns: calls `change` with each new pace, first if the pace is not that of the settings."""
     known = pace(configs, {})
     while True:
         try:
@@ -51,5 +50,5 @@ async def follow_pace(
                 known = wanted
                 logger.info("pace of background work changed: jobs=%d bytes_per_s=%d", *wanted)
         except HeadraceError as error:
-            logger.warning("pace of background work not read: error=%s", error)
+            logger.warning("cannot read pace of background work: error=%s", error)
         await clock.sleep(LOOK_SECONDS)

@@ -1,11 +1,13 @@
-"""Whether objects may be deleted: not after the metastore was restored from a backup, until an audit said so.
+"""Decides whether objects may be deleted: not after the metastore was restored from a backup, until an audit allows
+it.
 
-Place: asked at the beginning of every job that deletes objects.
-Invariant: the metastore counts generations of deletion, and the bucket keeps the number that was reached
-and the metastore's incarnation id (object `janitor.properties`). The metastore counts on before the bucket
-hears of it, so in one life the bucket is never ahead. A restored metastore is: it has another life, or
-knows a lower number. Then files that were committed after the backup look like orphans, and nothing
-may be deleted. If the process dies between the two, the bucket is behind, which is no restore.
+Place: called at the beginning of every job that deletes objects.
+Invariant: the metastore counts generations of deletion, and the bucket stores the highest number and the metastore's
+incarnation id (object `janitor.properties`). The metastore increments before the bucket's object is written, so
+within
+one incarnation the bucket is never ahead. After a restore it is: the metastore has another incarnation id, or a lower
+number. Then files that were committed after the backup look like orphans, and no object may be deleted. After a crash
+between the two writes the bucket is behind, which does not count as a restore.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ VERSION = "1"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What the bucket remembers."""
+    """The content of the bucket's object."""
 
     incarnation_id: uuid.UUID
     generation: int
@@ -49,7 +51,7 @@ class Mark:
 
 
 async def read_mark(store: ObjectStore) -> Mark | None:
-    """The bucket's mark; None before anything was ever deleted from it."""
+    """The bucket's mark; None before the first deletion."""
     try:
         return Mark.parse(await store.get(OBJECT_KEY))
     except NotFoundError:
@@ -62,24 +64,24 @@ async def write_mark(store: ObjectStore, mark: Mark) -> None:
 
 
 def refusal(state: JanitorState, mark: Mark | None) -> str:
-    """Why nothing may be deleted; empty when it may."""
+    """The reason why nothing may be deleted; empty if deletion is allowed."""
     if mark is None:
         return "" if state.generation == 0 else "the bucket lost its mark"
     if mark.incarnation_id != state.incarnation_id:
-        return "the metastore has another incarnation id than the bucket knows"
+        return "the metastore and the bucket have different incarnation ids"
     if mark.generation > state.generation:
-        return "the metastore knows less than the bucket: it was restored from a backup"
+        return "the metastore is behind the bucket: it was restored from a backup"
     return ""
 
 
 async def permit(api: FileApi, store: ObjectStore, token: JobToken) -> uuid.UUID | None:
-    """The incarnation id to delete under; None, and a log line says why, when nothing may be deleted."""
+    """The incarnation id for the deletion; None, with a log line, if nothing may be deleted."""
     state, mark = await api.janitor_state(), await read_mark(store)
     reason = refusal(state, mark)
     if reason:
-        logger.error("nothing is deleted until `headrace audit --resume-janitor`: reason=%s", reason)
+        logger.error("deletion is stopped until `headrace audit --resume-janitor`: reason=%s", reason)
         return None
-    if mark is None:  # before the metastore counts: a mark that is missing later was lost
+    if mark is None:  # before the metastore increments: a later missing mark was lost
         await write_mark(store, Mark(state.incarnation_id, state.generation))
     generation = await api.begin_generation(token, state.incarnation_id)
     await write_mark(store, Mark(state.incarnation_id, generation))

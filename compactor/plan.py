@@ -1,9 +1,8 @@
-"""What a merge is told: live extents by partition, in the order in which a file wants them.
+"""The input of a merge: live extents by partition, in the order of a segment file.
 
-Place: made when a job begins, from what the metastore says is live; read by the merge, wherever that runs.
-Invariant: a plan names every byte that may be copied. What lies between, dropped at commit or expired
-since, is in no plan and so in no merged file (W9). Plans travel as JSON: a Spark driver reads the same.
-If the process dies here nothing is lost: whoever takes the job over makes a plan of its own.
+Place: made when a job starts, from the live extents in the metastore; read by the merge, in any process.
+Invariant: a plan lists every byte that may be copied. Bytes between them, dropped at commit or expired
+since, are in no plan and therefore in no merged file (W9). Plans are sent as JSON: a Spark driver reads the same.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from headrace.metastore.values import Extent
 from headrace.storage.records.compression import Codec
 
 PRODUCER = "producer"
-"""compression.type: keep each batch's own codec."""
+"""compression.type value: keep each batch's codec."""
 _CODECS = {"uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in Codec if codec is not Codec.NONE}}
 
 
 class CompactionJob(msgspec.Struct, frozen=True):
-    """Payload of a job of kind "compact" or "compact-large": which files become files of which level."""
+    """Payload of a job of kind "compact" or "compact-large": the input files and the output level."""
 
     file_ids: tuple[uuid.UUID, ...]
     level: int
@@ -31,10 +30,10 @@ class CompactionJob(msgspec.Struct, frozen=True):
 
 
 class PartitionPlan(msgspec.Struct, frozen=True):
-    """One partition's live extents in offset order. `codec` None: batches keep their own.
+    """One partition's live extents in offset order. `codec` None: batches keep their codec.
 
-    `max_message_bytes`: the largest batch that the topic takes, and so what its consumers are made for; None when
-    neither topic nor cluster say.
+    `max_message_bytes`: the largest batch that the topic accepts, and so the size that its consumers support; None if
+    neither topic nor cluster set it.
     """
 
     partition_key: int
@@ -53,7 +52,7 @@ class Plan(msgspec.Struct, frozen=True):
     partitions: tuple[PartitionPlan, ...]
 
     def by_file(self) -> dict[uuid.UUID, list[Extent]]:
-        """Each input's live extents in order of their bytes."""
+        """The live extents of each input, ordered by byte position."""
         files: dict[uuid.UUID, list[Extent]] = {}
         for partition in self.partitions:
             for extent in partition.extents:
@@ -64,7 +63,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def make_plan(level: int, live: LiveExtents) -> Plan:
-    """The plan to merge what is live into files of `level`."""
+    """The plan to merge the live extents into files of `level`."""
     partitions = sorted(map(_partition, live.partitions), key=lambda p: (p.topic_id.int, p.partition_index))
     return Plan(level, live.wall_ms, tuple(partitions))
 
@@ -90,7 +89,7 @@ def codec_of(compression_type: str) -> Codec | None:
 
 
 def joins(before: Sequence[Extent], extent: Extent) -> bool:
-    """Whether `extent` may share one new extent with those before it: no gap, and the same leader epoch."""
+    """Whether `extent` can share one new extent with the previous ones: no gap, and the same leader epoch."""
     last = before[-1]
     return extent.base_offset == last.last_offset + 1 and extent.leader_epoch == last.leader_epoch
 

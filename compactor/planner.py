@@ -1,11 +1,10 @@
-"""From waiting files to jobs: what one worker does every few seconds, as a job of kind "plan".
+"""Creates jobs for files that wait for compaction: a job of kind "plan", run by one worker every few seconds.
 
-Place: in the job loop (runner.py); the policy decides, this asks and enqueues. Large jobs are Spark's
-for a time: those that it does not finish, and those that it has no room for, become everybody's here.
-What waits for Spark holds up nothing else.
-Invariant: it plans under its lease, and files of unfinished jobs are left out. Were two planners at work
-for a moment all the same, their jobs might share files: the swap lets one of them win, extent by extent.
-If the process dies here, the next planner looks anew.
+Place: in the job loop (runner.py); the policy decides, this module queries and enqueues. Large jobs are reserved for
+Spark for a limited time: jobs that Spark does not finish or has no room for are then open to all workers.
+Jobs that wait for Spark do not block others.
+Invariant: it plans under its lease, and leaves out files of unfinished jobs. If two planners run at the same
+time for a moment, their jobs may share files: the swap lets one of them win, extent by extent.
 """
 
 from __future__ import annotations
@@ -30,24 +29,24 @@ logger = logging.getLogger(__name__)
 KIND = "plan"
 FILES_PER_LEVEL = 5_000
 UNFINISHED_MAX = 64
-"""More jobs than this wait already: workers are behind, and plans would be out of date when their turn comes."""
+"""If more jobs than this wait, the workers are behind, and new plans would be out of date when they run."""
 SPARK_ATTEMPTS = 3
-"""A large job that was claimed so often and not finished is not Spark's any more."""
+"""A large job that was claimed this often without being finished is moved from Spark to the workers."""
 
 
 class PlannerApi(CompactionApi, JobApi, Protocol):
-    """What the planner needs of the metastore."""
+    """The metastore operations that the planner needs."""
 
 
 class Planner:
-    """Handles jobs of kind "plan"."""
+    """Runs jobs of kind "plan"."""
 
     def __init__(self, metastore: PlannerApi, limits: PolicyLimits, metrics: CompactionMetrics) -> None:
         self._metastore, self._limits, self._metrics = metastore, limits, metrics
         self._scan_from = uuid.UUID(int=0)
 
     async def handle(self, job: Job, lease: Lease) -> None:
-        """Enqueue what the policy chooses. FencedError when the lease was lost."""
+        """Enqueue the jobs that the policy selects. FencedError if the lease was lost."""
         await self._hand_over(lease)
         ours, sparks = [
             list(map(decode_job, await self._metastore.unfinished_payloads(kind))) for kind in (COMPACT, LARGE_KIND)
@@ -69,7 +68,7 @@ class Planner:
         self._scan_from = waiting.next_scan
 
     async def _hand_over(self, lease: Lease) -> None:
-        """What Spark did not finish becomes ours: at once if it gets no jobs any more."""
+        """Move jobs that Spark did not finish to the workers: at once if Spark gets no jobs any more."""
         handed = await self._metastore.hand_over_jobs(
             LARGE_KIND,
             COMPACT,
@@ -78,11 +77,11 @@ class Planner:
             by=lease.token,
         )
         if handed:
-            logger.warning("large jobs taken back from spark: jobs=%d", handed)
+            logger.warning("large jobs moved from spark to the workers: jobs=%d", handed)
             self._metrics.handed_over.inc(handed)
 
 
 def _job(wanted: CompactionJob) -> NewJob:
-    """Level 1 goes first: it is where rows and files pile up."""
+    """Level 1 has priority, because most rows and files are at level 0."""
     kind = LARGE_KIND if wanted.is_large else COMPACT
     return NewJob(kind, f"{wanted.level}:{wanted.file_ids[0]}", encode(wanted), priority=1 - wanted.level)

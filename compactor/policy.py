@@ -1,19 +1,18 @@
-"""Which files are merged next. Pure: facts in, jobs out.
+"""Selects the files to merge next. Pure: file facts in, jobs out.
 
     level 0  as agents flushed them: small, every partition in a file
        │     many, or much, or old: copied together, no record opened
-    level 1  each partition's bytes side by side
+    level 1  each partition's bytes are contiguous
        │     many, or much, or old: records opened, batches merged and recompressed
-    level 2  large extents of large batches; small files are merged again when those of
-             a like size are many or make up a large one; others when much in them is dead
+    level 2  large extents of large batches; small files are merged again if files of
+             similar size are many or add up to a large one; others if much of them is dead
 
-Place: asked by the planner (planner.py) every few seconds; load/compaction_simulation.py runs a day of it.
-Invariant: a file is in one job at the most. Bytes are written once per level, and those that reach the
-last one in a small file once more per size class that they climb: `write_bound`. Small files merged become
-one file, of a higher class or large, so there is never a small rest that is merged for ever. What dies is
-paid for by what it frees (docs/COMPACTION.md has the bounds, tests/properties/test_compaction_policy.py
-holds them). Any set of files may be merged, since offsets never change; old ones go first, so that an
-extent's inputs are neighbours. If the process dies here nothing is lost: no state.
+Place: called by the planner (planner.py) every few seconds; load/compaction_simulation.py simulates a day of it.
+Invariant: a file is in at most one job. Bytes are written once per level, and bytes that reach the last level in a
+small file once more per size class that they pass: `write_bound`. Merged small files become one file, of a higher
+class or large, so no small rest is merged again and again. The rewriting of partly dead files is limited by the bytes
+it frees (docs/COMPACTION.md has the bounds, tests/properties/test_compaction_policy.py checks them). Any set of files
+may be merged, because offsets never change; old files are merged first, so that an extent's inputs are neighbours.
 """
 
 from __future__ import annotations
@@ -31,37 +30,37 @@ LAST_LEVEL = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLimits:
-    """When a level is worth merging. Ages in ms; `job_*` bound one job's inputs."""
+    """When a level is worth merging. Ages in ms; `job_*` limit one job's inputs."""
 
     min_age_ms: int = 30_000
-    """Younger files are left alone: tail readers have them in their caches."""
+    """Younger files are not merged: consumers near the log end read them from caches."""
     max_age_ms: int = 600_000
-    """Files of level 0 are merged at the latest after this, those of level 1 after six times as long."""
+    """Files of level 0 are merged after at most this time, those of level 1 after six times this time."""
     fan_in: int = 32
-    """So many files of level 0 or 1 are worth a job, however small they are."""
+    """This many files of level 0 or 1 are worth a job, regardless of their size."""
     job_files: int = 256
     job_bytes: tuple[int, ...] = (64 * 1024 * 1024, 256 * 1024 * 1024, 256 * 1024 * 1024)
-    """By level of the inputs; so many bytes are worth a job, however few files they are."""
+    """By level of the inputs; this many bytes are worth a job, regardless of the number of files."""
     small_bytes: int = 32 * 1024 * 1024
-    """Files of the last level below this are merged again; half of what a merge makes a file of, at the most."""
+    """Files of the last level below this size are merged again; at most half of the target size of a merged file."""
     tier: int = 8
-    """So many small files of a like size are worth a job, or fewer that hold `small_bytes` together."""
+    """This many small files of similar size are worth a job, or fewer that hold `small_bytes` together."""
     dead_share: float = 0.5
-    """A file is rewritten when more than this part of its batches is dead ..."""
+    """A file is rewritten if more than this part of its batches is dead ..."""
     dead_bytes: int = 1024 * 1024
-    """... and that is at least this much."""
+    """... and that is at least this many bytes."""
     large_bytes: int = 0
-    """Jobs with so many live bytes are for Spark; 0: none is."""
+    """Jobs with this many live bytes are for Spark; 0: none."""
     large_wait_ms: int = 3_600_000
-    """Spark has so long to finish one; then it is anybody's."""
+    """How long Spark may take for one; then all workers may take it."""
 
 
 _OLD_FACTOR = (1, 6)
-"""By level: how many times `max_age_ms` files of it may wait."""
+"""By level: the factor on `max_age_ms` for its files."""
 
 
 def choose(files: Iterable[FileFacts], busy: frozenset[uuid.UUID], limits: PolicyLimits) -> list[CompactionJob]:
-    """Jobs over `files` but for those that are `busy` already; no file stands in two of them."""
+    """Jobs over `files`, without files that are `busy`; no file is in two jobs."""
     free = sorted(file for file in files if file.file_id not in busy and file.age_ms >= limits.min_age_ms)
     jobs: list[CompactionJob] = []
     for level in range(LAST_LEVEL):
@@ -71,9 +70,9 @@ def choose(files: Iterable[FileFacts], busy: frozenset[uuid.UUID], limits: Polic
 
 
 def write_bound(limits: PolicyLimits, smallest_bytes: int) -> int:
-    """How often any byte is written at the most, its flush included, while nothing dies.
+    """How often any byte is written at most, including its flush, while no data expires.
 
-    `smallest_bytes`: of the files that merges of the last level make.
+    `smallest_bytes`: the smallest file that merges of the last level write.
     """
     if smallest_bytes >= limits.small_bytes:
         return 1 + LAST_LEVEL
@@ -81,7 +80,7 @@ def write_bound(limits: PolicyLimits, smallest_bytes: int) -> int:
 
 
 def _climb(level: int, files: list[FileFacts], limits: PolicyLimits) -> list[CompactionJob]:
-    """Runs of neighbours, full ones at once; what is left over when it is old, or holds much that is dead."""
+    """Groups of neighbours, full ones at once; the rest if it is old, or has many dead bytes."""
     jobs = []
     runs = _cut(files, limits.job_files, limits.job_bytes[level])
     for run in runs:
@@ -93,7 +92,7 @@ def _climb(level: int, files: list[FileFacts], limits: PolicyLimits) -> list[Com
 
 
 def _consolidate(files: list[FileFacts], limits: PolicyLimits) -> list[CompactionJob]:
-    """Files of the last level that hold much dead, or are small and many."""
+    """Files of the last level with many dead bytes, or many small ones."""
     jobs = [
         _job(run, LAST_LEVEL, limits)
         for run in _cut(
@@ -112,7 +111,7 @@ def _consolidate(files: list[FileFacts], limits: PolicyLimits) -> list[Compactio
 
 
 def _cut(files: Sequence[FileFacts], job_files: int, job_bytes: int) -> list[list[FileFacts]]:
-    """Neighbours together, each run closed when it holds so many files or live bytes."""
+    """Groups of neighbours, each closed at this many files or live bytes."""
     runs: list[list[FileFacts]] = []
     room = 0
     for file in files:
@@ -125,7 +124,8 @@ def _cut(files: Sequence[FileFacts], job_files: int, job_bytes: int) -> list[lis
 
 
 def _size_class(size_bytes: int, limits: PolicyLimits) -> int:
-    """Sizes of one class differ by less than `tier` times; a tier of them makes one of a higher class."""
+    """Sizes of one class differ by less than a factor of `tier`; `tier` files of a class make one of a higher
+    class."""
     size_class = 0
     while size_bytes >= limits.tier:
         size_bytes //= limits.tier

@@ -1,10 +1,10 @@
-"""A metastore's index made again from the bucket alone: what is possible after the last backup is lost.
+"""Rebuilds a metastore's index from the bucket alone: what is possible after the last backup is lost.
 
 Place: `headrace audit --rebuild-index`, on an empty metastore, while no agent runs.
-Invariant: every batch of a file that can be read is readable again, once: at the offset that a merged file says,
-else at one that is guessed and counted (rebuild_place.py); what cannot be known is said (LOST). Nothing in the
-bucket changes. Every byte is read once, and of each batch some 400 bytes stay in memory. If the process
-dies, format a new metastore and run it again.
+Invariant: every batch of a readable file is readable again, once: at the offset that a merged file contains, else at
+an estimated offset, which is counted (rebuild_place.py); LOST lists what cannot be recovered. The bucket is not
+changed. Every byte is read once, and about 400 bytes per batch stay in memory. If the process crashes, format a new
+metastore and run it again.
 """
 
 from __future__ import annotations
@@ -27,44 +27,45 @@ from headrace.storage.objects.store import ObjectStore
 
 ROWS_PER_CALL = 2_000
 EXTENT_BYTES = 8 * 1024 * 1024
-"""As compactor/merge.py: a reader that begins in the middle walks there from the extent's first batch."""
+"""As in compactor/merge.py: a reader that starts in the middle of an extent iterates from the extent's first
+batch."""
 LOST = (
-    "offsets of records that no merged file holds: they were put where files' births and what is missing suggest,"
+    "offsets of records that no merged file contains: estimated from the creation times of files and the gaps,"
     " as counted above; a consumer may see such a record at another offset than before",
-    "consumer groups' positions",
-    "topic names and settings: a topic that the metastore does not know is called recovered-<its id>",
-    "what commits had dropped: readable again, but for what idempotent producers repeated",
-    "what retention and DeleteRecords had removed: readable again where its object still exists",
-    "producers' state: a retry of something stored before the rebuild is appended again",
-    "access control, quotas, SCRAM credentials",
+    "committed offsets of consumer groups",
+    "topic names and configs: a topic that the metastore does not know is called recovered-<its id>",
+    "batches that commits dropped: readable again, except duplicates of idempotent producers",
+    "records that retention and DeleteRecords removed: readable again if their object still exists",
+    "producer state: a retry of a batch stored before the rebuild is appended again",
+    "ACLs, quotas, SCRAM credentials",
 )
-"""What files do not say."""
+"""Information that is not in the files."""
 
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What became of the bucket's files."""
+    """The result for the bucket's files."""
 
     files: int = 0
     extents: int = 0
     live_bytes: int = 0
     records: int = 0
     guessed_records: int = 0
-    """Of these: no merged file says at which offsets they stood."""
+    """Of these: records with an unknown original offset, because no merged file contains them."""
     repeated_batches: int = 0
-    """Flushed batches whose records stand in merged files, or that an idempotent producer sent before."""
+    """Flushed batches with records that are also in merged files, or that an idempotent producer sent before."""
     topics: list[str] = field(default_factory=list)
-    """Made under names of ours."""
+    """Topics created with generated names."""
     unsound: list[tuple[uuid.UUID, str]] = field(default_factory=list)
-    """Files that cannot be read, and why. Their bytes are not touched."""
+    """Files that cannot be read, and why. Their bytes are not changed."""
     homeless: int = 0
     """Partitions beyond what their topic has here."""
 
 
 async def rebuild_index(metastore: PostgresMetastore, store: ObjectStore, on_progress: OnProgress) -> Rebuilt:
-    """Name every file of the bucket. InvalidError unless the metastore names none."""
+    """Add every file of the bucket to the metastore. InvalidError unless the metastore has no files."""
     if (await metastore.file_totals()).total:
-        raise InvalidError("the metastore names segment files already: an index is rebuilt in a new, formatted one")
+        raise InvalidError("the metastore already has segment files: rebuild the index in a new, formatted metastore")
     read = await scan(store, on_progress)
     found = Rebuilt(files=len(read.files), unsound=read.unsound)
     image = await _with_topics(metastore, read, found)
@@ -89,7 +90,7 @@ async def rebuild_index(metastore: PostgresMetastore, store: ObjectStore, on_pro
 
 
 async def _with_topics(metastore: PostgresMetastore, read: Scan, found: Rebuilt) -> MetadataImage:
-    """The image once every topic of the files is there."""
+    """The image after every topic of the files exists."""
     image = await metastore.load_image()
     counts: Counter[uuid.UUID] = Counter()
     for topic_id, index in read.partitions:
@@ -100,13 +101,13 @@ async def _with_topics(metastore: PostgresMetastore, read: Scan, found: Rebuilt)
         if topic_id not in image.topics_by_id
     ]
     if missing and not await metastore.create_topics(image.offset, missing):
-        raise InvalidError("the metadata log moved: somebody else uses this metastore")
+        raise InvalidError("the metadata log changed: another process uses this metastore")
     found.topics = [topic.name for topic in missing]
     return await metastore.load_image()
 
 
 def _extents(key: int, placement: Placement, read: Scan) -> Iterator[Extent]:
-    """Neighbours in a file that are neighbours in the log become one."""
+    """Batches that are neighbours in a file and in the log become one extent."""
     last: Extent | None = None
     for offset in placement.offsets:
         batch = placement.batches[offset]
@@ -138,7 +139,7 @@ def _joins(last: Extent, new: Extent) -> bool:
 
 
 async def _name(metastore: PostgresMetastore, read: Scan, extents: list[Extent]) -> None:
-    """Files first: whoever reads an extent finds its file."""
+    """Files first: a reader of an extent must find its file."""
     live: Counter[uuid.UUID] = Counter()
     for extent in extents:
         live[extent.file_id] += extent.length

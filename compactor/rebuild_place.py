@@ -1,10 +1,10 @@
-"""Which batch stands at which offset, when only files are left to tell: one partition at a time, pure.
+"""Assigns offsets to batches when only files are left: one partition at a time, pure.
 
-Place: under rebuild.py, over what rebuild_scan.py read.
-Invariant: no offset is given twice, and no batch is left out unless its very records stand elsewhere. Merged
-batches say their offsets; of those that overlap, as many records as possible are taken, the higher level first.
-A flushed batch that a merged file holds too is recognised by its content, and what an idempotent producer sent
-twice by its own. All the others are guessed (`guess`). If the process dies here nothing is lost: no state.
+Place: under rebuild.py, on the batches that rebuild_scan.py read.
+Invariant: no offset is assigned twice, and no batch is left out unless the same records are placed elsewhere. Merged
+batches contain their offsets; of overlapping ones, as many records as possible are kept, higher levels first.
+A flushed batch that a merged file also contains is recognised by its content, and a duplicate of an idempotent
+producer by the producer's sequence. All others are estimated (`guess`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _LEVEL_BITS = 64
 
 
 class ScannedBatch(NamedTuple):
-    """A batch of the partition. `file`: files count in order of birth. `base_offset` is true in a merged file only."""
+    """A batch of the partition. `file` is the file's index by creation time. `base_offset` is real only in merged
+    files.
+    """
 
     file: int
     position: int
@@ -31,27 +33,27 @@ class ScannedBatch(NamedTuple):
     max_timestamp: int
     is_idempotent: bool
     content: bytes
-    """Equal for the same batch, wherever it lies and whoever stamped it."""
+    """Equal for copies of the same batch, in any file and with any broker timestamp."""
 
     @property
     def end_offset(self) -> int:
-        """One beyond its last, from its own base offset."""
+        """One beyond the last offset, from its base offset."""
         return self.base_offset + self.records
 
 
 @dataclass(slots=True)
 class Placement:
-    """Batches under the offsets that they have from now on."""
+    """Batches with their assigned offsets."""
 
     batches: dict[int, ScannedBatch] = field(default_factory=dict)
     """By base offset; they do not overlap."""
     offsets: list[int] = field(default_factory=list)
     """Its keys in order."""
     open: list[ScannedBatch] = field(default_factory=list)
-    """Flushed ones, in order of birth: nothing tells yet where they stood."""
+    """Flushed batches by creation time of their file, without an assigned offset."""
     guessed_records: int = 0
     repeated_batches: int = 0
-    """Flushed ones whose records stand elsewhere."""
+    """Flushed batches with records that are placed elsewhere."""
 
     @property
     def end(self) -> int:
@@ -59,18 +61,18 @@ class Placement:
         return self.offsets[-1] + self.batches[self.offsets[-1]].records if self.offsets else 0
 
     def is_free(self, offset: int, records: int) -> bool:
-        """Whether nothing stands there."""
+        """Whether no batch is placed there."""
         after = bisect_left(self.offsets, offset)
         before_end = self.offsets[after - 1] + self.batches[self.offsets[after - 1]].records if after else 0
         return before_end <= offset and (after == len(self.offsets) or offset + records <= self.offsets[after])
 
     def put(self, offset: int, batch: ScannedBatch) -> None:
-        """Its offsets are free."""
+        """Place a batch; its offsets must be free."""
         self.batches[offset] = batch
         insort(self.offsets, offset)
 
     def recognise(self, batch: ScannedBatch, offset: int | None) -> None:
-        """A flushed batch whose records stand, or stood, at `offset`; None: nobody knows."""
+        """Note a flushed batch with records that are, or were, at `offset`; None: unknown."""
         if offset is None:
             self.open.append(batch)
         elif self.is_free(offset, batch.records):
@@ -80,14 +82,14 @@ class Placement:
 
 
 def settle(batches: Sequence[ScannedBatch]) -> Placement:
-    """Place what merged files tell of; what they say nothing about is left open."""
+    """Place the batches of merged files, and those recognised in them; the rest stays open."""
     placement = Placement()
     merged = [batch for batch in batches if batch.level]
     for batch in _most_records(merged):
         placement.put(batch.base_offset, batch)
     stands: dict[bytes, list[int]] = defaultdict(list)
     for offset, content in sorted({(batch.base_offset, batch.content) for batch in merged}, reverse=True):
-        stands[content].append(offset)  # taken from the end: the lowest first
+        stands[content].append(offset)  # popped from the end: the lowest first
     sent: set[bytes] = set()
     for batch in sorted(batch for batch in batches if not batch.level):
         if batch.is_idempotent and batch.content in sent:
@@ -99,10 +101,10 @@ def settle(batches: Sequence[ScannedBatch]) -> Placement:
 
 
 def guess(placement: Placement) -> None:
-    """Place what is open: by age and time into the gaps between what is known, else behind everything.
+    """Place the open batches: by age and time into the gaps between known batches, else after all of them.
 
-    What may stand in several gaps stands in the first. Before the first known batch there is room for what
-    retention removed and nobody deleted yet; it is laid against that batch.
+    A batch that fits several gaps is placed in the first. Before the first known batch there is room for records that
+    retention removed but with objects that still exist; they are placed directly before that batch.
     """
     units, placement.open = placement.open, []
     gaps = _gaps(placement)
@@ -121,17 +123,17 @@ def guess(placement: Placement) -> None:
 
 @dataclass(slots=True)
 class _Gap:
-    """Offsets before a batch that was there when a file was born at `born_ms`. `room` in records."""
+    """Free offsets before a batch that existed when a file was created at `born_ms`. `room` in records."""
 
     start: int
     room: int
     newest: int
-    """The highest timestamp of all known batches as far as the one behind the gap."""
+    """The highest timestamp of all known batches up to the one after the gap."""
     born_ms: int
     filling: list[ScannedBatch] = field(default_factory=list)
 
     def takes(self, unit: ScannedBatch) -> bool:
-        """Whether it may stand here, being no newer than what stands behind."""
+        """Whether it may be placed here: it is not newer than the batches after the gap."""
         return unit.born_ms <= self.born_ms and unit.records <= self.room
 
     def add(self, unit: ScannedBatch) -> None:
@@ -151,13 +153,13 @@ def _gaps(placement: Placement) -> list[_Gap]:
 
 
 def _most_records(merged: Sequence[ScannedBatch]) -> list[ScannedBatch]:
-    """Those that together cover most offsets without an overlap; of equally many, those of higher levels."""
+    """The batches that together cover most offsets without an overlap; of equal covers, that of higher levels."""
     claims = sorted(
         {(b.base_offset, b.records, b.level): b for b in merged}.values(), key=lambda b: (b.end_offset, b.level)
     )
     ends = [claim.end_offset for claim in claims]
     best, before = [0], []
-    """best[n]: what the first n claims can cover at most: records, and below them their levels."""
+    """best[n]: the most that the first n claims can cover: records first, then their levels."""
     for number, claim in enumerate(claims):
         before.append(bisect_right(ends, claim.base_offset, hi=number))
         worth = (claim.records << _LEVEL_BITS) + claim.records * claim.level

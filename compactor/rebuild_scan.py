@@ -1,9 +1,8 @@
-"""Every batch of the bucket, read once: what each file holds of each partition.
+"""Reads every batch of the bucket once and lists the batches of each file by partition.
 
-Place: under rebuild.py; rebuild_place.py says what follows from it.
-Invariant: a file counts whole or not at all: one whose footer, or framing, is not sound is named and left alone.
-Some files are read side by side; of each batch some 400 bytes stay in memory. If the process dies here
-nothing is lost: it only reads.
+Place: under rebuild.py; rebuild_place.py uses the result.
+Invariant: a file counts completely or not at all: a file with an invalid footer or framing is listed and ignored.
+Several files are read in parallel; about 400 bytes per batch stay in memory. It only reads.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from headrace.storage.segment.reader import walk_batches
 
 PARALLEL = 4
 SKEW_MS = 600_000
-"""A merged file holds nothing of a file that was born so much later."""
+"""A merged file contains no batch of a file that was created this much later."""
 _MAX_TIMESTAMP = slice(35, 43)
-"""Of a header: a broker may have stamped a retry anew."""
+"""Part of a header that differs between copies: a broker may have set the append time of a retry again."""
 _OPENED_LEVEL = 2
-"""From here on files hold records of the batches that were sent, no longer these."""
+"""From this level on, files contain the records but no longer the original batches."""
 
 
 class FoundObject(NamedTuple):
-    """A file and its size; `body_bytes` of its batches."""
+    """A file and its size; `body_bytes` is the size of its batches."""
 
     file_id: uuid.UUID
     size: int
@@ -48,16 +47,16 @@ class FoundObject(NamedTuple):
 
 @dataclass(slots=True)
 class Scan:
-    """What the bucket holds."""
+    """The contents of the bucket."""
 
     files: list[FoundObject] = field(default_factory=list)
-    """In order of birth; FoundBatch.file counts them."""
+    """By creation time; FoundBatch.file is an index into this list."""
     partitions: dict[PartitionName, list[ScannedBatch]] = field(default_factory=lambda: defaultdict(list))
     unsound: list[tuple[uuid.UUID, str]] = field(default_factory=list)
 
 
 async def scan(store: ObjectStore, on_progress: OnProgress) -> Scan:
-    """Read all files. Raises what the store raises, but for what is missing or damaged."""
+    """Read all files. Raises what the store raises, except for missing or damaged files."""
     found = Scan()
     objects = sorted(
         [FoundObject(file_id, info.size) async for page in pages(store) for file_id, info in page.files.items()]
@@ -77,7 +76,7 @@ async def scan(store: ObjectStore, on_progress: OnProgress) -> Scan:
 
 
 async def _read(store: ObjectStore, stored: FoundObject) -> dict[PartitionName, list[ScannedBatch]] | str:
-    """The file's batches by partition, or why there are none."""
+    """The file's batches by partition, or the reason why there are none."""
     try:
         body = await store.get(object_key(stored.file_id))
         return await asyncio.to_thread(_batches, stored.file_id, memoryview(body))
@@ -113,17 +112,17 @@ def _batches(file_id: uuid.UUID, body: memoryview) -> dict[PartitionName, list[S
 
 
 def _content(batch: memoryview) -> bytes:
-    """Of all that the producer sent, and nothing that was added since."""
+    """A hash of what the producer sent, without fields that brokers set."""
     digest = blake2b(batch[CRC_START : _MAX_TIMESTAMP.start], digest_size=16)
     digest.update(batch[_MAX_TIMESTAMP.stop :])
     return digest.digest()
 
 
 async def recognise_records(store: ObjectStore, found: Scan, placement: Placement) -> None:
-    """What is open, once more: its records may lie in files that hold no batch as it was sent."""
+    """Check the open batches again: their records may be in files that do not contain the original batches."""
     flushed, placement.open = placement.open, []
     oldest_ms = min((batch.born_ms for batch in flushed), default=0)
-    stands: dict[int, int] = {}  # offset -> what its record is
+    stands: dict[int, int] = {}  # offset -> hash of its record
     for offset, batch in placement.batches.items():
         if flushed and batch.level >= _OPENED_LEVEL and batch.born_ms + SKEW_MS >= oldest_ms:
             stands.update(enumerate(await _records(store, found, batch), start=offset))
@@ -136,7 +135,7 @@ async def recognise_records(store: ObjectStore, found: Scan, placement: Placemen
 
 
 def _find(records: Sequence[int], stands: dict[int, int], offsets: dict[int, list[int]]) -> int | None:
-    """The lowest offset from which on these very records stand; they are taken out."""
+    """The lowest offset at which exactly these records start; they are removed from `stands`."""
     for offset in reversed(offsets.get(records[0], ())) if records else ():
         if all(stands.get(offset + number) == record for number, record in enumerate(records)):
             for number in range(len(records)):
@@ -146,7 +145,7 @@ def _find(records: Sequence[int], stands: dict[int, int], offsets: dict[int, lis
 
 
 async def _records(store: ObjectStore, found: Scan, batch: ScannedBatch) -> list[int]:
-    """A hash of each record; none when the batch cannot be opened."""
+    """A hash of each record; empty if the batch cannot be opened."""
     key = object_key(found.files[batch.file].file_id)
     data = await store.get(key, ByteRange(batch.position, batch.length))
     try:

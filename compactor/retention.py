@@ -1,11 +1,10 @@
-"""Job kind `retention`: records that are too old, or too many, go.
+"""Job kind `retention`: removes records that are too old or exceed the size limit.
 
 Place: run by the job loop every log.retention.check.interval.ms, in one worker at a time. `wanted_log_start`
-decides, metastore move_log_starts acts; files that die of it are the janitor's.
-Invariant: log starts move extent by extent from the start on and stop at the first that may stay, as Kafka's
-do with segments; every move goes under the lease. Extents that DeleteRecords or a worker that died left
-below a log start go first, whatever the topic's rule: sizes count them.
-If the process dies at any step, what moved has moved, and the next run goes on from there.
+decides, metastore move_log_starts acts; the janitor deletes files without live bytes.
+Invariant: a log start moves extent by extent from the start and stops at the first extent to keep, as in Kafka
+with log segments; every move is fenced by the lease. Extents below a log start, left by DeleteRecords or a crashed
+worker, are removed first, for every topic, because they would count in the partition's size.
 Source: Kafka's UnifiedLog.deleteOldSegments.
 """
 
@@ -27,16 +26,16 @@ logger = logging.getLogger(__name__)
 
 UNLIMITED = -1
 PARTITIONS_PER_LOOK = 500
-"""Whose first extent is looked at in one query."""
+"""Number of partitions per query of first extents."""
 PARTITIONS_PER_MOVE = 20
 EXTENTS_PER_LOOK = 200
-"""Of each partition that has something to remove."""
+"""Extents per call for each partition that has something to remove."""
 EXTENTS_PER_MOVE = 1_000
-"""A call holds partitions' and files' rows for as long as this takes: some 10 ms."""
+"""A call locks rows of partitions and files for about 10 ms."""
 
 
 class RetentionRule(NamedTuple):
-    """Kafka's retention.ms and retention.bytes; UNLIMITED is neither."""
+    """Kafka's retention.ms and retention.bytes; UNLIMITED has neither."""
 
     retention_ms: int
     retention_bytes: int
@@ -46,9 +45,9 @@ KEEP_ALL = RetentionRule(UNLIMITED, UNLIMITED)
 
 
 def wanted_log_start(rule: RetentionRule, now_ms: int, log: OldestExtents) -> int:
-    """The log start that the rule asks for, as far as `log.extents` tell; never below the present one.
+    """The log start after the rule was applied to `log.extents`; never below the current one.
 
-    At least `retention_bytes` stay. `log.size_bytes` must not count leftovers.
+    At least `retention_bytes` are kept. `log.size_bytes` must not include extents below the log start.
     """
     start, removable = log.log_start_offset, log.size_bytes - rule.retention_bytes
     for extent in log.extents:
@@ -62,7 +61,7 @@ def wanted_log_start(rule: RetentionRule, now_ms: int, log: OldestExtents) -> in
 
 
 def topic_rule(configs: EffectiveConfigs, image: MetadataImage, topic: str) -> RetentionRule:
-    """What holds for a topic; KEEP_ALL unless its cleanup.policy includes delete."""
+    """The rule of a topic; KEEP_ALL unless its cleanup.policy includes delete."""
     policy = configs.topic_value(image, topic, "cleanup.policy")
     if "delete" not in {item.strip() for item in policy.split(",")}:
         return KEEP_ALL
@@ -76,7 +75,7 @@ class RetentionMetastore(RetentionApi, Protocol):
     """The part of the metastore that retention needs."""
 
     async def load_image(self) -> MetadataImage:
-        """The cluster as of the metadata log's head."""
+        """The cluster as of the end of the metadata log."""
 
 
 class Retention:
@@ -106,7 +105,7 @@ class Retention:
         }
 
     async def _due(self, rules: Mapping[int, RetentionRule]) -> list[int]:
-        """Partitions whose first extent goes, or that have leftovers."""
+        """Partitions with a first extent to remove, or with extents below the log start."""
         now_ms, logs = await self._api.oldest_extents([OldestQuery(key, 1) for key in rules])
         return [
             log.partition_key
@@ -116,7 +115,7 @@ class Retention:
         ]
 
     async def _remove(self, rules: dict[int, RetentionRule], lease: Lease) -> dict[int, RetentionRule]:
-        """One chunk of the work; those partitions that may have more of it."""
+        """One chunk of the work; returns the partitions that may have more to remove."""
         now_ms, logs = await self._api.oldest_extents([OldestQuery(key, EXTENTS_PER_LOOK) for key in rules])
         targets = []
         for log in logs:
@@ -133,7 +132,7 @@ class Retention:
 
 
 def _chunks(rules: Mapping[int, RetentionRule], size: int) -> Iterator[dict[int, RetentionRule]]:
-    """The same, a few at a time."""
+    """The same, in chunks."""
     items = iter(rules.items())
     while chunk := dict(islice(items, size)):
         yield chunk

@@ -1,6 +1,6 @@
-"""What retention removed.
+"""Metrics of retention.
 
-Place: beside compactor/retention.py. If the process dies here nothing is lost.
+Place: used by compactor/retention.py.
 """
 
 from __future__ import annotations
@@ -22,6 +22,6 @@ class RetentionMetrics:
         )
 
     def removed(self, answer: LogStartAnswer) -> None:
-        """One partition's part of a call."""
+        """Count one partition's part of a call."""
         self._extents.inc(answer.removed_extents)
         self._bytes.inc(answer.removed_bytes)

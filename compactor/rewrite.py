@@ -1,15 +1,14 @@
-"""What becomes of a partition's batches on their way into a merged file: copied, or opened and merged.
+"""Rewrites a partition's batches for a merged file: copies them, or opens and merges them.
 
-Place: the pure heart of a merge. `CopyBatches` makes level 1, `MergeRecords` level 2.
+Place: the pure part of a merge. `CopyBatches` makes level 1, `MergeRecords` level 2.
 Invariant: readers see the same records before and after: offsets, timestamps and their type, keys, values,
-headers. What cannot be opened (broken, a codec that nobody knows, records that do not fit together) is
-passed on as it is and told in `kept`. So are, without a word, control and transactional batches, and what
-would come out too large: no batch leaves larger than its topic takes unless it came so, and all of them
-together grow by no more than `growth_left`. At a time one batch is open, of `batch_bytes` (twice that to
-change its codec), beside as much that waits.
-Merged batches carry no producer id, epoch or sequence: duplicates are judged by the metastore's producer
-state alone, and consumers look at a producer only in transactional batches.
-If the process dies here nothing was stored.
+headers. A batch that cannot be opened (broken, unknown codec, contradictory records) is copied and listed in `kept`.
+Control and transactional batches, and batches that would become too large, are copied without being listed: no
+written batch is larger than its topic accepts unless its input was, and all of them together grow by at most
+`growth_left`. At any time one batch is open, of `batch_bytes` (twice that to change its codec), and as many bytes
+wait.
+Merged batches have no producer id, epoch or sequence: only the metastore's producer state detects duplicates,
+and consumers use the producer id only in transactional batches.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from headrace.storage.records.errors import BatchTooLargeError
 from headrace.storage.records.header import BatchHeader, read_header
 
 BATCH_BYTES = 512 * 1024
-"""Records in one merged batch, unpacked: far below what consumers take at once, far above what codecs need."""
+"""Records in one merged batch, unpacked: far below a consumer's limits, far above the size that codecs need."""
 _DELTA_BYTES = 4
-"""What a record's offset and time are taken to grow by when they count from another batch's."""
+"""Assumed growth of a record's offset and timestamp fields when they are relative to another batch."""
 
 WrittenBatch = tuple[BatchHeader, memoryview]
 
 
 class Kept(NamedTuple):
-    """A batch that should have been opened, or merged, and could not be."""
+    """A batch that should have been opened or merged, but could not be."""
 
     base_offset: int
     last_offset: int
@@ -41,20 +40,20 @@ class Kept(NamedTuple):
 
 
 class Rewriter(Protocol):
-    """Takes batches in offset order; gives batches that cover the same offsets, possibly later."""
+    """Takes batches in offset order; returns batches that cover the same offsets, possibly later."""
 
     kept: list[Kept]
-    """Since somebody last cleared it."""
+    """Batches since the list was last cleared."""
     waiting_bytes: int
-    """Taken and not given yet, as stored."""
+    """Bytes taken and not returned yet, as stored."""
     growth_left: int
-    """Bytes by which what is given may still exceed what was taken. Set it whenever there is more or less room."""
+    """How many bytes the output may still exceed the input. Set it whenever there is more or less room."""
 
     def add(self, batch: StoredBatch) -> Iterator[WrittenBatch]:
-        """What is ready to be written now."""
+        """Batches that are ready to be written now."""
 
     def flush(self) -> Iterator[WrittenBatch]:
-        """All the rest: what comes next does not follow on."""
+        """All waiting batches: the next batch does not follow on."""
 
 
 class CopyBatches:
@@ -75,7 +74,7 @@ class CopyBatches:
 
 
 class MergeRecords:
-    """Level 2: neighbours that agree on codec and timestamps become one batch. `codec` None: they keep their own."""
+    """Level 2: neighbours with the same codec and timestamp type become one batch. `codec` None: they keep theirs."""
 
     def __init__(self, codec: Codec | None, batch_bytes: int, max_bytes: int) -> None:
         """`max_bytes`: of a whole batch as it is stored."""
@@ -87,7 +86,7 @@ class MergeRecords:
         self._waiting: list[StoredBatch] = []
         self._records: list[Record] = []
         self._unpacked_bytes = 0
-        """Of `_records`, in one batch."""
+        """Size of `_records` in one batch."""
 
     def add(self, batch: StoredBatch) -> Iterator[WrittenBatch]:
         opened = self._opened(batch)
@@ -110,18 +109,18 @@ class MergeRecords:
             yield from self._merged(waiting, records)
 
     def _opened(self, batch: StoredBatch) -> tuple[list[Record], int] | None:
-        """The batch's records and what they take unpacked; None when it stays closed."""
+        """The batch's records and their unpacked size; None if it is not opened."""
         header = batch.header
         if header.is_control or header.is_transactional:
             return None
         is_alike = header.codec == self._target(batch)
         if is_alike and batch.is_sound and header.size >= self._batch_bytes:
-            return None  # nothing to win
+            return None  # no gain
         try:
             opened = open_batch(batch.data, max_opened_bytes=self._batch_bytes * (1 if is_alike else 2))
             records = list(opened)
         except BatchTooLargeError:
-            return None  # it packs well enough
+            return None  # it is compressed well enough
         except CorruptError as error:
             self.kept.append(_kept(batch, str(error)))
             return None
@@ -134,7 +133,9 @@ class MergeRecords:
         return batch.header.codec if self._codec is None else self._codec
 
     def _agrees(self, batch: StoredBatch) -> bool:
-        """Whether it may share a batch with those that wait. A broker's time is one for a whole batch."""
+        """Whether it can share a batch with the waiting ones. With LogAppendTime, a batch has one time for all
+        records.
+        """
         before, header = self._waiting[-1].header, batch.header
         return (
             self._target(self._waiting[-1]) == self._target(batch)
@@ -169,7 +170,7 @@ class MergeRecords:
 
 
 def _as_it_is(batch: StoredBatch) -> WrittenBatch:
-    """A copy: a view would keep the whole extent's bytes in memory."""
+    """A copy: a view would keep all bytes of the extent in memory."""
     return batch.header, memoryview(bytes(batch.data))
 
 

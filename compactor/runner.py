@@ -1,12 +1,11 @@
-"""The job loop: claim, run the kind's handler, end the lease.
+"""The job loop: claim a job, run the handler of its kind, end the lease.
 
-Place: in a process with the role compactor; compactor/worker.py gives it the handlers.
-Each slot works on one job at a time; all slots share one claim loop's manners. A handler that returns
-has done its job; one that raises sends it back with a growing delay, InvalidError for good.
-Invariant: a handler runs only while its lease is held (compactor/lease.py); everything it does goes
-under the lease's token. Ending a lease is repeated until it was answered or the lease ran out.
-`stop` lets handlers end within its grace, then cancels them and gives their jobs back.
-If the process dies, leases run out and others go on.
+Place: in a process with the role compactor; compactor/worker.py provides the handlers.
+Each slot works on one job at a time. A handler that returns has finished its job; after an exception the job is
+repeated with a growing delay, after InvalidError it is not repeated.
+Invariant: a handler runs only while its lease is held (compactor/lease.py), and all its actions are fenced by the
+lease's token. Ending a lease is repeated until it is confirmed or the lease ran out.
+`stop` gives handlers the grace period to finish, then cancels them and returns their jobs to the queue.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ JobHandler = Callable[[Job, Lease], Awaitable[None]]
 
 LEASE_MS = 30_000
 IDLE_SECONDS = 1.0
-"""Between looks into an empty queue."""
+"""Pause between claims when the queue is empty."""
 RETRY_MS = 1_000
 RETRY_MAX_MS = 300_000
 SETTLE_SECONDS = 0.5
-"""Between attempts to tell how a job ended."""
+"""Pause between attempts to report the end of a job."""
 
 
 class JobRunner:
@@ -50,7 +49,7 @@ class JobRunner:
         slots: int = 1,
         lease_ms: int = LEASE_MS,
     ) -> None:
-        """`worker`: a name for people, of this process."""
+        """`worker`: a name of this process, for people."""
         self._api, self._handlers = api, handlers
         self._clock, self._rng, self._metrics = clock, rng, metrics
         self._worker, self._lease_ms = worker, lease_ms
@@ -61,11 +60,11 @@ class JobRunner:
         self._stopping = False
 
     def start(self) -> None:
-        """Look for jobs from now on."""
+        """Start to look for jobs."""
         self.resize(self._slot_count)
 
     def resize(self, slots: int) -> None:
-        """Work on so many jobs at a time from now on; those in hand are finished."""
+        """Run this many jobs at a time from now on; running jobs are finished."""
         self._slot_count = slots
         ended = [number for number, slot in enumerate(self._slots) if number < slots and slot.done()]
         for number in ended:
@@ -76,12 +75,12 @@ class JobRunner:
         return asyncio.create_task(self._work(number), name=f"jobs-{number}")
 
     async def drain(self) -> None:
-        """One job after another until none is due. Cancelled, the job in hand is given back."""
+        """Run one job after another until none is due. If cancelled, the running job is returned to the queue."""
         while await self._work_once():
             pass
 
     async def stop(self, grace_seconds: float) -> None:
-        """Claim no more; let handlers end within the grace, then give their jobs back. Safe in any state."""
+        """Stop claiming; give handlers the grace period, then return their jobs to the queue. Safe in any state."""
         self._stopping = True
         for slot in self._idle:
             slot.cancel()
@@ -92,7 +91,7 @@ class JobRunner:
         await asyncio.gather(*self._slots, return_exceptions=True)
 
     async def _work(self, number: int) -> None:
-        """One slot, while there are more than `number`."""
+        """One slot, while there are more than `number` slots."""
         slot = asyncio.current_task()
         assert slot is not None
         while not self._stopping and number < self._slot_count:
@@ -116,11 +115,11 @@ class JobRunner:
         try:
             return await self._api.claim_job(self._worker, list(self._handlers), self._lease_ms)
         except HeadraceError as error:
-            logger.warning("no job claimed: error=%s", error)
+            logger.warning("cannot claim a job: error=%s", error)
             return None
 
     async def _run(self, job: Job, lease: Lease) -> None:
-        logger.info("job begins: kind=%s key=%s attempt=%d epoch=%d", job.kind, job.key, job.attempts, job.token.epoch)
+        logger.info("job started: kind=%s key=%s attempt=%d epoch=%d", job.kind, job.key, job.attempts, job.token.epoch)
         with self._metrics.running(job.kind) as outcome:
             handling = asyncio.ensure_future(self._handlers[job.kind](job, lease))
             keeping = asyncio.create_task(lease.keep())
@@ -134,12 +133,12 @@ class JobRunner:
             await _cancelled(handling, keeping)
             error = _error(
                 keeping if is_lost else handling
-            )  # whoever stopped first; the keeper returns when it is lost
+            )  # until the first of the two ends; the keeper ends when the lease is lost
             outcome.name = "lost" if is_lost and error is None else await self._end(job, lease, error)
-        logger.info("job ends: kind=%s key=%s outcome=%s", job.kind, job.key, outcome.name)
+        logger.info("job ended: kind=%s key=%s outcome=%s", job.kind, job.key, outcome.name)
 
     async def _end(self, job: Job, lease: Lease, error: BaseException | None) -> str:
-        """How it ended, by what its handler did."""
+        """The outcome, by the handler's exception."""
         if error is None:
             return await self._settle(lease, "done", lambda: self._api.finish_job(job.token))
         bug = None if isinstance(error, HeadraceError) else error
@@ -154,7 +153,7 @@ class JobRunner:
         return await self._settle(lease, "failed", lambda: self._api.fail_job(job.token, told, retry_ms))
 
     async def _settle(self, lease: Lease, outcome: str, tell: Callable[[], Awaitable[object]]) -> str:
-        """Tell the metastore until it answers; "lost" when somebody else has the job, or may have it soon."""
+        """Repeat the report until the metastore answers; "lost" if another worker has the job, or may get it soon."""
         while True:
             try:
                 await tell()
@@ -163,7 +162,9 @@ class JobRunner:
                 logger.warning("job lost: kind=%s key=%s error=%s", lease.job.kind, lease.job.key, error)
                 return "lost"
             except HeadraceError as error:
-                logger.warning("job's end not told: kind=%s key=%s error=%s", lease.job.kind, lease.job.key, error)
+                logger.warning(
+                    "cannot report the end of a job: kind=%s key=%s error=%s", lease.job.kind, lease.job.key, error
+                )
                 if self._clock.monotonic() >= lease.held_until or self._stopping:
                     return "lost"
             await self._clock.sleep(SETTLE_SECONDS)
@@ -178,7 +179,7 @@ def _error(ended: asyncio.Future[None]) -> BaseException | None:
 
 
 async def _cancelled(*tasks: asyncio.Future[None]) -> None:
-    """Cancel what still runs, and wait until it has ended."""
+    """Cancel the tasks that still run, and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,10 +1,9 @@
-"""Reading a merge's inputs: few large ranged reads, dead ranges skipped where that is cheaper.
+"""Reads a merge's inputs: few large ranged reads, dead ranges skipped where that is cheaper.
 
 Place: between the plan and the merge's rewriting.
-Invariant: only bytes in or near live extents are read, each of them once, and no more than `read_bytes`
-over all files are held (or one extent each, if those are larger). A checksum that fails is read once
-more before anybody believes it: what a transfer broke must not be stored for good.
-If the process dies here nothing is lost: it only reads.
+Invariant: only bytes in or near live extents are read, each of them once, and at most `read_bytes` over all files are
+in memory (or one extent each, if those are larger). Bytes with a wrong checksum are read again before they count as
+damaged, so that a transfer error is not stored permanently.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from headrace.storage.records.patch import patch_offset
 from headrace.storage.segment.reader import walk_batches
 
 GAP_BYTES = 1024 * 1024
-"""A dead range up to this long is read along: as storage/objects/merging.py says, it costs what a request costs."""
+"""A dead range up to this length is read as well: as in storage/objects/merging.py, it costs as much as a request."""
 WINDOW_BYTES_MIN = 256 * 1024
 WINDOW_BYTES_MAX = 8 * 1024 * 1024
 PARALLEL_READS = 8
 
 
 class StoredBatch(NamedTuple):
-    """A live batch under its real offset and leader epoch. `is_sound`: its checksum holds."""
+    """A live batch with its real offset and leader epoch. `is_sound`: its checksum is correct."""
 
     offset: int
     header: BatchHeader
@@ -47,12 +46,12 @@ class _Window:
         self.start = first.position
         self.end = first.position + first.length
         self.left = 1
-        """Extents in it that nobody has asked for yet."""
+        """Its extents that were not requested yet."""
         self.read: asyncio.Task[bytes] | None = None
 
 
 class Sources:
-    """The live extents of some files, each to be asked for once."""
+    """The live extents of some files, each requested once."""
 
     def __init__(self, store: ObjectStore, files: Mapping[uuid.UUID, Sequence[Extent]], read_bytes: int) -> None:
         window_bytes = min(max(read_bytes // max(len(files), 1), WINDOW_BYTES_MIN), WINDOW_BYTES_MAX)
@@ -67,8 +66,8 @@ class Sources:
         self._reads: set[asyncio.Task[bytes]] = set()
 
     async def batches(self, extent: Extent) -> list[StoredBatch]:
-        """The extent's batches in order. Raises what the store raises, and CorruptError for another extent's bytes."""
-        while self._firsts:  # the first reads of all files go out together: most files need no other
+        """The extent's batches in order. Raises what the store raises, and CorruptError if the bytes do not match."""
+        while self._firsts:  # the first reads of all files start together: most files need no other
             file_id, first = self._firsts.pop()
             self._begin(file_id, first)
         window = self._windows.pop((extent.file_id, extent.position))
@@ -85,7 +84,7 @@ class Sources:
         return batches
 
     async def close(self) -> None:
-        """End the reads that nobody waits for."""
+        """Cancel reads that are not awaited."""
         reads = list(self._reads)
         for read in reads:
             read.cancel()
@@ -101,7 +100,7 @@ class Sources:
     def _ended(self, read: asyncio.Task[bytes]) -> None:
         self._reads.discard(read)
         if not read.cancelled():
-            read.exception()  # whoever asks for its extents raises it; without anybody, nobody needs it
+            read.exception()  # raised to the caller that requests its extents; without one, it is not needed
 
     async def _read(self, file_id: uuid.UUID, window: _Window) -> bytes:
         async with self._places:
@@ -109,7 +108,7 @@ class Sources:
 
 
 def _windows(extents: Sequence[Extent], window_bytes: int) -> list[tuple[_Window, list[Extent]]]:
-    """Extents, in order of their bytes, by the read that brings them."""
+    """Extents, ordered by byte position, grouped by the read that contains them."""
     windows: list[tuple[_Window, list[Extent]]] = []
     for extent in extents:
         end = extent.position + extent.length
@@ -125,7 +124,7 @@ def _windows(extents: Sequence[Extent], window_bytes: int) -> list[tuple[_Window
 
 
 def _open(extent: Extent, data: memoryview) -> list[StoredBatch]:
-    """Copies. CorruptError unless the bytes are whole batches that take exactly the extent's offsets."""
+    """Copies. CorruptError unless the bytes are complete batches with exactly the extent's offsets."""
     view = memoryview(bytearray(data))
     offset = extent.base_offset
     batches = []
@@ -142,6 +141,6 @@ def _open(extent: Extent, data: memoryview) -> list[StoredBatch]:
 
 
 UNREADABLE: tuple[type[HeadraceError], ...] = (CorruptError, InvalidError)
-"""What `batches` raises of one extent or object: damaged, missing, refused. Anything else may pass by itself."""
+"""Errors of `batches` for one extent or object: damaged, missing, refused. Other errors may be temporary."""
 UNREADABLE_AT_LAST: tuple[type[HeadraceError], ...] = (*UNREADABLE, UnavailableError)
-"""The same, once one has waited long enough for it to pass. Being throttled is never one object's affair."""
+"""The same, after the caller has waited long enough. Throttling is never caused by one object."""

@@ -1,12 +1,13 @@
-"""Job kind `sweep`: objects that no row names go, whoever left them behind.
+"""Job kind `sweep`: deletes objects without a row.
 
-Place: run by the job loop every hour. Orphans come from agents and compactors that died, or gave up,
+Place: run by the job loop every hour. Orphans come from agents and compactors that crashed, or gave up,
 between a PUT and its commit, and from PUTs that arrived after their file was deleted.
-Invariant: an object goes only once its id is condemned, which is decided by the same unique key that a
-commit inserts; age only spares a look at files whose commit is still to come. Keys that are not
-segment files' are left alone. A stale list does no harm: the primary says what is named.
-If the process dies, the next worker goes on behind the last page that was finished; what was condemned and
-not deleted is deleted by the janitor.
+Invariant: an object is deleted only after its id is condemned, with an insert under the same unique key that a
+commit inserts; age only avoids checking files that are still being committed. Keys that are not those of segment
+files
+are ignored. A stale list does no harm: the primary decides which files have rows.
+After a crash, the next worker continues after the last finished page; the janitor deletes objects that were
+condemned but not deleted.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ logger = logging.getLogger(__name__)
 
 KIND = SWEEP_ORPHANS.kind
 MIN_AGE_MS = 7_200_000
-"""A commit under an older id is refused anyway, so none of these can still be on its way."""
+"""A commit under an older id is refused, so none of these can still be in progress."""
 
 
 class Sweeper:
     """A compactor.runner.Handler."""
 
     def __init__(self, api: FileApi, store: ObjectStore, metrics: JanitorMetrics, *, delay_ms: int) -> None:
-        """`delay_ms`: file.delete.delay.ms; an orphan is never deleted younger."""
+        """`delay_ms`: file.delete.delay.ms; younger orphans are never deleted."""
         self._api = api
         self._store = store
         self._metrics = metrics
         self._min_age_ms = max(MIN_AGE_MS, delay_ms)
 
     async def __call__(self, job: Job, lease: Lease) -> None:
-        """Go through the bucket, from behind the key in the job's progress. UnavailableError as the janitor."""
+        """List the bucket from after the key in the job's progress. UnavailableError as the janitor."""
         incarnation_id = await permit(self._api, self._store, lease.token)
         self._metrics.refused.set(incarnation_id is None)
         if incarnation_id is None:
@@ -51,14 +52,14 @@ class Sweeper:
         async for page in pages(self._store, start_after=job.progress):
             self._metrics.listed.inc(len(page.files))
             for key in page.foreign:
-                logger.warning("object is no segment file, left alone: key=%s", key)
+                logger.warning("object is not a segment file, ignored: key=%s", key)
             swept += await self._sweep(lease, incarnation_id, list(page.files))
             await lease.save_progress(page.last_key)
         if swept:
             logger.warning("orphans deleted: objects=%d", swept)
 
     async def _sweep(self, lease: Lease, incarnation_id: uuid.UUID, file_ids: list[uuid.UUID]) -> int:
-        """Condemn and delete those that nobody names; how many."""
+        """Condemn and delete the files without a row; returns their number."""
         unnamed = await self._api.unnamed_files(file_ids) if file_ids else []
         if not unnamed:
             return 0

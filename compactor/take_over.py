@@ -1,9 +1,9 @@
-"""A merged file takes the place of what it was made of: stored first, then swapped in, call by call.
+"""Replaces old extents by those of a merged file: first stored, then swapped in, call by call.
 
 Place: after the merge; called by the local worker (compact.py), and by Spark's executors and driver (spark/).
-Invariant: a file is named only after the bucket confirmed it, and each of its extents is live only after
-its swap, under the job's lease. If the process dies after the store, the file is an orphan for the
-sweeper; between two calls, what is not swapped in is dead bytes and the old extents stand.
+Invariant: a file gets a row only after the bucket confirmed it, and each of its extents is live only after
+its swap, under the job's lease. After a crash following the store, the file is an orphan for the sweeper; between two
+calls, extents that are not swapped in are dead bytes and the old extents remain.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 SWAPS_PER_CALL = 64
 INPUTS_PER_CALL = 4_000
-"""About 100 ms of Postgres' time, for which a partition's log start cannot move."""
+"""About 100 ms of Postgres time, during which a partition's log start cannot move."""
 SWAP_ATTEMPTS = 5
 SWAP_PAUSE_SECONDS = 0.5
 
@@ -34,7 +34,7 @@ SWAP_PAUSE_SECONDS = 0.5
 async def store_merged(
     store: ObjectStore, file: MergedFile, *, level: int, born_ms: int, rng: random.Random
 ) -> NewFile:
-    """Put it under a new id, born at `born_ms` by the database's clock. CorruptError when the stored length differs."""
+    """Put it under a new id with creation time `born_ms` (database clock). CorruptError if the stored size differs."""
     named = NewFile(new_file_id(born_ms, rng, level), level, len(file.body), file.body_bytes)
     stored = await store.put(object_key(named.file_id), file.body)
     if stored.size != named.size:
@@ -43,7 +43,7 @@ async def store_merged(
 
 
 class Swapper:
-    """Swaps stored files in, whoever stored them."""
+    """Swaps the extents of stored files in, for local and Spark merges."""
 
     def __init__(self, metastore: CompactionApi, commit_shards: int, clock: Clock, rng: random.Random) -> None:
         self._metastore, self._shards = metastore, commit_shards
@@ -52,17 +52,22 @@ class Swapper:
     async def swap_in(
         self, token: JobToken, file: NewFile, swaps: Sequence[Swap]
     ) -> AsyncIterator[tuple[Sequence[Swap], list[SwapOutcome]]]:
-        """Call by call, what became of each swap. FencedError when the lease is lost; else as `swap_extents`."""
+        """Call by call; returns the outcome of each swap. FencedError if the lease is lost; else as
+        `swap_extents`."""
         for call in calls(swaps, self._shards):
             yield call, await self._swap(token, file, call)
 
     async def _swap(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
-        """Repeated while it is in doubt or cannot be done yet, a deadlock among that: a swap that is done is done."""
+        """Repeated while its outcome is unknown or it fails temporarily (for example a deadlock): a swap is
+        idempotent.
+        """
         for attempt in range(1, SWAP_ATTEMPTS + 1):
             try:
                 return await self._metastore.swap_extents(token, file, swaps)
             except (RetryableError, OutcomeUnknownError) as error:
-                logger.warning("swap not answered: file=%s attempt=%d error=%s", file.file_id, attempt, error)
+                logger.warning(
+                    "swap failed or its outcome is unknown: file=%s attempt=%d error=%s", file.file_id, attempt, error
+                )
                 if attempt == SWAP_ATTEMPTS:
                     raise
             await self._clock.sleep(SWAP_PAUSE_SECONDS * attempt * self._rng.random())
@@ -70,7 +75,7 @@ class Swapper:
 
 
 def calls(swaps: Sequence[Swap], shards: int) -> list[list[Swap]]:
-    """The swaps in key order, cut into calls: of one commit shard each, so that none waits for two locks."""
+    """The swaps in key order, split into calls: each call has one commit shard, so that none waits for two locks."""
 
     def shard(swap: Swap) -> int:
         return commit_shard(swap.partition_key, shards)

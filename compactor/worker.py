@@ -1,9 +1,9 @@
-"""A process's share of the background work: which job kinds it carries out, with what, and how fast.
+"""A process's background work: its job kinds, their handlers, and their speed.
 
-Place: composed by cli: alone (`headrace compactor`) or beside an agent of the same process.
-Invariant: it has its own way to the bucket, throttled, and its own connections to the metastore, so that
-nothing here takes a place that producers or readers wait for. Stopping lets jobs end within the grace,
-then gives them back. If the process dies, leases run out and other workers go on.
+Place: composed by cli: alone (`headrace compactor`) or in the same process as an agent.
+Invariant: it has a separate, throttled connection to the bucket, and separate connections to the metastore, so
+that background work takes no connection that producers or readers wait for. `stop` gives jobs the grace period
+to finish, then returns them to the queue. If the process crashes, its leases expire and other workers continue.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from headrace.storage.objects.store import ObjectStore
 from headrace.storage.objects.throttled import ThrottledStore
 
 REQUESTS_PER_S = 500
-"""Far below what a bucket bears, so that background work never gets the producers throttled."""
+"""Far below the limits of a bucket, so that background work never causes throttling of producers."""
 ALL_OF_A_CORE = 100
 SPARE_CONNECTIONS = 2
-"""To the metastore, beside one per job: heartbeats must not wait for a swap."""
+"""Metastore connections in addition to one per job: heartbeats must not wait for a swap."""
 
 
 class Worker:
-    """Make it with `open`, then `start` and, in the end, `stop`."""
+    """Create it with `open`, then `start` and finally `stop`."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class Worker:
         return cls(settings, store, metastore, clock, rng, registry)
 
     async def require_formatted_storage(self) -> None:
-        """InvalidError, saying what to do, unless bucket and metastore were formatted as one cluster's."""
+        """InvalidError, with instructions, unless bucket and metastore were formatted as the same cluster."""
         await require_formatted(self._store, self.metastore.cluster_id)
 
     def start(self) -> None:
-        """Look for jobs from now on, at the pace that the cluster says. The loop is the worker's own."""
+        """Start to look for jobs, at the configured pace. The event loop is the worker's."""
         if self._settings.compaction_cpu_percent < ALL_OF_A_CORE:
             asyncio.get_running_loop().set_default_executor(CpuShare(self._settings.compaction_cpu_percent))
         self._runner.start()
@@ -103,7 +103,7 @@ class Worker:
         self._following = asyncio.create_task(following, name="pace")
 
     async def stop(self) -> None:
-        """Let jobs end within shutdown.grace.ms, then give them back. Safe in any state."""
+        """Give jobs shutdown.grace.ms to finish, then return them to the queue. Safe in any state."""
         if self._following is not None:
             self._following.cancel()
         await self._runner.stop(self._settings.shutdown_grace_ms / 1000)
@@ -116,7 +116,7 @@ class Worker:
         self._throttled.limit_bytes(pace.bytes_per_s)
 
     def _handlers(self) -> dict[str, JobHandler]:
-        """Job kinds and who carries them out."""
+        """Job kinds and their handlers."""
         settings, metrics = self._settings, CompactionMetrics(self._registry)
         compactor = Compactor(
             self._throttled,

@@ -1,1 +1,1 @@
-"""Compaction on Spark: the same merge, many executors, one fenced swap on the driver."""
+"""Compaction on Spark: the same merge on many executors, with one fenced swap on the driver."""

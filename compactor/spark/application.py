@@ -1,12 +1,13 @@
-"""The application for spark-submit: takes large compaction jobs until there are none, then ends.
+"""The application for spark-submit: runs large compaction jobs until none is due, then exits.
 
-No executor is asked for before a job is due.
+No executor is requested before a job is due.
 
 Place: run by a CronJob (deploy/) or by hand; see docs/COMPACTION.md.
     HEADRACE_METASTORE_URL=... HEADRACE_BUCKET=... spark-submit compactor/spark/application.py
-Settings come from HEADRACE_* variables, on the driver and on executors alike: nothing secret is in
-arguments, in Spark's plans or in its event log.
-Invariant: as handler.py. SIGTERM gives the job back.
+Settings come from HEADRACE_* variables, on the driver and on executors: no secret is in arguments, in Spark's plans
+or
+in its event log.
+Invariant: as handler.py. SIGTERM returns the job to the queue.
 """
 
 from __future__ import annotations
@@ -45,11 +46,14 @@ logger = logging.getLogger(__name__)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 when no job is left; 1, with one line, when it cannot begin."""
+    """0 if no job is left; 1, with one line, if it cannot start."""
     parser = argparse.ArgumentParser(prog="spark-submit application.py", description=__doc__)
     parser.add_argument("--part-bytes", type=int, default=PART_BYTES, help="live bytes that one task merges")
     parser.add_argument(
-        "--lease-ms", type=int, default=LEASE_MS, help="a job is given up this long after its driver died"
+        "--lease-ms",
+        type=int,
+        default=LEASE_MS,
+        help="another driver may take a job this long after its driver crashed",
     )
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -63,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 async def work(settings: Settings, *, part_bytes: int, lease_ms: int) -> None:
-    """Carry out every job that is due, one after another. InvalidError for a bucket that is not the metastore's."""
+    """Run every job that is due, one after another. InvalidError if the bucket is not of the metastore's cluster."""
     clock, rng = SystemClock(), random.Random()
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     try:
@@ -95,7 +99,7 @@ async def work(settings: Settings, *, part_bytes: int, lease_ms: int) -> None:
 async def drain(
     metastore: PostgresMetastore, compactor: SparkCompactor, clock: Clock, rng: random.Random, *, lease_ms: int
 ) -> None:
-    """Until no job is due, or SIGTERM."""
+    """Run jobs until no job is due, or until SIGTERM."""
     runner = JobRunner(
         metastore,
         {LARGE_KIND: compactor.handle},
@@ -110,7 +114,7 @@ async def drain(
     try:
         await draining
     except asyncio.CancelledError:
-        logger.warning("stopped: the job was given back")
+        logger.warning("stopped: the job was returned to the queue")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""One large compaction job on Spark: the driver's side.
+"""Runs one large compaction job on Spark: the driver's side.
 
 Place: the handler of job kind "compact-large" in the driver's job loop (application.py).
-Invariant: the lease is kept by the driver while Spark works; once it is lost, Spark's job is cancelled,
-and what it could still commit is refused. If the driver dies, its lease runs out and the job goes on
-with the next driver; what its executors had stored is swept.
+Invariant: the driver keeps the lease while Spark works; if it is lost, Spark's job is cancelled,
+and its remaining commits are refused. If the driver crashes, its lease expires and the next driver
+continues the job; the sweeper deletes the objects that its executors stored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.storage.errors import UnavailableError
 
 
 class SparkCompactor:
-    """Carries out jobs of kind "compact-large"."""
+    """Runs jobs of kind "compact-large"."""
 
     def __init__(
         self,
@@ -35,14 +35,14 @@ class SparkCompactor:
         requests_per_s: float,
         source: type[DataSource] = CompactionSource,
     ) -> None:
-        """`part_bytes`: live bytes that one task merges, about. The rates are those of all tasks together."""
+        """`part_bytes`: approximate live bytes that one task merges. The rates are those of all tasks together."""
         self._spark = spark
         self._part_bytes, self._file_bytes = part_bytes, file_bytes
         self._bytes_per_s, self._requests_per_s = bytes_per_s, requests_per_s
         spark.dataSource.register(source)
 
     async def handle(self, job: Job, lease: Lease) -> None:
-        """Merge and swap. UnavailableError, with Spark's words, when Spark gave up."""
+        """Merge and swap. UnavailableError, with Spark's message, if Spark failed."""
         token = lease.token
         tasks = tasks_at_a_time(self._spark)
         task = Task(
@@ -65,8 +65,8 @@ class SparkCompactor:
             raise
 
     def _run(self, group: str, task: str) -> None:
-        """On a thread of its own: Spark's calls block."""
-        # Writers are looked up in the thread's active session, which only the thread that made it has.
+        """On a separate thread, because Spark's calls block."""
+        # Writers are looked up in the thread's active session, which only the thread that created it has.
         assert self._spark._jvm is not None
         self._spark._jvm.SparkSession.setActiveSession(self._spark._jsparkSession)
         self._spark.sparkContext.setJobGroup(group, "compact segment files", interruptOnCancel=True)
@@ -74,11 +74,11 @@ class SparkCompactor:
             parts = self._spark.read.format(NAME).option("task", task).load()
             parts.write.format(NAME).option("task", task).mode("append").save()
         except PySparkException as error:
-            raise UnavailableError(f"spark gave up: {error}") from error
+            raise UnavailableError(f"spark failed: {error}") from error
 
 
 def tasks_at_a_time(spark: SparkSession) -> int:
-    """What the executors are asked for, whether they are all up yet or not; else as many as Spark knows of."""
+    """The number that the executors are configured for, started or not; else the number that Spark reports."""
     conf = spark.sparkContext.getConf()
     instances = conf.get("spark.executor.instances")
     if instances is None:

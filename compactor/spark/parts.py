@@ -1,8 +1,8 @@
-"""A plan cut into parts that executors merge side by side. Pure.
+"""Splits a plan into parts that executors merge in parallel. Pure.
 
 Place: on the driver, between the plan and Spark's partitions.
-Invariant: each partition of the plan is in one part, whole and in order, so the parts' files together
-hold what one merge of the whole plan would. If the process dies here nothing is lost: no state.
+Invariant: each partition of the plan is completely in one part and in order, so the files of all parts together
+hold the same as one merge of the whole plan.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""The Python data source of compaction: rows are parts of a plan; writing them merges, committing swaps.
+"""The Python data source of compaction: rows are parts of a plan; writing them merges, committing them swaps.
 
-    driver     reader.partitions   the plan, as of now, one Spark partition a part
-    executors  reader.read         hands its part on
-    executors  writer.write        merges it, stores the files, tells which (Written)
+    driver     reader.partitions   the current plan, one Spark partition per part
+    executors  reader.read         passes its part on
+    executors  writer.write        merges it, stores the files, reports them (Written)
     driver     writer.commit       swaps them in under the job's lease
 
-Place: in Spark's Python workers, on executors and beside the driver; handler.py starts it.
-Invariant: what an executor stored is live only after the driver's commit, and Spark commits one attempt
-of each task: the files of every other attempt are orphans for the sweeper. The commit is fenced by the
-job's lease, so a driver that lost it changes nothing. If any of these processes dies, another attempt,
-or the next holder of the job, begins anew.
+Place: in Spark's Python workers, on executors and on the driver; handler.py starts it.
+Invariant: the files of an executor are live only after the driver's commit, and Spark commits one attempt
+of each task: the files of all other attempts are orphans for the sweeper. The commit is fenced by the
+job's lease, so a driver that lost the lease changes nothing. If one of these processes crashes, another attempt,
+or the next holder of the job, starts over.
 Source: pyspark.sql.datasource (Spark 4).
 """
 
@@ -47,7 +47,7 @@ SCHEMA = "part string"
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What the driver tells this source, as its option `task`: a job that it holds, limits in bytes, a task's rates."""
+    """The option `task` that the driver gives this source: a job that it holds, limits in bytes, a task's rates."""
 
     job_id: int
     epoch: int
@@ -67,7 +67,7 @@ class PlanPart(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class WrittenPart(WriterCommitMessage):
-    """What one task stored: (file, swaps) each, and what it could not read."""
+    """The result of one task: (file, swaps) each, and the extents it could not read."""
 
     files: Sequence[tuple[NewFile, Sequence[Swap]]]
     unreadable: frozenset[uuid.UUID]
@@ -75,7 +75,7 @@ class WrittenPart(WriterCommitMessage):
 
 
 class CompactionSource(DataSource):
-    """`spark.read.format(NAME).option("task", ...).load().write.format(NAME)...save()` carries out one job."""
+    """`spark.read.format(NAME).option("task", ...).load().write.format(NAME)...save()` runs one job."""
 
     @classmethod
     def name(cls) -> str:
@@ -95,7 +95,7 @@ class CompactionSource(DataSource):
 
 
 class PlanReader(DataSourceReader):
-    """A plan of what is live in the job's files when Spark asks for its partitions."""
+    """A plan of the live extents in the job's files, made when Spark asks for its partitions."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -104,7 +104,7 @@ class PlanReader(DataSourceReader):
         return [InputPartition(part) for part in asyncio.run(self._plan())]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        if partition.value is not None:  # what Spark makes up where there are no partitions: nothing lives any more
+        if partition.value is not None:  # Spark's placeholder for no partitions: nothing is live any more
             yield (partition.value,)
 
     async def _plan(self) -> list[str]:
@@ -165,7 +165,7 @@ class MergeWriter(DataSourceWriter):
 
 
 def _settings() -> Settings:
-    """Of this Python worker: from HEADRACE_* variables, which never stand in Spark's plans or logs."""
+    """Settings of this Python worker: from HEADRACE_* variables, which are never in Spark's plans or logs."""
     return load(environ=os.environ)
 
 
