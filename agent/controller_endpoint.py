@@ -30,7 +30,7 @@ from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.config.listeners import Endpoint
 from headrace.config.settings import Settings
-from headrace.metastore.api import Metastore
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Request, RequestHandler, Response

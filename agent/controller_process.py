@@ -23,6 +23,7 @@ from headrace.agent.http.server import HttpServer, ask
 from headrace.config.errors import ConfigError
 from headrace.config.listeners import listeners
 from headrace.config.settings import Settings
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
@@ -61,7 +62,7 @@ class ControllerProcess:
     """Make it with `open`, then `start` and, in the end, `stop`; the same steps as an Agent's."""
 
     def __init__(
-        self, settings: Settings, store: ObjectStore, metastore: PostgresMetastore, registry: CollectorRegistry
+        self, settings: Settings, store: ObjectStore, metastore: Metastore, registry: CollectorRegistry
     ) -> None:
         if settings.node_id is None:
             raise ConfigError("node.id is not set: a process that is only a controller leases none")

@@ -36,7 +36,7 @@ from headrace.agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE_KEY
 from headrace.agent.groups.handlers import GroupHandlers
 from headrace.agent.produce.pipeline import ProducePipeline
 from headrace.config.settings import Settings
-from headrace.metastore.api import Metastore
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import RequestHandler

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import random
-from typing import Protocol
 
+from headrace.metastore.api.housekeeping import HousekeepingApi
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 
@@ -21,26 +21,7 @@ INTERVAL_SECONDS = 5.0
 CHUNK_ROWS = 1_000
 
 
-class Housekeeping(Protocol):
-    """The chunked clean-ups of the metastore; each returns what it did."""
-
-    async def rotate_log_slots(self) -> str | None:
-        """Empty the next slot of the feed and of the answers; its name, None when none was due."""
-
-    async def expire_producer_state(self, limit: int) -> int:
-        """Forget producers that were silent for producer.id.expiration.ms; how many rows went."""
-
-    async def purge_deleted_partitions(self, limit: int) -> int:
-        """Remove what one deleted partition left behind; how many rows went, 0 when there is none to clean."""
-
-    async def expire_group_offsets(self, limit: int) -> int:
-        """Forget groups' offsets that nobody used for offsets.retention.minutes; how many were looked at."""
-
-    async def prune_jobs(self, limit: int) -> int:
-        """Forget background jobs that ended over a day ago; how many."""
-
-
-async def keep_house(metastore: Housekeeping, clock: Clock, rng: random.Random) -> None:
+async def keep_house(metastore: HousekeepingApi, clock: Clock, rng: random.Random) -> None:
     """For ever. A failure is logged and tried again; the agents of a cluster spread out by chance."""
     while True:
         await clock.sleep(INTERVAL_SECONDS * (0.5 + rng.random()))
@@ -51,7 +32,7 @@ async def keep_house(metastore: Housekeeping, clock: Clock, rng: random.Random) 
             logger.warning("housekeeping failed: error=%s", error)
 
 
-async def _one_round(metastore: Housekeeping) -> bool:
+async def _one_round(metastore: HousekeepingApi) -> bool:
     """Whether there is more to do."""
     await metastore.rotate_log_slots()
     expired = await metastore.expire_producer_state(CHUNK_ROWS)

@@ -36,6 +36,7 @@ from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
 from headrace.config.listeners import CONTROLLER, listeners, roles
 from headrace.config.settings import Settings
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -56,7 +57,7 @@ class Agent:
         self,
         settings: Settings,
         store: ObjectStore,
-        metastore: PostgresMetastore,
+        metastore: Metastore,
         clock: Clock,
         rng: random.Random,
         registry: CollectorRegistry = REGISTRY,

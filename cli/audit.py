@@ -21,6 +21,7 @@ from headrace.compactor.permit import Mark, read_mark, refusal, write_mark
 from headrace.compactor.rebuild import LOST, Rebuilt, rebuild_index
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
+from headrace.metastore.api.files import FileApi
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import require_formatted
@@ -81,7 +82,7 @@ async def _run(settings: Settings, args: argparse.Namespace) -> int:
         await store.close()
 
 
-async def _janitor(metastore: PostgresMetastore, store: ObjectStore, *, resume: bool) -> str:
+async def _janitor(metastore: FileApi, store: ObjectStore, *, resume: bool) -> str:
     """Why no objects are deleted; empty if they are (with `resume`: from now on)."""
     state, mark = await metastore.janitor_state(), await read_mark(store)
     if not resume:

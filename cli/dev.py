@@ -22,6 +22,7 @@ from headrace.cli.options import PREFIX, add_settings, settings_from
 from headrace.cli.storage import format_bucket
 from headrace.config.listeners import COMPACTOR, roles
 from headrace.config.settings import Settings
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -109,7 +110,7 @@ async def _forget_dead_agents(url: str, settings: Settings) -> None:
     """No other process uses this metastore, so all registered agents belong to a previous run and have exited."""
     metastore = await PostgresMetastore.open(url, settings)
     try:
-        for agent in (await metastore.load_image()).agents.values():
+        for agent in (await load_image(metastore)).agents.values():
             await metastore.unregister_agent(agent.node_id, agent.broker_epoch)
     finally:
         await metastore.close()

@@ -16,12 +16,13 @@ import enum
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from headrace.compactor.listing import pages
 from headrace.compactor.sweeper import MIN_AGE_MS
-from headrace.metastore.files import SWEEP_ORPHANS, AuditedFile, FileApi, FileState, PartitionName
-from headrace.metastore.values import Extent
+from headrace.metastore.api.files import SWEEP_ORPHANS, FileApi, FileState
+from headrace.metastore.api.read import Extent
+from headrace.metastore.api.reports import AuditedFile, FileReports, PartitionName, PartitionReports
 from headrace.storage.errors import CorruptError, NotFoundError
 from headrace.storage.file_id import born_ms, object_key
 from headrace.storage.objects.store import ObjectStore
@@ -98,6 +99,10 @@ class Audit:
             self.violations.append(Violation(kind, file_id, detail))
 
 
+class AuditMetastore(FileApi, FileReports, PartitionReports, Protocol):
+    """The part of the metastore that is compared with the bucket."""
+
+
 OnProgress = Callable[[str, int, int], None]
 """(what is being done, number done, total; 0: unknown)."""
 
@@ -108,7 +113,7 @@ def young_ms(delete_delay_ms: int) -> int:
 
 
 async def audit(
-    api: FileApi, store: ObjectStore, *, deep: bool, on_progress: OnProgress, delete_delay_ms: int = 0
+    api: AuditMetastore, store: ObjectStore, *, deep: bool, on_progress: OnProgress, delete_delay_ms: int = 0
 ) -> Audit:
     """Check metastore and bucket. Raises what either raises if it is not available.
 
@@ -133,7 +138,7 @@ async def _check_files(check: _FileCheck, total: int, on_progress: OnProgress) -
 
 
 async def _check_objects(
-    api: FileApi, store: ObjectStore, found: Audit, young_ms: int, on_progress: OnProgress
+    api: AuditMetastore, store: ObjectStore, found: Audit, young_ms: int, on_progress: OnProgress
 ) -> None:
     async for page in pages(store):
         found.objects += len(page.files)
@@ -162,7 +167,7 @@ async def _is_there(store: ObjectStore, file_id: uuid.UUID) -> bool:
 class _FileCheck:
     """Checks files, several of them in parallel."""
 
-    def __init__(self, api: FileApi, store: ObjectStore, found: Audit, *, deep: bool) -> None:
+    def __init__(self, api: AuditMetastore, store: ObjectStore, found: Audit, *, deep: bool) -> None:
         self.api = api
         self._store = store
         self._found = found

@@ -19,8 +19,8 @@ from headrace.compactor.merge import MergeCounts, MergedFile, MergeLimits, merge
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import decode_job, make_plan
 from headrace.compactor.take_over import Swapper, store_merged
-from headrace.metastore.compaction import CompactionApi
-from headrace.metastore.jobs import Job
+from headrace.metastore.api.compaction import CompactionApi
+from headrace.metastore.api.jobs import Job
 from headrace.storage.clock import Clock
 from headrace.storage.cluster_properties import OBJECT_KEY as CLUSTER_PROPERTIES
 from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError, UnavailableError

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 
-from headrace.metastore.jobs import Job, JobApi, JobToken
+from headrace.metastore.api.jobs import Job, JobApi, JobToken
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError
 

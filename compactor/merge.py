@@ -21,8 +21,8 @@ from typing import NamedTuple
 from headrace.compactor.plan import PartitionPlan, Plan, joins
 from headrace.compactor.rewrite import BATCH_BYTES, CopyBatches, MergeRecords, Rewriter, WrittenBatch
 from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources, StoredBatch
-from headrace.metastore.compaction import Swap, SwapInput
-from headrace.metastore.values import Extent
+from headrace.metastore.api.compaction import Swap, SwapInput
+from headrace.metastore.api.read import Extent
 from headrace.storage.errors import CorruptError, HeadraceError, NotFoundError, UnavailableError
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.records.compression import Codec

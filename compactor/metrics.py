@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from headrace.compactor.merge import MergeCounts
 from headrace.compactor.plan import Plan
-from headrace.metastore.compaction import Swap, SwapOutcome
+from headrace.metastore.api.compaction import Swap, SwapOutcome
 
 
 class CompactionMetrics:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from headrace.metastore.configs import ConfigApi
+from headrace.metastore.api.cluster import ConfigApi
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError

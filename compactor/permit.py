@@ -16,8 +16,8 @@ import logging
 import uuid
 from dataclasses import dataclass
 
-from headrace.metastore.files import FileApi, JanitorState
-from headrace.metastore.jobs import JobToken
+from headrace.metastore.api.files import FileApi, JanitorState
+from headrace.metastore.api.jobs import JobToken
 from headrace.storage.errors import CorruptError, NotFoundError
 from headrace.storage.objects.store import ObjectStore
 

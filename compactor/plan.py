@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.metastore.compaction import LiveExtents, LivePartition
-from headrace.metastore.values import Extent
+from headrace.metastore.api.compaction import LiveExtents, LivePartition
+from headrace.metastore.api.read import Extent
 from headrace.storage.records.compression import Codec
 
 PRODUCER = "producer"

@@ -21,8 +21,8 @@ from headrace.compactor.lease import Lease
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, decode_job, encode
 from headrace.compactor.policy import LAST_LEVEL, PolicyLimits, choose
-from headrace.metastore.compaction import CompactionApi
-from headrace.metastore.jobs import Job, JobApi, NewJob
+from headrace.metastore.api.compaction import CompactionApi
+from headrace.metastore.api.jobs import Job, JobApi, NewJob
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from headrace.compactor.plan import CompactionJob
-from headrace.metastore.compaction import FileFacts
+from headrace.metastore.api.compaction import FileFacts
 
 LAST_LEVEL = 2
 

@@ -13,14 +13,18 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from headrace.compactor.audit import OnProgress
 from headrace.compactor.rebuild_place import Placement, guess, settle
 from headrace.compactor.rebuild_scan import Scan, recognise_records, scan
-from headrace.metastore.files import FoundFile
+from headrace.metastore.api.cluster import ClusterApi
+from headrace.metastore.api.files import FileApi, FoundFile, RebuildApi
+from headrace.metastore.api.read import Extent
+from headrace.metastore.api.reports import FileReports
+from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import Extent, NewTopic
+from headrace.metastore.log.loading import load_image
 from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import level_of
 from headrace.storage.objects.store import ObjectStore
@@ -40,6 +44,10 @@ LOST = (
     "ACLs, quotas, SCRAM credentials",
 )
 """Information that is not in the files."""
+
+
+class RebuildMetastore(RebuildApi, FileReports, ClusterApi, FileApi, Protocol):
+    """The part of the metastore that is filled again."""
 
 
 @dataclass(slots=True)
@@ -62,7 +70,7 @@ class Rebuilt:
     """Partitions beyond what their topic has here."""
 
 
-async def rebuild_index(metastore: PostgresMetastore, store: ObjectStore, on_progress: OnProgress) -> Rebuilt:
+async def rebuild_index(metastore: RebuildMetastore, store: ObjectStore, on_progress: OnProgress) -> Rebuilt:
     """Add every file of the bucket to the metastore. InvalidError unless the metastore has no files."""
     if (await metastore.file_totals()).total:
         raise InvalidError("the metastore already has segment files: rebuild the index in a new, formatted metastore")
@@ -89,9 +97,9 @@ async def rebuild_index(metastore: PostgresMetastore, store: ObjectStore, on_pro
     return found
 
 
-async def _with_topics(metastore: PostgresMetastore, read: Scan, found: Rebuilt) -> MetadataImage:
+async def _with_topics(metastore: RebuildMetastore, read: Scan, found: Rebuilt) -> MetadataImage:
     """The image after every topic of the files exists."""
-    image = await metastore.load_image()
+    image = await load_image(metastore)
     counts: Counter[uuid.UUID] = Counter()
     for topic_id, index in read.partitions:
         counts[topic_id] = max(counts[topic_id], index + 1)
@@ -103,7 +111,7 @@ async def _with_topics(metastore: PostgresMetastore, read: Scan, found: Rebuilt)
     if missing and not await metastore.create_topics(image.offset, missing):
         raise InvalidError("the metadata log changed: another process uses this metastore")
     found.topics = [topic.name for topic in missing]
-    return await metastore.load_image()
+    return await load_image(metastore)
 
 
 def _extents(key: int, placement: Placement, read: Scan) -> Iterator[Extent]:
@@ -138,7 +146,7 @@ def _joins(last: Extent, new: Extent) -> bool:
     )
 
 
-async def _name(metastore: PostgresMetastore, read: Scan, extents: list[Extent]) -> None:
+async def _name(metastore: RebuildMetastore, read: Scan, extents: list[Extent]) -> None:
     """Files first: a reader of an extent must find its file."""
     live: Counter[uuid.UUID] = Counter()
     for extent in extents:

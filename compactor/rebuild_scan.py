@@ -18,7 +18,7 @@ from typing import NamedTuple
 from headrace.compactor.audit import OnProgress
 from headrace.compactor.listing import pages
 from headrace.compactor.rebuild_place import Placement, ScannedBatch
-from headrace.metastore.files import PartitionName
+from headrace.metastore.api.reports import PartitionName
 from headrace.storage.errors import CorruptError, NotFoundError
 from headrace.storage.file_id import born_ms, level_of, object_key
 from headrace.storage.objects.store import ByteRange, ObjectStore

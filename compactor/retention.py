@@ -17,10 +17,12 @@ from typing import NamedTuple, Protocol
 
 from headrace.compactor.lease import Lease
 from headrace.compactor.retention_metrics import RetentionMetrics
-from headrace.metastore.jobs import Job
+from headrace.metastore.api.jobs import Job
+from headrace.metastore.api.metadata_log import MetadataLogApi
+from headrace.metastore.api.retention import LogStartTarget, OldestExtents, OldestQuery, RetentionApi
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.retention import LogStartTarget, OldestExtents, OldestQuery, RetentionApi
+from headrace.metastore.log.loading import load_image
 
 logger = logging.getLogger(__name__)
 
@@ -71,11 +73,8 @@ def topic_rule(configs: EffectiveConfigs, image: MetadataImage, topic: str) -> R
     )
 
 
-class RetentionMetastore(RetentionApi, Protocol):
+class RetentionMetastore(RetentionApi, MetadataLogApi, Protocol):
     """The part of the metastore that retention needs."""
-
-    async def load_image(self) -> MetadataImage:
-        """The cluster as of the end of the metadata log."""
 
 
 class Retention:
@@ -85,7 +84,7 @@ class Retention:
         self._api, self._configs, self._metrics = api, configs, metrics
 
     async def __call__(self, job: Job, lease: Lease) -> None:
-        rules = self._rules(await self._api.load_image())
+        rules = self._rules(await load_image(self._api))
         done = 0
         for some in _chunks(rules, PARTITIONS_PER_LOOK):
             for due in _chunks({key: some[key] for key in await self._due(some)}, PARTITIONS_PER_MOVE):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter
 
-from headrace.metastore.retention import LogStartAnswer
+from headrace.metastore.api.retention import LogStartAnswer
 
 
 class RetentionMetrics:

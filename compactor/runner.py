@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from headrace.compactor.job_metrics import JobMetrics
 from headrace.compactor.lease import Lease
-from headrace.metastore.jobs import Job, JobApi
+from headrace.metastore.api.jobs import Job, JobApi
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError, InvalidError
 

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from headrace.metastore.values import Extent
+from headrace.metastore.api.read import Extent
 from headrace.storage.errors import CorruptError, HeadraceError, InvalidError, UnavailableError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange, ObjectStore

@@ -19,8 +19,8 @@ from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.lease import Lease
 from headrace.compactor.listing import pages
 from headrace.compactor.permit import permit
-from headrace.metastore.files import SWEEP_ORPHANS, FileApi
-from headrace.metastore.jobs import Job
+from headrace.metastore.api.files import SWEEP_ORPHANS, FileApi
+from headrace.metastore.api.jobs import Job
 from headrace.storage.errors import UnavailableError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ObjectStore

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Sequence
 from itertools import groupby
 
 from headrace.compactor.merge import MergedFile
-from headrace.metastore.compaction import CompactionApi, NewFile, Swap, SwapOutcome
-from headrace.metastore.jobs import JobToken
+from headrace.metastore.api.compaction import CompactionApi, NewFile, Swap, SwapOutcome
+from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.keys import commit_shard
 from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError, OutcomeUnknownError, RetryableError

@@ -33,9 +33,10 @@ from headrace.compactor.retention_metrics import RetentionMetrics
 from headrace.compactor.runner import JobHandler, JobRunner
 from headrace.compactor.sweeper import Sweeper
 from headrace.config.settings import Settings
+from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.api.retention import RETENTION_JOB
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.retention import RETENTION_JOB
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.cluster_properties import require_formatted
 from headrace.storage.objects.open import StoreOptions, open_store
@@ -56,7 +57,7 @@ class Worker:
         self,
         settings: Settings,
         store: ObjectStore,
-        metastore: PostgresMetastore,
+        metastore: Metastore,
         clock: Clock,
         rng: random.Random,
         registry: CollectorRegistry,

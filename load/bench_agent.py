@@ -29,10 +29,10 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.process import Agent
 from headrace.agent.produce.trace import FileTrace
 from headrace.config.settings import Settings
+from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import NewTopic
 from headrace.storage.collector_tuning import tune_collector
 from load.bench_store import sink
 from load.percentiles import percentile

@@ -32,19 +32,14 @@ from typing import NamedTuple
 import psycopg
 
 from headrace.config.settings import Settings
+from headrace.metastore.api.agents import AgentRegistration, RegisteredAgent
+from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
+from headrace.metastore.api.read import ExtentQuery
+from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.keys import commit_shard, partition_key
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import (
-    AgentRegistration,
-    BatchOutcome,
-    ExtentQuery,
-    FileCommit,
-    NewTopic,
-    RegisteredAgent,
-    StagedBatch,
-)
 from headrace.storage.file_id import new_file_id
 from load.machine_state import machine_state
 from load.percentiles import percentile

@@ -26,20 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config.settings import Settings
+from headrace.metastore.api.agents import AgentRegistration, RegisteredAgent
+from headrace.metastore.api.commit import BatchOutcome, FileAnswer, FileCommit, StagedBatch
+from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.keys import partition_key
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.installation import Installation
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import (
-    AgentRegistration,
-    BatchOutcome,
-    FileAnswer,
-    FileCommit,
-    NewTopic,
-    RegisteredAgent,
-    StagedBatch,
-)
 from headrace.storage.file_id import new_file_id
 from load.machine_state import machine_state
 from load.percentiles import percentile

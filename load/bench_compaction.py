@@ -25,11 +25,15 @@ from headrace.compactor.merge import MergeLimits
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, encode
 from headrace.config.settings import Settings
-from headrace.metastore.jobs import NewJob
+from headrace.metastore.api.agents import AgentRegistration
+from headrace.metastore.api.commit import FileCommit, StagedBatch
+from headrace.metastore.api.jobs import NewJob
+from headrace.metastore.api.read import ExtentQuery
+from headrace.metastore.api.topics import NewTopic
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import AgentRegistration, ExtentQuery, FileCommit, NewTopic, StagedBatch
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
 from headrace.storage.errors import InvalidError
@@ -73,7 +77,7 @@ class CompactionBench:
         await self.metastore.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=60_000)
         topic = NewTopic(TOPIC, uuid.uuid4(), PARTITIONS, {})
         assert await self.metastore.create_topics(await self.metastore.metadata_head(), [topic])
-        number = (await self.metastore.load_image()).topics_by_name[TOPIC].topic_number
+        number = (await load_image(self.metastore)).topics_by_name[TOPIC].topic_number
         self.keys = [number << 24 | index for index in range(PARTITIONS)]
         total = 0
         for _ in range(files):

@@ -21,7 +21,7 @@ from headrace.agent.groups.consumer.topics import KnownTopics
 from headrace.agent.groups.consumer.values import HeartbeatRequest
 from headrace.agent.groups.values import GroupEffect, Save
 from headrace.config.settings import Settings
-from headrace.metastore.groups import GroupRecord
+from headrace.metastore.api.groups import GroupRecord
 from headrace.metastore.log.image import MetadataImage, TopicImage
 
 CASES = ((10, 100, False), (100, 1_000, False), (100, 10_000, False), (1_000, 10_000, False), (300, 3_000, True))

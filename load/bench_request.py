@@ -26,8 +26,8 @@ from headrace.agent.listener.host import ConnectionHost, Limits
 from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.config.settings import Settings
+from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, FileStatus
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.values import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, FileStatus
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.policy import LAST_LEVEL, PolicyLimits, choose
 from headrace.compactor.sources import WINDOW_BYTES_MAX, WINDOW_BYTES_MIN
-from headrace.metastore.compaction import FileFacts
+from headrace.metastore.api.compaction import FileFacts
 from headrace.storage.file_id import new_file_id
 
 PLAN_SECONDS = 15

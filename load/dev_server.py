@@ -5,6 +5,7 @@ Invariant: leaving the context stops everything that it started, by process id.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -16,7 +17,9 @@ from types import TracebackType
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from headrace.metastore.postgres.reports.statistics import Statistics, read_statistics
+from headrace.config.settings import Settings
+from headrace.metastore.api.reports import Statistics
+from headrace.metastore.postgres.store import PostgresMetastore
 
 STOP_SECONDS = 90
 
@@ -89,7 +92,7 @@ class DevServer:
 
     def statistics(self) -> Statistics:
         """What the metastore holds."""
-        return read_statistics(self.metastore_url)
+        return asyncio.run(_statistics(self.metastore_url))
 
     def metric(self, name: str) -> float:
         """Sum of a metric's samples over all agents; a dead one counts as it was last remembered."""
@@ -112,3 +115,11 @@ class DevServer:
 
 def _flag(name: str) -> str:
     return "--" + name.replace(".", "-")
+
+
+async def _statistics(url: str) -> Statistics:
+    metastore = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
+    try:
+        return await metastore.statistics()
+    finally:
+        await metastore.close()

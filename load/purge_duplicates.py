@@ -16,9 +16,10 @@ import tempfile
 from pathlib import Path
 
 from headrace.compactor.audit import Audit
+from headrace.metastore.api.commit import BatchOutcome
+from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
-from headrace.metastore.values import BatchOutcome, ExtentQuery
 from load.machine_state import machine_state
 from load.simulated_cluster import FlushShape, SimulatedCluster
 

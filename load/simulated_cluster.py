@@ -30,17 +30,12 @@ from headrace.compactor.planner import Planner
 from headrace.compactor.policy import PolicyLimits
 from headrace.compactor.runner import JobHandler
 from headrace.config.settings import Settings
-from headrace.metastore.jobs import NewJob
+from headrace.metastore.api.agents import AgentRegistration, RegisteredAgent
+from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
+from headrace.metastore.api.jobs import NewJob
+from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.keys import partition_key
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import (
-    AgentRegistration,
-    BatchOutcome,
-    FileCommit,
-    NewTopic,
-    RegisteredAgent,
-    StagedBatch,
-)
 from headrace.storage.clock import SystemClock
 from headrace.storage.file_id import new_file_id, object_key
 from headrace.storage.objects.memory import MemoryStore

@@ -1,4 +1,5 @@
-"""The boundary that orders everything, and Postgres behind it.
+"""The metastore: it decides order, and keeps everything but the records' bytes.
 
-Callers use `metastore.api` and the values beside it; nothing of Postgres leaves this package.
+api/ is the boundary that callers use, log/ the cluster metadata log (pure), keys.py the arithmetic of
+partition keys, and postgres/ the implementation, which only code that composes a process imports.
 """

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from headrace.metastore.api.agents import SUPPORTED_FEATURES
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.values import SUPPORTED_FEATURES
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, schema

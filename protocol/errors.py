@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from headrace.metastore.values import BatchOutcome, FileStatus
+from headrace.metastore.api.commit import BatchOutcome, FileStatus
 from headrace.storage.errors import (
     AlreadyExistsError,
     CorruptError,

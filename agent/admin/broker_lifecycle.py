@@ -16,8 +16,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.metastore.api import Metastore
-from headrace.metastore.values import AgentRegistration, FeatureRange, Listener
+from headrace.metastore.api.agents import AgentApi, AgentRegistration, FeatureRange, Listener
 from headrace.protocol.errors import membership_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, decode, reply
@@ -30,7 +29,7 @@ IsActive = Callable[[], bool]
 class BrokerRegistration:
     """The handler of key 62, versions 0-4."""
 
-    def __init__(self, api: Metastore, is_active: IsActive) -> None:
+    def __init__(self, api: AgentApi, is_active: IsActive) -> None:
         self._api = api
         self._is_active = is_active
 
@@ -52,7 +51,7 @@ class BrokerRegistration:
 class BrokerHeartbeat:
     """The handler of key 63, versions 0-1."""
 
-    def __init__(self, cluster: ClusterView, api: Metastore, session_timeout_ms: int, is_active: IsActive) -> None:
+    def __init__(self, cluster: ClusterView, api: AgentApi, session_timeout_ms: int, is_active: IsActive) -> None:
         self._cluster = cluster
         self._api = api
         self._session_timeout_ms = session_timeout_ms
@@ -91,7 +90,7 @@ class BrokerHeartbeat:
 class UnregisterBroker:
     """The handler of key 64, version 0. `may_act`: a controller's listener refuses while it stands by."""
 
-    def __init__(self, cluster: ClusterView, api: Metastore, may_act: IsActive = lambda: True) -> None:
+    def __init__(self, cluster: ClusterView, api: AgentApi, may_act: IsActive = lambda: True) -> None:
         self._cluster = cluster
         self._api = api
         self._may_act = may_act

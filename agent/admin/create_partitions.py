@@ -20,8 +20,8 @@ from headrace.agent.admin.log_change import Verdict
 from headrace.agent.admin.manual_assignment import why_unassignable
 from headrace.agent.admin.topic_rules import PARTITIONS_PER_REQUEST_MAX
 from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.api.topics import PartitionApi, PartitionGrowth
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.partitions import PartitionApi, PartitionGrowth
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, decode, reply

@@ -18,9 +18,9 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.plan import RequestedPartition, resolve
+from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartAnswer, LogStartTarget, RetentionApi
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.metadata_topic import is_metadata_topic
-from headrace.metastore.retention import TO_HIGH_WATERMARK, LogStartAnswer, LogStartTarget, RetentionApi
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, decode, reply

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.metastore.api import ClusterApi
+from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, decode, reply

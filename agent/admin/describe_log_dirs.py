@@ -18,8 +18,8 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
+from headrace.metastore.api.reports import PartitionReports
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.retention import RetentionApi
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
@@ -33,7 +33,7 @@ UNKNOWN_BYTES = -1
 class DescribeLogDirs:
     """The handler. `log_dir`: where segment files go, as people know it."""
 
-    def __init__(self, cluster: ClusterView, metastore: RetentionApi, log_dir: str) -> None:
+    def __init__(self, cluster: ClusterView, metastore: PartitionReports, log_dir: str) -> None:
         self._cluster = cluster
         self._metastore = metastore
         self._log_dir = log_dir

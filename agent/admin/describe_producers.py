@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
-from headrace.metastore.retention import ProducerStatus, RetentionApi
+from headrace.metastore.api.reports import PartitionReports, ProducerStatus
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
@@ -37,7 +37,7 @@ class _Found(NamedTuple):
 class DescribeProducers:
     """The handler."""
 
-    def __init__(self, cluster: ClusterView, metastore: RetentionApi) -> None:
+    def __init__(self, cluster: ClusterView, metastore: PartitionReports) -> None:
         self._cluster = cluster
         self._metastore = metastore
 

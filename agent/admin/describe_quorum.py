@@ -10,15 +10,14 @@ Source: KIP-595, KIP-836 (times), KIP-853 (nodes).
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, Protocol
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.metastore.agent_leases import AgentLease
-from headrace.metastore.api import Metastore
+from headrace.metastore.api.controller import ControllerApi, ControllerLease
+from headrace.metastore.api.reports import AgentLease, AgentLeaseApi
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC
-from headrace.metastore.values import ControllerLease
 from headrace.protocol.errors import error_code
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
@@ -28,10 +27,14 @@ NEVER = -1
 _NOBODY = ControllerLease(-1, 0, False)
 
 
+class QuorumMetastore(ControllerApi, AgentLeaseApi, Protocol):
+    """The part of the metastore that is shown here."""
+
+
 class DescribeQuorum:
     """The handler."""
 
-    def __init__(self, cluster: ClusterView, api: Metastore) -> None:
+    def __init__(self, cluster: ClusterView, api: QuorumMetastore) -> None:
         self._cluster = cluster
         self._api = api
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.metastore.api import ClusterApi
+from headrace.metastore.api.metadata_log import MetadataLogApi
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC, NEWEST_SNAPSHOT, render_batch
 from headrace.metastore.log.snapshot import decode_snapshot
 from headrace.protocol.errors import error_code
@@ -30,7 +30,7 @@ BATCH_RECORDS = 1_000
 class FetchSnapshot:
     """The handler. Keeps the snapshot that was asked for last."""
 
-    def __init__(self, api: ClusterApi) -> None:
+    def __init__(self, api: MetadataLogApi) -> None:
         self._api = api
         self._end_offset = NEWEST_SNAPSHOT
         self._rendered = b""

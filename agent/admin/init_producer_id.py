@@ -15,7 +15,7 @@ import logging
 
 from kio.schema.errors import ErrorCode
 
-from headrace.metastore.api import CommitApi
+from headrace.metastore.api.commit import CommitApi
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, decode, reply
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.metastore.api import ClusterApi
+from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import MetadataRecord, encode_record
 from headrace.protocol.errors import admin_error

@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.topic_rules import AcceptedTopic, Judgement, TopicDefaults, TopicRefusal, WantedTopic, judge
 from headrace.agent.cluster.view import ClusterView
-from headrace.metastore.api import ClusterApi
+from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.image import MetadataImage
 from headrace.storage.clock import Clock
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError

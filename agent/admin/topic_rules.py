@@ -19,8 +19,8 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.admin.manual_assignment import why_unassignable
 from headrace.agent.admin.topic_names import why_illegal
 from headrace.config import topic_configs
+from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.values import NewTopic
 
 PARTITIONS_PER_REQUEST_MAX = 10_000
 """Kafka's controller refuses more in one request."""

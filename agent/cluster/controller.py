@@ -24,14 +24,16 @@ from typing import Protocol
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.config.settings import Settings
-from headrace.metastore.api import ClusterApi, ControllerApi
-from headrace.metastore.jobs import JobCount, JobSchedule
+from headrace.metastore.api.cluster import ClusterApi
+from headrace.metastore.api.controller import ControllerApi, ControllerLease, SnapshotState
+from headrace.metastore.api.jobs import JobSchedule
+from headrace.metastore.api.metadata_log import StoredSnapshot
+from headrace.metastore.api.reports import JobCount
 from headrace.metastore.log.delegation_tokens import expired_tokens
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.reassignment import completions
 from headrace.metastore.log.records import MetadataRecord
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
-from headrace.metastore.values import ControllerLease, SnapshotState, StoredSnapshot
 from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError, HeadraceError
 
@@ -48,10 +50,10 @@ class ControllerMetastore(ClusterApi, ControllerApi, Protocol):
     """The part of the metastore that a controller needs."""
 
     async def schedule_jobs(self, controller_epoch: int, schedules: Sequence[JobSchedule]) -> None:
-        """See metastore.jobs.JobApi."""
+        """See metastore.api.jobs.JobApi."""
 
     async def count_jobs(self) -> list[JobCount]:
-        """See metastore.jobs.JobApi."""
+        """See metastore.api.jobs.JobApi."""
 
 
 @dataclass(frozen=True, slots=True)

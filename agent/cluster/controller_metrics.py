@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from headrace.metastore.jobs import JobCount
+from headrace.metastore.api.reports import JobCount
 
 
 class ControllerMetrics:

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from headrace.metastore.api import ClusterApi
+from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.replay import ImageBuilder
 from headrace.metastore.log.snapshot import load_snapshot
@@ -44,7 +44,7 @@ class MetadataFollower:
         """Follow the log at least to the head that it has now; the image there. One query when nothing changed.
 
         Callers that come while a read is under way share the next one: theirs must not be answered
-        with a log that was read before they asked. Errors as in metastore/api.py and replay.apply.
+        with a log that was read before they asked. Errors as in metastore/api/ and replay.apply.
         """
         return await asyncio.shield(self._next_read())
 

@@ -25,9 +25,9 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from headrace.agent.cluster.controller_watch import ControllerWatch
 from headrace.agent.cluster.follower import MetadataFollower
-from headrace.metastore.api import ClusterApi
+from headrace.metastore.api.agents import AgentRegistration
+from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.values import AgentRegistration
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError, InvalidError, OutcomeUnknownError, RetryableError
 

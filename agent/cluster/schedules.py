@@ -7,11 +7,11 @@ here nothing is lost: jobs are rows.
 
 from __future__ import annotations
 
-from headrace.metastore.files import DELETE_DEAD_FILES, SWEEP_ORPHANS
-from headrace.metastore.jobs import JobSchedule
+from headrace.metastore.api.files import DELETE_DEAD_FILES, SWEEP_ORPHANS
+from headrace.metastore.api.jobs import JobSchedule
+from headrace.metastore.api.retention import RETENTION_JOB
 from headrace.metastore.log.effective_configs import EffectiveConfigs, set_for_all_brokers
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.retention import RETENTION_JOB
 
 PLAN_COMPACTION_JOB = "plan"
 RETENTION_PRIORITY = 10

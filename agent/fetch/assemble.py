@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from headrace.agent.fetch.file_range import RangeBytes
 from headrace.agent.fetch.walk import BatchStart, walk
-from headrace.metastore.values import Extent
+from headrace.metastore.api.read import Extent
 from headrace.storage.records.header import LENGTH_PREFIX_BYTES
 from headrace.storage.records.patch import PATCHED_BYTES, patched_header
 

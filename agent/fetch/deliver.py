@@ -28,7 +28,7 @@ from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.read import RangeReader
 from headrace.agent.fetch.seek import Seeker
 from headrace.agent.fetch.walk import BatchStart, first_size, start_of
-from headrace.metastore.values import Extent, ExtentQuery
+from headrace.metastore.api.read import Extent, ExtentQuery
 from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError, HeadraceError, NotFoundError
 from headrace.storage.records.header import HEADER_BYTES

@@ -21,8 +21,7 @@ from contextlib import contextmanager
 from headrace.agent.fetch.index import TailIndex
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.waiters import Waiters
-from headrace.metastore.api import ReadApi
-from headrace.metastore.values import FeedPage
+from headrace.metastore.api.read import FeedPage, ReadApi
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, UnavailableError
 

@@ -26,8 +26,8 @@ from headrace.agent.fetch.metadata_topic import MetadataTopic
 from headrace.agent.fetch.plan import RequestedPartition, TopicRef, resolve, unknown_topic
 from headrace.agent.fetch.sessions import FetchSessions, Ref
 from headrace.agent.fetch.waiters import Waiters
+from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.log.metadata_topic import is_metadata_topic
-from headrace.metastore.values import ExtentQuery
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.fetch_codec import (
     FIRST_BY_ID,

@@ -17,8 +17,8 @@ from collections import OrderedDict, deque
 from operator import attrgetter
 
 from headrace.agent.fetch.lookup import Lookup, LookupStatus
+from headrace.metastore.api.read import Extent, FeedKind, FeedPage, FeedRow, PartitionExtents
 from headrace.metastore.keys import commit_shard
-from headrace.metastore.values import Extent, FeedKind, FeedPage, FeedRow, PartitionExtents
 
 LOOK_AGAIN = 1 << 62
 """Said of a key instead of a number of new bytes: what a waiting fetch believed no longer holds."""

@@ -24,9 +24,8 @@ from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.newest_record import newest_record
 from headrace.agent.fetch.plan import RequestedPartition, resolve
 from headrace.agent.fetch.timestamps import TimestampSearch
-from headrace.metastore.api import ReadApi
+from headrace.metastore.api.read import OffsetAnswer, OffsetKind, OffsetQuery, ReadApi
 from headrace.metastore.log.metadata_topic import is_metadata_topic
-from headrace.metastore.values import OffsetAnswer, OffsetKind, OffsetQuery
 from headrace.protocol import typed
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.request import Request, Response

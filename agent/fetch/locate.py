@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from headrace.agent.fetch.index import TailIndex
 from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.metastore.api import ReadApi
-from headrace.metastore.values import ExtentQuery, PartitionExtents
+from headrace.metastore.api.read import ExtentQuery, PartitionExtents, ReadApi
 from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)

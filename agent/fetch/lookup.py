@@ -11,7 +11,7 @@ import enum
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headrace.metastore.values import Extent
+from headrace.metastore.api.read import Extent
 
 
 class LookupStatus(enum.Enum):

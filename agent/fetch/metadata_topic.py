@@ -17,8 +17,8 @@ from typing import Protocol
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.api.read import OffsetKind
 from headrace.metastore.log.metadata_topic import is_metadata_topic, render_batch
-from headrace.metastore.values import OffsetKind
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.fetch_codec import FetchPartition, FetchPartitionReply
 from headrace.storage.errors import HeadraceError, TruncatedError
@@ -30,7 +30,7 @@ PAGE_RECORDS = 1_000
 
 
 class MetadataLog(Protocol):
-    """The part of metastore.api.ClusterApi that is read here."""
+    """The part of metastore.api.cluster.ClusterApi that is read here."""
 
     async def metadata_log_start(self) -> int:
         """The lowest offset that is still there."""

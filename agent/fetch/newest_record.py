@@ -10,8 +10,7 @@ promises in vain. If the process dies here clients repeat their request.
 from __future__ import annotations
 
 from headrace.agent.fetch.timestamps import FoundRecord, TimestampSearch
-from headrace.metastore.api import ReadApi
-from headrace.metastore.values import Extent, ExtentQuery, OffsetKind, OffsetQuery
+from headrace.metastore.api.read import Extent, ExtentQuery, OffsetKind, OffsetQuery, ReadApi
 
 
 async def newest_record(

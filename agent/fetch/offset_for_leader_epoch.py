@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
-from headrace.metastore.leader_epochs import EpochEnd, EpochQuery, LeaderEpochApi
+from headrace.metastore.api.read import EpochEnd, EpochQuery, LeaderEpochApi
 from headrace.metastore.log.metadata_topic import is_metadata_topic
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.request import Request, Response

@@ -12,7 +12,7 @@ import uuid
 from collections import OrderedDict
 
 from headrace.agent.fetch.walk import BatchStart
-from headrace.metastore.values import Extent
+from headrace.metastore.api.read import Extent
 
 
 class ResumeHints:

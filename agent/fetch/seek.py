@@ -14,7 +14,7 @@ from headrace.agent.fetch.file_range import FileRange
 from headrace.agent.fetch.read import RangeReader
 from headrace.agent.fetch.resume import ResumeHints
 from headrace.agent.fetch.walk import BatchStart, ExtentBatch, first_size, start_of, walk
-from headrace.metastore.values import Extent
+from headrace.metastore.api.read import Extent
 from headrace.storage.errors import CorruptError, HeadraceError
 
 WINDOW_BYTES = 1024 * 1024

@@ -34,7 +34,7 @@ from headrace.agent.fetch.timestamps import TimestampSearch
 from headrace.agent.fetch.waiters import Waiters
 from headrace.agent.fetch.zone_cache.service import ZoneCache
 from headrace.config.settings import Settings
-from headrace.metastore.api import ReadApi
+from headrace.metastore.api.read import ReadApi
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import Clock
 from headrace.storage.objects.store import ObjectStore

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from headrace.agent.fetch.seek import Seeker
 from headrace.agent.fetch.walk import ExtentBatch, start_of
-from headrace.metastore.api import ReadApi
-from headrace.metastore.values import Extent, ExtentQuery
+from headrace.metastore.api.read import Extent, ExtentQuery, ReadApi
 from headrace.storage.records.codec import open_batch
 from headrace.storage.records.errors import BatchTooLargeError
 from headrace.storage.records.header import read_header

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from headrace.agent.fetch.file_range import RangeBytes
-from headrace.metastore.values import Extent
+from headrace.metastore.api.read import Extent
 from headrace.storage.errors import CorruptError
 from headrace.storage.records.header import HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC, batch_crc
 

@@ -18,7 +18,7 @@ from headrace.agent.groups.administration import GroupAdministration
 from headrace.agent.groups.membership_requests import is_legal_group_id, storable
 from headrace.agent.groups.topics import resolve
 from headrace.agent.groups.values import GroupDescription
-from headrace.metastore.groups import GroupListing
+from headrace.metastore.api.groups import GroupListing
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 

@@ -17,7 +17,7 @@ from headrace.agent.groups.group import ClassicGroup
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.subscriptions import CONSUMER
 from headrace.agent.groups.values import GroupDescription
-from headrace.metastore.groups import GroupApi, GroupListing
+from headrace.metastore.api.groups import GroupApi, GroupListing
 from headrace.protocol.errors import coordinator_error
 from headrace.storage.errors import FencedError, HeadraceError
 

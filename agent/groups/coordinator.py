@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.groups.coordinated import Restore
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.values import Departure, JoinAnswer, JoinRequest, MemberRef, SyncAnswer, SyncRequest
-from headrace.metastore.groups import GroupKind
+from headrace.metastore.api.groups import GroupKind
 from headrace.storage.clock import Clock
 
 

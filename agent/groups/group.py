@@ -35,7 +35,7 @@ from headrace.agent.groups.values import (
     SyncRequest,
     Token,
 )
-from headrace.metastore.groups import GroupKind
+from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.log.image import MetadataImage
 
 

@@ -30,7 +30,7 @@ from headrace.agent.groups.offsets import GroupOffsets
 from headrace.agent.groups.saved import decode
 from headrace.agent.groups.values import GroupEffect
 from headrace.config.settings import Settings
-from headrace.metastore.groups import GroupApi, GroupKind, GroupRecord
+from headrace.metastore.api.groups import GroupApi, GroupKind, GroupRecord
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock

@@ -27,7 +27,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.coordinated import CoordinatedGroup, Restore
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.groups.values import Abandon, Become, GroupEffect, Save
-from headrace.metastore.groups import GroupApi, GroupClaim, GroupKind
+from headrace.metastore.api.groups import GroupApi, GroupClaim, GroupKind
 from headrace.protocol.errors import coordinator_error
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError

@@ -19,7 +19,7 @@ from headrace.agent.groups.membership_requests import storable
 from headrace.agent.groups.offsets import GroupOffsets
 from headrace.agent.groups.topics import ResolvedTopics, name_or_id, resolve
 from headrace.agent.groups.values import MemberRef
-from headrace.metastore.groups import CommittedOffset
+from headrace.metastore.api.groups import CommittedOffset
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 

@@ -21,7 +21,7 @@ from headrace.agent.groups.membership_requests import storable
 from headrace.agent.groups.offsets import GroupOffsets
 from headrace.agent.groups.topics import name_or_id, resolve, topic_by_number
 from headrace.agent.groups.values import MemberRef
-from headrace.metastore.groups import CommittedOffset
+from headrace.metastore.api.groups import CommittedOffset
 from headrace.metastore.keys import split_partition_key
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply

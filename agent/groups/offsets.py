@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.groups.values import MemberRef
-from headrace.metastore.groups import CommittedOffset, GroupApi
+from headrace.metastore.api.groups import CommittedOffset, GroupApi
 from headrace.protocol.errors import coordinator_error
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError

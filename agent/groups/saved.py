@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from headrace.agent.groups.subscriptions import subscribed_topics
-from headrace.metastore.groups import GroupKind, GroupRecord
+from headrace.metastore.api.groups import GroupKind, GroupRecord
 from headrace.storage.errors import CorruptError, InvalidError
 
 FORMAT = 1

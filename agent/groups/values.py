@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.saved import SavedState
-from headrace.metastore.groups import GroupRecord
+from headrace.metastore.api.groups import GroupRecord
 
 NO_GENERATION = -1
 Token = Hashable

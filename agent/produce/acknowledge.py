@@ -22,7 +22,7 @@ from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
 from headrace.agent.produce.metrics import ProduceMetrics
 from headrace.agent.produce.pending import Refusal, not_stored
 from headrace.agent.produce.stages import CommittingFile
-from headrace.metastore.values import BatchAnswer, BatchOutcome
+from headrace.metastore.api.commit import BatchAnswer, BatchOutcome
 from headrace.protocol.errors import batch_error
 from headrace.storage.clock import Clock
 

@@ -11,7 +11,7 @@ import uuid
 from typing import NamedTuple
 
 from headrace.agent.produce.pending import PendingRequest
-from headrace.metastore.values import StagedBatch
+from headrace.metastore.api.commit import StagedBatch
 from headrace.protocol.produce_codec import ProducePartitionReply
 from headrace.storage.records.header import BatchHeader
 

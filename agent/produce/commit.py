@@ -22,8 +22,7 @@ from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
 from headrace.agent.produce.metrics import ProduceMetrics
 from headrace.agent.produce.pending import not_stored
 from headrace.agent.produce.stages import CommittingFile, DoubtfulFile, StoredFile
-from headrace.metastore.api import CommitApi
-from headrace.metastore.values import FileAnswer, FileCommit, FileStatus
+from headrace.metastore.api.commit import CommitApi, FileAnswer, FileCommit, FileStatus
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError, OutcomeUnknownError, RetryableError
 

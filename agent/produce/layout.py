@@ -10,7 +10,7 @@ from __future__ import annotations
 from headrace.agent.produce.batches import Arrival, PlacedBatch
 from headrace.agent.produce.merge import Laid, merge
 from headrace.agent.produce.stages import Runs
-from headrace.metastore.values import StagedBatch
+from headrace.metastore.api.commit import StagedBatch
 from headrace.storage.segment.writer import SegmentWriter
 
 NO_PRODUCER = (-1, -1, -1)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.metastore.values import FileStatus
+from headrace.metastore.api.commit import FileStatus
 from headrace.protocol.errors import file_error
 from headrace.protocol.produce_codec import (
     FIRST_BY_ID,

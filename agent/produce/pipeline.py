@@ -35,7 +35,7 @@ from headrace.agent.produce.trace import FileTrace, FlushReason
 from headrace.agent.produce.upload import Uploader
 from headrace.agent.produce.validate import RuleBook
 from headrace.config.settings import Settings
-from headrace.metastore.api import CommitApi
+from headrace.metastore.api.commit import CommitApi
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.protocol.produce_codec import ProduceRequest, decode_produce
 from headrace.protocol.request import ClientConnection, CloseConnection, Request, Response

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from headrace.agent.produce.batches import Arrival, PlacedBatch, Stream
-from headrace.metastore.values import FileCommit
+from headrace.metastore.api.commit import FileCommit
 
 Runs = dict[int, list[Arrival]]
 """Batches by partition key, in order of arrival."""

@@ -21,6 +21,7 @@ from headrace.cli.client.transport import ClientConfig, ask, client_config
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC, NEWEST_SNAPSHOT
 from headrace.metastore.log.replay import ImageBuilder, apply
 from headrace.metastore.log.snapshot import load_snapshot
@@ -37,7 +38,7 @@ async def image_from_metastore(settings: Settings) -> MetadataImage:
 
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     try:
-        return await metastore.load_image()
+        return await load_image(metastore)
     finally:
         await metastore.close()
 

@@ -33,6 +33,7 @@ from headrace.compactor.worker import REQUESTS_PER_S
 from headrace.config.errors import ConfigError
 from headrace.config.load import load
 from headrace.config.settings import Settings
+from headrace.metastore.api.jobs import JobApi
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import Clock, SystemClock
@@ -97,7 +98,7 @@ async def work(settings: Settings, *, part_bytes: int, lease_ms: int) -> None:
 
 
 async def drain(
-    metastore: PostgresMetastore, compactor: SparkCompactor, clock: Clock, rng: random.Random, *, lease_ms: int
+    metastore: JobApi, compactor: SparkCompactor, clock: Clock, rng: random.Random, *, lease_ms: int
 ) -> None:
     """Run jobs until no job is due, or until SIGTERM."""
     runner = JobRunner(

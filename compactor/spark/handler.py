@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource
 
 from headrace.compactor.lease import Lease
 from headrace.compactor.spark.source import NAME, CompactionSource, Task
-from headrace.metastore.jobs import Job
+from headrace.metastore.api.jobs import Job
 from headrace.storage.errors import UnavailableError
 
 

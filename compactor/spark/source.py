@@ -34,8 +34,8 @@ from headrace.compactor.spark.parts import split
 from headrace.compactor.take_over import Swapper, store_merged
 from headrace.config.load import load
 from headrace.config.settings import Settings
-from headrace.metastore.compaction import NewFile, Swap
-from headrace.metastore.jobs import JobToken
+from headrace.metastore.api.compaction import NewFile, Swap
+from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector

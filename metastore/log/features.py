@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headrace.metastore.api.agents import METADATA_FORMAT, SUPPORTED_FEATURES
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import OWN_TYPES, FeatureLevelRecord, MetadataRecord, RemoveFeatureLevelRecord
-from headrace.metastore.values import METADATA_FORMAT, SUPPORTED_FEATURES
 from headrace.storage.errors import InvalidError, UnsupportedFeatureError
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from headrace.metastore.api.agents import METADATA_FORMAT, FeatureRange, Listener
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.records import (
     TOPIC_RESOURCE,
@@ -22,7 +23,6 @@ from headrace.metastore.log.records import (
     DelegationTokenRecord,
     EntityData,
 )
-from headrace.metastore.values import METADATA_FORMAT, FeatureRange, Listener
 
 OLDEST_METADATA_FORMAT = 1
 """Of a log that says nothing about it."""

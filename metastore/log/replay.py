@@ -15,6 +15,7 @@ from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any
 
+from headrace.metastore.api.agents import FeatureRange, Listener
 from headrace.metastore.log.features import refuse_unknown_format
 from headrace.metastore.log.image import ANYBODY, AgentImage, Assignment, MetadataImage, TopicImage
 from headrace.metastore.log.records import (
@@ -43,7 +44,6 @@ from headrace.metastore.log.records import (
     decode_record,
     plain_partition,
 )
-from headrace.metastore.values import FeatureRange, Listener
 from headrace.storage.errors import CorruptError
 
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import psycopg
 
+from headrace.metastore.api.agents import METADATA_FORMAT, SUPPORTED_FEATURES
 from headrace.metastore.log.records import FeatureLevelRecord, encode_record
 from headrace.metastore.postgres.errors import translated
 from headrace.metastore.postgres.sql_files import SqlFile, function_files, sql_files
-from headrace.metastore.values import METADATA_FORMAT, SUPPORTED_FEATURES
 from headrace.storage.cluster_properties import random_cluster_id
 from headrace.storage.errors import InvalidError
 

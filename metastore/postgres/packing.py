@@ -19,7 +19,8 @@ import psycopg
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
-from headrace.metastore.values import BatchAnswer, BatchOutcome, Extent, LogStartMove
+from headrace.metastore.api.commit import BatchAnswer, BatchOutcome
+from headrace.metastore.api.read import Extent, LogStartMove
 from headrace.storage.errors import CorruptError
 
 Column = npt.NDArray[Any]

@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION next_sequence(p_sequence int, p_records int) RETURNS 
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN ((p_sequence::bigint + p_records) & 2147483647)::int;
 
--- 68 bytes: metastore.values.Extent in the order of its fields.
+-- 68 bytes: metastore.api.read.Extent in the order of its fields.
 CREATE OR REPLACE FUNCTION pack_extent(
     p_key bigint, p_base bigint, p_last bigint, p_file_id uuid, p_position bigint, p_length bigint,
     p_leader_epoch int, p_max_timestamp bigint
@@ -19,7 +19,7 @@ RETURN int8send(p_key) || int8send(p_base) || int8send(p_last) || uuid_send(p_fi
 
 -- A file's answer opens with a byte that says which of two it is. 0: every batch was appended; then one
 -- int8 per run of neighbours, the base offset of its first batch. 1: this for each batch, 18 bytes:
--- metastore.values.BatchAnswer. Both go by partition key, then by place in the file.
+-- metastore.api.commit.BatchAnswer. Both go by partition key, then by place in the file.
 CREATE OR REPLACE FUNCTION pack_answer(p_outcome smallint, p_base bigint, p_time bigint) RETURNS bytea
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN int2send(p_outcome) || CASE WHEN p_outcome IN (0, 1) THEN int8send(p_base) || int8send(p_time)

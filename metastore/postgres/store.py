@@ -54,7 +54,7 @@ class PostgresMetastore(
     PostgresHousekeeping,
     PostgresReports,
 ):
-    """Implements metastore.api.Metastore; make it with `open`."""
+    """Implements metastore.api.metastore.Metastore; make it with `open`."""
 
     def __init__(
         self, pool: Pool, settings: Settings, cluster_id: str, incarnation_id: uuid.UUID, commit_shards: int

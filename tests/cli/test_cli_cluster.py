@@ -19,8 +19,11 @@ from headrace.cli.client.transport import client_config, parse_servers
 from headrace.cli.main import main
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
-from headrace.metastore import values
+from headrace.metastore.api import topics
+from headrace.metastore.api.agents import AgentRegistration
+from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot
 from headrace.metastore.postgres.formatted import formatted_cluster_id
@@ -98,7 +101,7 @@ def test_the_shell_begins_with_a_snapshot_where_the_logs_beginning_is_gone(
 async def _register(metastore_url: str, node_id: int) -> None:
     """As an agent that will not come back once did."""
     metastore = await PostgresMetastore.open(metastore_url, Settings())
-    await metastore.register_agent(values.AgentRegistration(node_id, uuid.uuid4(), "gone", 9092, None))
+    await metastore.register_agent(AgentRegistration(node_id, uuid.uuid4(), "gone", 9092, None))
     await metastore.close()
 
 
@@ -108,10 +111,10 @@ async def _truncate(metastore_url: str) -> None:
     lease = await metastore.describe_controller()
     assert lease is not None
     for number in range(2):
-        image = await metastore.load_image()
-        snapshot = values.StoredSnapshot(image.offset, encode_snapshot(image))
+        image = await load_image(metastore)
+        snapshot = StoredSnapshot(image.offset, encode_snapshot(image))
         await metastore.save_snapshot(lease.controller_epoch, snapshot)
-        topic = values.NewTopic(f"later-{number}", uuid.uuid4(), 1, {})
+        topic = topics.NewTopic(f"later-{number}", uuid.uuid4(), 1, {})
         assert await metastore.create_topics(image.offset, [topic])
     assert await metastore.truncate_metadata(lease.controller_epoch, 10_000) > 0
     assert await metastore.metadata_log_start() > 0

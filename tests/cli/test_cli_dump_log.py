@@ -12,6 +12,7 @@ import pytest
 from headrace.cli.dump_log import file_lines, framed_lines
 from headrace.cli.main import main
 from headrace.cli.record_json import payload_line, type_name
+from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.log.records import (
     FenceBrokerRecord,
     PartitionChangeRecord,
@@ -22,7 +23,6 @@ from headrace.metastore.log.records import (
     record_types,
 )
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import NewTopic
 from headrace.storage.errors import CorruptError
 from headrace.storage.records.codec import Record, encode_batch
 from tests.cli.test_cli_storage import main_in_thread

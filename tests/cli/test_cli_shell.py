@@ -13,6 +13,7 @@ import pytest
 from headrace.cli.main import main
 from headrace.cli.shell.commands import LeaveShell, Shell
 from headrace.cli.shell.tree import find, text, tree, walk
+from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import (
     AccessControlRecord,
@@ -33,7 +34,6 @@ from headrace.metastore.log.records import (
 )
 from headrace.metastore.log.replay import apply
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import NewTopic
 from headrace.storage.errors import InvalidError, NotFoundError
 from tests.cli.test_cli_storage import main_in_thread
 

@@ -18,10 +18,10 @@ from headrace.compactor.janitor import Janitor
 from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.lease import Lease
 from headrace.compactor.sweeper import Sweeper
-from headrace.metastore.jobs import Job, NewJob
+from headrace.metastore.api.commit import FileAnswer, FileCommit
+from headrace.metastore.api.jobs import Job, NewJob
+from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.retention import TO_HIGH_WATERMARK, LogStartTarget
-from headrace.metastore.values import FileAnswer, FileCommit
 from headrace.storage.errors import OutcomeUnknownError
 from headrace.storage.file_id import new_file_id, object_key
 from headrace.storage.objects.memory import MemoryStore

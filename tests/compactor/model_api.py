@@ -8,8 +8,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from headrace.metastore.compaction import LiveExtents, LivePartition, NewFile, Swap, SwapOutcome
-from headrace.metastore.jobs import JobToken
+from headrace.metastore.api.compaction import LiveExtents, LivePartition, NewFile, Swap, SwapOutcome
+from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.keys import split_partition_key
 from headrace.storage.errors import NotFoundError
 from tests.model.metastore_model import ModelMetastore
@@ -24,7 +24,7 @@ class ModelCompactionApi:
         self.max_message_bytes: int | None = None
 
     async def live_extents(self, file_ids: Sequence[uuid.UUID]) -> LiveExtents:
-        """See metastore.compaction.CompactionApi."""
+        """See metastore.api.compaction.CompactionApi."""
         found = []
         for key, partition in sorted(self.model.partitions.items()):
             number, index = split_partition_key(key)
@@ -35,7 +35,7 @@ class ModelCompactionApi:
         return LiveExtents(self.model.clock.wall_ms(), found)
 
     async def swap_extents(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
-        """See metastore.compaction.CompactionApi."""
+        """See metastore.api.compaction.CompactionApi."""
         outcomes, new = self.model.decide_swaps(file.file_id, swaps)
         if outcomes is None:
             raise NotFoundError(f"file id is not to be had: file={file.file_id}")

@@ -16,7 +16,7 @@ from headrace.cli.main import main
 from headrace.compactor.audit import Audit, Kind, audit
 from headrace.compactor.permit import Mark, read_mark, write_mark
 from headrace.config.settings import Settings
-from headrace.metastore.files import AuditedFile
+from headrace.metastore.api.reports import AuditedFile
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import write_cluster_id

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.metastore.compaction import NewFile, Swap, SwapOutcome
-from headrace.metastore.jobs import JobToken
-from headrace.metastore.retention import LogStartTarget
-from headrace.metastore.values import ExtentQuery, PartitionExtents
+from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
+from headrace.metastore.api.jobs import JobToken
+from headrace.metastore.api.read import ExtentQuery, PartitionExtents
+from headrace.metastore.api.retention import LogStartTarget
 from headrace.storage.file_id import object_key
 from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.records.compression import Codec

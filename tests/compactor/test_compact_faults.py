@@ -21,10 +21,10 @@ from headrace.compactor.merge import COMPLAINTS_MAX
 from headrace.compactor.runner import JobHandler
 from headrace.compactor.sweeper import Sweeper
 from headrace.compactor.take_over import SWAP_ATTEMPTS
-from headrace.metastore.compaction import NewFile, Swap, SwapOutcome
-from headrace.metastore.jobs import JobToken, NewJob
+from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
+from headrace.metastore.api.jobs import JobToken, NewJob
+from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.retention import TO_HIGH_WATERMARK, LogStartTarget
 from headrace.storage.errors import FencedError, NotFoundError, OutcomeUnknownError, UnavailableError
 from headrace.storage.file_id import file_id_of, new_file_id, object_key
 from headrace.storage.objects.decorator import StoreDecorator

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.compactor.merge import MergeCounts, MergeLimits, merge
 from headrace.compactor.plan import PartitionPlan, Plan
-from headrace.metastore.values import Extent
+from headrace.metastore.api.read import Extent
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.records.codec import Record, encode_batch

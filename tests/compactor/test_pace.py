@@ -13,6 +13,7 @@ from headrace.compactor.pace import LOOK_SECONDS, Pace, follow_pace
 from headrace.compactor.worker import SPARE_CONNECTIONS, Worker
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import ConfigRecord
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import UnavailableError
@@ -24,7 +25,7 @@ CONFIGS = EffectiveConfigs(Settings(log_cleaner_threads=2, log_cleaner_io_max_by
 
 
 class SaidConfigs:
-    """Implements metastore.configs.ConfigApi; `away`: that many calls fail."""
+    """Implements metastore.api.cluster.ConfigApi; `away`: that many calls fail."""
 
     def __init__(self) -> None:
         self.said: dict[str, str] = {}
@@ -91,7 +92,7 @@ async def test_a_worker_takes_the_clusters_pace_over(metastore: PostgresMetastor
         await worker._change_pace(pace)
         paces.put_nowait(pace)
 
-    image = await metastore.load_image()
+    image = await load_image(metastore)
     wanted = {THREADS: "3", BYTES: "12345"}
     records = [
         *(ConfigRecord(resource_type=4, resource_name="", name=name, value=value) for name, value in wanted.items()),

@@ -15,7 +15,7 @@ from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import decode_job
 from headrace.compactor.planner import KIND, Planner
 from headrace.compactor.policy import PolicyLimits
-from headrace.metastore.jobs import Job, NewJob
+from headrace.metastore.api.jobs import Job, NewJob
 from headrace.storage.errors import FencedError
 from tests.compactor.world import LEASE_MS, CompactionWorld
 from tests.metastore.sessions import move_time, session

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.compactor.policy import LAST_LEVEL, PolicyLimits, choose, write_bound
-from headrace.metastore.compaction import FileFacts
+from headrace.metastore.api.compaction import FileFacts
 from load.compaction_simulation import Arrivals, simulate
 
 LIMITS = PolicyLimits()

@@ -18,10 +18,11 @@ from headrace.cli.main import main
 from headrace.compactor.audit import Kind, audit
 from headrace.compactor.rebuild import LOST, Rebuilt, rebuild_index
 from headrace.config.settings import Settings
+from headrace.metastore.api.read import ExtentQuery
+from headrace.metastore.api.retention import LogStartTarget
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.retention import LogStartTarget
-from headrace.metastore.values import ExtentQuery
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import write_cluster_id
 from headrace.storage.errors import InvalidError
@@ -58,7 +59,7 @@ class Lost:
 
     async def keys(self) -> list[int]:
         """Of the only topic."""
-        (topic,) = (await self.metastore.load_image()).topics_by_name.values()
+        (topic,) = (await load_image(self.metastore)).topics_by_name.values()
         return [key for index in range(2) if (key := topic.key(index)) is not None]
 
 
@@ -112,7 +113,7 @@ async def test_a_bucket_alone_gives_every_run_back(world: CompactionWorld, lost:
     before = (await lost.metastore.janitor_state()).incarnation_id
     found = await lost.rebuild()
     assert (found.files, found.extents, len(found.unsound), found.homeless) == (70, 209, 1, 0)
-    image = await lost.metastore.load_image()
+    image = await load_image(lost.metastore)
     (topic,) = image.topics_by_name.values()
     assert topic.name == found.topics[0] == f"recovered-{topic.topic_id}"
     answers = await lost.metastore.find_extents([ExtentQuery(key, 0, 1 << 40) for key in await lost.keys()])

@@ -18,7 +18,7 @@ from headrace.compactor.planner import KIND as PLAN
 from headrace.compactor.planner import Planner
 from headrace.compactor.policy import PolicyLimits
 from headrace.compactor.runner import JobRunner
-from headrace.metastore.jobs import NewJob
+from headrace.metastore.api.jobs import NewJob
 from headrace.storage.errors import HeadraceError, InvalidError, UnavailableError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.decorator import StoreDecorator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,13 +16,16 @@ from headrace.compactor.lease import Lease
 from headrace.compactor.retention import KEEP_ALL, Retention, RetentionRule, topic_rule, wanted_log_start
 from headrace.compactor.retention_metrics import RetentionMetrics
 from headrace.config.settings import Settings
-from headrace.metastore.jobs import JobToken, NewJob
+from headrace.metastore.api.jobs import JobToken, NewJob
+from headrace.metastore.api.metadata_log import StoredSnapshot
+from headrace.metastore.api.retention import LogStartTarget, OldestExtents, OldestQuery, OldExtent
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import TOPIC_RESOURCE
+from headrace.metastore.log.snapshot import encode_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.retention import LogStartTarget, OldestExtents, OldestQuery, OldExtent
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import FencedError, HeadraceError
 from tests.metastore.byte_sums import unaccounted
@@ -237,9 +241,10 @@ async def test_a_topic_that_is_deleted_meanwhile_is_left_out(metastore: Postgres
     gone = TopicImage(uuid.uuid4(), 99, "gone", 1, 1, (0,))
 
     class Stale(Interrupting):
-        async def load_image(self) -> MetadataImage:
-            image = await metastore.load_image()
-            return MetadataImage(image.offset, topics_by_name={**image.topics_by_name, "gone": gone})
+        async def newest_snapshot(self) -> StoredSnapshot:
+            image = await load_image(metastore)
+            stale = dataclasses.replace(image, topics_by_name={**image.topics_by_name, "gone": gone})
+            return StoredSnapshot(stale.offset, encode_snapshot(stale))
 
     await enforce(Stale(metastore, 0, after=False), await lease_of(metastore), log_retention_ms=HOUR_MS)
     assert await scene.read(0) == [(25, 29)]

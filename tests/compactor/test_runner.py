@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from headrace.compactor.job_metrics import JobMetrics
 from headrace.compactor.lease import Lease
 from headrace.compactor.runner import JobRunner
-from headrace.metastore.jobs import Job, JobState, NewJob
+from headrace.metastore.api.jobs import Job, JobState, NewJob
 from headrace.storage.errors import FencedError, InvalidError, OutcomeUnknownError, UnavailableError
 from tests.manual_clock import ManualClock
 from tests.model.job_model import ModelJobs

@@ -28,9 +28,9 @@ from headrace.compactor.job_metrics import JobMetrics
 from headrace.compactor.lease import Lease
 from headrace.compactor.plan import CompactionJob, PartitionPlan, Plan, encode
 from headrace.compactor.runner import JobRunner
-from headrace.metastore.jobs import Job, NewJob
+from headrace.metastore.api.jobs import Job, NewJob
+from headrace.metastore.api.read import Extent
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import Extent
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import random_cluster_id, write_cluster_id
 from headrace.storage.file_id import SEGMENTS, object_key

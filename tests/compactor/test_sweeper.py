@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from headrace.metastore.api.commit import FileStatus
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import FileStatus
 from headrace.storage.errors import UnavailableError
 from headrace.storage.file_id import object_key
 from tests.compactor.janitor_world import HOUR, SETTLED_SECONDS, JanitorWorld, Killed, Tripwire

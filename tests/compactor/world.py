@@ -19,9 +19,9 @@ from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, encode
-from headrace.metastore.jobs import Job, NewJob
+from headrace.metastore.api.jobs import Job, NewJob
+from headrace.metastore.api.read import Extent, ExtentQuery
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import Extent, ExtentQuery
 from headrace.storage.records.codec import Record, decode_records
 from headrace.storage.records.header import read_header
 from tests.agent.fetch.fetch_world import split_sent

@@ -7,7 +7,8 @@ from typing import Protocol
 
 import pytest
 
-from headrace.metastore.jobs import Job, JobApi, JobSchedule, JobState, JobStatus, JobToken, NewJob
+from headrace.metastore.api.jobs import Job, JobApi, JobSchedule, JobState, JobToken, NewJob
+from headrace.metastore.api.reports import JobStatus
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError
 from tests.manual_clock import ManualClock

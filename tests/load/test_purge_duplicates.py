@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.metastore.values import BatchOutcome
+from headrace.metastore.api.commit import BatchOutcome
 from load.purge_duplicates import GRACE_S, SETTLE_S, readable_records, run
 from load.simulated_cluster import FlushShape, SimulatedCluster
 

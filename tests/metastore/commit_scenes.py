@@ -11,18 +11,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.metastore.api.agents import RegisteredAgent
+from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, StagedBatch
+from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.keys import commit_shard
 from headrace.metastore.log.image import TopicImage
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import (
-    BatchAnswer,
-    BatchOutcome,
-    ExtentQuery,
-    FileAnswer,
-    FileCommit,
-    RegisteredAgent,
-    StagedBatch,
-)
 from headrace.storage.file_id import new_file_id
 from tests.metastore.sessions import Session, create, join, new_topic, session
 

@@ -11,11 +11,11 @@ import time
 import uuid
 from dataclasses import dataclass, field
 
-from headrace.metastore.compaction import NewFile, Swap
-from headrace.metastore.files import FileState
-from headrace.metastore.jobs import JobToken, NewJob
+from headrace.metastore.api.commit import FileCommit
+from headrace.metastore.api.compaction import NewFile, Swap
+from headrace.metastore.api.files import FileState
+from headrace.metastore.api.jobs import JobToken, NewJob
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import FileCommit
 from headrace.storage.file_id import new_file_id
 from tests.metastore.lock_gates import Operation
 from tests.metastore.sessions import move_time, session

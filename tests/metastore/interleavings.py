@@ -21,12 +21,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.metastore.compaction import NewFile, Swap, SwapInput, SwapOutcome
+from headrace.metastore.api.agents import RegisteredAgent
+from headrace.metastore.api.commit import FileCommit, StagedBatch
+from headrace.metastore.api.compaction import NewFile, Swap, SwapInput, SwapOutcome
+from headrace.metastore.api.read import Extent, ExtentQuery, LogStartMove
+from headrace.metastore.api.retention import LogStartAnswer, LogStartTarget
 from headrace.metastore.keys import commit_shard
 from headrace.metastore.postgres.statement import Statement
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.retention import LogStartAnswer, LogStartTarget
-from headrace.metastore.values import Extent, ExtentQuery, FileCommit, LogStartMove, RegisteredAgent, StagedBatch
 from headrace.storage.errors import NotFoundError
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import BATCH_BYTES, batch, file_of

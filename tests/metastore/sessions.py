@@ -10,9 +10,11 @@ from typing import Any
 
 import psycopg
 
+from headrace.metastore.api.agents import AgentRegistration, HeartbeatAnswer, RegisteredAgent
+from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import AgentRegistration, HeartbeatAnswer, NewTopic, RegisteredAgent
 
 Session = psycopg.AsyncConnection[tuple[Any, ...]]
 
@@ -68,13 +70,13 @@ def new_topic(name: str, partition_count: int = 1, **configs: str) -> NewTopic:
 async def create(store: PostgresMetastore, *topics: NewTopic) -> MetadataImage:
     """Create them at whatever the head is; the image after that."""
     assert await store.create_topics(await store.metadata_head(), topics)
-    return await store.load_image()
+    return await load_image(store)
 
 
 async def delete(store: PostgresMetastore, *topic_ids: uuid.UUID) -> MetadataImage:
     """Delete them at whatever the head is; the image after that."""
     assert await store.delete_topics(await store.metadata_head(), topic_ids)
-    return await store.load_image()
+    return await load_image(store)
 
 
 def new_agent(node_id: int | None = None, **other: Any) -> AgentRegistration:

@@ -9,6 +9,8 @@ from dataclasses import replace
 import pytest
 
 from headrace.config.settings import Settings
+from headrace.metastore.api.agents import RegisteredAgent
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import (
     FenceBrokerRecord,
     RegisterBrokerRecord,
@@ -17,7 +19,6 @@ from headrace.metastore.log.records import (
     decode_record,
 )
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import RegisteredAgent
 from headrace.storage.errors import AlreadyExistsError, FencedError
 from tests.metastore.sessions import beat, create, fence, join, move_time, new_agent, new_topic, session, waiting
 
@@ -34,7 +35,7 @@ async def _beat(store: PostgresMetastore, agent: RegisteredAgent, *, want_fence:
 
 
 async def _live(store: PostgresMetastore) -> list[int]:
-    return [agent.node_id for agent in (await store.load_image()).live_agents()]
+    return [agent.node_id for agent in (await load_image(store)).live_agents()]
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ async def test_the_broker_epoch_is_the_offset_of_the_record_that_says_so(metasto
     assert isinstance(record, RegisterBrokerRecord)
     assert (record.broker_id, record.broker_epoch) == agent
     assert record.incarnation_id == registration.incarnation_id
-    shown = (await metastore.load_image()).agents[agent.node_id]
+    shown = (await load_image(metastore)).agents[agent.node_id]
     assert (shown.host, shown.port, shown.rack, shown.fenced) == ("10.0.0.1", 19092, "zone-a", True)
 
 
@@ -150,7 +151,7 @@ async def test_a_silent_agent_is_fenced_after_a_session_timeout_and_comes_back_w
     await pass_time(3.1)
     await _beat(metastore, heard)
     assert await _live(metastore) == [heard.node_id]
-    assert silent.node_id in (await metastore.load_image()).agents, "fenced, but still registered"
+    assert silent.node_id in (await load_image(metastore)).agents, "fenced, but still registered"
 
     assert await _beat(metastore, silent)
     assert await _live(metastore) == [silent.node_id, heard.node_id]
@@ -196,7 +197,7 @@ async def test_leased_node_ids_are_distinct_lowest_first_and_reused_only_when_fr
     assert (await metastore.register_agent(new_agent())).node_id == 3
     assert (await metastore.register_agent(new_agent())).node_id == 8
 
-    everybody = [RegisteredAgent(a.node_id, a.broker_epoch) for a in (await metastore.load_image()).agents.values()]
+    everybody = [RegisteredAgent(a.node_id, a.broker_epoch) for a in (await load_image(metastore)).agents.values()]
     for _ in range(7):
         await pass_time(3)
         for agent in everybody:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.metastore.api.agents import HeartbeatAnswer, RegisteredAgent
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import ControlledShutdownRecord, decode_record
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import HeartbeatAnswer, RegisteredAgent
 from tests.metastore.sessions import beat, create, join, new_agent, new_topic
 
 
@@ -41,7 +42,7 @@ async def test_who_leaves_drops_out_of_routing_and_goes_when_every_other_knows(m
     old_head = await metastore.metadata_head()
     answer = await beat(metastore, leaving, want_shut_down=True)
     assert (answer.should_shut_down, answer.is_fenced) == (False, False), "it may still commit"
-    image = await metastore.load_image()
+    image = await load_image(metastore)
     assert [agent.node_id for agent in image.live_agents()] == [other.node_id, third.node_id]
     (record,) = await metastore.read_metadata(old_head)
     assert decode_record(record) == ControlledShutdownRecord(
@@ -61,7 +62,7 @@ async def test_the_last_agent_goes_at_once_and_stays_visible_until_then(metastor
     first, last = await join(metastore), await join(metastore)
     assert not (await beat(metastore, first, want_shut_down=True)).should_shut_down
     assert (await beat(metastore, last, want_shut_down=True)).should_shut_down
-    assert [agent.node_id for agent in (await metastore.load_image()).live_agents()] == [last.node_id]
+    assert [agent.node_id for agent in (await load_image(metastore)).live_agents()] == [last.node_id]
     assert (await beat(metastore, first, want_shut_down=True)).should_shut_down
 
 
@@ -76,4 +77,4 @@ async def test_who_was_leaving_and_registers_again_is_a_member_again(metastore: 
     await beat(metastore, leaving, want_shut_down=True)
     await metastore.unregister_agent(*leaving)
     again = await join(metastore, 1)
-    assert [a.node_id for a in (await metastore.load_image()).live_agents()] == [again.node_id, other.node_id]
+    assert [a.node_id for a in (await load_image(metastore)).live_agents()] == [again.node_id, other.node_id]

@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
+from headrace.metastore.api.agents import SUPPORTED_FEATURES, FeatureRange, RegisteredAgent
+from headrace.metastore.api.metadata_log import StoredSnapshot
+from headrace.metastore.api.topics import PartitionGrowth
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import (
     ConfigRecord,
     ControlledShutdownRecord,
@@ -22,9 +26,7 @@ from headrace.metastore.log.records import (
 )
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot
-from headrace.metastore.partitions import PartitionGrowth
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import SUPPORTED_FEATURES, FeatureRange, RegisteredAgent, StoredSnapshot
 from headrace.storage.errors import FencedError
 from tests.metastore.sessions import Session, beat, create, delete, new_agent, new_topic, rows, session
 
@@ -148,7 +150,7 @@ async def test_tables_and_image_agree_after_every_step(
             if rng.random() < 0.1:
                 await _keep_snapshot(metastore, followed)
     assert await metastore.metadata_log_start() > 0, "the log has lost its beginning meanwhile"
-    assert await metastore.load_image() == followed, "whoever was away ends with the same image"
+    assert await load_image(metastore) == followed, "whoever was away ends with the same image"
 
 
 @pytest.mark.parametrize(

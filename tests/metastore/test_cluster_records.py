@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from headrace.metastore.api.agents import METADATA_FORMAT, SUPPORTED_FEATURES, FeatureRange, Listener
 from headrace.metastore.log.features import change_feature
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.reassignment import completions, reassign
 from headrace.metastore.log.records import (
     AccessControlRecord,
@@ -19,7 +21,6 @@ from headrace.metastore.log.records import (
     RemoveTopicRecord,
 )
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import METADATA_FORMAT, SUPPORTED_FEATURES, FeatureRange, Listener
 from headrace.storage.errors import InvalidError, UnsupportedFeatureError, WrongClusterError
 from tests.metastore.sessions import beat, create, delete, join, new_agent, new_topic, session
 
@@ -39,15 +40,15 @@ async def test_records_are_appended_at_the_expected_head_only(metastore: Postgre
     given = AccessControlRecord(**ACCESS)  # type: ignore[arg-type]
     assert not await metastore.append_records(head - 1, [given])
     assert await metastore.append_records(head, [given])
-    assert (await metastore.load_image()).access_controls == {given}
+    assert (await load_image(metastore)).access_controls == {given}
     assert not await metastore.append_records(head, [given]), "a repeated call finds the head moved"
     assert await metastore.append_records(head + 1, [RemoveAccessControlRecord(**ACCESS)])  # type: ignore[arg-type]
-    assert (await metastore.load_image()).access_controls == frozenset()
+    assert (await load_image(metastore)).access_controls == frozenset()
 
 
 @pytest.mark.requirement("C2")
 async def test_a_record_that_the_active_format_lacks_is_refused(metastore: PostgresMetastore) -> None:
-    image = await metastore.load_image()
+    image = await load_image(metastore)
     assert image.metadata_format == 2, "what a new cluster starts with"
     down = change_feature(image, METADATA_FORMAT, 1, allow_downgrade=True)
     assert down is not None
@@ -73,13 +74,13 @@ async def test_a_cluster_from_before_formats_is_at_the_first_and_can_be_raised(
     assert await metastore.metadata_head() == head
 
     with pytest.raises(UnsupportedFeatureError, match="node_id=1"):
-        change_feature(await metastore.load_image(), METADATA_FORMAT, 2, allow_downgrade=False)
+        change_feature(await load_image(metastore), METADATA_FORMAT, 2, allow_downgrade=False)
     await metastore.unregister_agent(*leaving)
-    image = await metastore.load_image()
+    image = await load_image(metastore)
     up = change_feature(image, METADATA_FORMAT, 2, allow_downgrade=False)
     assert up is not None
     assert await metastore.append_records(image.offset, [up])
-    assert (await metastore.load_image()).metadata_format == 2
+    assert (await load_image(metastore)).metadata_format == 2
     with pytest.raises(UnsupportedFeatureError, match=r"feature=metadata\.format"):
         await metastore.register_agent(replace(new_agent(1), features={}))
 
@@ -109,13 +110,13 @@ async def test_a_reassignment_goes_through_the_log_and_ends_with_its_topic(metas
     image = await create(metastore, orders)
     wanted = [reassign(image, orders.topic_id, 0, [first.node_id, second.node_id])]
     assert await metastore.append_records(image.offset, wanted)
-    image = await metastore.load_image()
+    image = await load_image(metastore)
     assert image.topics_by_id[orders.topic_id].assignment(0).adding == (1, 2)
     assert completions(image) == []
     await join_again(metastore, second)
-    image = await metastore.load_image()
+    image = await load_image(metastore)
     assert await metastore.append_records(image.offset, completions(image))
-    image = await metastore.load_image()
+    image = await load_image(metastore)
     assert image.topics_by_id[orders.topic_id].assignment(0).replicas == (1, 2)
     assert (await delete(metastore, orders.topic_id)).topics_by_id == {}
 
@@ -139,7 +140,7 @@ async def test_an_agent_that_lacks_an_active_level_is_refused(metastore: Postgre
         await metastore.register_agent(replace(new_agent(), features={"f": FeatureRange(2, 2)}))
     able = replace(new_agent(), features={**SUPPORTED_FEATURES, "f": FeatureRange(2, 3)})
     agent = await metastore.register_agent(able)
-    assert (await metastore.load_image()).agents[agent.node_id].features == able.features
+    assert (await load_image(metastore)).agents[agent.node_id].features == able.features
     assert await metastore.append_records(head + 2, [RemoveFeatureLevelRecord(name="f")])
     await metastore.register_agent(new_agent())
 
@@ -154,6 +155,6 @@ async def test_an_agent_of_another_cluster_is_refused(metastore: PostgresMetasto
 async def test_all_listeners_of_an_agent_are_in_the_log(metastore: PostgresMetastore) -> None:
     listeners = (Listener("CLIENTS", "agent", 9092, 0), Listener("TLS", "public", 9093, 1))
     agent = await metastore.register_agent(replace(new_agent(), listeners=listeners))
-    assert (await metastore.load_image()).agents[agent.node_id].listeners == listeners
+    assert (await load_image(metastore)).agents[agent.node_id].listeners == listeners
     with pytest.raises(InvalidError, match="first listener"):
         await metastore.register_agent(replace(new_agent(), listeners=listeners[::-1]))

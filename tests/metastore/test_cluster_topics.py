@@ -8,20 +8,14 @@ import uuid
 
 import pytest
 
-from headrace.metastore.groups import CommittedOffset
+from headrace.metastore.api.commit import BatchOutcome, FileCommit, FileStatus, StagedBatch
+from headrace.metastore.api.groups import CommittedOffset
+from headrace.metastore.api.read import ExtentQuery, FeedKind, OffsetQuery
+from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.keys import commit_shard, split_partition_key
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord, decode_record
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import (
-    BatchOutcome,
-    ExtentQuery,
-    FeedKind,
-    FileCommit,
-    FileStatus,
-    NewTopic,
-    OffsetQuery,
-    StagedBatch,
-)
 from headrace.storage.errors import AlreadyExistsError, InvalidError
 from headrace.storage.file_id import born_ms, new_file_id
 from tests.metastore.sessions import create, delete, join, new_topic, rows, session, waiting
@@ -62,7 +56,7 @@ async def test_another_head_than_expected_changes_nothing(metastore: PostgresMet
     image = await create(metastore, new_topic("orders"))
     assert not await metastore.create_topics(0, [new_topic("late")])
     assert not await metastore.delete_topics(1, list(image.topics_by_id))
-    assert await metastore.load_image() == image
+    assert await load_image(metastore) == image
 
 
 @pytest.mark.requirement("C1")
@@ -77,11 +71,11 @@ async def test_of_two_who_append_at_one_head_one_wins_and_the_other_appends_afte
             await waiting(observer, 2)
     assert sorted(await asyncio.gather(first, second)) == [False, True]
 
-    image = await metastore.load_image()
+    image = await load_image(metastore)
     assert len(image.topics_by_name["same"].leader_epochs) == image.offset - NEW_LOG - 1
     with pytest.raises(AlreadyExistsError, match="same"):
         await metastore.create_topics(image.offset, [new_topic("same")])
-    assert await metastore.load_image() == image
+    assert await load_image(metastore) == image
 
 
 @pytest.mark.requirement("C1")
@@ -94,7 +88,7 @@ async def test_nothing_uncommitted_is_visible(metastore: PostgresMetastore, meta
         async with writer.transaction(force_rollback=True):
             await writer.execute(call.encode(), arguments)
             assert await rows(writer, "SELECT count(*) FROM topics") == [(2,)]
-            assert await metastore.load_image() == before
+            assert await load_image(metastore) == before
             assert await metastore.metadata_head() == before.offset
         async with session(metastore_url) as reader:
             assert await rows(reader, "SELECT name FROM topics") == [("before",)]
@@ -112,7 +106,7 @@ async def test_deleting_what_is_not_there_changes_nothing(metastore: PostgresMet
     image = await create(metastore, new_topic("orders"))
     with pytest.raises(InvalidError, match="not there"):
         await metastore.delete_topics(image.offset, [next(iter(image.topics_by_id)), uuid.uuid4()])
-    assert await metastore.load_image() == image
+    assert await load_image(metastore) == image
 
 
 @pytest.mark.requirement("C8")
@@ -217,7 +211,7 @@ async def test_a_deletion_waits_for_an_offset_commit_that_is_under_way(
     key = image.topics_by_name["events"].key(0) or 0
     claim = await metastore.claim_group("readers", *await join(metastore))
     assert claim is not None
-    image = await metastore.load_image()
+    image = await load_image(metastore)
     async with session(metastore_url) as slow, session(metastore_url) as observer:
         async with slow.transaction():
             await slow.execute(

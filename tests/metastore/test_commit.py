@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.metastore.api.commit import BatchOutcome, FileCommit, FileStatus
+from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import BatchOutcome, ExtentQuery, FileCommit, FileStatus
 from headrace.storage.errors import InvalidError
 from tests.metastore.commit_scenes import (
     BATCH_BYTES,

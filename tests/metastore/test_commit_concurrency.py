@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import pytest
 
 from headrace.config.settings import Settings
+from headrace.metastore.api.commit import BatchOutcome, FileStatus
+from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import BatchOutcome, ExtentQuery, FileStatus
 from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
 from tests.metastore.commit_scenes import (
     COMMIT_LOCK_CLASS,

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from headrace.metastore.api.read import ExtentQuery, OffsetKind, OffsetQuery
+from headrace.metastore.api.retention import LogStartTarget, OldestQuery
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.retention import LogStartTarget, OldestQuery
-from headrace.metastore.values import ExtentQuery, OffsetKind, OffsetQuery
 from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
 from tests.metastore.sessions import session
 

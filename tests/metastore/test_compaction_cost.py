@@ -6,10 +6,11 @@ import random
 import time
 import uuid
 
-from headrace.metastore.compaction import NewFile, Swap, SwapInput, SwapOutcome
-from headrace.metastore.jobs import NewJob
+from headrace.metastore.api.commit import FileCommit, StagedBatch
+from headrace.metastore.api.compaction import NewFile, Swap, SwapInput, SwapOutcome
+from headrace.metastore.api.jobs import NewJob
+from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import ExtentQuery, FileCommit, StagedBatch
 from headrace.storage.file_id import new_file_id
 from tests.metastore.commit_scenes import Scene, batch, open_scene
 from tests.metastore.sessions import session

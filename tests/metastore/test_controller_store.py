@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from headrace.metastore.api.controller import ControllerLease, SnapshotState
+from headrace.metastore.api.metadata_log import StoredSnapshot
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import FeatureLevelRecord
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import ControllerLease, SnapshotState, StoredSnapshot
 from headrace.storage.errors import FencedError, InvalidError, TruncatedError
 from tests.metastore.sessions import beat, create, join, move_time, new_topic, session, waiting
 
@@ -60,7 +62,7 @@ async def test_a_standby_takes_over_when_the_lease_ran_out_and_the_old_one_may_d
     assert await _hold(metastore, 1, FIRST) == second._replace(is_own=False), "SIGSTOP, take-over, SIGCONT"
 
     head = await metastore.metadata_head()
-    image = await metastore.load_image()
+    image = await load_image(metastore)
     level = FeatureLevelRecord(name="f", min_feature_level=1, max_feature_level=1)
     stale = first.controller_epoch
     for action in (
@@ -127,7 +129,7 @@ async def test_heartbeats_name_the_active_controller(metastore: PostgresMetastor
 
 
 async def _snapshot(store: PostgresMetastore, epoch: int) -> StoredSnapshot:
-    image = await store.load_image()
+    image = await load_image(store)
     made = StoredSnapshot(image.offset, encode_snapshot(image))
     await store.save_snapshot(epoch, made)
     return made
@@ -154,13 +156,13 @@ async def test_the_log_goes_back_to_the_older_of_two_snapshots_and_says_so(metas
         await metastore.read_metadata(0)
     assert await metastore.read_metadata(first.end_offset - 1) == whole[first.end_offset - 1 :]
     assert await metastore.read_metadata(await metastore.metadata_head()) == []
-    assert set((await metastore.load_image()).topics_by_name) == {"a", "b"}
+    assert set((await load_image(metastore)).topics_by_name) == {"a", "b"}
 
     await create(metastore, new_topic("c"))
     await _snapshot(metastore, epoch)
     await metastore.truncate_metadata(epoch, 100)
     assert await metastore.metadata_log_start() == second.end_offset - 1, "a third one drops the first"
-    image = await metastore.load_image()
+    image = await load_image(metastore)
     assert set(image.topics_by_name) == {"a", "b", "c"}
     assert image.offset == await metastore.metadata_head()
     assert load_snapshot(second.data).offset == second.end_offset

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
+from headrace.metastore.api.commit import StagedBatch
+from headrace.metastore.api.read import Extent, ExtentQuery, OffsetKind, OffsetQuery
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import Extent, ExtentQuery, OffsetKind, OffsetQuery, StagedBatch
 from tests.metastore.commit_scenes import BATCH_BYTES, Scene, batch, file_of, open_scene
 from tests.metastore.sessions import Session, delete, session
 

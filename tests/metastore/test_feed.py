@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.metastore.api.read import FeedKind, LogStartMove
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import FeedKind, LogStartMove
 from headrace.storage.errors import InvalidError
 from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
 from tests.metastore.sessions import delete, move_time, rows, session

@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from headrace.metastore.compaction import NewFile, Swap, SwapInput, SwapOutcome
-from headrace.metastore.jobs import JobToken, NewJob
+from headrace.metastore.api.compaction import NewFile, Swap, SwapInput, SwapOutcome
+from headrace.metastore.api.jobs import JobToken, NewJob
+from headrace.metastore.api.read import ExtentQuery
+from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.retention import LogStartTarget
-from headrace.metastore.values import ExtentQuery
 from headrace.storage.file_id import new_file_id
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import batch, file_of, open_scene, shard_gate

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from headrace.metastore.jobs import NewJob
+from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.sessions import rows, session
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.metastore.groups import CommittedOffset, GroupKind, GroupRecord
+from headrace.metastore.api.agents import RegisteredAgent
+from headrace.metastore.api.groups import CommittedOffset, GroupKind, GroupRecord
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import RegisteredAgent
 from tests.metastore.sessions import create, join, move_time, new_topic, rows, session
 
 DAY_SECONDS = 86_400

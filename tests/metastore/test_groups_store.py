@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from headrace.metastore.groups import CommittedOffset, GroupKind, GroupListing, GroupRecord
+from headrace.metastore.api.agents import RegisteredAgent
+from headrace.metastore.api.groups import CommittedOffset, GroupKind, GroupListing, GroupRecord
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import RegisteredAgent
 from headrace.storage.errors import FencedError, InvalidError
 from tests.metastore.sessions import create, delete, join, new_agent, new_topic, rows, session, waiting
 
@@ -244,7 +245,7 @@ async def test_whoever_removes_positions_takes_them_in_one_order(
 ) -> None:
     """By partition, whatever order they were written in: a topic's deletion and a group's once ended in a deadlock."""
     agent, keys = await join(metastore), await _keys(metastore, 2)
-    topic_id = (await metastore.load_image()).topics_by_name["events"].topic_id
+    topic_id = (await load_image(metastore)).topics_by_name["events"].topic_id
     epoch = await _claim(metastore, "g", agent)
     await metastore.save_group("g", epoch, _record(b"saved", "Empty"))
     for key in reversed(keys):

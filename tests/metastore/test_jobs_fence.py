@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from headrace.metastore.jobs import JobSchedule, NewJob
+from headrace.metastore.api.jobs import JobSchedule, NewJob
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError
 from tests.metastore.sessions import move_time, rows, session

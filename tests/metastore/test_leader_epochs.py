@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from headrace.metastore.leader_epochs import EpochEnd, EpochQuery
+from headrace.metastore.api.read import EpochEnd, EpochQuery, ExtentQuery
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import ExtentQuery
 from tests.metastore.commit_scenes import Scene, batch, open_scene
 from tests.metastore.sessions import Session, delete, rows, session
 from tests.model.metastore_model import ModelMetastore

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from headrace.config.settings import Settings
-from headrace.metastore.groups import CommittedOffset
+from headrace.metastore.api.groups import CommittedOffset
 from headrace.metastore.postgres import migrate as module
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from headrace.metastore.partitions import PartitionGrowth
+from headrace.metastore.api.commit import BatchOutcome
+from headrace.metastore.api.read import OffsetKind, OffsetQuery
+from headrace.metastore.api.topics import PartitionGrowth
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import BatchOutcome, OffsetKind, OffsetQuery
 from headrace.storage.errors import HeadraceError, InvalidError
 from tests.metastore.commit_scenes import batch, open_scene
 from tests.metastore.sessions import create, new_topic, rows, session, waiting
@@ -19,13 +21,13 @@ from tests.metastore.sessions import create, new_topic, rows, session, waiting
 async def test_new_partitions_take_data_and_keep_the_old_ones(metastore: PostgresMetastore) -> None:
     scene = await open_scene(metastore, partitions=2)
     await scene.outcomes(batch(scene.keys[1]))
-    image = await metastore.load_image()
+    image = await load_image(metastore)
     growth = PartitionGrowth(scene.topic.topic_id, 2, 5)
     assert not await metastore.create_partitions(image.offset - 1, [growth])
     assert await metastore.create_partitions(image.offset, [growth])
     assert not await metastore.create_partitions(image.offset, [growth]), "a repeated call finds the head moved"
 
-    grown = (await metastore.load_image()).topics_by_id[scene.topic.topic_id]
+    grown = (await load_image(metastore)).topics_by_id[scene.topic.topic_id]
     assert grown.leader_epochs == (0,) * 5
     assert (grown.initial_partition_count, grown.undeleted_partition_count) == (2, 5)
     new_key = grown.key(4)
@@ -43,7 +45,7 @@ async def test_who_is_preferred_for_a_new_partition_stands_in_the_log(metastore:
     image = await create(metastore, topic)
     growth = PartitionGrowth(topic.topic_id, 2, 4, preferred=[[6, 5], [5]])
     assert await metastore.create_partitions(image.offset, [growth])
-    found = (await metastore.load_image()).topics_by_id[topic.topic_id]
+    found = (await load_image(metastore)).topics_by_id[topic.topic_id]
     assert [found.assignment(index).preferred for index in range(4)] == [(5, 6), (6,), (6, 5), (5,)]
     assert found.leader_epochs == (0,) * 4
 
@@ -103,7 +105,7 @@ async def test_partitions_out_of_turn_are_refused_whole(metastore: PostgresMetas
     with pytest.raises(HeadraceError) as refused:
         await metastore.create_partitions(image.offset, [PartitionGrowth(topic.topic_id, first, count)])
     assert isinstance(refused.value, InvalidError)
-    assert await metastore.load_image() == image
+    assert await load_image(metastore) == image
 
 
 async def test_several_topics_grow_in_one_call(metastore: PostgresMetastore) -> None:
@@ -111,7 +113,7 @@ async def test_several_topics_grow_in_one_call(metastore: PostgresMetastore) -> 
     image = await create(metastore, first, second)
     growths = [PartitionGrowth(first.topic_id, 1, 2), PartitionGrowth(second.topic_id, 3, 4)]
     assert await metastore.create_partitions(image.offset, growths)
-    image = await metastore.load_image()
+    image = await load_image(metastore)
     assert [len(image.topics_by_name[name].leader_epochs) for name in "ab"] == [2, 4]
     assert await metastore.create_topics(image.offset, [new_topic("c")]), "the log goes on without a gap"
 
@@ -138,5 +140,5 @@ async def test_a_commit_that_races_growth_sees_it_whole_or_not_at_all(metastore:
         count = growth.partition_count
     after = [outcome for outcome, _ in await scene.outcomes(batch(scene.keys[0], partition_count=count))]
     assert after == [BatchOutcome.APPENDED]
-    image = await metastore.load_image()
+    image = await load_image(metastore)
     assert len(image.topics_by_id[scene.topic.topic_id].leader_epochs) == count

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from headrace.config.settings import Settings
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres import pool as module
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.errors import translated
@@ -167,7 +168,7 @@ STUBBORN_WRITER = """
 import asyncio, sys, uuid
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import NewTopic
+from headrace.metastore.api.topics import NewTopic
 async def main():
     store = await PostgresMetastore.open(sys.argv[1], Settings(metastore_pool_size=1))
     while True:
@@ -195,7 +196,7 @@ async def test_a_process_that_is_stopped_anywhere_in_a_call_holds_up_nobody(
     finally:
         writer.kill()
         await writer.wait()
-    assert len([name for name in (await metastore.load_image()).topics_by_name if name.startswith("ours")]) == 12
+    assert len([name for name in (await load_image(metastore)).topics_by_name if name.startswith("ours")]) == 12
 
 
 async def _create_despite(store: PostgresMetastore, name: str) -> None:

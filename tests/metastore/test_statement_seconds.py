@@ -7,9 +7,10 @@ import uuid
 import pytest
 from prometheus_client import REGISTRY
 
+from headrace.metastore.api.agents import METADATA_FORMAT
+from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.log.records import FeatureLevelRecord
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import METADATA_FORMAT, NewTopic
 from headrace.storage.errors import InvalidError
 from tests.metastore.sessions import join
 

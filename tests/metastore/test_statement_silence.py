@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from headrace.config.settings import Settings
+from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.postgres import statement
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import ExtentQuery
 from headrace.storage.errors import OutcomeUnknownError
 from load.torture.proxy import FaultProxy
 from tests.metastore.commit_scenes import appended, batch, file_of, open_scene, pairs

@@ -11,11 +11,11 @@ import time
 
 import pytest
 
-from headrace.metastore.compaction import NewFile, Swap, SwapInput, SwapOutcome
-from headrace.metastore.jobs import JobToken, NewJob
+from headrace.metastore.api.compaction import NewFile, Swap, SwapInput, SwapOutcome
+from headrace.metastore.api.jobs import JobToken, NewJob
+from headrace.metastore.api.read import Extent, ExtentQuery
+from headrace.metastore.api.retention import OldestQuery, OldExtent
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.retention import OldestQuery, OldExtent
-from headrace.metastore.values import Extent, ExtentQuery
 from headrace.storage.file_id import born_ms, new_file_id
 from tests.metastore.commit_scenes import batch, file_of, open_scene
 from tests.metastore.sessions import session

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from headrace.metastore.compaction import NewFile, Swap, SwapInput, SwapOutcome
-from headrace.metastore.jobs import JobToken, NewJob
+from headrace.metastore.api.compaction import NewFile, Swap, SwapInput, SwapOutcome
+from headrace.metastore.api.jobs import JobToken, NewJob
+from headrace.metastore.api.read import Extent, OffsetKind, OffsetQuery
+from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.retention import LogStartTarget
-from headrace.metastore.values import Extent, OffsetKind, OffsetQuery
 from headrace.storage.file_id import new_file_id
 from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
 from tests.metastore.sessions import rows, session

@@ -10,9 +10,9 @@ import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 
-from headrace.metastore.compaction import Swap, SwapOutcome
+from headrace.metastore.api.compaction import Swap, SwapOutcome
+from headrace.metastore.api.read import Extent
 from headrace.metastore.keys import commit_shard
-from headrace.metastore.values import Extent
 from headrace.storage.file_id import born_ms
 from tests.model.partition_model import ModelPartition
 

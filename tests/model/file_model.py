@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headrace.metastore.compaction import Swap, SwapOutcome
-from headrace.metastore.files import FileState
-from headrace.metastore.retention import LogStartAnswer, LogStartTarget
-from headrace.metastore.values import Extent, FileAnswer, FileCommit, FileStatus, LogStartMove
+from headrace.metastore.api.commit import FileAnswer, FileCommit, FileStatus
+from headrace.metastore.api.compaction import Swap, SwapOutcome
+from headrace.metastore.api.files import FileState
+from headrace.metastore.api.read import Extent, LogStartMove
+from headrace.metastore.api.retention import LogStartAnswer, LogStartTarget
 from headrace.storage.clock import SystemClock
 from headrace.storage.file_id import born_ms
 from tests.model.metastore_model import ANSWERS_KEPT_MS, BORN_AHEAD_MS, ModelMetastore
@@ -73,7 +74,7 @@ class ModelWithFiles(ModelMetastore):
     # -- what others do to files
 
     async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
-        """See metastore.api.CommitApi."""
+        """See metastore.api.commit.CommitApi."""
         known = set(self.answers)
         answers = await super().commit_files(node_id, broker_epoch, files)
         for answer in answers:
@@ -120,7 +121,7 @@ class ModelWithFiles(ModelMetastore):
     # -- FileApi
 
     def condemn_files(self, file_ids: Sequence[uuid.UUID], *, min_age_ms: int) -> list[uuid.UUID]:
-        """See metastore.files.FileApi; in order of the ids."""
+        """See metastore.api.files.FileApi; in order of the ids."""
         for file_id in file_ids:
             if file_id not in self.files and born_ms(file_id) < self.clock.wall_ms() - min_age_ms:
                 self.files[file_id] = self._new(FileState.CONDEMNED)
@@ -140,7 +141,7 @@ class ModelWithFiles(ModelMetastore):
         return taken
 
     def drop_files(self, file_ids: Sequence[uuid.UUID]) -> int:
-        """See metastore.files.FileApi."""
+        """See metastore.api.files.FileApi."""
         settled_ms = self.clock.wall_ms() - SETTLED_MS
         gone = [
             file_id

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.metastore.jobs import Job, JobCount, JobSchedule, JobState, JobStatus, JobToken, NewJob
+from headrace.metastore.api.jobs import Job, JobSchedule, JobState, JobToken, NewJob
+from headrace.metastore.api.reports import JobCount, JobStatus
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError
 
@@ -49,7 +50,7 @@ class ModelJobs:
         self.jobs: list[ModelJob] = []
 
     async def schedule_jobs(self, controller_epoch: int, schedules: Sequence[JobSchedule]) -> None:
-        """See metastore.jobs.JobApi."""
+        """See metastore.api.jobs.JobApi."""
         if controller_epoch != self.controller_epoch:
             raise FencedError("controller epoch is stale")
         now = self.clock.wall_ms()
@@ -65,7 +66,7 @@ class ModelJobs:
                 job.due_ms = min(job.due_ms, now + wanted.period_ms)
 
     async def enqueue_jobs(self, jobs: Sequence[NewJob], *, by: JobToken | None = None) -> list[bool]:
-        """See metastore.jobs.JobApi."""
+        """See metastore.api.jobs.JobApi."""
         if by is not None:
             self._held(by)
         added = []
@@ -77,7 +78,7 @@ class ModelJobs:
         return added
 
     async def hand_over_jobs(self, kind: str, to_kind: str, *, after_ms: int, attempts: int, by: JobToken) -> int:
-        """See metastore.jobs.JobApi."""
+        """See metastore.api.jobs.JobApi."""
         self._held(by)
         now, handed = self.clock.wall_ms(), 0
         for job in self.jobs:
@@ -89,7 +90,7 @@ class ModelJobs:
         return handed
 
     async def claim_job(self, worker: str, kinds: Sequence[str], lease_ms: int) -> Job | None:
-        """See metastore.jobs.JobApi."""
+        """See metastore.api.jobs.JobApi."""
         now = self.clock.wall_ms()
         due = [job for job in self.jobs if job.state in UNFINISHED and job.kind in kinds and job.due_ms <= now]
         for job in sorted(due, key=lambda job: (-job.priority, job.due_ms, job.job_id)):
@@ -104,12 +105,12 @@ class ModelJobs:
         return None
 
     async def heartbeat_job(self, token: JobToken, lease_ms: int, progress: str) -> None:
-        """See metastore.jobs.JobApi."""
+        """See metastore.api.jobs.JobApi."""
         job = self._held(token)
         job.due_ms, job.progress = self.clock.wall_ms() + lease_ms, progress
 
     async def finish_job(self, token: JobToken) -> None:
-        """See metastore.jobs.JobApi."""
+        """See metastore.api.jobs.JobApi."""
         job, ended = self._lease(token)
         if not ended:
             now = self.clock.wall_ms()
@@ -118,7 +119,7 @@ class ModelJobs:
             job.attempts, job.progress, job.last_error = 0, "", None
 
     async def fail_job(self, token: JobToken, error: str, retry_after_ms: int | None) -> JobState:
-        """See metastore.jobs.JobApi."""
+        """See metastore.api.jobs.JobApi."""
         job, ended = self._lease(token)
         if not ended:
             now = self.clock.wall_ms()
@@ -130,20 +131,20 @@ class ModelJobs:
         return job.state
 
     async def release_job(self, token: JobToken) -> None:
-        """See metastore.jobs.JobApi."""
+        """See metastore.api.jobs.JobApi."""
         job, ended = self._lease(token)
         if not ended:
             job.state, job.due_ms, job.attempts = JobState.WAITING, self.clock.wall_ms(), job.attempts - 1
 
     async def list_jobs(self, limit: int) -> list[JobStatus]:
-        """See metastore.jobs.JobApi."""
+        """See metastore.api.jobs.JobApi."""
         open_jobs = [job for job in self.jobs if job.state in UNFINISHED]
         ended = [job for job in self.jobs if job.state not in UNFINISHED]
         ended.sort(key=lambda job: (job.ended_ms or 0, job.job_id), reverse=True)
         return [_status(job) for job in [*open_jobs, *ended][:limit]]
 
     async def count_jobs(self) -> list[JobCount]:
-        """See metastore.jobs.JobApi."""
+        """See metastore.api.jobs.JobApi."""
         counted = []
         for kind, state in sorted({(job.kind, job.state) for job in self.jobs}):
             late = [self.clock.wall_ms() - job.due_ms for job in self.jobs if (job.kind, job.state) == (kind, state)]
@@ -151,7 +152,7 @@ class ModelJobs:
         return counted
 
     async def prune_jobs(self, limit: int) -> int:
-        """See metastore.jobs.JobApi."""
+        """See metastore.api.jobs.JobApi."""
         old = [j for j in self.jobs if j.state not in UNFINISHED and (j.ended_ms or 0) < self.clock.wall_ms() - KEPT_MS]
         for job in old[:limit]:
             self.jobs.remove(job)

@@ -11,27 +11,23 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 
-from headrace.metastore.keys import commit_shard, partition_key, split_partition_key
-from headrace.metastore.leader_epochs import EpochEnd, EpochQuery
-from headrace.metastore.retention import LogStartTarget
-from headrace.metastore.values import (
-    BatchAnswer,
-    BatchOutcome,
+from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, FileStatus, StagedBatch
+from headrace.metastore.api.read import (
+    EpochEnd,
+    EpochQuery,
     Extent,
     ExtentQuery,
     FeedKind,
     FeedPage,
     FeedRow,
-    FileAnswer,
-    FileCommit,
-    FileStatus,
     LogStartMove,
     OffsetAnswer,
     OffsetKind,
     OffsetQuery,
     PartitionExtents,
-    StagedBatch,
 )
+from headrace.metastore.api.retention import LogStartTarget
+from headrace.metastore.keys import commit_shard, partition_key, split_partition_key
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import born_ms
@@ -137,7 +133,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
     # -- CommitApi
 
     async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
-        """See metastore.api.CommitApi."""
+        """See metastore.api.commit.CommitApi."""
         if len({file.file_id for file in files}) != len(files):
             raise InvalidError("commit refused: a file id stands twice in one call")
         appended: list[Extent] = []
@@ -224,7 +220,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         )
 
     async def allocate_producer_ids(self, count: int) -> range:
-        """See metastore.api.CommitApi."""
+        """See metastore.api.commit.CommitApi."""
         if count < 1:
             raise InvalidError(f"producer ids refused: count={count}")
         first = self.producer_id_blocks[-1][0].stop if self.producer_id_blocks else FIRST_PRODUCER_ID
@@ -242,7 +238,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
     # -- ReadApi
 
     async def find_extents(self, queries: Sequence[ExtentQuery]) -> list[PartitionExtents]:
-        """See metastore.api.ReadApi."""
+        """See metastore.api.read.ReadApi."""
         return [self._find_extents(query) for query in queries]
 
     def _find_extents(self, query: ExtentQuery) -> PartitionExtents:
@@ -261,7 +257,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         return PartitionExtents(query.partition_key, True, partition.log_start_offset, partition.high_watermark, found)
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
-        """See metastore.api.ReadApi."""
+        """See metastore.api.read.ReadApi."""
         return [self._list_offset(query) for query in queries]
 
     def _list_offset(self, query: OffsetQuery) -> OffsetAnswer:
@@ -283,7 +279,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         return OffsetAnswer(True, -1, -1, None)
 
     async def find_epoch_ends(self, queries: Sequence[EpochQuery]) -> list[EpochEnd]:
-        """See metastore.leader_epochs.LeaderEpochApi."""
+        """See metastore.api.read.LeaderEpochApi."""
         return [self._epoch_end(query) for query in queries]
 
     def _epoch_end(self, query: EpochQuery) -> EpochEnd:
@@ -302,7 +298,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         return EpochEnd(True, epoch, end if later else partition.high_watermark)
 
     async def poll_feed(self, positions: Mapping[int, int]) -> FeedPage:
-        """See metastore.api.ReadApi."""
+        """See metastore.api.read.ReadApi."""
         rows: list[FeedRow] = []
         lost: list[int] = []
         for shard, position in sorted(positions.items()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headrace.metastore.values import Extent
+from headrace.metastore.api.read import Extent
 from tests.model.producer_model import ProducerState
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.metastore.values import BatchOutcome, StagedBatch
+from headrace.metastore.api.commit import BatchOutcome, StagedBatch
 
 REMEMBERED_BATCHES = 5
 SEQUENCES = 2**31

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from headrace.metastore.jobs import JobToken
-from headrace.metastore.keys import commit_shard
-from headrace.metastore.retention import (
+from headrace.metastore.api.jobs import JobToken
+from headrace.metastore.api.read import Extent, FeedKind, LogStartMove
+from headrace.metastore.api.reports import ProducerStatus
+from headrace.metastore.api.retention import (
     TO_HIGH_WATERMARK,
     LogStartAnswer,
     LogStartTarget,
     OldestExtents,
     OldestQuery,
     OldExtent,
-    ProducerStatus,
 )
-from headrace.metastore.values import Extent, FeedKind, LogStartMove
+from headrace.metastore.keys import commit_shard
 from headrace.storage.clock import Clock
 from headrace.storage.file_id import born_ms
 from tests.model.partition_model import ModelPartition
@@ -40,7 +40,7 @@ class ModelRetention:
     async def move_log_starts(
         self, targets: Sequence[LogStartTarget], *, max_extents: int, by: JobToken | None = None
     ) -> list[LogStartAnswer]:
-        """See metastore.retention.RetentionApi."""
+        """See metastore.api.retention.RetentionApi."""
         return self.move_log_starts_now(targets, max_extents=max_extents)
 
     def move_log_starts_now(self, targets: Sequence[LogStartTarget], *, max_extents: int) -> list[LogStartAnswer]:
@@ -92,7 +92,7 @@ class ModelRetention:
         return True
 
     async def oldest_extents(self, queries: Sequence[OldestQuery]) -> tuple[int, list[OldestExtents]]:
-        """See metastore.retention.RetentionApi."""
+        """See metastore.api.retention.RetentionApi."""
         return self.clock.wall_ms(), [self._oldest(query) for query in queries]
 
     def _oldest(self, query: OldestQuery) -> OldestExtents:
@@ -118,14 +118,14 @@ class ModelRetention:
         return max(extent.max_timestamp, appended_ms)
 
     async def partition_sizes(self, partition_keys: Sequence[int]) -> list[int]:
-        """See metastore.retention.RetentionApi."""
+        """See metastore.api.retention.RetentionApi."""
         return [
             sum(extent.length for extent in self.partitions[key].extents) if key in self.partitions else -1
             for key in partition_keys
         ]
 
     async def describe_producers(self, partition_keys: Sequence[int]) -> list[list[ProducerStatus]]:
-        """See metastore.retention.RetentionApi."""
+        """See metastore.api.retention.RetentionApi."""
         return [
             [
                 ProducerStatus(

@@ -18,7 +18,7 @@ from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import Identity, Membership
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.config.settings import Settings
-from headrace.metastore.jobs import JobSchedule
+from headrace.metastore.api.jobs import JobSchedule
 from tests.agent.groups.groups_world import Coordinating
 from tests.pauses.servers import BucketLine, Line
 from tests.simulation.clocks import SimulatedClock

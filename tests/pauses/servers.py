@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from headrace.metastore.values import FileAnswer, FileCommit
+from headrace.metastore.api.commit import FileAnswer, FileCommit
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.memory import MemoryStore

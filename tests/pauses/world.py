@@ -13,12 +13,13 @@ import itertools
 from collections.abc import Coroutine
 from typing import Any
 
+from headrace.metastore.api.agents import METADATA_FORMAT
+from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.log.delegation_tokens import TokenTimes, issue_token
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import FeatureLevelRecord
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot
-from headrace.metastore.values import METADATA_FORMAT, StoredSnapshot
 from headrace.protocol.request import ClientConnection
 from headrace.storage.file_id import object_key
 from headrace.storage.records.header import read_header

@@ -20,18 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.config.settings import Settings
+from headrace.metastore.api.commit import FileAnswer, FileCommit, StagedBatch
+from headrace.metastore.api.read import Extent, ExtentQuery, FeedKind, FeedRow, OffsetQuery
+from headrace.metastore.api.retention import LogStartTarget, OldestQuery
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.retention import LogStartTarget, OldestQuery
-from headrace.metastore.values import (
-    Extent,
-    ExtentQuery,
-    FeedKind,
-    FeedRow,
-    FileAnswer,
-    FileCommit,
-    OffsetQuery,
-    StagedBatch,
-)
 from headrace.storage.file_id import new_file_id
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.sessions import create, delete, join, new_topic

@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from headrace.metastore.values import FileAnswer, FileCommit
+from headrace.metastore.api.commit import FileAnswer, FileCommit
 from headrace.protocol.request import ClientConnection, CloseConnection
 from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
 from headrace.storage.file_id import born_ms

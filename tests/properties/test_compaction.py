@@ -23,8 +23,8 @@ from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, encode
-from headrace.metastore.compaction import NewFile, Swap, SwapOutcome
-from headrace.metastore.jobs import Job, JobToken
+from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
+from headrace.metastore.api.jobs import Job, JobToken
 from headrace.storage.file_id import file_id_of, object_key
 from headrace.storage.objects.store import ByteRange
 from headrace.storage.records.codec import Record, decode_records, encode_batch

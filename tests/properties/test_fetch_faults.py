@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+from headrace.metastore.api.read import Extent, FeedKind
 from headrace.metastore.keys import commit_shard
-from headrace.metastore.values import Extent, FeedKind
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from headrace.storage.file_id import new_file_id, object_key
 from headrace.storage.objects.store import ByteRange

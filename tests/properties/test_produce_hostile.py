@@ -11,8 +11,8 @@ from headrace.agent.produce.batches import Arrival
 from headrace.agent.produce.layout import lay_out
 from headrace.agent.produce.pending import PendingRequest
 from headrace.agent.produce.validate import RECORDS_MAX, Accepted, TopicRules, judge
+from headrace.metastore.api.commit import FileCommit
 from headrace.metastore.postgres.commit import staging
-from headrace.metastore.values import FileCommit
 from headrace.protocol.produce_codec import ProducePartitionReply, ProduceRequest
 from headrace.storage.records.compression import Codec
 from tests.storage.batches import forge, plain_batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.metastore.values import BatchOutcome, FileStatus
+from headrace.metastore.api.commit import BatchOutcome, FileStatus
 from headrace.protocol.errors import batch_error, coordinator_error, error_code, file_error
 from headrace.storage import errors
 

@@ -20,7 +20,7 @@ from headrace.agent.fetch.sessions import Exchange, Ref
 from headrace.agent.fetch.walk import BatchStart
 from headrace.agent.produce.commit import Committer
 from headrace.agent.produce.stages import StoredFile
-from headrace.metastore.values import ExtentQuery, FeedRow, OffsetAnswer, OffsetKind, OffsetQuery
+from headrace.metastore.api.read import ExtentQuery, FeedRow, OffsetAnswer, OffsetKind, OffsetQuery
 from headrace.protocol.fetch_codec import FetchPartitionReply
 from tests.simulation.bug import Patch, bug
 from tests.simulation.problems import Kind

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.metastore.compaction import Swap
-from headrace.metastore.values import BatchAnswer, BatchOutcome, Extent, FileAnswer, FileCommit, StagedBatch
+from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, StagedBatch
+from headrace.metastore.api.compaction import Swap
+from headrace.metastore.api.read import Extent
 from tests.model import metastore_model, producer_model
 from tests.model.metastore_model import ModelMetastore
 from tests.model.producer_model import ProducerState, RingEntry, last_sequence

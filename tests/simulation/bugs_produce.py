@@ -17,7 +17,7 @@ from headrace.agent.produce.pending import PendingRequest, not_stored
 from headrace.agent.produce.stages import LaidOutFile
 from headrace.agent.produce.trace import FlushReason
 from headrace.agent.produce.upload import Uploader
-from headrace.metastore.values import BatchAnswer, BatchOutcome, FileAnswer, FileStatus
+from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer, FileStatus
 from headrace.protocol.produce_codec import refuse
 from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.retrying import RetryingStore

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from headrace.metastore.values import BatchOutcome
+from headrace.metastore.api.commit import BatchOutcome
 from tests.simulation.messages import Attempt, Batch
 from tests.simulation.metadata import Place
 from tests.simulation.problems import Kind, Problem

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.keys import split_partition_key
-from headrace.metastore.values import BatchOutcome
 from tests.simulation.messages import SEQUENCES, Batch
 from tests.simulation.metadata import Place
 from tests.simulation.problems import Kind, Problem

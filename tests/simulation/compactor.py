@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.compactor.merge import MergeCounts, MergedFile, MergeLimits, merge
 from headrace.compactor.plan import PartitionPlan, Plan
-from headrace.metastore.compaction import Swap
-from headrace.metastore.values import Extent
+from headrace.metastore.api.compaction import Swap
+from headrace.metastore.api.read import Extent
 from headrace.storage.file_id import new_file_id, object_key
 from headrace.storage.records.compression import Codec
 from headrace.storage.segment.reader import walk_batches

@@ -16,18 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from headrace.metastore.api.commit import BatchOutcome, FileAnswer, FileCommit, FileStatus
+from headrace.metastore.api.read import ExtentQuery, FeedPage, OffsetAnswer, OffsetQuery, PartitionExtents
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.values import (
-    BatchOutcome,
-    ExtentQuery,
-    FeedPage,
-    FileAnswer,
-    FileCommit,
-    FileStatus,
-    OffsetAnswer,
-    OffsetQuery,
-    PartitionExtents,
-)
 from headrace.storage.errors import InvalidError
 from headrace.storage.records.header import read_header
 from tests.model.metastore_model import ModelMetastore

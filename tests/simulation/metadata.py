@@ -141,14 +141,14 @@ class SimulatedView:
         self.image = MetadataImage()
 
     async def catch_up(self) -> MetadataImage:
-        """Errors as metastore/api.py."""
+        """Errors as metastore/api/."""
         head = await self._line.read_head()
         if head.offset > self.image.offset:
             self.image = head
         return self.image
 
     async def join(self) -> None:
-        """Be registered and unfenced, under a new epoch if need be. Errors as metastore/api.py."""
+        """Be registered and unfenced, under a new epoch if need be. Errors as metastore/api/."""
         self.broker_epoch = await self._line.renew(self.node_id, self.broker_epoch)
 
     def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:

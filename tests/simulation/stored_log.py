@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.metastore.values import Extent
+from headrace.metastore.api.read import Extent
 from headrace.storage.records.header import HEADER_BYTES, read_header
 from tests.simulation.messages import Batch
 from tests.simulation.metadata import Place

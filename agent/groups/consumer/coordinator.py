@@ -30,7 +30,7 @@ from headrace.agent.groups.consumer.values import JOIN_EPOCH, ConsumerHeartbeatA
 from headrace.agent.groups.group import ClassicGroup
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.values import GroupEffect
-from headrace.metastore.groups import GroupRecord
+from headrace.metastore.api.groups import GroupRecord
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 

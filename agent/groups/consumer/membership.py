@@ -26,7 +26,7 @@ from headrace.agent.groups.consumer.target import Target
 from headrace.agent.groups.consumer.topics import KnownTopics
 from headrace.agent.groups.consumer.values import MemberState
 from headrace.agent.groups.values import Become, GroupEffect
-from headrace.metastore.groups import GroupKind, GroupRecord
+from headrace.metastore.api.groups import GroupKind, GroupRecord
 
 
 class GroupMembership:

@@ -8,9 +8,9 @@ is the log offset of its registration, put into the record under the head's lock
 from __future__ import annotations
 
 from headrace.config.settings import Settings
+from headrace.metastore.api.agents import AgentRegistration, HeartbeatAnswer, Listener, RegisteredAgent
 from headrace.metastore.log.records import BrokerEndpoint, BrokerFeature, RegisterBrokerRecord, encode_record
 from headrace.metastore.postgres.statement import Pool, Statement
-from headrace.metastore.values import AgentRegistration, HeartbeatAnswer, Listener, RegisteredAgent
 from headrace.storage.errors import (
     AlreadyExistsError,
     FencedError,

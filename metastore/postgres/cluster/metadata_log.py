@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.log.features import required_format
-from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import (
     AccessControlRecord,
     ConfigRecord,
@@ -27,10 +27,7 @@ from headrace.metastore.log.records import (
     UserScramCredentialRecord,
     encode_record,
 )
-from headrace.metastore.log.replay import ImageBuilder
-from headrace.metastore.log.snapshot import load_snapshot
 from headrace.metastore.postgres.statement import Pool, Statement
-from headrace.metastore.values import StoredSnapshot
 from headrace.storage.errors import FencedError, InvalidError, TruncatedError
 
 NO_CHANGE = -2
@@ -115,13 +112,6 @@ class PostgresMetadataLog:
         if appended is None:
             raise FencedError(f"controller epoch is stale: controller_epoch={controller_epoch}")
         return bool(appended)
-
-    async def load_image(self) -> MetadataImage:
-        newest = await self.newest_snapshot()
-        builder = ImageBuilder(MetadataImage() if newest is None else load_snapshot(newest.data))
-        while records := await self.read_metadata(builder.offset):
-            builder.add(records)
-        return builder.finish()
 
 
 def _refuse_unprojected(record: MetadataRecord) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+from headrace.metastore.api.topics import NewTopic, PartitionGrowth
 from headrace.metastore.keys import PARTITION_BITS
 from headrace.metastore.log.records import (
     TOPIC_RESOURCE,
@@ -20,9 +21,7 @@ from headrace.metastore.log.records import (
     encode_new_partitions,
     encode_record,
 )
-from headrace.metastore.partitions import PartitionGrowth
 from headrace.metastore.postgres.statement import Pool, Statement
-from headrace.metastore.values import NewTopic
 from headrace.storage.errors import InvalidError
 
 _CREATE_TOPICS = Statement("create_topics", writes=True)

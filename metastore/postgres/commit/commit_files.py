@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.config.settings import Settings
+from headrace.metastore.api.commit import FileAnswer, FileCommit, FileStatus
 from headrace.metastore.postgres.commit.staging import Staged
 from headrace.metastore.postgres.statement import Pool, Statement
-from headrace.metastore.values import FileAnswer, FileCommit, FileStatus
 from headrace.storage.errors import InvalidError
 
 PRODUCER_IDS_MAX = 1_000_000

@@ -11,7 +11,7 @@
 --   p_prod_*    the distinct (partition, producer id) pairs: first and last batch, and whether their
 --               batches continue each other in one epoch
 --   p_recent    the batches that a producer's ring will hold
--- Output: one row per file, in order: metastore.values.FileStatus, and its answer (packing.sql) when it is 0.
+-- Output: one row per file, in order: metastore.api.commit.FileStatus, and its answer (packing.sql) when it is 0.
 --
 -- Locks: the named partitions' commit shards, ascending; then the file ids, ascending.
 -- Idempotent by file id: a file that is committed already gets the answer that it got first.

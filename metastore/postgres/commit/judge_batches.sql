@@ -16,7 +16,7 @@ CREATE OR REPLACE FUNCTION judge_batches(
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
-    v_outcome  smallint[];      -- by batch: metastore.values.BatchOutcome; -1 in a file that is not ours
+    v_outcome  smallint[];      -- by batch: metastore.api.commit.BatchOutcome; -1 in a file that is not ours
     v_regular  boolean[];       -- by producer
     v_original bigint[];        -- by batch: a duplicate's base offset; -n: it repeats batch n of this call
     v_time     bigint[];        -- by batch: append time

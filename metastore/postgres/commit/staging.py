@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileCommit, StagedBatch
 from headrace.metastore.postgres.packing import (
     Column,
     PackedArray,
@@ -27,7 +28,6 @@ from headrace.metastore.postgres.packing import (
     pack_uuids,
     unpack_answers,
 )
-from headrace.metastore.values import BatchAnswer, BatchOutcome, FileCommit, StagedBatch
 from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import born_ms
 

@@ -1,6 +1,6 @@
 """Compaction in Postgres: waiting files, live extents, the swap (swap_extents.sql).
 
-Place: under the compactor's planner and jobs; implements metastore.compaction.CompactionApi.
+Place: under the compactor's planner and jobs; implements metastore.api.compaction.CompactionApi.
 Invariant: each call is one statement, and whatever it changes is fenced by the job's lease in it.
 If the process dies in mid-call, Postgres finishes it or rolls it back.
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.metastore.compaction import (
+from headrace.metastore.api.compaction import (
     FileFacts,
     LiveExtents,
     LivePartition,
@@ -21,7 +21,7 @@ from headrace.metastore.compaction import (
     SwapOutcome,
     WaitingFiles,
 )
-from headrace.metastore.jobs import JobToken
+from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.postgres.packing import pack_int4, pack_int8, pack_uuids, unpack_extents
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import NotFoundError
@@ -38,7 +38,7 @@ _SCANNED_LEVEL = 2
 
 
 class PostgresCompaction:
-    """Implements metastore.compaction.CompactionApi."""
+    """Implements metastore.api.compaction.CompactionApi."""
 
     pool: Pool
 

@@ -2,7 +2,7 @@
 --
 -- Input: the file (born_ms as its id carries it); the swaps as p_key .. p_time, one element each; and
 -- their inputs, any number per swap: p_input_swap is the swap's number from 1, p_input_last and
--- p_input_file what must stand there. Output: metastore.compaction.SwapOutcome per swap; NULL, and
+-- p_input_file what must stand there. Output: metastore.api.compaction.SwapOutcome per swap; NULL, and
 -- nothing happened, when the file's id is not to be had: condemned, deleted, or born over an hour ago.
 --
 -- A swap stands while each of its inputs does, but for those below the log start. Retention, deletion or

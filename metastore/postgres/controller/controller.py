@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import uuid
 
+from headrace.metastore.api.controller import ControllerLease, SnapshotState
+from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.postgres.statement import Pool, Statement
-from headrace.metastore.values import ControllerLease, SnapshotState, StoredSnapshot
 from headrace.storage.errors import FencedError
 
 _HOLD_CONTROLLER_LEASE = Statement("hold_controller_lease", writes=True)

@@ -1,4 +1,4 @@
-"""The end of segment files, in Postgres: implements metastore.files.FileApi.
+"""The end of segment files, in Postgres: implements metastore.api.files.FileApi.
 
 Place: under the compactor's janitor, sweeper and audit.
 Invariant: one statement each, fenced where something is deleted. If the process dies in mid-call,
@@ -12,11 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.metastore.files import (
-    DeadFile,
-    JanitorState,
-)
-from headrace.metastore.jobs import JobToken
+from headrace.metastore.api.files import DeadFile, JanitorState
+from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.postgres.packing import pack_int8, pack_uuids
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.file_id import born_ms

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.metastore.files import FoundFile
+from headrace.metastore.api.files import FoundFile
+from headrace.metastore.api.read import Extent
 from headrace.metastore.postgres.packing import pack_int4, pack_int8, pack_uuids
 from headrace.metastore.postgres.statement import Pool, Statement
-from headrace.metastore.values import Extent
 from headrace.storage.file_id import born_ms
 
 _REBUILD_FILES = Statement("rebuild_files", writes=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headrace.metastore.groups import CommittedOffset, GroupClaim, GroupKind, GroupListing, GroupRecord
+from headrace.metastore.api.groups import CommittedOffset, GroupClaim, GroupKind, GroupListing, GroupRecord
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import FencedError
 

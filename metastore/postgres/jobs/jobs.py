@@ -1,6 +1,6 @@
 """Jobs in Postgres: enqueue, lease, renew, end.
 
-Place: under the controller's schedules, planners and the workers' runner; implements metastore.jobs.JobApi.
+Place: under the controller's schedules, planners and the workers' runner; implements metastore.api.jobs.JobApi.
 Invariant: each operation is one statement that judges the lease under the job's row lock.
 If the process dies in mid-call, Postgres finishes it or rolls it back; a lease that nobody renews runs out.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.metastore.jobs import Job, JobSchedule, JobState, JobToken, NewJob
+from headrace.metastore.api.jobs import Job, JobSchedule, JobState, JobToken, NewJob
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import FencedError
 
@@ -24,7 +24,7 @@ _RELEASE_JOB = Statement("release_job", writes=True)
 
 
 class PostgresJobs:
-    """Implements metastore.jobs.JobApi."""
+    """Implements metastore.api.jobs.JobApi."""
 
     pool: Pool
 

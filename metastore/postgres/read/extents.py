@@ -12,10 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.metastore.leader_epochs import EpochEnd, EpochQuery
+from headrace.metastore.api.read import EpochEnd, EpochQuery, ExtentQuery, OffsetAnswer, OffsetQuery, PartitionExtents
 from headrace.metastore.postgres.packing import pack_int8, unpack_extents
 from headrace.metastore.postgres.statement import Pool, Statement
-from headrace.metastore.values import ExtentQuery, OffsetAnswer, OffsetQuery, PartitionExtents
 
 _FIND_EXTENTS = Statement("find_extents", writes=False)
 _LIST_OFFSETS = Statement("list_offsets", writes=False)

@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from headrace.metastore.api.read import FeedKind, FeedPage, FeedRow
 from headrace.metastore.postgres.packing import (
     pack_int2,
     pack_int8,
@@ -19,7 +20,6 @@ from headrace.metastore.postgres.packing import (
     unpack_log_starts,
 )
 from headrace.metastore.postgres.statement import Pool, Statement
-from headrace.metastore.values import FeedKind, FeedPage, FeedRow
 from headrace.storage.errors import InvalidError
 
 _POLL_FEED = Statement("poll_feed", writes=False)

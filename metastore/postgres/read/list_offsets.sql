@@ -1,4 +1,4 @@
--- ListOffsets for many partitions: p_timestamps holds metastore.values.OffsetKind or milliseconds.
+-- ListOffsets for many partitions: p_timestamps holds metastore.api.read.OffsetKind or milliseconds.
 -- One row per query, in order: not known for a partition that is gone; an extent if a timestamp found one.
 -- Locks: none; one snapshot for all. Idempotent: reads only.
 -- Cost: two index probes per query, and find_timestamp where a timestamp is asked for.

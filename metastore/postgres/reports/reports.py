@@ -11,12 +11,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.metastore.agent_leases import AgentLease
-from headrace.metastore.files import AuditedFile, FileState, FileTotals, PartitionName
-from headrace.metastore.jobs import JobCount, JobState, JobStatus
+from headrace.metastore.api.files import FileState
+from headrace.metastore.api.jobs import JobState
+from headrace.metastore.api.reports import (
+    AgentLease,
+    AuditedFile,
+    FileTotals,
+    JobCount,
+    JobStatus,
+    PartitionName,
+    ProducerStatus,
+    Statistics,
+)
 from headrace.metastore.postgres.packing import pack_int8, unpack_extents
 from headrace.metastore.postgres.statement import Pool, Statement
-from headrace.metastore.retention import ProducerStatus
 
 _LIST_JOBS = Statement("list_jobs", writes=False)
 _COUNT_JOBS = Statement("count_jobs", writes=False)
@@ -25,6 +33,7 @@ _PARTITION_NAMES = Statement("partition_names", writes=False)
 _FILE_TOTALS = Statement("file_totals", writes=False)
 _PARTITION_SIZES = Statement("partition_sizes", writes=False)
 _DESCRIBE_PRODUCERS = Statement("describe_producers", writes=False)
+_STATISTICS = Statement("statistics", writes=False)
 _AGENT_LEASES = Statement("agent_leases", writes=False)
 
 
@@ -71,6 +80,9 @@ class PostgresReports:
             found[key].append(ProducerStatus(*status))
         return [found[key] for key in partition_keys]
 
+    async def statistics(self) -> Statistics:
+        return Statistics(*await _STATISTICS.row(self.pool))
+
     async def agent_leases(self) -> list[AgentLease]:
-        """metastore.agent_leases.AgentLeaseApi.agent_leases."""
+        """metastore.api.reports.AgentLeaseApi.agent_leases."""
         return [AgentLease(*row) for row in await _AGENT_LEASES.rows(self.pool)]

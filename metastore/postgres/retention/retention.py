@@ -1,7 +1,7 @@
 """Log starts, sizes and producers in Postgres.
 
 Place: under retention, DeleteRecords, DescribeLogDirs and DescribeProducers; implements
-metastore.retention.RetentionApi.
+metastore.api.retention.RetentionApi.
 Invariant: a call that moves log starts is one transaction, so that a partition's size, its files' live
 bytes and what readers are told never disagree. If the process dies in mid-call, all of it happened or nothing.
 """
@@ -12,16 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.metastore.jobs import JobToken
+from headrace.metastore.api.jobs import JobToken
+from headrace.metastore.api.retention import LogStartAnswer, LogStartTarget, OldestExtents, OldestQuery, OldExtent
 from headrace.metastore.postgres.packing import pack_int4, pack_int8
 from headrace.metastore.postgres.statement import Pool, Statement
-from headrace.metastore.retention import (
-    LogStartAnswer,
-    LogStartTarget,
-    OldestExtents,
-    OldestQuery,
-    OldExtent,
-)
 from headrace.storage.errors import InvalidError
 
 _MOVE_LOG_STARTS = Statement("move_log_starts", writes=True)
@@ -29,7 +23,7 @@ _OLDEST_EXTENTS = Statement("oldest_extents", writes=False)
 
 
 class PostgresRetention:
-    """Implements metastore.retention.RetentionApi."""
+    """Implements metastore.api.retention.RetentionApi."""
 
     pool: Pool
 

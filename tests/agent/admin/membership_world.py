@@ -16,8 +16,9 @@ from headrace.agent.controller_endpoint import controller_handlers
 from headrace.agent.controller_process import ControllerView
 from headrace.agent.dispatch import Dispatcher
 from headrace.config.settings import Settings
+from headrace.metastore.api.agents import AgentRegistration
+from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import AgentRegistration, NewTopic
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import RequestHandler
 from headrace.protocol.typed import schema

@@ -10,12 +10,13 @@ from kio.schema.errors import ErrorCode
 from kio.schema.fetch_snapshot.v0.request import SnapshotId
 from kio.static.primitive import i32, i64
 
+from headrace.metastore.api.agents import METADATA_FORMAT
+from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.reassignment import completions
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import METADATA_FORMAT, StoredSnapshot
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.records.codec import decode_records
 from tests.agent.admin.membership_world import CONTROLLER, SESSION_MS, World

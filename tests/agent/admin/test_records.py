@@ -16,11 +16,12 @@ from headrace.agent.admin.delete_records import DeleteRecords
 from headrace.agent.admin.describe_log_dirs import DescribeLogDirs
 from headrace.agent.admin.describe_producers import DescribeProducers
 from headrace.config.settings import Settings
+from headrace.metastore.api.commit import FileCommit, StagedBatch
+from headrace.metastore.api.read import OffsetKind
+from headrace.metastore.api.retention import LogStartAnswer, LogStartTarget
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import AgentImage
 from headrace.metastore.log.records import TOPIC_RESOURCE
-from headrace.metastore.retention import LogStartAnswer, LogStartTarget
-from headrace.metastore.values import FileCommit, OffsetKind, StagedBatch
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from headrace.storage.file_id import new_file_id
 from tests.agent.client_calls import call, versions_of

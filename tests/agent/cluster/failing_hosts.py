@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import Identity, Membership
-from headrace.metastore.groups import GroupApi
+from headrace.metastore.api.groups import GroupApi
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.groups.fake_group_api import FakeGroupApi

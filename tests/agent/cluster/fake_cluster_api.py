@@ -3,7 +3,7 @@
 Fault model: `fail_before[operation]` are raised before the operation does anything, one per call;
 `fail_after[operation]` after it was done, so its answer is lost. `before_append` runs just before a
 compare-and-append looks at the head: another agent that is quicker. Time is the test's clock. Leases
-run out as in metastore/api.py; the active controller fences, and `controller_epoch` fences its calls.
+run out as in metastore/api/; the active controller fences, and `controller_epoch` fences its calls.
 `truncate` drops the log's beginning; its records keep their offsets.
 """
 
@@ -15,7 +15,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from headrace.metastore.jobs import JobCount, JobSchedule
+from headrace.metastore.api.agents import AgentRegistration, HeartbeatAnswer, RegisteredAgent
+from headrace.metastore.api.controller import ControllerLease, SnapshotState
+from headrace.metastore.api.jobs import JobSchedule
+from headrace.metastore.api.metadata_log import StoredSnapshot
+from headrace.metastore.api.reports import JobCount
+from headrace.metastore.api.topics import NewTopic, PartitionGrowth
 from headrace.metastore.log.records import (
     BrokerEndpoint,
     ConfigRecord,
@@ -29,16 +34,6 @@ from headrace.metastore.log.records import (
     UnregisterBrokerRecord,
     encode_new_partitions,
     encode_record,
-)
-from headrace.metastore.partitions import PartitionGrowth
-from headrace.metastore.values import (
-    AgentRegistration,
-    ControllerLease,
-    HeartbeatAnswer,
-    NewTopic,
-    RegisteredAgent,
-    SnapshotState,
-    StoredSnapshot,
 )
 from headrace.storage.errors import FencedError, HeadraceError, InvalidError, TruncatedError
 from tests.manual_clock import ManualClock

@@ -16,14 +16,15 @@ from headrace.agent.cluster.controller import Controller, ControllerTimes
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.metadata_metrics import MetadataMetrics
-from headrace.metastore.jobs import JobCount, JobSchedule, JobState
+from headrace.metastore.api.agents import METADATA_FORMAT
+from headrace.metastore.api.jobs import JobSchedule, JobState
+from headrace.metastore.api.reports import JobCount
 from headrace.metastore.log.delegation_tokens import TokenTimes, issue_token
 from headrace.metastore.log.image import Assignment, MetadataImage
 from headrace.metastore.log.reassignment import reassign
 from headrace.metastore.log.records import FeatureLevelRecord
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
-from headrace.metastore.values import METADATA_FORMAT
 from headrace.storage.clock import Clock
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from headrace.agent.cluster import follower as follower_module
 from headrace.agent.cluster.follower import MetadataFollower
+from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import RemoveTopicRecord
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot
-from headrace.metastore.values import StoredSnapshot
 from headrace.storage.errors import CorruptError, UnavailableError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock

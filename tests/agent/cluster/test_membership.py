@@ -13,9 +13,9 @@ from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import REGISTRATION_TIMEOUT_SECONDS, BrokerState, Identity, Membership
 from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.api.agents import HeartbeatAnswer
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.records import FenceBrokerRecord
-from headrace.metastore.values import HeartbeatAnswer
 from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock

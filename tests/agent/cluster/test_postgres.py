@@ -16,8 +16,9 @@ from headrace.agent.cluster.controller import Controller, ControllerTimes
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import BrokerState, Identity, Membership
-from headrace.metastore.jobs import JobSchedule, JobState
+from headrace.metastore.api.jobs import JobSchedule, JobState
 from headrace.metastore.log.image import Assignment
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.reassignment import reassign
 from headrace.metastore.log.snapshot import load_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -124,7 +125,7 @@ async def test_a_standby_takes_over_and_finishes_what_the_first_one_left(metasto
     orders = new_topic("orders", 2)
     image = await create(metastore, orders)
     agent = await metastore.register_agent(new_agent(7))
-    image = await metastore.load_image()
+    image = await load_image(metastore)
     assert await metastore.append_records(image.offset, [reassign(image, orders.topic_id, 1, [7])])
     await _until(lambda: second.is_active)
     assert follower.image.topics_by_id[orders.topic_id].assignment(1).under_way, "7 is not live yet"

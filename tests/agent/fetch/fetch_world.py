@@ -22,19 +22,18 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.fetch.service import FetchService
 from headrace.config.settings import Settings
-from headrace.metastore.keys import split_partition_key
-from headrace.metastore.leader_epochs import EpochEnd, EpochQuery
-from headrace.metastore.log.image import TopicImage
-from headrace.metastore.values import (
-    BatchOutcome,
+from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
+from headrace.metastore.api.read import (
+    EpochEnd,
+    EpochQuery,
     ExtentQuery,
     FeedPage,
-    FileCommit,
     OffsetAnswer,
     OffsetQuery,
     PartitionExtents,
-    StagedBatch,
 )
+from headrace.metastore.keys import split_partition_key
+from headrace.metastore.log.image import TopicImage
 from headrace.protocol import typed
 from headrace.protocol.request import ClientConnection, Request
 from headrace.storage.errors import HeadraceError

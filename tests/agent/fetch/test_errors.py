@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.metastore.values import FeedKind
+from headrace.metastore.api.read import FeedKind
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from headrace.storage.file_id import object_key
 from tests.agent.fetch.fetch_world import World, expected, split_sent

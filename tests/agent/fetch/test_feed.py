@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.metastore.values import FeedPage
+from headrace.metastore.api.read import FeedPage
 from headrace.storage.errors import UnavailableError
 from tests.agent.fetch.fetch_world import World, expected, split_sent
 

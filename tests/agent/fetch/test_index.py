@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 
 from headrace.agent.fetch.index import LOOK_AGAIN, TailIndex
+from headrace.metastore.api.read import Extent, FeedKind, FeedPage, FeedRow, LogStartMove, PartitionExtents
 from headrace.metastore.keys import partition_key
-from headrace.metastore.values import Extent, FeedKind, FeedPage, FeedRow, LogStartMove, PartitionExtents
 
 KEY = partition_key(4, 0)
 OTHER = partition_key(4, 1)

@@ -15,9 +15,9 @@ from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_names import why_illegal
 from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.fetch.metadata_topic import MetadataTopic
+from headrace.metastore.api.read import OffsetKind
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC, METADATA_TOPIC_ID, render_batch
 from headrace.metastore.log.records import FenceBrokerRecord, encode_record
-from headrace.metastore.values import OffsetKind
 from headrace.protocol.fetch_codec import FetchPartition
 from headrace.storage.errors import TruncatedError, UnavailableError
 from headrace.storage.records.codec import decode_records

@@ -9,8 +9,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from headrace.agent.fetch.service import FetchService
+from headrace.metastore.api.agents import AgentRegistration
+from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
+from headrace.metastore.api.topics import NewTopic
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import AgentRegistration, BatchOutcome, FileCommit, NewTopic, StagedBatch
 from headrace.storage.clock import SystemClock
 from headrace.storage.file_id import new_file_id, object_key
 from headrace.storage.records.header import read_header
@@ -45,7 +48,7 @@ class PostgresWorld(World):
         settings = {config.replace("_", "."): value for config, value in configs.items()}
         new = NewTopic(name, uuid.UUID(int=head << 64), partitions, settings)  # the topic's number will be `head`
         assert await self.postgres.create_topics(head, [new])
-        self.view.image = self.view.head = await self.postgres.load_image()
+        self.view.image = self.view.head = await load_image(self.postgres)
         topic = self.view.image.topics_by_name[name]
         self.names[topic.topic_number] = name
         keys = [topic.topic_number << 24 | index for index in range(partitions)]

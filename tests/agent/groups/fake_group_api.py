@@ -3,7 +3,7 @@
 Fault model: `fail_before[operation]` are raised before the operation does anything, one per call;
 `fail_after[operation]` after it was done, so its answer is lost. `gates[operation]` holds a call back
 until the test opens it: another call may overtake it. Epochs fence, and `is_live` says which agents'
-claims bar others, as in metastore/groups.py.
+claims bar others, as in metastore/api/groups.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.agent.groups.saved import SavedGroup, decode
-from headrace.metastore.groups import CommittedOffset, GroupClaim, GroupKind, GroupListing, GroupRecord
+from headrace.metastore.api.groups import CommittedOffset, GroupClaim, GroupKind, GroupListing, GroupRecord
 from headrace.storage.errors import FencedError, HeadraceError
 
 NOBODY = (-1, -1)

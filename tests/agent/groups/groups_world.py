@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.groups.handlers import GroupHandlers
 from headrace.config.settings import Settings
-from headrace.metastore.groups import GroupApi
+from headrace.metastore.api.groups import GroupApi
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import Clock
 from tests.agent.client_calls import call

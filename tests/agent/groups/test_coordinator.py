@@ -16,8 +16,8 @@ from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import Identity, Membership
 from headrace.agent.groups import saved
 from headrace.agent.groups.held_groups import IDLE_SECONDS
+from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import NewTopic
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import CorruptError, InvalidError, UnavailableError
 from tests.agent.groups.groups_world import Coordinating, GroupsWorld

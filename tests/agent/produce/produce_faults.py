@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from headrace.metastore.api import CommitApi
-from headrace.metastore.values import FileAnswer, FileCommit
+from headrace.metastore.api.commit import CommitApi, FileAnswer, FileCommit
 from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.store import ObjectInfo, ObjectStore
 

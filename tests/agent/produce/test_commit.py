@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.metastore.api import CommitApi
-from headrace.metastore.values import FileAnswer, FileCommit, FileStatus
+from headrace.metastore.api.commit import CommitApi, FileAnswer, FileCommit, FileStatus
 from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
 from tests.agent.produce.produce_faults import HeldMetastore, HeldStore
 from tests.agent.produce.produce_world import EPOCH, NODE_ID, ProduceWorld

@@ -7,8 +7,11 @@ import uuid
 
 import pytest
 
+from headrace.metastore.api.agents import AgentRegistration
+from headrace.metastore.api.read import ExtentQuery
+from headrace.metastore.api.topics import NewTopic
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.values import AgentRegistration, ExtentQuery, NewTopic
 from headrace.storage.clock import SystemClock
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange
@@ -34,7 +37,7 @@ async def _agents(metastore: PostgresMetastore, count: int) -> list[ProduceWorld
         agent = await metastore.register_agent(registration)
         assert not (await beat(metastore, agent)).is_fenced
         world.view.node_id, world.view.broker_epoch = agent
-        world.view.image = world.view.head = await metastore.load_image()
+        world.view.image = world.view.head = await load_image(metastore)
         world.store, world.metastore = worlds[0].bucket, metastore
         await world.start()
     return worlds

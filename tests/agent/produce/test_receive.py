@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from headrace.agent.produce.validate import RECORDS_MAX
+from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC, METADATA_TOPIC_ID
-from headrace.metastore.values import BatchOutcome
 from headrace.protocol.request import CloseConnection, Promise
 from headrace.storage.errors import InvalidError, UnavailableError
 from headrace.storage.records.codec import Record, decode_records, encode_batch

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.log.features import change_feature, required_format
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import FeatureLevelRecord, RegisterBrokerRecord, encode_record, record_types
 from headrace.metastore.log.replay import apply
-from headrace.metastore.values import METADATA_FORMAT
 from headrace.storage.errors import InvalidError, UnsupportedFeatureError
 from tests.metastore.log.log_histories import agent_record
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from headrace.metastore.api.read import FeedKind, OffsetQuery
+from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.retention import LogStartTarget
-from headrace.metastore.values import FeedKind, OffsetQuery
 from headrace.storage.errors import InvalidError
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import batch, file_of, open_scene, shard_gate

@@ -33,7 +33,7 @@ from headrace.agent.groups.values import (
     SyncRequest,
 )
 from headrace.config.settings import Settings
-from headrace.metastore.groups import GroupRecord
+from headrace.metastore.api.groups import GroupRecord
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from tests.protocol.embedded_bytes import subscription_bytes

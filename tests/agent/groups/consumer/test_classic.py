@@ -23,7 +23,7 @@ from headrace.agent.groups.values import (
     SyncAnswer,
     SyncRequest,
 )
-from headrace.metastore.groups import GroupKind
+from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.log.image import MetadataImage
 from tests.agent.groups.consumer.consumer_world import REBALANCE, SESSION, World
 from tests.protocol.embedded_bytes import assignment_bytes, subscription_bytes

@@ -13,7 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.consumer.topics import GroupTopics
-from headrace.metastore.groups import GroupKind
+from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.log.records import ConfigRecord
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import schema

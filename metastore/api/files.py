@@ -1,6 +1,6 @@
 """The end of segment files: which may be deleted, which objects nobody names, and what an audit compares.
 
-Place: under the compactor's janitor, sweeper and audit; part of metastore.api.Metastore.
+Place: under the compactor's janitor, sweeper and audit; part of metastore.api.metastore.Metastore.
 Invariant: an object is deleted only after its row says so (`deleting`, or `condemned` under the same
 unique key that a commit inserts) and a row goes only after the store confirmed; neither state ever
 ends otherwise. So a deletion may be repeated, stopped half-way or done by a worker that lost its lease.
@@ -15,11 +15,13 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from headrace.metastore.jobs import JobSchedule, JobToken
-from headrace.metastore.values import Extent
+from headrace.metastore.api.jobs import JobSchedule, JobToken
+from headrace.metastore.api.read import Extent
 
 DELETE_DEAD_FILES = JobSchedule("delete", period_ms=60_000, priority=5)
 """Also how soon a restore of the metastore is noticed (compactor/permit.py)."""
+
+
 SWEEP_ORPHANS = JobSchedule("sweep", period_ms=3_600_000)
 
 
@@ -47,30 +49,6 @@ class JanitorState(NamedTuple):
 
     incarnation_id: uuid.UUID
     generation: int
-
-
-class PartitionName(NamedTuple):
-    topic_id: uuid.UUID
-    partition_index: int
-
-
-class AuditedFile(NamedTuple):
-    """What the metastore says of a file. `dead_ms` is None while extents name it."""
-
-    file_id: uuid.UUID
-    state: FileState
-    level: int
-    size: int
-    live_bytes: int
-    committed_ms: int
-    dead_ms: int | None
-    extents: list[Extent]
-
-
-class FileTotals(NamedTuple):
-    live: int
-    total: int
-    wall_ms: int
 
 
 class FoundFile(NamedTuple):
@@ -117,11 +95,9 @@ class FileApi(Protocol):
     async def begin_incarnation(self) -> uuid.UUID:
         """Give the metastore a new life, after a restore: its id."""
 
-    async def audit_files(self, after: uuid.UUID, limit: int) -> list[AuditedFile]:
-        """The next files by id, with all their extents, also those of deleted partitions."""
 
-    async def partition_names(self, partition_keys: Sequence[int]) -> dict[int, PartitionName]:
-        """By key; deleted partitions are left out."""
+class RebuildApi(Protocol):
+    """An index made again from the bucket, while no agent runs (compactor/rebuild.py)."""
 
     async def rebuild_files(self, files: Sequence[FoundFile]) -> int:
         """Name files again; how many were not named yet. Those without live bytes are dead.
@@ -134,6 +110,3 @@ class FileApi(Protocol):
 
         The first extent of a partition decides its log start, the last its high watermark.
         """
-
-    async def file_totals(self) -> FileTotals:
-        """Counted by a scan."""

@@ -1,11 +1,11 @@
 """Consumer groups at the metastore's boundary: who coordinates one, what it saved, where its members are.
 
-Place: under agent/groups; metastore/postgres/groups/ implements it; part of metastore.api.Metastore.
+Place: under agent/groups; metastore/postgres/groups/ implements it; part of metastore.api.metastore.Metastore.
 Invariant: a group has at most one holder, and nobody claims it while the holder is a live agent that has
 not let go; every write names the claim's epoch, which no other claim ever gets. So neither an answer from
 the holder's memory nor a write of it can meet a successor's.
 If the process dies here, the group is free once the holder's lease ran out (claim_group.sql).
-Errors as in metastore/api.py.
+Errors as in metastore/api/.
 """
 
 from __future__ import annotations

@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from headrace.metastore.jobs import JobToken
+from headrace.metastore.api.jobs import JobToken
 
 RETENTION_JOB = "retention"
 """The kind of the periodic job."""
+
+
 TO_HIGH_WATERMARK = -1
 
 
@@ -67,15 +69,6 @@ class OldestExtents(NamedTuple):
     extents: list[OldExtent]
 
 
-class ProducerStatus(NamedTuple):
-    """What the log knows of an idempotent producer."""
-
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_timestamp: int
-
-
 class RetentionApi(Protocol):
     """What moves log starts, and what looks at logs from outside."""
 
@@ -89,9 +82,3 @@ class RetentionApi(Protocol):
 
     async def oldest_extents(self, queries: Sequence[OldestQuery]) -> tuple[int, list[OldestExtents]]:
         """(the database's clock in ms, one answer per query in order); O(result)."""
-
-    async def partition_sizes(self, partition_keys: Sequence[int]) -> list[int]:
-        """Bytes of each partition's stored batches, in order; -1 for a deleted one. One probe each."""
-
-    async def describe_producers(self, partition_keys: Sequence[int]) -> list[list[ProducerStatus]]:
-        """The producers that each partition remembers, in order of their ids."""

@@ -1,6 +1,6 @@
 """Compaction's side of the metastore: which files wait, what of them is live, and the swap.
 
-Place: asked by the compactor's planner and by whoever carries out its jobs; part of metastore.api.Metastore.
+Place: asked by the compactor's planner and by whoever carries out its jobs; part of metastore.api.metastore.Metastore.
 Invariant: an extent is replaced only while its very inputs still stand, under the job's epoch; so a
 swap may be repeated, stopped half-way or raced by anybody, and readers see either the old or the new.
 Units: sizes in bytes, ages and times in milliseconds on the database's clock.
@@ -13,8 +13,8 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from headrace.metastore.jobs import JobToken
-from headrace.metastore.values import Extent
+from headrace.metastore.api.jobs import JobToken
+from headrace.metastore.api.read import Extent
 
 
 class FileFacts(NamedTuple):

@@ -71,36 +71,6 @@ class Job:
     """What its last holder said; "" if there was none."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobStatus:
-    """A job as people see it. Times in milliseconds since the epoch, None for what has not been."""
-
-    job_id: int
-    kind: str
-    key: str
-    state: JobState
-    priority: int
-    period_ms: int | None
-    due_ms: int
-    """Waiting: not before. Leased: the lease's deadline."""
-    epoch: int
-    worker: str | None
-    attempts: int
-    progress: str
-    last_error: str | None
-    created_ms: int
-    leased_ms: int | None
-    ended_ms: int | None
-
-
-class JobCount(NamedTuple):
-    kind: str
-    state: JobState
-    jobs: int
-    overdue_ms: int
-    """How long the longest of them has been due, or without a holder since its lease ran out; 0: none is."""
-
-
 class JobApi(Protocol):
     """FencedError, for each operation that takes a token: the job has another holder, or ended otherwise."""
 
@@ -139,12 +109,3 @@ class JobApi(Protocol):
 
     async def release_job(self, token: JobToken) -> None:
         """Let another worker go on at once; this lease does not count as an attempt. Idempotent."""
-
-    async def list_jobs(self, limit: int) -> list[JobStatus]:
-        """Unfinished ones by id, then the newest of the finished, up to `limit` in all."""
-
-    async def count_jobs(self) -> list[JobCount]:
-        """How many jobs there are by kind and state, and how late; finished ones count until they are pruned."""
-
-    async def prune_jobs(self, limit: int) -> int:
-        """Forget up to `limit` jobs that ended over a day ago; how many."""

@@ -1,0 +1,107 @@
+"""Agents as the cluster knows them: registration, lease, controlled shutdown.
+
+Place: agent/cluster/membership.py, from an agent's start to its stop.
+Invariant: a broker epoch names one registration and is higher than any before.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+
+class FeatureRange(NamedTuple):
+    """The levels of a feature, both ends included: those an agent supports, or those a cluster uses."""
+
+    min_level: int
+    max_level: int
+
+
+METADATA_FORMAT = "metadata.format"
+"""The feature that says which records may be written (metastore/log/features.py)."""
+
+
+SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType({METADATA_FORMAT: FeatureRange(1, 2)})
+"""What this version of the software supports."""
+
+
+class Listener(NamedTuple):
+    """Where an agent is reached. `security_protocol`: Kafka's number, 0 is PLAINTEXT."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRegistration:
+    """What an agent says of itself when it starts. `node_id` None asks for a leased one (C16)."""
+
+    node_id: int | None
+    incarnation_id: uuid.UUID
+    host: str
+    port: int
+    """Of the listener that clients are sent to."""
+    rack: str | None
+    cluster_id: str | None = None
+    """Refused when it is another cluster's; None where the caller took it from this very metastore."""
+    features: Mapping[str, FeatureRange] = field(default_factory=lambda: SUPPORTED_FEATURES)
+    listeners: tuple[Listener, ...] = ()
+    """All of them, the one of `host` and `port` first; none: that one alone, PLAINTEXT."""
+
+
+class RegisteredAgent(NamedTuple):
+    node_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """What the cluster knows of the agent after its heartbeat."""
+
+    is_caught_up: bool
+    """It has applied its own registration and is no more than metadata.max.lag.records behind the head."""
+    is_fenced: bool
+    should_shut_down: bool
+    """It asked for a controlled shutdown, and every other live agent follows a log that says so."""
+    metadata_head: int
+    """The next offset of the metadata log."""
+    controller_id: int
+    """The active controller's node id; -1 while there is none."""
+
+
+class AgentApi(Protocol):
+    """An agent's own calls (C8)."""
+
+    async def register_agent(self, registration: AgentRegistration) -> RegisteredAgent:
+        """Register fenced, under a broker epoch higher than any before. Idempotent by incarnation id.
+
+        AlreadyExistsError while another incarnation holds the node id: until one session timeout after
+        its last contact, and after an outage of the metastore until one session timeout has passed.
+        WrongClusterError for another cluster's id; UnsupportedFeatureError when an active feature level
+        lies outside `registration.features`.
+        """
+
+    async def heartbeat(
+        self,
+        node_id: int,
+        broker_epoch: int,
+        *,
+        metadata_offset: int,
+        want_fence: bool,
+        want_shut_down: bool = False,
+        session_timeout_ms: int,
+    ) -> HeartbeatAnswer:
+        """Renew the lease; fence or unfence the agent, or begin its controlled shutdown, as it wants.
+
+        `metadata_offset`: of its image, the next offset that it has not applied. It is unfenced only when
+        caught up. With `want_shut_down` it drops out of routing but may still commit; once every other
+        live agent knows, it is told to go. FencedError for a stale epoch: register again.
+        """
+
+    async def unregister_agent(self, node_id: int, broker_epoch: int) -> None:
+        """Leave at once (a clean stop). A stale epoch is ignored."""

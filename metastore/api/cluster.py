@@ -1,0 +1,48 @@
+"""The cluster as a whole: its log, topics and agents, and what is the same for all of them.
+
+Place: agent/cluster and agent/admin; background workers and the zone cache ask for the facts.
+Invariant: identity, shard count and secret never change in a cluster's life.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Protocol
+
+from headrace.metastore.api.agents import AgentApi
+from headrace.metastore.api.metadata_log import MetadataLogApi
+from headrace.metastore.api.topics import TopicApi
+
+
+class ClusterApi(MetadataLogApi, TopicApi, AgentApi, Protocol):
+    """The metadata log and what is appended to it."""
+
+
+class ConfigApi(Protocol):
+    """Configs as of now."""
+
+    async def cluster_configs(self) -> dict[str, str]:
+        """The cluster-wide broker configs: name -> value. O(configs of that kind)."""
+
+
+class ZoneSecretApi(Protocol):
+    """What the metastore keeps for all agents of the cluster."""
+
+    async def zone_secret(self) -> bytes:
+        """32 bytes."""
+
+
+class ClusterFacts(Protocol):
+    """What was read when the metastore was opened."""
+
+    @property
+    def cluster_id(self) -> str:
+        """As `headrace storage format` wrote it."""
+
+    @property
+    def incarnation_id(self) -> uuid.UUID:
+        """Which life of the metastore this is: another one after a restore."""
+
+    @property
+    def commit_shards(self) -> int:
+        """How many commit shards there are (metastore/keys.py)."""

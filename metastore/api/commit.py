@@ -1,0 +1,97 @@
+"""The commit's side of the boundary: stored files' batches get their order and offsets; producer ids.
+
+Place: between the stored file and the acknowledgement (agent/produce/commit.py).
+Invariant: a file id is judged once; the same file committed again gets the same answer.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+
+class StagedBatch(NamedTuple):
+    """One batch of a stored segment file, waiting for its offset."""
+
+    partition_key: int
+    position: int
+    length: int
+    record_count: int
+    """lastOffsetDelta + 1."""
+    max_timestamp: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    leader_epoch: int = -1
+    """The epoch under which the agent accepted it; -1 skips the check."""
+    partition_count: int = -1
+    """The topic's undeleted partition count that the client chose the partition by; -1 if it sent none."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileCommit:
+    """A segment file that the bucket holds whole. Batches stand in file order."""
+
+    file_id: uuid.UUID
+    size: int
+    batches: list[StagedBatch]
+
+
+class FileStatus(enum.IntEnum):
+    """What became of a file in a commit call."""
+
+    COMMITTED = 0
+    """Its batches were judged; also when this very commit had happened before (the same answer again)."""
+    AGENT_FENCED = 1
+    """Nothing happened: (node id, broker epoch) is not registered, or fenced."""
+    CONDEMNED = 2
+    """Nothing happened, and never will: the sweeper owns this id."""
+    TOO_OLD = 3
+    """Nothing happens under this id any more: it was born before answers are kept."""
+
+
+class BatchOutcome(enum.IntEnum):
+    """What became of a batch of a committed file. Numbers are stored: never reuse one."""
+
+    APPENDED = 0
+    DUPLICATE = 1
+    """One of the producer's last 5 batches: base_offset and append time are the original's."""
+    OUT_OF_ORDER = 2
+    PRODUCER_FENCED = 3
+    UNKNOWN_PARTITION = 4
+    PARTITION_COUNT_MISMATCH = 5
+    LEADER_EPOCH_MISMATCH = 6
+
+
+class BatchAnswer(NamedTuple):
+    outcome: BatchOutcome
+    base_offset: int
+    """-1 unless APPENDED or DUPLICATE."""
+    append_time_ms: int
+    """max_timestamp of the batch as it was first appended; -1 unless APPENDED or DUPLICATE."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileAnswer:
+    """`batches[i]` answers `FileCommit.batches[i]`; empty unless COMMITTED."""
+
+    file_id: uuid.UUID
+    status: FileStatus
+    batches: list[BatchAnswer] = field(default_factory=list)
+
+
+class CommitApi(Protocol):
+    """The heart: order, offsets, duplicates."""
+
+    async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
+        """Order the files' batches, in the given order; one answer per file.
+
+        Idempotent by file id: the same file again gets the answer it got first. Readers see all of
+        a call's appended batches at once.
+        """
+
+    async def allocate_producer_ids(self, count: int) -> range:
+        """A block of producer ids that nobody else ever gets."""

@@ -1,0 +1,28 @@
+"""What keeps the metastore's tables from growing.
+
+Place: every agent in turn, a little at a time (agent/housekeeping.py).
+Invariant: nothing here is needed for a right answer; each call is bounded and can be repeated at any time.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class HousekeepingApi(Protocol):
+    """Chunked clean-ups; each says what it did."""
+
+    async def rotate_log_slots(self) -> str | None:
+        """Empty the next slot of the feed and of the answers; its name, None when none was due."""
+
+    async def expire_producer_state(self, limit: int) -> int:
+        """Forget producers that were silent for producer.id.expiration.ms; how many rows went."""
+
+    async def purge_deleted_partitions(self, limit: int) -> int:
+        """Remove what one deleted partition left behind; how many rows went, 0 when there is none to clean."""
+
+    async def expire_group_offsets(self, limit: int) -> int:
+        """Forget groups' offsets that were unused for offsets.retention.minutes; how many were looked at."""
+
+    async def prune_jobs(self, limit: int) -> int:
+        """Forget up to `limit` jobs that ended over a day ago; how many."""

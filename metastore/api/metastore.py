@@ -1,0 +1,50 @@
+"""The whole boundary, for code that composes a process; everything else takes the Protocol that it needs."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headrace.metastore.api.cluster import ClusterApi, ClusterFacts, ConfigApi, ZoneSecretApi
+from headrace.metastore.api.commit import CommitApi
+from headrace.metastore.api.compaction import CompactionApi
+from headrace.metastore.api.controller import ControllerApi
+from headrace.metastore.api.files import FileApi, RebuildApi
+from headrace.metastore.api.groups import GroupApi
+from headrace.metastore.api.housekeeping import HousekeepingApi
+from headrace.metastore.api.jobs import JobApi
+from headrace.metastore.api.read import LeaderEpochApi, ReadApi
+from headrace.metastore.api.reports import AgentLeaseApi, FileReports, JobReports, PartitionReports
+from headrace.metastore.api.retention import RetentionApi
+from headrace.metastore.api.topics import PartitionApi
+
+
+class Metastore(
+    CommitApi,
+    ReadApi,
+    LeaderEpochApi,
+    ClusterApi,
+    PartitionApi,
+    ConfigApi,
+    ZoneSecretApi,
+    ClusterFacts,
+    ControllerApi,
+    GroupApi,
+    JobApi,
+    RetentionApi,
+    CompactionApi,
+    FileApi,
+    RebuildApi,
+    HousekeepingApi,
+    JobReports,
+    FileReports,
+    PartitionReports,
+    AgentLeaseApi,
+    Protocol,
+):
+    """Every operation, and the connections under them."""
+
+    async def keep_connections(self, count: int) -> None:
+        """Keep so many connections instead of metastore.pool.size; those in use end with their call."""
+
+    async def close(self) -> None:
+        """Close the connections; calls in progress fail."""

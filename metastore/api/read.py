@@ -1,0 +1,156 @@
+"""A reader's side of the boundary: extents, offsets, ends of leader epochs, the commit feed.
+
+Place: agent/fetch, before the first byte is read.
+Invariant: every answer is the primary's, as of one snapshot; its cost depends on the answer, not on the history.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+
+class Extent(NamedTuple):
+    """A run of consecutive live batches of one partition inside one segment file."""
+
+    partition_key: int
+    base_offset: int
+    last_offset: int
+    file_id: uuid.UUID
+    position: int
+    length: int
+    leader_epoch: int
+    max_timestamp: int
+
+
+class ExtentQuery(NamedTuple):
+    """Extents of a partition from the one that holds `offset` on, up to about `max_bytes` but at least one."""
+
+    partition_key: int
+    offset: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionExtents:
+    """Answer to one ExtentQuery, read from the primary. `known` is False for a deleted partition."""
+
+    partition_key: int
+    known: bool
+    log_start_offset: int
+    high_watermark: int
+    extents: list[Extent]
+
+
+class OffsetKind(enum.IntEnum):
+    """The special timestamps of ListOffsets."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+
+
+class OffsetQuery(NamedTuple):
+    """`timestamp`: an OffsetKind, or milliseconds since the epoch."""
+
+    partition_key: int
+    timestamp: int
+
+
+class OffsetAnswer(NamedTuple):
+    """`extent` is set for a timestamp (and MAX_TIMESTAMP) look-up: the first extent whose max_timestamp
+
+    reaches it; the caller opens it to find the record. Otherwise `offset` is the answer.
+    """
+
+    known: bool
+    offset: int
+    leader_epoch: int
+    extent: Extent | None
+
+
+class FeedKind(enum.IntEnum):
+    """What a feed row announces. Numbers are stored: never reuse one."""
+
+    COMMIT = 0
+    LOG_START = 1
+    SWAP = 2
+    TOPIC_DELETED = 3
+
+
+class LogStartMove(NamedTuple):
+    partition_key: int
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeedRow:
+    """One numbered change of one commit shard. Rows of a shard have no gaps in `seq`."""
+
+    shard: int
+    seq: int
+    kind: FeedKind
+    extents: list[Extent] = field(default_factory=list)
+    """COMMIT: what it appended. SWAP: what now covers the same offsets."""
+    log_starts: list[LogStartMove] = field(default_factory=list)
+    deleted_keys: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class FeedPage:
+    """Rows after the asked positions, per shard in seq order. `incarnation_id` names the metastore's life.
+
+    `lost_shards`: rows after the asked position are no longer kept (or the feed went back): drop
+    what the index holds of that shard and go on from `heads[shard]`.
+    `wall_ms` is the database's clock when it answered.
+    """
+
+    incarnation_id: uuid.UUID
+    wall_ms: int
+    heads: dict[int, int]
+    rows: list[FeedRow]
+    lost_shards: list[int]
+    metadata_offset: int
+    """The next offset of the metadata log: a follower that is behind it reads on."""
+
+
+class EpochQuery(NamedTuple):
+    """Where does the partition's log end for whoever knows it up to `leader_epoch`?"""
+
+    partition_key: int
+    leader_epoch: int
+
+
+class EpochEnd(NamedTuple):
+    """The largest epoch up to the asked one that has records (or is the current one), and the next offset after it.
+
+    Both are -1 for an epoch that is not there yet. Below the first epoch it is the asked epoch, and the log start.
+    """
+
+    known: bool
+    """False for a partition that is gone."""
+    leader_epoch: int
+    end_offset: int
+
+
+class ReadApi(Protocol):
+    """What a reader must know; always from the primary."""
+
+    async def find_extents(self, queries: Sequence[ExtentQuery]) -> list[PartitionExtents]:
+        """One answer per query, in order; O(result), whatever the history."""
+
+    async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
+        """One answer per query, in order; O(log n) each."""
+
+    async def poll_feed(self, positions: Mapping[int, int]) -> FeedPage:
+        """Everything that changed a reader's view after `positions` (shard -> last seq seen)."""
+
+
+class LeaderEpochApi(Protocol):
+    """Reading leader epochs."""
+
+    async def find_epoch_ends(self, queries: Sequence[EpochQuery]) -> list[EpochEnd]:
+        """One answer per query, in order; O(log n) each."""

@@ -1,0 +1,140 @@
+"""The read side for people and tools: jobs, files, partitions, producers and agents as they are now.
+
+Place: `headrace audit` and `jobs`, metrics, DescribeLogDirs, DescribeProducers, DescribeQuorum; on no path of
+records. metastore/postgres/reports/ builds the queries.
+Invariant: reads only.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from headrace.metastore.api.files import FileState
+from headrace.metastore.api.jobs import JobState
+from headrace.metastore.api.read import Extent
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job as people see it. Times in milliseconds since the epoch, None for what has not been."""
+
+    job_id: int
+    kind: str
+    key: str
+    state: JobState
+    priority: int
+    period_ms: int | None
+    due_ms: int
+    """Waiting: not before. Leased: the lease's deadline."""
+    epoch: int
+    worker: str | None
+    attempts: int
+    progress: str
+    last_error: str | None
+    created_ms: int
+    leased_ms: int | None
+    ended_ms: int | None
+
+
+class JobCount(NamedTuple):
+    kind: str
+    state: JobState
+    jobs: int
+    overdue_ms: int
+    """How long the longest of them has been due, or without a holder since its lease ran out; 0: none is."""
+
+
+class AuditedFile(NamedTuple):
+    """What the metastore says of a file. `dead_ms` is None while extents name it."""
+
+    file_id: uuid.UUID
+    state: FileState
+    level: int
+    size: int
+    live_bytes: int
+    committed_ms: int
+    dead_ms: int | None
+    extents: list[Extent]
+
+
+class FileTotals(NamedTuple):
+    live: int
+    total: int
+    wall_ms: int
+
+
+class PartitionName(NamedTuple):
+    topic_id: uuid.UUID
+    partition_index: int
+
+
+class ProducerStatus(NamedTuple):
+    """What the log knows of an idempotent producer."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+
+
+class AgentLease(NamedTuple):
+    """As of the agent's last contact. `metadata_offset`: the next one that its image has not applied."""
+
+    node_id: int
+    metadata_offset: int
+    last_contact_ms: int
+
+
+class Statistics(NamedTuple):
+    """Live segment files, their stored and live bytes, and the extents that lie in them."""
+
+    files: int
+    bytes: int
+    live_bytes: int
+    extents: int
+
+
+class JobReports(Protocol):
+    """Jobs as people and metrics see them."""
+
+    async def list_jobs(self, limit: int) -> list[JobStatus]:
+        """Unfinished ones by id, then the newest of the finished, up to `limit` in all."""
+
+    async def count_jobs(self) -> list[JobCount]:
+        """How many jobs there are by kind and state, and how late; finished ones count until they are pruned."""
+
+
+class FileReports(Protocol):
+    """Segment files and what they hold."""
+
+    async def audit_files(self, after: uuid.UUID, limit: int) -> list[AuditedFile]:
+        """The next files by id, with all their extents, also those of deleted partitions."""
+
+    async def file_totals(self) -> FileTotals:
+        """Counted by a scan."""
+
+    async def statistics(self) -> Statistics:
+        """Counted by a scan of files and extents."""
+
+
+class PartitionReports(Protocol):
+    """Partitions, looked at from outside."""
+
+    async def partition_names(self, partition_keys: Sequence[int]) -> dict[int, PartitionName]:
+        """By key; deleted partitions are left out."""
+
+    async def partition_sizes(self, partition_keys: Sequence[int]) -> list[int]:
+        """Bytes of each partition's stored batches, in order; -1 for a deleted one. One probe each."""
+
+    async def describe_producers(self, partition_keys: Sequence[int]) -> list[list[ProducerStatus]]:
+        """The producers that each partition remembers, in order of their ids."""
+
+
+class AgentLeaseApi(Protocol):
+    """Reading leases."""
+
+    async def agent_leases(self) -> list[AgentLease]:
+        """One of each registered agent, by node id."""
