@@ -20,7 +20,8 @@ import random
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -259,23 +260,37 @@ async def churn(bench: CommitBench, seconds: float) -> None:
         print(f"{name:22} {live:9} {dead:8} {updates:9} {ratio:>6} {vacuums:7} {heap:8} {index:8}")
 
 
-async def run(url: str, arguments: argparse.Namespace) -> None:
-    """Everything on a migrated database at `url`."""
-    store = await PostgresMetastore.open(url, Settings(metastore_pool_size=CONNECTIONS))
-    agent = await store.register_agent(AgentRegistration(1, uuid.uuid4(), "127.0.0.1", 1, None))
-    head = await store.metadata_head()
-    await store.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=18_000)
-    bench = CommitBench(url, store, agent, arguments.seed)
-    grow_old(url)
-    if arguments.churn:
-        await churn(bench, arguments.seconds)
-    else:
+@asynccontextmanager
+async def opened(place: Path, seed: int, installation: Installation | None = None) -> AsyncIterator[CommitBench]:
+    """A bench on a new, migrated Postgres below `place`."""
+    with EmbeddedPostgres(place, installation=installation) as url:
+        migrate(url)
+        store = await PostgresMetastore.open(url, Settings(metastore_pool_size=CONNECTIONS))
+        agent = await store.register_agent(AgentRegistration(1, uuid.uuid4(), "127.0.0.1", 1, None))
+        head = await store.metadata_head()
+        await store.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=18_000)
+        grow_old(url)
+        gc.collect()
+        gc.freeze()
+        yield CommitBench(url, store, agent, seed)
+        await store.close()
+
+
+async def run(place: Path, arguments: argparse.Namespace) -> None:
+    """Everything on a new Postgres."""
+    installation = None
+    if arguments.bin_dir:
+        installation = Installation(arguments.bin_dir, arguments.bin_dir.parent.name)
+    async with opened(place, arguments.seed, installation) as bench:
+        print(f"{machine_state()}, seed {arguments.seed}", flush=True)
+        if arguments.churn:
+            await churn(bench, arguments.seconds)
+            return
         for workload in PEER:
             await latency(bench, workload, arguments.commits)
         for count in (1, 4):
             for workload in WORKLOADS:
                 await closed_loop(bench, workload, count, arguments.seconds)
-    await store.close()
 
 
 def main() -> None:
@@ -287,18 +302,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--bin-dir", type=Path, help="another Postgres than the embedded one")
     arguments = parser.parse_args()
-    installation = None
-    if arguments.bin_dir:
-        installation = Installation(arguments.bin_dir, arguments.bin_dir.parent.name)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
         place = Path(directory)
         place.chmod(0o711)
-        with EmbeddedPostgres(place, installation=installation) as url:
-            print(f"{machine_state()}, seed {arguments.seed}", flush=True)
-            migrate(url)
-            gc.collect()
-            gc.freeze()
-            asyncio.run(run(url, arguments))
+        asyncio.run(run(place, arguments))
 
 
 if __name__ == "__main__":

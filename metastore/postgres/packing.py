@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,38 +48,58 @@ class _PackedArrayDumper(Dumper):
 psycopg.adapters.register_dumper(PackedArray, _PackedArrayDumper)
 
 
+class _Element(NamedTuple):
+    """An element type of Postgres: its OID, and how numpy lays out an element behind its length."""
+
+    oid: int
+    layout: np.dtype[Any]
+    size: int
+
+
+def _element(oid: int, numpy_type: str) -> _Element:
+    return _Element(oid, np.dtype([("length", ">i4"), ("value", numpy_type)]), np.dtype(numpy_type).itemsize)
+
+
+_BOOL, _INT2, _INT4, _INT8 = _element(16, ">i1"), _element(21, ">i2"), _element(23, ">i4"), _element(20, ">i8")
+_UUID_OID, _UUID_LENGTH = 2950, struct.pack(">i", 16)
+
+
 def pack_bools(values: Column) -> PackedArray:
     """boolean[]"""
-    return _pack(values, 16, ">i1")
+    return _pack(values, _BOOL)
 
 
 def pack_int2(values: Column) -> PackedArray:
     """smallint[]; the caller has checked the range."""
-    return _pack(values, 21, ">i2")
+    return _pack(values, _INT2)
 
 
 def pack_int4(values: Column) -> PackedArray:
     """integer[]; the caller has checked the range."""
-    return _pack(values, 23, ">i4")
+    return _pack(values, _INT4)
 
 
 def pack_int8(values: Column) -> PackedArray:
     """bigint[]"""
-    return _pack(values, 20, ">i8")
+    return _pack(values, _INT8)
 
 
 def pack_uuids(values: Sequence[uuid.UUID]) -> PackedArray:
     """uuid[]"""
-    return _pack(np.frombuffer(b"".join(value.bytes for value in values), dtype="V16"), 2950, "V16")
+    return _array(_UUID_OID, len(values), b"".join([_UUID_LENGTH + value.bytes for value in values]))
 
 
-def _pack(values: Column, element_oid: int, element_type: str) -> PackedArray:
-    if not len(values):
-        return PackedArray(_EMPTY_HEADER.pack(0, 0, element_oid))
-    body = np.empty(len(values), dtype=[("length", ">i4"), ("value", element_type)])
-    body["length"] = np.dtype(element_type).itemsize
+def _pack(values: Column, element: _Element) -> PackedArray:
+    body = np.empty(len(values), dtype=element.layout)
+    body["length"] = element.size
     body["value"] = values
-    return PackedArray(_ARRAY_HEADER.pack(1, 0, element_oid, len(values), 1) + body.tobytes())
+    return _array(element.oid, len(values), body.tobytes())
+
+
+def _array(oid: int, count: int, body: bytes) -> PackedArray:
+    if not count:
+        return PackedArray(_EMPTY_HEADER.pack(0, 0, oid))
+    return PackedArray(_ARRAY_HEADER.pack(1, 0, oid, count, 1) + body)
 
 
 def unpack_extents(packed: bytes) -> list[Extent]:

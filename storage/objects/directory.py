@@ -113,10 +113,12 @@ class DirectoryStore:
                 self._make_folder(path.parent)
                 if if_absent:
                     os.link(name, path)
+                    os.unlink(name)
                 else:
                     os.replace(name, path)
-            finally:
+            except BaseException:
                 Path(name).unlink(missing_ok=True)
+                raise
         _settle(path.parent)
         return info
 

@@ -69,7 +69,7 @@ class Staged:
         before = np.cumsum(batch.record_count) - batch.record_count
         self._before = before - before[self._part_first][self._part]
         end = batch.position + batch.length
-        joined = same_part & _same_as_before(self._file) & (batch.position == np.roll(end, 1))
+        joined = same_part & _same_as_before(self._file) & (batch.position == _before(end))
         self._run_first = np.flatnonzero(~joined)
         self._run = np.cumsum(~joined) - 1
 
@@ -120,7 +120,7 @@ class Staged:
         batch_prod[rows] = prod
         sequence = batch.base_sequence[rows]
         next_sequence = (sequence + batch.record_count[rows]) & _INT4_MAX
-        continues = _same_as_before(batch.producer_epoch[rows]) & (sequence == np.roll(next_sequence, 1))
+        continues = _same_as_before(batch.producer_epoch[rows]) & (sequence == _before(next_sequence))
         return {
             "batch_prod": pack_int4(batch_prod),
             "prod_id": pack_int8(batch.producer_id[rows[first]]),
@@ -201,6 +201,14 @@ def _same_as_before(column: Column) -> Column:
     same[:1] = False
     same[1:] = column[1:] == column[:-1]
     return same
+
+
+def _before(column: Column) -> Column:
+    """Each value's predecessor; what the first gets means nothing."""
+    before = np.empty_like(column)
+    before[:1] = -1
+    before[1:] = column[:-1]
+    return before
 
 
 def _lasts(firsts: Column, count: int) -> Column:
