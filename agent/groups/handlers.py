@@ -14,20 +14,20 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.groups.admin_requests import DeleteGroups, DescribeGroups, ListGroups, OffsetDelete
 from headrace.agent.groups.administration import GroupAdministration
+from headrace.agent.groups.classic.coordinator import ClassicCoordinator
+from headrace.agent.groups.classic.group import ClassicGroup
+from headrace.agent.groups.classic.membership_requests import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
+from headrace.agent.groups.classic.saved import decode
 from headrace.agent.groups.consumer.coordinator import ConsumerGroups
 from headrace.agent.groups.consumer.describe_request import ConsumerGroupDescribe
 from headrace.agent.groups.consumer.heartbeat_request import ConsumerGroupHeartbeat
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules
 from headrace.agent.groups.coordinated import CoordinatedGroup
-from headrace.agent.groups.coordinator import GroupCoordinator
-from headrace.agent.groups.group import ClassicGroup
 from headrace.agent.groups.held_groups import HeldGroups
-from headrace.agent.groups.membership_requests import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
 from headrace.agent.groups.metrics import GroupMetrics
-from headrace.agent.groups.offset_commit import OffsetCommit
-from headrace.agent.groups.offset_fetch import OffsetFetch
-from headrace.agent.groups.offsets import GroupOffsets
-from headrace.agent.groups.saved import decode
+from headrace.agent.groups.offsets.commit_request import OffsetCommit
+from headrace.agent.groups.offsets.fetch_request import OffsetFetch
+from headrace.agent.groups.offsets.group_offsets import GroupOffsets
 from headrace.agent.groups.values import GroupEffect
 from headrace.config.settings import Settings
 from headrace.metastore.api.groups import GroupApi, GroupKind, GroupRecord
@@ -63,7 +63,7 @@ class GroupHandlers:
         }
         metrics = GroupMetrics(registry)
         self.groups = HeldGroups(api, cluster, clock, restore, metrics)
-        coordinator = GroupCoordinator(self.groups, clock, restore_classic)
+        coordinator = ClassicCoordinator(self.groups, clock, restore_classic)
         administration = GroupAdministration(api, self.groups)
         offsets = GroupOffsets(api, self.groups, clock, metrics)
         self.handlers: dict[int, RequestHandler] = {

@@ -10,11 +10,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.saved import SavedState
 from headrace.metastore.api.groups import GroupRecord
 
 NO_GENERATION = -1
@@ -110,6 +109,12 @@ class Reply(NamedTuple):
     token: Token
     answer: object
     """A JoinAnswer, a SyncAnswer, or what consumer/ answers a heartbeat with."""
+
+
+class SavedState(Protocol):
+    """What a Save carries: a group of either kind, as its kind encodes it."""
+
+    def record(self) -> GroupRecord: ...
 
 
 class Save(NamedTuple):

@@ -32,7 +32,7 @@ class GroupRecord(NamedTuple):
     subscribed: tuple[str, ...] | None
     """Names of the topics that the members consume; their offsets stay. None: not known, all stay."""
     data: bytes
-    """The coordinator's own; agent/groups/saved.py."""
+    """The coordinator's own; agent/groups/classic/saved.py."""
 
 
 class GroupClaim(NamedTuple):

@@ -21,13 +21,13 @@ from tests.pauses.world import World
 NEVER_MET = {
     "agent/produce/receive.py:Receiver.receive_later#2": "a thread checks the records of some topics' batches",
     "agent/cluster/follower.py:MetadataFollower._read_to_head#2": "another log: the metastore was restored",
-    "agent/groups/coordinator.py:GroupCoordinator.sync#1": "a group is loaded by a heartbeat or a join first",
-    "agent/groups/coordinator.py:GroupCoordinator.leave#1": "likewise",
+    "agent/groups/classic/coordinator.py:ClassicCoordinator.sync#1": "a group is loaded by a heartbeat or a join first",
+    "agent/groups/classic/coordinator.py:ClassicCoordinator.leave#1": "likewise",
     "agent/groups/consumer/coordinator.py:ConsumerGroups.heartbeat#3": "a pattern is matched in a thread",
     "agent/groups/consumer/coordinator.py:ConsumerGroups.heartbeat#4": "the group is here, unless it moved meanwhile",
-    "agent/groups/offsets.py:GroupOffsets.commit#1": "likewise",
-    "agent/groups/offsets.py:GroupOffsets.fetch#1": "likewise",
-    "agent/groups/offsets.py:GroupOffsets.fetch#2": "a member of an older protocol asks, which says no name",
+    "agent/groups/offsets/group_offsets.py:GroupOffsets.commit#1": "likewise",
+    "agent/groups/offsets/group_offsets.py:GroupOffsets.fetch#1": "likewise",
+    "agent/groups/offsets/group_offsets.py:GroupOffsets.fetch#2": "a member of an older protocol asks without a name",
 }
 """Where these schedules never stand, and what would take them there."""
 

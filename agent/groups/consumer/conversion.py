@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headrace.agent.groups.classic.saved import SavedClassicMember, SavedGroup
 from headrace.agent.groups.consumer.embedded import PROTOCOL_TYPE, read_assignment, read_subscription, write_assignment
 from headrace.agent.groups.consumer.member import ClassicSide, ConsumerMember
 from headrace.agent.groups.consumer.topics import KnownTopics
-from headrace.agent.groups.saved import SavedClassicMember, SavedGroup
 from headrace.agent.groups.values import MemberProtocol
 
 

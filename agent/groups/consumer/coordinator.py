@@ -21,13 +21,13 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.consumer.assignors.assignor import Partitions
 from headrace.agent.groups.consumer.conversion import from_classic
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
 from headrace.agent.groups.consumer.topics import GroupTopics
 from headrace.agent.groups.consumer.values import JOIN_EPOCH, ConsumerHeartbeatAnswer, HeartbeatRequest
-from headrace.agent.groups.group import ClassicGroup
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.values import GroupEffect
 from headrace.metastore.api.groups import GroupRecord

@@ -21,7 +21,7 @@ from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.saved import by_topic
 from headrace.agent.groups.held_groups import HeldGroups
-from headrace.agent.groups.membership_requests import is_legal_group_id
+from headrace.agent.groups.names import is_legal_group_id
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 

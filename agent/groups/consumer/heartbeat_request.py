@@ -28,7 +28,7 @@ from headrace.agent.groups.consumer.values import (
     HeartbeatRequest,
 )
 from headrace.agent.groups.held_groups import HeldGroups
-from headrace.agent.groups.membership_requests import storable
+from headrace.agent.groups.names import storable
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 

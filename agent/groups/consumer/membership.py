@@ -17,7 +17,6 @@ from dataclasses import replace
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
 from headrace.agent.groups.consumer.conversion import to_classic
 from headrace.agent.groups.consumer.member import ConsumerMember
-from headrace.agent.groups.consumer.outbox import Outbox
 from headrace.agent.groups.consumer.reconcile import reconcile
 from headrace.agent.groups.consumer.roster import ConsumerRoster
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
@@ -25,6 +24,7 @@ from headrace.agent.groups.consumer.saved import PROTOCOL_TYPE, SavedConsumerGro
 from headrace.agent.groups.consumer.target import Target
 from headrace.agent.groups.consumer.topics import KnownTopics
 from headrace.agent.groups.consumer.values import MemberState
+from headrace.agent.groups.outbox import Outbox
 from headrace.agent.groups.values import Become, GroupEffect
 from headrace.metastore.api.groups import GroupKind, GroupRecord
 

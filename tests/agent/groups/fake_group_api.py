@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.agent.groups.saved import SavedGroup, decode
+from headrace.agent.groups.classic.saved import SavedGroup, decode
 from headrace.metastore.api.groups import CommittedOffset, GroupClaim, GroupKind, GroupListing, GroupRecord
 from headrace.storage.errors import FencedError, HeadraceError
 

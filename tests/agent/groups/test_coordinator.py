@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import Identity, Membership
-from headrace.agent.groups import saved
+from headrace.agent.groups.classic import saved
 from headrace.agent.groups.held_groups import IDLE_SECONDS
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.postgres.store import PostgresMetastore

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.group import ClassicGroup
-from headrace.agent.groups.saved import SavedGroup
+from headrace.agent.groups.classic.group import ClassicGroup
+from headrace.agent.groups.classic.saved import SavedGroup
 from headrace.agent.groups.values import (
     GroupEffect,
     GroupState,

@@ -15,8 +15,8 @@ import random
 import msgspec
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.roster import ClassicMember, ClassicRoster
-from headrace.agent.groups.saved import SavedGroup
+from headrace.agent.groups.classic.roster import ClassicMember, ClassicRoster
+from headrace.agent.groups.classic.saved import SavedGroup
 from headrace.agent.groups.values import (
     GroupEffect,
     GroupState,

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.group import ClassicGroup
-from headrace.agent.groups.rebalance import NO_LIMIT
-from headrace.agent.groups.saved import SavedGroup, decode, encode
+from headrace.agent.groups.classic.group import ClassicGroup
+from headrace.agent.groups.classic.rebalance import NO_LIMIT
+from headrace.agent.groups.classic.saved import SavedGroup, decode, encode
 from headrace.agent.groups.values import (
     Departure,
     GroupEffect,

@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.values import GroupState, MemberProtocol, MemberRef
-from tests.agent.groups.group_script import Script
+from tests.agent.groups.classic.group_script import Script
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.saved import SavedState
-from headrace.agent.groups.values import GroupEffect, Reply, Save, Token
+from headrace.agent.groups.values import GroupEffect, Reply, Save, SavedState, Token
 
 
 class _Waiting(NamedTuple):

@@ -20,7 +20,7 @@ from headrace.metastore.api.groups import GroupKind
 from headrace.storage.clock import Clock
 
 
-class GroupCoordinator:
+class ClassicCoordinator:
     """Every answer carries a code; nothing raises for what clients can do."""
 
     def __init__(self, groups: HeldGroups, clock: Clock, new_classic_group: Restore) -> None:

@@ -8,21 +8,13 @@ If the process dies before it is written, the generation before it stands, and m
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 
-from headrace.agent.groups.subscriptions import subscribed_topics
+from headrace.agent.groups.classic.subscriptions import subscribed_topics
 from headrace.metastore.api.groups import GroupKind, GroupRecord
 from headrace.storage.errors import CorruptError, InvalidError
 
 FORMAT = 1
-
-
-class SavedState(Protocol):
-    """What a Save carries: a group of either kind, as its kind encodes it."""
-
-    def record(self) -> GroupRecord: ...
 
 
 class SavedClassicMember(msgspec.Struct, frozen=True):

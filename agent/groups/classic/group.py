@@ -17,10 +17,10 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.rebalance import Rebalancing
-from headrace.agent.groups.roster import ClassicMember
-from headrace.agent.groups.saved import SavedGroup
-from headrace.agent.groups.subscriptions import subscribed_topics
+from headrace.agent.groups.classic.rebalance import Rebalancing
+from headrace.agent.groups.classic.roster import ClassicMember
+from headrace.agent.groups.classic.saved import SavedGroup
+from headrace.agent.groups.classic.subscriptions import subscribed_topics
 from headrace.agent.groups.values import (
     Departure,
     DescribedMember,

@@ -15,7 +15,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.coordinator import GroupCoordinator
+from headrace.agent.groups.classic.coordinator import ClassicCoordinator
+from headrace.agent.groups.names import is_legal_group_id, storable
 from headrace.agent.groups.values import JoinAnswer, JoinRequest, MemberProtocol, MemberRef, SyncRequest
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
@@ -28,21 +29,11 @@ _FIRST_JOIN_WITH_SKIP_ASSIGNMENT = 9
 _FIRST_LEAVE_OF_SEVERAL = 3
 
 
-def storable(text: str) -> bool:
-    """Whether the metastore can hold the text: all but NUL, which Postgres has no place for."""
-    return "\0" not in text
-
-
-def is_legal_group_id(group_id: str) -> bool:
-    """Members' groups have a name; a consumer that assigns itself may commit without one."""
-    return bool(group_id) and storable(group_id)
-
-
 class JoinGroup:
     """The handler."""
 
     def __init__(
-        self, coordinator: GroupCoordinator, *, session_timeout_ms_min: int, session_timeout_ms_max: int
+        self, coordinator: ClassicCoordinator, *, session_timeout_ms_min: int, session_timeout_ms_max: int
     ) -> None:
         self._coordinator = coordinator
         self._shortest = timedelta(milliseconds=session_timeout_ms_min)
@@ -100,7 +91,7 @@ def _join_request(request: Request, entity: Any) -> JoinRequest:
 class SyncGroup:
     """The handler."""
 
-    def __init__(self, coordinator: GroupCoordinator) -> None:
+    def __init__(self, coordinator: ClassicCoordinator) -> None:
         self._coordinator = coordinator
 
     async def __call__(self, request: Request) -> Response:
@@ -134,7 +125,7 @@ class SyncGroup:
 class Heartbeat:
     """The handler."""
 
-    def __init__(self, coordinator: GroupCoordinator) -> None:
+    def __init__(self, coordinator: ClassicCoordinator) -> None:
         self._coordinator = coordinator
 
     async def __call__(self, request: Request) -> Response:
@@ -148,7 +139,7 @@ class Heartbeat:
 class LeaveGroup:
     """The handler. Before version 3 one member leaves, and its code is the request's."""
 
-    def __init__(self, coordinator: GroupCoordinator) -> None:
+    def __init__(self, coordinator: ClassicCoordinator) -> None:
         self._coordinator = coordinator
 
     async def __call__(self, request: Request) -> Response:

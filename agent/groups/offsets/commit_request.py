@@ -15,9 +15,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.groups.membership_requests import storable
-from headrace.agent.groups.offsets import GroupOffsets
-from headrace.agent.groups.topics import ResolvedTopics, name_or_id, resolve
+from headrace.agent.groups.names import storable
+from headrace.agent.groups.offsets.group_offsets import GroupOffsets
+from headrace.agent.groups.offsets.topics import ResolvedTopics, name_or_id, resolve
 from headrace.agent.groups.values import MemberRef
 from headrace.metastore.api.groups import CommittedOffset
 from headrace.protocol.request import Request, Response

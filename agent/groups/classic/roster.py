@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.saved import SavedClassicMember
+from headrace.agent.groups.classic.saved import SavedClassicMember
 from headrace.agent.groups.values import JoinedMember, JoinRequest, MemberProtocol, MemberRef, Token
 
 
