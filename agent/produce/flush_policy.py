@@ -47,14 +47,14 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FlushVerdict:
     """`reason`: close the file now. Otherwise ask again at `again_at`, or when something happens before."""
 
     reason: FlushReason | None
     again_at: float
 
 
-class TokenBucket:
+class FlushTokens:
     """Full at first; `rate` tokens a second up to `burst`. Times on Clock.monotonic()."""
 
     def __init__(self, rate: float, burst: int, now: float) -> None:
@@ -85,27 +85,27 @@ class FlushPolicy:
 
     def __init__(self, limits: FlushLimits, now: float) -> None:
         self.limits = limits
-        self._budget = TokenBucket(limits.rate, limits.burst if limits.rate else 0, now)
+        self._budget = FlushTokens(limits.rate, limits.burst if limits.rate else 0, now)
 
-    def judge(self, found: Situation, now: float) -> Verdict:
+    def judge(self, found: Situation, now: float) -> FlushVerdict:
         """Whether to close the open file now."""
         due_at = found.opened_at + self.limits.linger_s
         if now >= due_at - TIME_EPSILON_S:
-            return Verdict(FlushReason.LINGER, due_at)
+            return FlushVerdict(FlushReason.LINGER, due_at)
         if not self.limits.rate:
-            return Verdict(None, due_at)
+            return FlushVerdict(None, due_at)
         idle_at = found.last_byte_at + self.limits.idle_s
         if found.clients_wait:
             reason, ready_at = FlushReason.CLIENTS_WAIT, now
         else:
             reason, ready_at = FlushReason.IDLE, idle_at
         if found.congested:
-            return Verdict(None, min(due_at, max(ready_at, now + self.limits.idle_s)))
+            return FlushVerdict(None, min(due_at, max(ready_at, now + self.limits.idle_s)))
         if found.size_bytes < self.limits.free_bytes:
             ready_at = max(ready_at, self._budget.available_at(now))
         if now >= ready_at - TIME_EPSILON_S:
-            return Verdict(reason, now)
-        return Verdict(None, min(due_at, ready_at))
+            return FlushVerdict(reason, now)
+        return FlushVerdict(None, min(due_at, ready_at))
 
     def closed(self, size_bytes: int, now: float) -> None:
         """A file was closed, for whatever reason. One below `free_bytes` uses a token, if there is one."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.produce.buffer import ActiveBuffer
 from headrace.agent.produce.client_activity import ClientActivity
-from headrace.agent.produce.flush_policy import FlushPolicy, Situation, Verdict
+from headrace.agent.produce.flush_policy import FlushPolicy, FlushVerdict, Situation
 from headrace.agent.produce.flush_queue import FlushedFile
 from headrace.agent.produce.receive import Received
 from headrace.agent.produce.trace import FlushReason
@@ -106,7 +106,7 @@ class Flusher:
             if verdict is not None and verdict.reason is None:
                 await self._clock.sleep(min(verdict.again_at - now, longest))
 
-    def _judge(self, now: float, *, clients_wait: bool) -> Verdict | None:
+    def _judge(self, now: float, *, clients_wait: bool) -> FlushVerdict | None:
         """The verdict, carried out; None without an open file."""
         file = self._buffer.file
         if file is None:

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.produce import flusher, merge, upload
 from headrace.agent.produce.acknowledge import Acknowledger
 from headrace.agent.produce.commit import Committer
-from headrace.agent.produce.flush_policy import FlushPolicy, Situation, Verdict
+from headrace.agent.produce.flush_policy import FlushPolicy, FlushVerdict, Situation
 from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
 from headrace.agent.produce.pending import PendingRequest, not_stored
 from headrace.agent.produce.stages import LaidOutFile
@@ -239,7 +239,7 @@ def queueing_files_do_not_hold_up_an_early_flush(patch: Patch) -> None:
 def short_memory_does_not_hold_up_an_early_flush(patch: Patch) -> None:
     """Files are closed early although requests wait for memory."""
 
-    def judge(self: FlushPolicy, found: Situation, now: float) -> Verdict:
+    def judge(self: FlushPolicy, found: Situation, now: float) -> FlushVerdict:
         return original(self, dataclasses.replace(found, congested=False), now)
 
     original = patch.replace(FlushPolicy, "judge", judge)
@@ -249,9 +249,9 @@ def short_memory_does_not_hold_up_an_early_flush(patch: Patch) -> None:
 def linger_is_forgotten(patch: Patch) -> None:
     """A file that may not be closed early is not closed when its linger ends."""
 
-    def judge(self: FlushPolicy, found: Situation, now: float) -> Verdict:
+    def judge(self: FlushPolicy, found: Situation, now: float) -> FlushVerdict:
         verdict = original(self, found, now)
-        return Verdict(None, now + 1) if verdict.reason is FlushReason.LINGER else verdict
+        return FlushVerdict(None, now + 1) if verdict.reason is FlushReason.LINGER else verdict
 
     original = patch.replace(FlushPolicy, "judge", judge)
 
