@@ -22,8 +22,9 @@ RETURN int8send(p_key) || int8send(p_base) || int8send(p_last) || uuid_send(p_fi
 -- metastore.api.commit.BatchAnswer. Both go by partition key, then by place in the file.
 CREATE OR REPLACE FUNCTION pack_answer(p_outcome smallint, p_base bigint, p_time bigint) RETURNS bytea
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN int2send(p_outcome) || CASE WHEN p_outcome IN (0, 1) THEN int8send(p_base) || int8send(p_time)
-                                   ELSE int8send(-1) || int8send(-1) END;
+RETURN int2send(p_outcome)
+       || CASE WHEN p_outcome IN (batch_appended(), batch_duplicate()) THEN int8send(p_base) || int8send(p_time)
+               ELSE int8send(-1) || int8send(-1) END;
 
 -- 24 bytes: first and last sequence, base offset, append time.
 CREATE OR REPLACE FUNCTION pack_ring_entry(p_sequence int, p_records int, p_base bigint, p_time bigint) RETURNS bytea

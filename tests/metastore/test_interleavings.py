@@ -71,8 +71,8 @@ BUGS: dict[str, tuple[str, list[tuple[str, str]]]] = {
         [
             (LOCK, EARLY_SEQ + LOCK),
             (
-                "shard, seq, 0, payload FROM numbered",
-                "shard, current_setting('bug.seq_' || shard)::bigint, 0, payload FROM numbered",
+                "shard, seq, feed_commit(), payload FROM numbered",
+                "shard, current_setting('bug.seq_' || shard)::bigint, feed_commit(), payload FROM numbered",
             ),
         ],
     ),

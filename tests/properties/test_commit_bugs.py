@@ -32,8 +32,8 @@ BUGS = {
     ),
     "any id may start above 0 (W7)": ("fold_producers", "SELECT last_id >= p_producer_id AND", "SELECT true OR"),
     "a refused batch moves its producer on (W7)": (
-        *("fold_producers", "outcome[b.i] := 2;"),
-        "outcome[b.i] := 2; v_next := next_sequence(b.sequence, b.records);",
+        *("fold_producers", "outcome[b.i] := batch_out_of_order();"),
+        "outcome[b.i] := batch_out_of_order(); v_next := next_sequence(b.sequence, b.records);",
     ),
     "an answer is not found again (W7)": ("claim_files", "a.slot = answer_slot(p_born_ms)", "a.slot = -1"),
     "a condemned file is committed (W3)": (
@@ -41,11 +41,11 @@ BUGS = {
         "ON CONFLICT (file_id) DO UPDATE SET state = 0",
     ),
     "a dead batch between two live ones is read (W8)": (
-        *("judge_batches", "v_outcome[i - 1] IS DISTINCT FROM 0"),
+        *("judge_batches", "v_outcome[i - 1] IS DISTINCT FROM batch_appended()"),
         "false",
     ),
     "a dead batch takes offsets (W8)": (
-        *("judge_batches", "CASE WHEN v_outcome[i] = 0 THEN records ELSE 0 END"),
+        *("judge_batches", "CASE WHEN v_outcome[i] = batch_appended() THEN records ELSE 0 END"),
         "records",
     ),
     "counts before duplicates (P4)": (
@@ -57,8 +57,8 @@ BUGS = {
         "SET high_watermark = 0",
     ),
     "the feed forgets a row (W5)": (
-        *("commit_files", "seq, 0, payload FROM numbered"),
-        "seq, 0, payload FROM numbered LIMIT 1",
+        *("commit_files", "seq, feed_commit(), payload FROM numbered"),
+        "seq, feed_commit(), payload FROM numbered LIMIT 1",
     ),
 }
 """What is wrong -> (function, right text, wrong text)."""

@@ -36,7 +36,7 @@ BEGIN
            generate_series(0, t.partition_count - 1) AS i;
 
     INSERT INTO configs (resource_type, resource_name, name, value)
-    SELECT 2, c.topic, c.name, c.value
+    SELECT topic_resource(), c.topic, c.name, c.value
       FROM unnest(p_config_topics, p_config_names, p_config_values) AS c (topic, name, value);
     RETURN true;
 END $$;

@@ -21,7 +21,7 @@ BEGIN
     IF cardinality(v_names) IS DISTINCT FROM cardinality(p_topic_ids) THEN
         RAISE EXCEPTION 'a topic is not there: topic_ids=% found=%', p_topic_ids, v_names;
     END IF;
-    DELETE FROM configs WHERE resource_type = 2 AND resource_name = ANY (v_names);
+    DELETE FROM configs WHERE resource_type = topic_resource() AND resource_name = ANY (v_names);
 
     -- partitions come and go under the head's lock only, so what is read before the shards' locks stands
     PERFORM FROM partitions WHERE topic_id = ANY (p_topic_ids) ORDER BY partition_key FOR UPDATE;
@@ -31,7 +31,7 @@ BEGIN
     PERFORM FROM group_offsets WHERE partition_key = ANY (v_keys) ORDER BY partition_key, group_id FOR UPDATE;
     DELETE FROM group_offsets WHERE partition_key = ANY (v_keys);
     PERFORM lock_shards(v_shards);
-    PERFORM append_feed(d.shard, 3::smallint, d.payload)
+    PERFORM append_feed(d.shard, feed_topic_deleted(), d.payload)
        FROM (SELECT shard, string_agg(int8send(partition_key), ''::bytea ORDER BY partition_key) AS payload
                FROM partitions WHERE topic_id = ANY (p_topic_ids) GROUP BY shard) AS d;
     DELETE FROM partitions WHERE partition_key = ANY (v_keys);

@@ -72,21 +72,24 @@ LANGUAGE sql VOLATILE AS $$
         WHEN p_want_shut_down AND NOT p_agent.fenced AND p_agent.leaving_offset IS NULL
              AND metadata_format() >= 2
              AND EXISTS (SELECT FROM agents a
-                          WHERE a.node_id <> p_agent.node_id AND NOT a.fenced AND a.leaving_offset IS NULL) THEN 104
-        WHEN p_want_fence AND NOT p_agent.fenced THEN 7
+                          WHERE a.node_id <> p_agent.node_id AND NOT a.fenced AND a.leaving_offset IS NULL)
+             THEN record_controlled_shutdown()
+        WHEN p_want_fence AND NOT p_agent.fenced THEN record_fence_broker()
         WHEN p_agent.fenced AND p_is_caught_up AND NOT p_want_fence AND NOT p_want_shut_down
-             AND p_agent.leaving_offset IS NULL THEN 8
+             AND p_agent.leaving_offset IS NULL THEN record_unfence_broker()
     END
 $$;
 
--- Log and project one agent's being fenced (7), unfenced (8) or leaving (104); the caller holds the
+-- Log and project one agent's being fenced, unfenced or leaving; the caller holds the
 -- head at p_head.
 CREATE OR REPLACE FUNCTION change_agent(p_head bigint, p_node_id int, p_broker_epoch bigint, p_record_type int)
 RETURNS void
 LANGUAGE sql VOLATILE AS $$
     SELECT append_metadata(p_head, ARRAY[broker_record(p_record_type, p_node_id, p_broker_epoch)]);
     UPDATE agents
-       SET fenced = CASE p_record_type WHEN 7 THEN true WHEN 8 THEN false ELSE fenced END,
-           leaving_offset = CASE p_record_type WHEN 104 THEN p_head ELSE leaving_offset END
+       SET fenced = CASE p_record_type WHEN record_fence_broker() THEN true
+                                       WHEN record_unfence_broker() THEN false
+                                       ELSE fenced END,
+           leaving_offset = CASE p_record_type WHEN record_controlled_shutdown() THEN p_head ELSE leaving_offset END
      WHERE node_id = p_node_id;
 $$;

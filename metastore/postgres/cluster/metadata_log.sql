@@ -18,8 +18,8 @@ LANGUAGE sql VOLATILE AS $$
     UPDATE metadata_head SET next_offset = p_head + cardinality(p_records);
 $$;
 
--- UnregisterBrokerRecord (1), FenceBrokerRecord (7), UnfenceBrokerRecord (8) and ControlledShutdownRecord
--- (104) look alike: frame type, record type, version, broker id, broker epoch, no tagged fields.
+-- UnregisterBrokerRecord, FenceBrokerRecord, UnfenceBrokerRecord and ControlledShutdownRecord have one layout:
+-- frame type, record type, version, broker id, broker epoch, no tagged fields.
 CREATE OR REPLACE FUNCTION broker_record(p_record_type int, p_node_id int, p_broker_epoch bigint) RETURNS bytea
 LANGUAGE sql IMMUTABLE AS $$
     SELECT set_byte('\x000000', 1, p_record_type) || int4send(p_node_id) || int8send(p_broker_epoch) || '\x00'::bytea

@@ -4,8 +4,9 @@ CREATE OR REPLACE FUNCTION topic_config(p_topic_id uuid, p_name text, p_broker_n
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(
         (SELECT c.value FROM topics t
-           JOIN configs c ON c.resource_type = 2 AND c.resource_name = t.name AND c.name = p_name
+           JOIN configs c ON c.resource_type = topic_resource() AND c.resource_name = t.name AND c.name = p_name
           WHERE t.topic_id = p_topic_id),
-        (SELECT c.value FROM configs c WHERE c.resource_type = 4 AND c.resource_name = '' AND c.name = p_broker_name)
+        (SELECT c.value FROM configs c
+          WHERE c.resource_type = broker_resource() AND c.resource_name = '' AND c.name = p_broker_name)
     );
 $$;

@@ -9,6 +9,6 @@ BEGIN
     DELETE FROM agents WHERE node_id = p_node_id AND broker_epoch = p_broker_epoch;
     IF FOUND THEN
         DELETE FROM agent_leases WHERE node_id = p_node_id;
-        PERFORM append_metadata(v_head, ARRAY[broker_record(1, p_node_id, p_broker_epoch)]);
+        PERFORM append_metadata(v_head, ARRAY[broker_record(record_unregister_broker(), p_node_id, p_broker_epoch)]);
     END IF;
 END $$;

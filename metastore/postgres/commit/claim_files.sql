@@ -14,7 +14,7 @@ DECLARE
 BEGIN
     WITH claimed AS (
         INSERT INTO segment_files (file_id, state, size, body_bytes, live_bytes, committed_at, dead_at)
-        SELECT id, 0, size, live_bytes, live_bytes, wall_time(),
+        SELECT id, file_live(), size, live_bytes, live_bytes, wall_time(),
                CASE WHEN live_bytes = 0 THEN wall_time() END
           FROM unnest(p_ids, p_births, p_sizes, p_live_bytes) AS f (id, born_ms, size, live_bytes)
          WHERE birth_accepted(born_ms) AND NOT EXISTS (SELECT FROM segment_files WHERE file_id = id)
@@ -41,13 +41,13 @@ RETURNS TABLE (status smallint, answer bytea)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 BEGIN
-    RETURN QUERY SELECT 0::smallint, a.answer FROM commit_answers a
+    RETURN QUERY SELECT commit_committed(), a.answer FROM commit_answers a
                   WHERE a.slot = answer_slot(p_born_ms) AND a.file_id = p_id;
     IF FOUND THEN
         RETURN;
     END IF;
-    PERFORM FROM segment_files WHERE file_id = p_id AND state = 1;
-    RETURN QUERY SELECT CASE WHEN p_fenced THEN 1
-                             WHEN FOUND AND birth_accepted(p_born_ms) THEN 2
-                             ELSE 3 END::smallint, ''::bytea;
+    PERFORM FROM segment_files WHERE file_id = p_id AND state = file_condemned();
+    RETURN QUERY SELECT CASE WHEN p_fenced THEN commit_agent_fenced()
+                             WHEN FOUND AND birth_accepted(p_born_ms) THEN commit_condemned()
+                             ELSE commit_too_old() END, ''::bytea;
 END $$;

@@ -11,7 +11,8 @@
 --   p_prod_*    the distinct (partition, producer id) pairs: first and last batch, and whether their
 --               batches continue each other in one epoch
 --   p_recent    the batches that a producer's ring will hold
--- Output: one row per file, in order: metastore.api.commit.FileStatus, and its answer (packing.sql) when it is 0.
+-- Output: one row per file, in order: metastore.api.commit.FileStatus, and its answer (packing.sql)
+-- if it is COMMITTED.
 --
 -- Locks: the named partitions' commit shards, ascending; then the file ids, ascending.
 -- Idempotent by file id: a file that is committed already gets the answer that it got first.
@@ -136,7 +137,7 @@ BEGIN
         RETURNING c.shard, c.seq, r.payload
     ), announced AS (
         INSERT INTO commit_log (slot, shard, seq, kind, payload)
-        SELECT feed_slot(), shard, seq, 0, payload FROM numbered
+        SELECT feed_slot(), shard, seq, feed_commit(), payload FROM numbered
     ), moved AS (
         UPDATE partition_heads h
            SET high_watermark = r.last + 1,
@@ -191,7 +192,7 @@ BEGIN
         SELECT s.status, s.answer
           FROM unnest(p_file_id, p_file_born_ms, v_ours, v_answer)
                WITH ORDINALITY AS f (id, born_ms, ours, answer, file)
-         CROSS JOIN LATERAL (SELECT 0::smallint AS status, f.answer WHERE ours
+         CROSS JOIN LATERAL (SELECT commit_committed() AS status, f.answer WHERE ours
                              UNION ALL
                              SELECT * FROM settled_file(id, born_ms, v_fenced) WHERE NOT ours) AS s
          ORDER BY file;

@@ -4,9 +4,9 @@
 -- 10-14, 20-24, 15-19, 20-24 is accepted, out of order, accepted, accepted.
 -- tests/model/producer_model.py says the same in plain Python.
 --
--- outcome comes with 0, or with the refusal that a batch gets unless it is a duplicate (5, 6), or
--- with one that stands (-1, 4). original and append_time are a duplicate's first base offset and time;
--- original -n names batch n of this call, whose offset is not known yet.
+-- outcome comes as appended, or with the refusal that a batch gets unless it is a duplicate (partition count,
+-- leader epoch), or with one that is final (-1, unknown partition). original and append_time are a duplicate's
+-- first base offset and time; original -n names batch n of this call: its offset is not known yet.
 -- A never-seen producer may start above 0 only if its id was leased so long ago that its state may
 -- have expired; an id that nobody leased has no such excuse.
 -- Locks: none; the caller holds the shards' locks. Idempotent: reads only.
@@ -32,7 +32,8 @@ BEGIN
         SELECT i, prod, records, epoch, sequence
           FROM unnest(p_batch_prod, p_batch_records, p_batch_epoch, p_batch_sequence)
                WITH ORDINALITY AS b (prod, records, epoch, sequence, i)
-         WHERE prod > 0 AND NOT p_prod_regular[prod] AND outcome[i] IN (0, 5, 6)
+         WHERE prod > 0 AND NOT p_prod_regular[prod]
+           AND outcome[i] IN (batch_appended(), batch_partition_count_mismatch(), batch_leader_epoch_mismatch())
          ORDER BY prod, i
     LOOP
         IF b.prod <> v_prod THEN
@@ -45,13 +46,13 @@ BEGIN
         v_same := b.epoch IS NOT DISTINCT FROM v_epoch;
         v_place := CASE WHEN v_same THEN ring_place(v_ring, v_range) ELSE -1 END;
         IF v_place >= 0 THEN
-            outcome[b.i] := 1;
+            outcome[b.i] := batch_duplicate();
             original[b.i] := ring_number(v_ring, v_place + 8);
             append_time[b.i] := ring_number(v_ring, v_place + 16);
-        ELSIF outcome[b.i] <> 0 THEN
+        ELSIF outcome[b.i] <> batch_appended() THEN
             CONTINUE;
         ELSIF b.epoch < v_epoch THEN
-            outcome[b.i] := 3;
+            outcome[b.i] := batch_producer_fenced();
         ELSIF (v_same AND b.sequence = v_next) OR (NOT v_same AND b.sequence = 0)
            OR (v_epoch IS NULL AND producer_id_expired(p_prod_id[v_prod], p_expiration_ms)) THEN
             v_ring := v_range || int8send(-b.i) || int8send(append_time[b.i])
@@ -59,7 +60,7 @@ BEGIN
             v_epoch := b.epoch;
             v_next := next_sequence(b.sequence, b.records);
         ELSE
-            outcome[b.i] := 2;
+            outcome[b.i] := batch_out_of_order();
         END IF;
     END LOOP;
 END $$;

@@ -24,16 +24,17 @@ DECLARE
 BEGIN
     v_outcome := array(
         SELECT CASE WHEN NOT p_ours[file] THEN -1
-                    WHEN p_part_epoch[part] IS NULL THEN 4
-                    WHEN leader_epoch NOT IN (-1, p_part_epoch[part]) THEN 6
+                    WHEN p_part_epoch[part] IS NULL THEN batch_unknown_partition()
+                    WHEN leader_epoch NOT IN (-1, p_part_epoch[part]) THEN batch_leader_epoch_mismatch()
                     WHEN count <> -1 AND count <> (SELECT undeleted_partition_count FROM topics
-                                                    WHERE topic_number = p_part_key[part] >> 24) THEN 5
-                    ELSE 0 END
+                                                    WHERE topic_number = p_part_key[part] >> 24)
+                         THEN batch_partition_count_mismatch()
+                    ELSE batch_appended() END
           FROM unnest(p_batch_file, p_batch_part, p_batch_leader_epoch, p_batch_count)
                WITH ORDINALITY AS b (file, part, leader_epoch, count, i)
          ORDER BY i);
     v_regular := array(
-        SELECT p_prod_regular[prod] AND bool_and(v_outcome[i] = 0)
+        SELECT p_prod_regular[prod] AND bool_and(v_outcome[i] = batch_appended())
           FROM unnest(p_batch_prod) WITH ORDINALITY AS b (prod, i)
          WHERE prod > 0 GROUP BY prod ORDER BY prod);
     SELECT f.outcome, f.original, f.append_time INTO v_outcome, v_original, v_time
@@ -45,29 +46,31 @@ BEGIN
       INTO batch_before, v_run
       FROM (SELECT i,
                    sum(accepted) OVER (PARTITION BY part ORDER BY i ROWS UNBOUNDED PRECEDING) - accepted AS before,
-                   count(*) FILTER (WHERE v_outcome[i - 1] IS DISTINCT FROM 0 OR run <> p_batch_run[i - 1])
+                   count(*) FILTER (WHERE v_outcome[i - 1] IS DISTINCT FROM batch_appended()
+                                      OR run <> p_batch_run[i - 1])
                        OVER (ORDER BY i ROWS UNBOUNDED PRECEDING) AS run
               FROM unnest(p_batch_part, p_batch_records, p_batch_run) WITH ORDINALITY AS b (part, records, run, i)
-             CROSS JOIN LATERAL (SELECT CASE WHEN v_outcome[i] = 0 THEN records ELSE 0 END AS accepted) AS a) AS placed;
+             CROSS JOIN LATERAL (SELECT CASE WHEN v_outcome[i] = batch_appended() THEN records ELSE 0 END AS accepted)
+                        AS a) AS placed;
     SELECT array_agg(first ORDER BY first), array_agg(last ORDER BY first), array_agg(time ORDER BY first)
       INTO run_first, run_last, run_time
       FROM (SELECT min(i) AS first, max(i) AS last, max(time) AS time
               FROM unnest(v_run, p_batch_time) WITH ORDINALITY AS b (run, time, i)
-             WHERE v_outcome[i] = 0 GROUP BY run) AS run;
+             WHERE v_outcome[i] = batch_appended() GROUP BY run) AS run;
     prod_last := array(
-        SELECT max(i) FILTER (WHERE v_outcome[i] = 0)
+        SELECT max(i) FILTER (WHERE v_outcome[i] = batch_appended())
           FROM unnest(p_batch_prod) WITH ORDINALITY AS b (prod, i)
          WHERE prod > 0 GROUP BY prod ORDER BY prod);
     recent := array(
         SELECT i FROM unnest(p_batch_prod, p_batch_epoch) WITH ORDINALITY AS b (prod, epoch, i)
-         WHERE prod > 0 AND v_outcome[i] = 0 AND epoch = p_batch_epoch[prod_last[prod]]);
+         WHERE prod > 0 AND v_outcome[i] = batch_appended() AND epoch = p_batch_epoch[prod_last[prod]]);
 
     answer := array(
         SELECT string_agg(packed, '' ORDER BY i)
           FROM (SELECT file, 0 AS i, '\x01'::bytea AS packed FROM generate_subscripts(p_ours, 1) AS file
                 UNION ALL
                 SELECT file, i, pack_answer(v_outcome[i],
-                                            CASE WHEN v_outcome[i] = 0 THEN head + batch_before[i]
+                                            CASE WHEN v_outcome[i] = batch_appended() THEN head + batch_before[i]
                                                  WHEN v_original[i] < 0 THEN head + batch_before[-v_original[i]]
                                                  ELSE v_original[i] END,
                                             v_time[i])

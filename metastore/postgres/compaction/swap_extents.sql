@@ -45,11 +45,11 @@ BEGIN
 
     -- Is the file ours to name?
     INSERT INTO segment_files (file_id, state, level, size, body_bytes, live_bytes, committed_at, dead_at)
-    SELECT p_file_id, 0, p_level, p_size, p_body_bytes, 0, wall_time(), wall_time()
+    SELECT p_file_id, file_live(), p_level, p_size, p_body_bytes, 0, wall_time(), wall_time()
      WHERE birth_accepted(p_born_ms)
     ON CONFLICT DO NOTHING;
     PERFORM FROM segment_files WHERE file_id = ANY (p_input_file || p_file_id) ORDER BY file_id FOR NO KEY UPDATE;
-    PERFORM FROM segment_files WHERE file_id = p_file_id AND state = 0;
+    PERFORM FROM segment_files WHERE file_id = p_file_id AND state = file_live();
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
@@ -111,13 +111,13 @@ BEGIN
     -- What readers hear.
     PERFORM lock_shards(array_agg(DISTINCT commit_shard(p_key[swap], v_shards)))
        FROM generate_subscripts(p_key, 1) AS swap WHERE v_stands[swap];
-    PERFORM append_feed(r.shard, 2::smallint, r.payload)
+    PERFORM append_feed(r.shard, feed_swap(), r.payload)
        FROM (SELECT commit_shard(p_key[swap], v_shards) AS shard,
                     string_agg(pack_extent(p_key[swap], p_base[swap], p_last[swap], p_file_id, p_position[swap],
                                            p_length[swap], p_leader_epoch[swap], p_time[swap]), ''::bytea
                                ORDER BY p_key[swap], p_base[swap]) AS payload
                FROM generate_subscripts(p_key, 1) AS swap WHERE v_stands[swap]
               GROUP BY 1 ORDER BY 1) AS r;
-    RETURN array(SELECT CASE WHEN v_stands[swap] OR v_before[swap] THEN 0 ELSE 1 END::smallint
+    RETURN array(SELECT CASE WHEN v_stands[swap] OR v_before[swap] THEN swap_done() ELSE swap_lost() END
                    FROM generate_subscripts(p_key, 1) AS swap ORDER BY swap);
 END $$;

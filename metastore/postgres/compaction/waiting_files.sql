@@ -20,7 +20,7 @@ BEGIN
                    (2::smallint, p_scan_from)) AS l (level, after)
      CROSS JOIN LATERAL (SELECT * FROM segment_files s
                           -- spelled so that only the one index gives this order, whatever the planner believes
-                          WHERE s.state = 0 AND s.dead_at IS NULL
+                          WHERE s.state = file_live() AND s.dead_at IS NULL
                             AND (s.level, s.file_id) > (l.level, l.after) AND s.level <= l.level
                             AND coalesce(s.unreadable_at < v_day_ago, true)
                           ORDER BY s.level, s.file_id LIMIT p_limit) AS f

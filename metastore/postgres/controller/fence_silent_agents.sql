@@ -31,7 +31,7 @@ BEGIN
          WHERE NOT a.fenced AND l.last_contact_at < v_now - p_session_timeout
          ORDER BY l.node_id FOR UPDATE OF l
     LOOP
-        PERFORM change_agent(v_head, v_silent.node_id, v_silent.broker_epoch, 7);
+        PERFORM change_agent(v_head, v_silent.node_id, v_silent.broker_epoch, record_fence_broker());
         v_head := v_head + 1;
         v_fenced := v_fenced || v_silent.node_id;
     END LOOP;

@@ -14,10 +14,10 @@ AS $$
 BEGIN
     PERFORM assert_janitor(p_job_id, p_epoch, p_incarnation_id);
     INSERT INTO segment_files (file_id, state, size, live_bytes, committed_at, dead_at)
-    SELECT id, 1, 0, 0, wall_time(), wall_time()
+    SELECT id, file_condemned(), 0, 0, wall_time(), wall_time()
       FROM unnest(p_ids, p_births) AS f (id, born_ms)
      WHERE born_ms < to_ms(wall_time() - p_min_age) AND NOT EXISTS (SELECT FROM segment_files WHERE file_id = id)
      ORDER BY id
     ON CONFLICT DO NOTHING;
-    RETURN QUERY SELECT file_id FROM segment_files WHERE file_id = ANY (p_ids) AND state = 1;
+    RETURN QUERY SELECT file_id FROM segment_files WHERE file_id = ANY (p_ids) AND state = file_condemned();
 END $$;

@@ -12,7 +12,8 @@ BEGIN
     PERFORM assert_job(p_job_id, p_epoch);
     PERFORM FROM segment_files WHERE file_id = ANY (p_ids) ORDER BY file_id FOR UPDATE;
     v_settled := wall_time() - settled_age();
-    DELETE FROM segment_files WHERE file_id = ANY (p_ids) AND state IN (1, 2) AND committed_at < v_settled;
+    DELETE FROM segment_files
+     WHERE file_id = ANY (p_ids) AND state IN (file_condemned(), file_deleting()) AND committed_at < v_settled;
     GET DIAGNOSTICS v_dropped = ROW_COUNT;
     RETURN v_dropped;
 END $$;

@@ -12,5 +12,5 @@ BEGIN
     RETURN (SELECT coalesce(min(leased_at) - greatest(current_setting('statement_timeout')::interval, interval '1 minute'),
                             'infinity')
               FROM jobs
-             WHERE state = 1 AND period_ms IS NULL AND due_at >= wall_time() AND job_id <> p_janitor);
+             WHERE state = job_leased() AND period_ms IS NULL AND due_at >= wall_time() AND job_id <> p_janitor);
 END $$;

@@ -7,7 +7,7 @@ CREATE OR REPLACE FUNCTION rebuild_files(
 LANGUAGE sql VOLATILE AS $$
     WITH named AS (
         INSERT INTO segment_files (file_id, state, level, size, body_bytes, live_bytes, committed_at, dead_at)
-        SELECT id, 0, level, size, body_bytes, live_bytes, to_timestamp(born_ms / 1000.0),
+        SELECT id, file_live(), level, size, body_bytes, live_bytes, to_timestamp(born_ms / 1000.0),
                CASE WHEN live_bytes = 0 THEN wall_time() END
           FROM unnest(p_ids, p_births, p_levels, p_sizes, p_body_bytes, p_live_bytes)
                AS f (id, born_ms, level, size, body_bytes, live_bytes)

@@ -24,19 +24,19 @@ BEGIN
     v_horizon := least(wall_time() - p_delay, read_horizon(p_job_id));
     SELECT array_agg(id) INTO v_ids
       FROM ((SELECT f.file_id AS id FROM segment_files f
-              WHERE f.state IN (1, 2) AND f.committed_at < v_settled
+              WHERE f.state IN (file_condemned(), file_deleting()) AND f.committed_at < v_settled
               ORDER BY f.dead_at LIMIT p_limit)
             UNION
             (SELECT f.file_id FROM segment_files f
-              WHERE f.state = 0 AND f.dead_at < v_horizon AND f.committed_at < v_settled
+              WHERE f.state = file_live() AND f.dead_at < v_horizon AND f.committed_at < v_settled
                 AND NOT EXISTS (SELECT FROM extents e WHERE e.file_id = f.file_id)
               ORDER BY f.dead_at LIMIT p_limit)
             LIMIT p_limit) AS found (id);
     PERFORM FROM segment_files f WHERE f.file_id = ANY (v_ids) ORDER BY f.file_id FOR UPDATE;
-    UPDATE segment_files f SET state = 2
-     WHERE f.file_id = ANY (v_ids) AND f.state = 0 AND f.live_bytes = 0 AND f.dead_at IS NOT NULL;
-    RETURN QUERY SELECT f.file_id, f.size, f.state = 1 FROM segment_files f
-                  WHERE f.file_id = ANY (v_ids) AND f.state IN (1, 2) ORDER BY f.file_id;
+    UPDATE segment_files f SET state = file_deleting()
+     WHERE f.file_id = ANY (v_ids) AND f.state = file_live() AND f.live_bytes = 0 AND f.dead_at IS NOT NULL;
+    RETURN QUERY SELECT f.file_id, f.size, f.state = file_condemned() FROM segment_files f
+                  WHERE f.file_id = ANY (v_ids) AND f.state IN (file_condemned(), file_deleting()) ORDER BY f.file_id;
 END $$;
 
 -- How long a row outlives its commit: an id is accepted up to 10 minutes before its birth and up to an

@@ -7,7 +7,7 @@ DECLARE
 BEGIN
     DELETE FROM jobs
      WHERE job_id IN (SELECT job_id FROM jobs
-                       WHERE state IN (2, 3) AND ended_at < wall_time() - interval '1 day'
+                       WHERE state IN (job_done(), job_given_up()) AND ended_at < wall_time() - interval '1 day'
                        ORDER BY ended_at LIMIT p_limit FOR UPDATE SKIP LOCKED);
     GET DIAGNOSTICS v_pruned = ROW_COUNT;
     RETURN v_pruned;

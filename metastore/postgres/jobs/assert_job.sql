@@ -7,7 +7,7 @@
 CREATE OR REPLACE FUNCTION assert_job(p_job_id bigint, p_epoch bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    PERFORM FROM jobs WHERE job_id = p_job_id AND epoch = p_epoch AND state = 1 FOR SHARE;
+    PERFORM FROM jobs WHERE job_id = p_job_id AND epoch = p_epoch AND state = job_leased() FOR SHARE;
     IF NOT FOUND THEN
         PERFORM job_is_lost(p_job_id, p_epoch);
     END IF;

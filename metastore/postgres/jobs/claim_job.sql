@@ -15,7 +15,7 @@ BEGIN
     LOOP
         SELECT * INTO v_job
           FROM jobs j
-         WHERE j.state IN (0, 1) AND j.kind = ANY (p_kinds) AND j.due_at <= wall_time()
+         WHERE j.state IN (job_waiting(), job_leased()) AND j.kind = ANY (p_kinds) AND j.due_at <= wall_time()
          ORDER BY j.priority DESC, j.due_at, j.job_id
          LIMIT 1 FOR UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
@@ -24,12 +24,12 @@ BEGIN
         v_now := wall_time();
         EXIT WHEN v_job.attempts < v_job.max_attempts OR v_job.max_attempts IS NULL;
         UPDATE jobs j
-           SET state = 3, ended_at = v_now, last_error = coalesce(last_error, 'its leases ran out')
+           SET state = job_given_up(), ended_at = v_now, last_error = coalesce(last_error, 'its leases ran out')
          WHERE j.job_id = v_job.job_id;
     END LOOP;
     RETURN QUERY
         UPDATE jobs j
-           SET state = 1, epoch = j.epoch + 1, worker = p_worker, attempts = j.attempts + 1,
+           SET state = job_leased(), epoch = j.epoch + 1, worker = p_worker, attempts = j.attempts + 1,
                leased_at = v_now, due_at = v_now + p_lease
          WHERE j.job_id = v_job.job_id
         RETURNING j.job_id, j.epoch, j.kind, j.key, j.payload, j.attempts, j.progress;

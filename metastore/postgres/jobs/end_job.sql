@@ -11,7 +11,7 @@ BEGIN
     SELECT * INTO v_job FROM jobs WHERE job_id = p_job_id FOR UPDATE;
     IF v_job.epoch IS DISTINCT FROM p_epoch THEN
         PERFORM job_is_lost(p_job_id, p_epoch);
-    ELSIF v_job.state <> 1 THEN
+    ELSIF v_job.state <> job_leased() THEN
         RETURN NULL;
     END IF;
     RETURN v_job;
@@ -38,7 +38,7 @@ DECLARE
     v_now  timestamptz := wall_time();
 BEGIN
     UPDATE jobs
-       SET state = CASE WHEN period_ms IS NULL THEN 2 ELSE 0 END,
+       SET state = CASE WHEN period_ms IS NULL THEN job_done() ELSE job_waiting() END,
            due_at = v_now + coalesce(period_ms, 0) * interval '1 ms',
            attempts = 0, progress = '', last_error = NULL, ended_at = v_now
      WHERE job_id = v_job.job_id;
@@ -56,7 +56,7 @@ DECLARE
     v_over  boolean := v_job.period_ms IS NULL AND (p_retry IS NULL OR v_job.attempts >= v_job.max_attempts);
 BEGIN
     UPDATE jobs
-       SET state = CASE WHEN v_over THEN 3 ELSE 0 END,
+       SET state = CASE WHEN v_over THEN job_given_up() ELSE job_waiting() END,
            due_at = v_now + coalesce(p_retry, coalesce(period_ms, 0) * interval '1 ms'),
            last_error = p_error,
            ended_at = CASE WHEN v_over THEN v_now ELSE ended_at END
@@ -71,5 +71,5 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_job jobs := lock_lease(p_job_id, p_epoch);
 BEGIN
-    UPDATE jobs SET state = 0, due_at = wall_time(), attempts = attempts - 1 WHERE job_id = v_job.job_id;
+    UPDATE jobs SET state = job_waiting(), due_at = wall_time(), attempts = attempts - 1 WHERE job_id = v_job.job_id;
 END $$;

@@ -17,11 +17,11 @@ BEGIN
     RETURN QUERY
         WITH added AS (
             INSERT INTO jobs (kind, key, payload, priority, max_attempts, state, due_at, created_at)
-            SELECT kind, key, payload, priority, max_attempts, 0, v_now + delay, v_now
+            SELECT kind, key, payload, priority, max_attempts, job_waiting(), v_now + delay, v_now
               FROM unnest(p_kinds, p_keys, p_payloads, p_priorities, p_delays, p_max_attempts)
                    AS j (kind, key, payload, priority, delay, max_attempts)
              ORDER BY kind, key
-            ON CONFLICT (kind, key) WHERE state IN (0, 1) DO NOTHING
+            ON CONFLICT (kind, key) WHERE state IN (job_waiting(), job_leased()) DO NOTHING
             RETURNING kind, key
         )
         SELECT a.key IS NOT NULL
@@ -49,15 +49,15 @@ BEGIN
     END IF;
     v_now := wall_time();
     INSERT INTO jobs AS j (kind, key, payload, priority, period_ms, state, due_at, created_at)
-    SELECT kind, key, payload, priority, period_ms, 0, v_now, v_now
+    SELECT kind, key, payload, priority, period_ms, job_waiting(), v_now, v_now
       FROM unnest(p_kinds, p_keys, p_payloads, p_priorities, p_periods) AS s (kind, key, payload, priority, period_ms)
      ORDER BY kind, key
-    ON CONFLICT (kind, key) WHERE state IN (0, 1) DO UPDATE
+    ON CONFLICT (kind, key) WHERE state IN (job_waiting(), job_leased()) DO UPDATE
        SET payload = excluded.payload, priority = excluded.priority, period_ms = excluded.period_ms,
            max_attempts = NULL,
-           due_at = CASE WHEN j.state = 0 THEN least(j.due_at, v_now + excluded.period_ms * interval '1 ms')
+           due_at = CASE WHEN j.state = job_waiting() THEN least(j.due_at, v_now + excluded.period_ms * interval '1 ms')
                          ELSE j.due_at END
      WHERE (j.payload, j.priority, j.period_ms) IS DISTINCT FROM (excluded.payload, excluded.priority, excluded.period_ms)
-        OR (j.state = 0 AND j.due_at > v_now + excluded.period_ms * interval '1 ms');
+        OR (j.state = job_waiting() AND j.due_at > v_now + excluded.period_ms * interval '1 ms');
     RETURN true;
 END $$;

@@ -16,13 +16,15 @@ BEGIN
     PERFORM assert_job(p_by_job, p_by_epoch);
     v_now := wall_time();
     UPDATE jobs
-       SET kind = p_to_kind, state = 0, due_at = v_now, attempts = 0
+       SET kind = p_to_kind, state = job_waiting(), due_at = v_now, attempts = 0
      WHERE job_id IN (SELECT j.job_id
                         FROM jobs j
-                       WHERE j.kind = p_kind AND (j.state = 0 OR (j.state = 1 AND j.due_at <= v_now))
+                       WHERE j.kind = p_kind
+                         AND (j.state = job_waiting() OR (j.state = job_leased() AND j.due_at <= v_now))
                          AND (j.created_at <= v_now - p_after OR j.attempts >= p_attempts)
                          AND NOT EXISTS (SELECT FROM jobs o
-                                          WHERE o.kind = p_to_kind AND o.key = j.key AND o.state IN (0, 1))
+                                          WHERE o.kind = p_to_kind AND o.key = j.key
+                                            AND o.state IN (job_waiting(), job_leased()))
                          FOR UPDATE SKIP LOCKED);
     GET DIAGNOSTICS v_handed = ROW_COUNT;
     RETURN v_handed;

@@ -16,25 +16,27 @@ AS $$
 BEGIN
     RETURN QUERY
     SELECT p.partition_key IS NOT NULL,
-           CASE q.stamp WHEN -1 THEN h.high_watermark
-                        WHEN -2 THEN p.log_start_offset
+           CASE q.stamp WHEN offset_latest() THEN h.high_watermark
+                        WHEN offset_earliest() THEN p.log_start_offset
                         ELSE coalesce(e.base_offset, -1) END,
-           CASE q.stamp WHEN -1 THEN p.leader_epoch
-                        WHEN -2 THEN coalesce(e.leader_epoch, p.leader_epoch)
+           CASE q.stamp WHEN offset_latest() THEN p.leader_epoch
+                        WHEN offset_earliest() THEN coalesce(e.leader_epoch, p.leader_epoch)
                         ELSE coalesce(e.leader_epoch, -1) END,
-           CASE WHEN q.stamp NOT IN (-1, -2) AND e.partition_key IS NOT NULL THEN
+           CASE WHEN q.stamp NOT IN (offset_latest(), offset_earliest()) AND e.partition_key IS NOT NULL THEN
                pack_extent(e.partition_key, e.base_offset, e.last_offset, e.file_id, e.position, e.length,
                            e.leader_epoch, e.max_timestamp) END
       FROM unnest(p_keys, p_timestamps) WITH ORDINALITY AS q (key, stamp, number)
       LEFT JOIN partitions p ON p.partition_key = q.key
       LEFT JOIN partition_heads h ON h.partition_key = p.partition_key
       LEFT JOIN LATERAL (
-          (SELECT * FROM extents WHERE q.stamp = -2 AND partition_key = p.partition_key
+          (SELECT * FROM extents WHERE q.stamp = offset_earliest() AND partition_key = p.partition_key
                                    AND last_offset >= p.log_start_offset ORDER BY last_offset LIMIT 1)
           UNION ALL
-          SELECT * FROM find_max_timestamp(p.partition_key, p.log_start_offset, h.max_timestamp) WHERE q.stamp = -3
+          SELECT * FROM find_max_timestamp(p.partition_key, p.log_start_offset, h.max_timestamp)
+           WHERE q.stamp = offset_max_timestamp()
           UNION ALL
-          SELECT * FROM find_timestamp(p.partition_key, p.log_start_offset, q.stamp) WHERE q.stamp NOT IN (-1, -2, -3)
+          SELECT * FROM find_timestamp(p.partition_key, p.log_start_offset, q.stamp)
+           WHERE q.stamp NOT IN (offset_latest(), offset_earliest(), offset_max_timestamp())
       ) AS e ON true
      ORDER BY q.number;
 END $$;

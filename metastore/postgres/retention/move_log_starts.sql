@@ -115,7 +115,7 @@ DECLARE
 BEGIN
     PERFORM lock_shards(array_agg(commit_shard(key, v_shards)))
        FROM unnest(p_keys, p_moved) AS t (key, moved) WHERE moved;
-    PERFORM append_feed(shard, 1::smallint, payload)
+    PERFORM append_feed(shard, feed_log_start(), payload)
        FROM (SELECT commit_shard(key, v_shards) AS shard,
                     string_agg(int8send(key) || int8send(start), ''::bytea ORDER BY key) AS payload
                FROM unnest(p_keys, p_starts, p_moved) AS t (key, start, moved)
