@@ -89,10 +89,14 @@ class Agent:
         settings: Settings,
         on_settled: Callable[[FileTrace], None] = lambda trace: None,
         registry: CollectorRegistry = REGISTRY,
+        decorate: Callable[[ObjectStore], ObjectStore] = lambda store: store,
     ) -> Self:
-        """Connect to metastore and bucket; errors as PostgresMetastore.open and open_store."""
+        """Connect to metastore and bucket; errors as PostgresMetastore.open and open_store.
+
+        `decorate` makes the store that the agent uses of the one that was opened: for benchmarks.
+        """
         clock, rng = SystemClock(), random.Random()
-        store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
+        store = decorate(open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng))
         metastore = await PostgresMetastore.open(settings.metastore_url, settings)
         return cls(settings, store, metastore, clock, rng, registry, on_settled)
 

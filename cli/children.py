@@ -30,7 +30,7 @@ class AgentProcess:
         """Start the child and return its ready line. UnavailableError if it exits instead."""
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "headrace.cli.main", "agent", *self._flags,
-            stdout=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL, preexec_fn=_die_with_parent,
+            stdout=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL, preexec_fn=die_with_parent,
         )  # fmt: skip
         assert self._process.stdout is not None
         async for raw in self._process.stdout:
@@ -57,5 +57,5 @@ class AgentProcess:
             await self._process.wait()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

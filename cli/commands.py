@@ -48,6 +48,9 @@ COMMANDS = (
     Command("cluster", "headrace.cli.cluster", "show the id of a running cluster, or unregister an agent"),
     Command("dump-log", "headrace.cli.dump_log", "print the metadata log, a snapshot or segment files"),
     Command("shell", "headrace.cli.shell.command", "browse the cluster's metadata"),
+    Command(
+        "bench", "headrace.cli.bench.command", "measure throughput, latency and cost, also of two systems in turns"
+    ),
     Command("version", "headrace.cli.version", "print the version"),
 )
 """In the order of the overview."""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 
 from prometheus_client import REGISTRY
 
@@ -25,8 +26,8 @@ from headrace.config.settings import Settings
 from headrace.storage.collector_tuning import tune_collector
 
 
-def serve(settings: Settings) -> int:
-    """Serve until a signal arrives; 0 after a clean drain."""
+def serve(settings: Settings, open_agent: Callable[[Settings], Awaitable[Agent]] = Agent.open) -> int:
+    """Serve until a signal arrives; 0 after a clean drain. `open_agent` makes the agent, if there is one."""
     for name, value in (("metastore.url", settings.metastore_url), ("bucket", settings.bucket)):
         if not value:
             raise ConfigError(f"{name} is not set (--{name.replace('.', '-')}); `headrace dev` needs neither")
@@ -34,15 +35,15 @@ def serve(settings: Settings) -> int:
     logging.basicConfig(
         level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
-    return asyncio.run(_serve(settings))
+    return asyncio.run(_serve(settings, open_agent))
 
 
-async def _serve(settings: Settings) -> int:
+async def _serve(settings: Settings, open_agent: Callable[[Settings], Awaitable[Agent]]) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stopping)
-    front = await _open_front(settings)
+    front = await _open_front(settings, open_agent)
     worker = None
     try:
         await front.require_formatted_storage()
@@ -59,10 +60,12 @@ async def _serve(settings: Settings) -> int:
     return 0
 
 
-async def _open_front(settings: Settings) -> Agent | ControllerProcess | CompactorProcess:
+async def _open_front(
+    settings: Settings, open_agent: Callable[[Settings], Awaitable[Agent]]
+) -> Agent | ControllerProcess | CompactorProcess:
     """The main component: an agent if the process has that role, else a controller, else background work only."""
     if BROKER in roles(settings):
-        return await Agent.open(settings)
+        return await open_agent(settings)
     return await (ControllerProcess if CONTROLLER in roles(settings) else CompactorProcess).open(settings)
 
 

@@ -28,6 +28,7 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.process import Agent
 from headrace.agent.produce.trace import FileTrace
+from headrace.cli.bench.percentiles import percentile
 from headrace.config.settings import Settings
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
@@ -35,7 +36,6 @@ from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.collector_tuning import tune_collector
 from load.bench_store import sink
-from load.percentiles import percentile
 
 PARTITIONS = 12
 SATURATING: dict[str, Any] = {"connections": 16, "inflight": 60}

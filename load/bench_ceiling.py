@@ -31,6 +31,7 @@ from typing import NamedTuple
 
 import psycopg
 
+from headrace.cli.bench.percentiles import percentile
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration, RegisteredAgent
 from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
@@ -42,7 +43,6 @@ from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.file_id import new_file_id
 from load.machine_state import machine_state
-from load.percentiles import percentile
 from load.postgres_server import PostgresCost, grow_old, read_cost
 
 PARTITIONS = 1_000

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.cli.bench.percentiles import percentile
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration, RegisteredAgent
 from headrace.metastore.api.commit import BatchOutcome, FileAnswer, FileCommit, StagedBatch
@@ -37,7 +38,6 @@ from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.file_id import new_file_id
 from load.machine_state import machine_state
-from load.percentiles import percentile
 from load.postgres_server import cpu_seconds, grow_old, read_cost
 
 BATCH_BYTES = 1_000

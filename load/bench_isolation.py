@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.cli.bench.percentiles import percentile
 from load.dev_server import DevServer
-from load.percentiles import percentile
 
 LIVE_PARTITIONS = 4
 HISTORY_PARTITIONS = 8

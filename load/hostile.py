@@ -31,13 +31,13 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.process import Agent
 from headrace.agent.produce.trace import FileTrace
+from headrace.cli.bench.percentiles import percentile
 from headrace.cli.storage import format_bucket
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from headrace.storage.collector_tuning import tune_collector
 from load.machine_state import machine_state
-from load.percentiles import percentile
 from load.postgres_server import read_cost
 from load.torture.servers import BUCKET, CREDENTIALS, S3Server
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.bench.percentiles import percentile
 from load.demo.consuming import Consumed
 from load.demo.producing import Produced
 from load.dev_server import DevServer
-from load.percentiles import percentile
 
 
 def report(console: Console, server: DevServer, produced: Produced, consumed: Consumed, expected: int) -> int:

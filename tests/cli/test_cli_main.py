@@ -31,6 +31,7 @@ COMMANDS = [
     "cluster",
     "dump-log",
     "shell",
+    "bench",
     "version",
 ]
 

@@ -1,0 +1,122 @@
+"""`headrace bench`: arguments, progress and output of a measurement.
+
+Place: run.py measures; this module says what and shows it.
+Invariant: nothing is written but the data folder of the targets, which is removed, and the files that the caller names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from headrace.cli.bench.loads import Bounds
+from headrace.cli.bench.measurement import summarise
+from headrace.cli.bench.progress import BenchProgress
+from headrace.cli.bench.report import document, legend, machine, make_table
+from headrace.cli.bench.rows import ROWS, JavaProduce, pick
+from headrace.cli.bench.run import BenchPlan, Outcome, run_plan
+from headrace.cli.bench.target_spec import DEV, PUT_DELAY, TargetSpec, parse_target
+from headrace.cli.numbers import INT32_MAX, whole
+from headrace.cli.tables import PIPE_WIDTH
+from headrace.config.errors import ConfigError
+from headrace.storage.clock import SystemClock
+
+DESCRIPTION = """\
+Measure throughput, latency, CPU and storage requests of one target, or of several in turns: each row
+of load runs on every target before the next row, --rounds times, and medians are shown. The clients
+are processes of librdkafka and, if --kafka names Apache Kafka's jars, of Kafka's ProducerPerformance.
+What is produced is read back and checked.
+
+  headrace bench
+  headrace bench --rows 10k,one --seconds 2
+  headrace bench --kafka jars --vs kafka --json result.json --plots plots
+  headrace bench --vs before=headrace:/src/headrace-before --vs "slow=dev put-delay-ms=30"
+
+A target is [NAME=]KIND [KEY=VALUE ...], with the settings of what is started as KEY=VALUE. Kinds:
+  dev                this Headrace: an agent, a compactor, an embedded Postgres, a directory as bucket
+  headrace:COMMAND   another Headrace by its command, or by the folder of a checkout with its .venv
+  kafka[:DIR]        Apache Kafka, one node with its defaults, from the jars in DIR (default: --kafka)
+  HOST:PORT,...      a running cluster; http=HOST:PORT and pid=N say where to read its metrics and CPU
+"""
+SECONDS, QUICK_SECONDS, ROUNDS, PRELOAD_MB, QUICK_PRELOAD_MB = 3, 1, 3, 256, 32
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("--target", default=DEV, metavar="TARGET", help="what to measure (dev)")
+    parser.add_argument(
+        "--vs", action="append", default=[], metavar="TARGET", help="measure this one in turns with it; repeatable"
+    )
+    parser.add_argument("--rows", metavar="ROW,...", help=f"only these rows: {','.join(row.name for row in ROWS)}")
+    parser.add_argument("--rounds", type=whole(1, 1000), help=f"how often each row runs ({ROUNDS})")
+    parser.add_argument("--seconds", type=whole(1, 3600), help=f"upper bound of one run ({SECONDS})")
+    parser.add_argument("--records", type=whole(1, INT32_MAX), default=INT32_MAX, help="upper bound of one run")
+    parser.add_argument("--quick", action="store_true", help="one round of one second, to see that it works")
+    parser.add_argument(
+        "--put-delay-ms", type=whole(0, 60_000), metavar="N", help="each PUT of --target dev takes this much longer"
+    )
+    parser.add_argument("--kafka", type=Path, metavar="DIR", help="folder of Apache Kafka's jars, or its home")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run to this file")
+    parser.add_argument(
+        "--work-dir", type=Path, metavar="DIR", help="where targets keep their data (the temporary folder)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print; 1 if a run failed."""
+    if importlib.util.find_spec("confluent_kafka") is None:
+        raise ConfigError("headrace bench needs librdkafka: pip install 'headrace[bench]'")
+    specs = _specs(args)
+    rows = [row for row in pick(args.rows) if not isinstance(row.load, JavaProduce)]
+    bounds = Bounds(
+        seconds=args.seconds or (QUICK_SECONDS if args.quick else SECONDS),
+        records=args.records,
+        preload_bytes=(QUICK_PRELOAD_MB if args.quick else PRELOAD_MB) * 1_000_000,
+    )
+    rounds = args.rounds or (1 if args.quick else ROUNDS)
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=args.work_dir) as directory,
+        BenchProgress() as progress,
+    ):
+        folder = Path(directory)
+        folder.chmod(0o711)
+        plan = BenchPlan(specs, rows, rounds, bounds, folder, args.kafka)
+        outcome = asyncio.run(run_plan(plan, SystemClock(), progress))
+    _show(plan, outcome)
+    if args.json:
+        args.json.write_text(json.dumps(document(plan, outcome), indent=1) + "\n", encoding="utf-8")
+    return 1 if outcome.failures else 0
+
+
+def _specs(args: argparse.Namespace) -> list[TargetSpec]:
+    specs = [parse_target(text) for text in (args.target, *args.vs)]
+    if args.put_delay_ms is not None:
+        if specs[0].kind != DEV:
+            raise ConfigError("--put-delay-ms needs --target dev")
+        specs[0].settings[PUT_DELAY] = str(args.put_delay_ms)
+    names = [spec.name for spec in specs]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"two targets have the same name: {', '.join(names)} (NAME=TARGET gives one another)")
+    return specs
+
+
+def _show(plan: BenchPlan, outcome: Outcome) -> None:
+    summaries = summarise(outcome.runs)
+    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+    console.print(make_table(summaries, plan.rows))
+    print(f"\nratio: throughput over that of {plan.specs[0].name}; medians of {plan.rounds} rounds")
+    for text in legend(summaries):
+        print(f"CPU and peak memory of {text}")
+    facts = machine()
+    loads = " ".join(map(str, facts["load_average"]))
+    print(f"machine: {facts['cores']} cores, load average {loads}, Python {facts['python']}")
+    for text in outcome.failures:
+        print(f"failed: {text}")

@@ -1,0 +1,75 @@
+"""A Headrace for the bench: Postgres, one agent, one compactor, a directory as bucket.
+
+Place: opened by targets.py, for this Headrace and for other versions of it.
+Invariant: agent and compactor are separate processes, so that the CPU of merging files is not counted as that of
+serving clients. Another version is started by its own command and uses only what all versions have: `storage format`,
+`agent`, `compactor`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from headrace.cli.bench.server_process import ServerProcess
+from headrace.cli.bench.target_spec import DEV, PUT_DELAY, TargetSpec, headrace_command
+from headrace.cli.bench.targets import MeasuredTarget
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.storage.cluster_properties import random_cluster_id
+
+THIS = [sys.executable, "-m", "headrace.cli.main"]
+SLOW_AGENT = [sys.executable, "-m", "headrace.cli.bench.slow_agent"]
+
+
+@asynccontextmanager
+async def open_headrace(spec: TargetSpec, folder: Path) -> AsyncIterator[MeasuredTarget]:
+    """Started on empty storage in `folder`."""
+    command = THIS if spec.kind == DEV else headrace_command(spec.where)
+    agent_command, env = [*command, "agent"], None
+    if spec.kind != DEV:  # another version imports its own modules
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if delay := spec.put_delay_ms():
+        agent_command = [*SLOW_AGENT, "--put-delay-ms", str(delay)]
+    bucket = folder / "bucket"
+    bucket.mkdir(parents=True)
+    log = folder / "headrace.log"
+    async with AsyncExitStack() as stack:
+        postgres = EmbeddedPostgres(folder / "postgres")
+        stack.callback(postgres.stop)
+        url = await asyncio.to_thread(postgres.start)
+        storage = ["--metastore-url", url, "--bucket", bucket.as_uri()]
+        cluster_id = random_cluster_id(random.SystemRandom())
+        await _output([*command, "storage", "format", "-t", cluster_id, *storage], log, env)
+        version = await _output([*command, "version"], log, env)
+        settings = {name: value for name, value in spec.settings.items() if name != PUT_DELAY}
+        flags = [*storage, "--http-port", "0", "--log-level", "warning", *_flags(settings)]
+        agent = await stack.enter_async_context(ServerProcess([*agent_command, *flags, "--kafka-port", "0"], log, env))
+        ready = await agent.line(r"ready node=\d+ kafka=(\S+) http=(\S+)")
+        compactor = await stack.enter_async_context(ServerProcess([*command, "compactor", *flags], log, env))
+        compacting = await compactor.line(r"ready compactor=\S+ http=(\S+)")
+        yield MeasuredTarget(
+            spec.name,
+            bootstrap=ready[1],
+            version=version.strip(),
+            roots={"agent": agent.pid, "postgres": _postmaster(folder), "compactor": compactor.pid},
+            metrics=(ready[2], compacting[1]),
+            metastore_url=url,
+        )
+
+
+async def _output(command: list[str], log: Path, env: dict[str, str] | None) -> str:
+    async with ServerProcess(command, log, env) as process:
+        return await process.output()
+
+
+def _flags(settings: dict[str, str]) -> list[str]:
+    return [part for name, value in settings.items() for part in (f"--{name.replace('.', '-')}", value)]
+
+
+def _postmaster(folder: Path) -> int:
+    return int((folder / "postgres" / "pgdata" / "postmaster.pid").read_text().split("\n", 1)[0])

@@ -1,0 +1,75 @@
+"""What a driver process is asked to do and what it answers, as JSON.
+
+Place: between drivers.py (the bench) and produce_driver.py, consume_driver.py (processes with librdkafka).
+Invariant: times within one order are of one machine's monotonic clock, so that a consumer can subtract the time that a
+producer wrote into a record's key.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+KEY = struct.Struct(">qd")
+"""A record's key: its number in its partition, from 0, and when it was produced (monotonic seconds)."""
+OFFSETS, NUMBERS, NOTHING = "offsets", "numbers", "nothing"
+"""What a consumer checks: consecutive offsets, each number once and in order, or only how many records there are."""
+
+
+class ProduceOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Produce to all partitions in turns until `seconds` are over or `records` are produced."""
+
+    bootstrap: str
+    topic: str
+    partitions: int
+    value_bytes: int
+    seconds: float
+    records: int
+    client: dict[str, str]
+    rate: float = 0
+    one_at_a_time: bool = False
+    first_numbers: list[int] = []
+    """Of each partition, if it has records already."""
+
+
+class ProduceAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`numbers`: how many records of each partition are acknowledged, those before the order included."""
+
+    records: int
+    """Acknowledged within `seconds`; one per partition, sent before the start, is left out."""
+    seconds: float
+    numbers: list[int]
+    failed: int
+    first_error: str
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+class ConsumeOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Read all partitions from the start (or the end) until `until` records are read or `seconds` are over."""
+
+    bootstrap: str
+    topic: str
+    partitions: int
+    seconds: float
+    until: int | None
+    """None: the number comes on standard input as `until N`."""
+    check: str = NOTHING
+    from_end: bool = False
+    promptly: bool = False
+    """Take each record as it arrives, and measure the time since it was produced; else take many at once."""
+
+
+class ConsumeAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`numbers`: how many records of each partition were read."""
+
+    records: int
+    bytes: int
+    seconds: float
+    numbers: list[int]
+    missing: int = 0
+    duplicates: int = 0
+    disordered: int = 0
+    p50_ms: float | None = None
+    p99_ms: float | None = None

@@ -1,0 +1,136 @@
+"""A process that produces with librdkafka: `python -m headrace.cli.bench.produce_driver ORDER`.
+
+Place: started by drivers.py, so that the client's CPU is not the target's.
+Invariant: records of a partition are numbered from 0 in the order in which they are produced. What still waits in the
+client's queue when the time is over is dropped there and not counted: it was never sent.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from array import array
+
+import msgspec
+from confluent_kafka import KafkaError, Message, Producer
+
+from headrace.cli.bench.driver_input import DriverInput
+from headrace.cli.bench.orders import KEY, ProduceAnswer, ProduceOrder
+from headrace.cli.bench.percentiles import percentile
+from headrace.storage.clock import Clock, SystemClock
+
+QUEUE = {"queue.buffering.max.kbytes": "131072", "queue.buffering.max.messages": "1000000"}
+"""Enough for full batches of 12 partitions, and not so much that a slow target takes minutes to drain it."""
+FLUSH_SECONDS = 120.0
+WAIT_SECONDS = 0.01
+
+
+class ProduceDriver:
+    """One producer and what became of its records."""
+
+    def __init__(self, order: ProduceOrder, clock: Clock, rng: random.Random) -> None:
+        self._order = order
+        self._clock = clock
+        self._value = rng.randbytes(order.value_bytes)
+        self._numbers = list(order.first_numbers) or [0] * order.partitions
+        self._acknowledged = list(self._numbers)
+        self._latencies = array("d")
+        self._failed = 0
+        self._first_error = ""
+        self._producer = Producer(
+            QUEUE | order.client | {"bootstrap.servers": order.bootstrap, "on_delivery": self._delivered}
+        )
+
+    def connect(self) -> None:
+        """Send one record to each partition, so that connections and producer id exist before the measured time."""
+        for partition in range(self._order.partitions):
+            self._produce(partition)
+        self._producer.flush(FLUSH_SECONDS)
+        if self._failed:
+            raise SystemExit(f"the first records failed: {self._first_error}")
+
+    def run(self) -> ProduceAnswer:
+        """Produce until the order's bounds; then wait for what was sent."""
+        before = sum(self._acknowledged)
+        del self._latencies[:]
+        started = self._clock.monotonic()
+        if self._order.one_at_a_time:
+            self._run_one_at_a_time(started + self._order.seconds)
+        else:
+            self._run(started)
+            left = started + self._order.seconds - self._clock.monotonic()
+            self._producer.flush(max(left, 0))
+            self._producer.purge(in_queue=True, in_flight=False, blocking=True)
+        self._producer.flush(FLUSH_SECONDS)
+        seconds = self._clock.monotonic() - started
+        latencies = self._latencies
+        return ProduceAnswer(
+            records=sum(self._acknowledged) - before,
+            seconds=seconds,
+            numbers=self._acknowledged,
+            failed=self._failed,
+            first_error=self._first_error,
+            p50_ms=percentile(latencies, 50) * 1000 if latencies else None,
+            p99_ms=percentile(latencies, 99) * 1000 if latencies else None,
+        )
+
+    def _run(self, started: float) -> None:
+        order, end = self._order, started + self._order.seconds
+        for count in range(order.records):
+            now = self._clock.monotonic()
+            if order.rate:
+                due = started + count / order.rate
+                while now < due:
+                    self._producer.poll(due - now)
+                    now = self._clock.monotonic()
+            elif count % 100 == 0:
+                self._producer.poll(0)
+            if now >= end:
+                return
+            while True:
+                try:
+                    self._produce(count % order.partitions)
+                    break
+                except BufferError:
+                    self._producer.poll(WAIT_SECONDS)
+                    if self._clock.monotonic() >= end:
+                        return
+
+    def _run_one_at_a_time(self, end: float) -> None:
+        for count in range(self._order.records):
+            if self._clock.monotonic() >= end:
+                return
+            self._produce(count % self._order.partitions)
+            answered = len(self._latencies) + self._failed
+            while len(self._latencies) + self._failed == answered:
+                self._producer.poll(1.0)
+
+    def _produce(self, partition: int) -> None:
+        number = self._numbers[partition]
+        key = KEY.pack(number, self._clock.monotonic())
+        self._producer.produce(self._order.topic, self._value, key, partition)
+        self._numbers[partition] = number + 1
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            latency, partition = message.latency(), message.partition()
+            assert latency is not None
+            assert partition is not None
+            self._latencies.append(latency)
+            self._acknowledged[partition] += 1
+        elif error.code() != KafkaError._PURGE_QUEUE:
+            self._failed += 1
+            self._first_error = self._first_error or str(error)
+
+
+def main() -> None:
+    """Prints `ready`, then, after `go`, the answer."""
+    order = msgspec.json.decode(sys.argv[1], type=ProduceOrder)
+    driver = ProduceDriver(order, SystemClock(), random.Random(1))
+    driver.connect()
+    DriverInput().ready()
+    print(msgspec.json.encode(driver.run()).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""The rows of `headrace bench`: which load each one is.
+
+Place: read by command.py for --rows, by run.py for what to do.
+Invariant: a row is the same load for every target: only what is named here differs between rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from headrace.config.errors import ConfigError
+
+PARTITIONS = 12
+MEGABYTE_BATCHES = {"batch.size": "1000000"}
+
+
+@dataclass(frozen=True, slots=True)
+class Produce:
+    """librdkafka produces; `client` are its settings besides bootstrap.servers."""
+
+    value_bytes: int
+    client: dict[str, str]
+    rate: float = 0
+    """Records per second; 0: as fast as the target accepts them."""
+    one_at_a_time: bool = False
+    """Each record is sent when the one before is acknowledged."""
+    end_to_end: bool = False
+    """A consumer reads at the same time, for the time from produce to receipt."""
+    partitions: int = PARTITIONS
+
+
+@dataclass(frozen=True, slots=True)
+class JavaProduce:
+    """org.apache.kafka.tools.ProducerPerformance produces; `client` are its producer's settings."""
+
+    value_bytes: int = 1000
+    client: dict[str, str] = field(default_factory=dict)
+    partitions: int = PARTITIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Consume:
+    """`readers` consumers, a process each, read one topic from the start."""
+
+    readers: int
+    value_bytes: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """One consumer reads from the start while a producer appends at `rate` and another consumer follows the end."""
+
+    rate: float = 1000
+    value_bytes: int = 1000
+
+
+Load = Produce | JavaProduce | Consume | CatchUp
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line per target in the table."""
+
+    name: str
+    title: str
+    load: Load
+
+
+def _librdkafka(**client: str) -> dict[str, str]:
+    return {name.replace("_", "."): value for name, value in client.items()}
+
+
+IDEMPOTENT = _librdkafka(enable_idempotence="true")
+ROWS = (
+    Row("10k", "10 KB values, 1 MB batches, idempotent", Produce(10_000, IDEMPOTENT | MEGABYTE_BATCHES)),
+    Row("1k", "1 KB values, 1 MB batches, idempotent", Produce(1_000, IDEMPOTENT | MEGABYTE_BATCHES)),
+    Row(
+        "16kib",
+        "1 KB values, 16 KiB batches, linger 5 ms, idempotent",
+        Produce(1_000, IDEMPOTENT | {"batch.size": "16384", "linger.ms": "5"}),
+    ),
+    Row("plain", "10 KB values, 1 MB batches, not idempotent", Produce(10_000, MEGABYTE_BATCHES)),
+    Row(
+        "one",
+        "one 1 KB record at a time, acks=all, max.in.flight=1",
+        Produce(
+            1_000,
+            IDEMPOTENT | {"linger.ms": "0", "max.in.flight": "1", "acks": "all"},
+            one_at_a_time=True,
+            end_to_end=True,
+        ),
+    ),
+    Row(
+        "paced",
+        "1 KB values, 1,000 records/s, linger 5 ms, idempotent",
+        Produce(1_000, IDEMPOTENT | {"linger.ms": "5"}, rate=1_000, end_to_end=True),
+    ),
+    Row("java", "Java ProducerPerformance, 1 kB records, defaults", JavaProduce()),
+    Row("java-1p", "Java ProducerPerformance, 1 kB records, defaults, one partition", JavaProduce(partitions=1)),
+    Row(
+        "java-1p-1",
+        "the same, max.in.flight=1",
+        JavaProduce(partitions=1, client={"max.in.flight.requests.per.connection": "1"}),
+    ),
+    Row(
+        "java-1p-512k",
+        "the same, batch.size=524288, linger 50 ms",
+        JavaProduce(partitions=1, client={"batch.size": "524288", "linger.ms": "50"}),
+    ),
+    Row("read-1", "consume from the start, 1 reader", Consume(1)),
+    Row("read-4", "consume from the start, 4 readers", Consume(4)),
+    Row("read-16", "consume from the start, 16 readers", Consume(16)),
+    Row("catch-up", "read from the start during 1,000 records/s", CatchUp()),
+)
+
+
+def pick(names: str | None) -> list[Row]:
+    """The rows of a comma-separated list, in the order of ROWS; all of them for None. ConfigError for unknown names."""
+    if names is None:
+        return list(ROWS)
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if unknown := set(wanted) - {row.name for row in ROWS}:
+        raise ConfigError(f"unknown rows: {', '.join(sorted(unknown))} (known: {', '.join(row.name for row in ROWS)})")
+    return [row for row in ROWS if row.name in wanted]
+
+
+def needs_java(rows: Sequence[Row]) -> list[str]:
+    """Names of the rows that Kafka's own load generator drives."""
+    return [row.name for row in rows if isinstance(row.load, JavaProduce)]

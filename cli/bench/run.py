@@ -1,0 +1,86 @@
+"""The whole run: targets started, warmed up, and measured in turns.
+
+Place: between command.py and loads.py.
+Invariant: within a round each row is run on every target, one directly after the other, so that a ratio compares
+minutes of the same machine. A run that fails is reported and left out; the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from headrace.cli.bench.loads import Bounds, TargetBench
+from headrace.cli.bench.measurement import Measurement
+from headrace.cli.bench.rows import IDEMPOTENT, MEGABYTE_BATCHES, Produce, Row
+from headrace.cli.bench.target_spec import TargetSpec
+from headrace.cli.bench.targets import open_target
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError
+
+WARM_UP = Row("warm-up", "", Produce(1_000, IDEMPOTENT | MEGABYTE_BATCHES))
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPlan:
+    """What to measure."""
+
+    specs: Sequence[TargetSpec]
+    rows: Sequence[Row]
+    rounds: int
+    bounds: Bounds
+    folder: Path
+    """Empty; data of the targets that are started."""
+    jars: Path | None = None
+
+
+@dataclass
+class Outcome:
+    """Measurements in the order in which they were made; `versions` of the targets by name."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+    runs: list[Measurement] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+Watcher = Callable[[str, int, int, Measurement | str | None], None]
+"""Is called with (what runs, runs done, runs in all, what the last run gave)."""
+
+
+async def run_plan(plan: BenchPlan, clock: Clock, watch: Watcher) -> Outcome:
+    """Start every target, measure, stop them. HeadraceError if a target does not start."""
+    outcome = Outcome()
+    total = plan.rounds * len(plan.rows) * len(plan.specs)
+    async with AsyncExitStack() as stack:
+        benches = []
+        for spec in plan.specs:
+            watch(f"start {spec.name}", 0, total, None)
+            folder = plan.folder / spec.name
+            folder.mkdir()
+            folder.chmod(0o711)  # an embedded Postgres that root starts runs as another user
+            target = await stack.enter_async_context(open_target(spec, folder, plan.jars))
+            outcome.versions[spec.name] = target.version
+            benches.append(TargetBench(target, plan.bounds, clock))
+            brief = replace(plan.bounds, seconds=min(1.0, plan.bounds.seconds))
+            await TargetBench(target, brief, clock).run(WARM_UP, 0)
+        done = 0
+        for round_number in range(1, plan.rounds + 1):
+            for row in plan.rows:
+                for bench in benches:
+                    label = f"round {round_number}/{plan.rounds} {row.name} {bench.target.name}"
+                    watch(label, done, total, None)
+                    done += 1
+                    watch(label, done, total, await _try(bench, row, round_number, outcome))
+    return outcome
+
+
+async def _try(bench: TargetBench, row: Row, round_number: int, outcome: Outcome) -> Measurement | str:
+    try:
+        measurement = await bench.run(row, round_number)
+    except HeadraceError as error:
+        outcome.failures.append(f"{row.name} on {bench.target.name}: {error}")
+        return str(error)
+    outcome.runs.append(measurement)
+    return measurement

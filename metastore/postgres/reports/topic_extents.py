@@ -1,0 +1,21 @@
+"""How many extents a topic has, for `headrace bench`.
+
+Place: apart from PostgresMetastore, because the bench also measures other versions, with older or newer schemas.
+Invariant: reads only.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from headrace.metastore.postgres.statement import Statement
+
+_COUNT_TOPIC_EXTENTS = Statement("count_topic_extents", writes=False)
+
+
+def count_topic_extents(url: str, topic: str) -> int:
+    """Extents of the topic's partitions now, over a separate connection."""
+    with psycopg.connect(url) as connection:
+        row = connection.execute(_COUNT_TOPIC_EXTENTS.sql, {"topic": topic}).fetchone()
+    assert row is not None
+    return int(row[0])
