@@ -1,1 +1,1 @@
-"""The read path, a file a step: plan, locate, read, assemble; the feed keeps its index fresh."""
+"""The read path, one file per step: plan, locate, read, assemble; the feed keeps its index up to date."""

@@ -1,9 +1,8 @@
-"""What one reader gets of one partition: batches under their real offsets, not copied.
+"""The batches of one partition for one reader, with their real offsets, not copied.
 
 Place: last step of the read path before the reply is encoded.
-Invariant: an extent's batches are added all at once or, when one of them is unsound, not at all; base
-offset and leader epoch stand in 16 fresh bytes in front of the stored rest.
-If the process dies here clients repeat their fetch.
+Invariant: an extent's batches are added all at once or, if one of them is damaged, not at all; base
+offset and leader epoch are in 16 new bytes in front of the stored rest.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from headrace.storage.records.patch import PATCHED_BYTES, patched_header
 
 
 class Batches:
-    """Grows extent by extent. `buffers` hold `size_bytes` of whole batches."""
+    """Grows extent by extent. `buffers` hold `size_bytes` of complete batches."""
 
     __slots__ = ("buffers", "size_bytes")
 

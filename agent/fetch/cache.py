@@ -1,12 +1,11 @@
-"""The chunk cache: recently written files whole, recently read ones in aligned chunks, and what peers gave.
+"""The chunk cache: recently written files completely, recently read ones in aligned chunks, and ranges from other
+agents.
 
 Place: between read.py and the object store, for readers near the high watermark.
-Invariant: a chunk is loaded by one GET however many readers want it; its bytes are immutable, so a
-view handed out stays right after eviction. Never more than `capacity_bytes` are held (views that
-readers still hold come on top).
-Segment files differ in length and a GET past the end is refused, so the last chunk is loaded only
-up to where live bytes are known to lie (`live_end`), and again, longer, should more become known.
-If the process dies here the next one reads from the store.
+Invariant: a chunk is loaded by one GET for all its readers; its bytes are immutable, so a view stays valid after
+eviction. At most `capacity_bytes` are cached (plus the views that readers still hold).
+Segment files have different lengths and a GET beyond the end is refused, so the last chunk is loaded only
+up to the known end of live bytes (`live_end`), and again, longer, if more becomes known.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ CHUNK_BYTES = 4 * 1024 * 1024
 """Few GETs for a file of the usual 8 MiB, and one for the small files of a quiet cluster."""
 
 FORGOTTEN_MAX = 1_024
-"""Files that turned out missing or corrupt, remembered so that no other agent is asked for them again."""
+"""Number of missing or corrupt files that are remembered, so that no other agent is asked for them again."""
 
 _WHOLE = -1
 _FIRST_RANGE = -2
@@ -35,7 +34,7 @@ _Entry = tuple[uuid.UUID, int]
 
 
 class ChunkCache:
-    """Byte-bounded, least recently used goes first."""
+    """Limited in bytes; the least recently used entry is evicted first."""
 
     def __init__(
         self, store: ObjectStore, metrics: FetchMetrics, *, capacity_bytes: int, chunk_bytes: int = CHUNK_BYTES
@@ -54,24 +53,24 @@ class ChunkCache:
         self._keep((file_id, _WHOLE), memoryview(data).toreadonly())
 
     def keep_range(self, file_id: uuid.UUID, start: int, data: memoryview) -> None:
-        """Keep what another agent gave: the bytes from `start` on, within one chunk."""
+        """Keep bytes from another agent: those from `start` on, within one chunk."""
         self._keep((file_id, _FIRST_RANGE - start), data)
 
     def split(self, start: int, end: int) -> list[tuple[int, int]]:
-        """`start` to `end` cut where chunks meet."""
+        """`start` to `end`, split at chunk boundaries."""
         size = self._chunk_bytes
         return [(chunk * size + first, chunk * size + last) for chunk, first, last in self._chunk_ranges(start, end)]
 
     def chunk_of(self, position: int) -> int:
-        """The number of the chunk that holds the byte."""
+        """The number of the chunk that contains the byte."""
         return position // self._chunk_bytes
 
     def was_forgotten(self, file_id: uuid.UUID) -> bool:
-        """Whether the file turned out missing or corrupt lately."""
+        """Whether the file was found missing or corrupt recently."""
         return file_id in self._forgotten
 
     def peek(self, file_id: uuid.UUID, start: int, end: int) -> RangeBytes | None:
-        """The bytes from `start` to `end` if all of them are here; no input or output."""
+        """The bytes from `start` to `end` if all of them are cached; no input or output."""
         whole = self._entries.get((file_id, _WHOLE))
         if whole is not None and end <= len(whole):
             self._entries.move_to_end((file_id, _WHOLE))
@@ -98,7 +97,7 @@ class ChunkCache:
         return RangeBytes(joined(views), checked=False)
 
     def forget(self, file_id: uuid.UUID) -> None:
-        """Drop what is held of a file that turned out to be missing or corrupt."""
+        """Drop the cached bytes of a missing or corrupt file."""
         self._forgotten[file_id] = None
         if len(self._forgotten) > FORGOTTEN_MAX:
             self._forgotten.popitem(last=False)
@@ -107,7 +106,7 @@ class ChunkCache:
         self._metrics.cache_bytes.set(self._held)
 
     async def close(self) -> None:
-        """End the loads in progress; their readers see them cancelled."""
+        """Cancel the loads in progress, also for their readers."""
         loads = list(self._loads.values())
         for load in loads:
             load.cancel()
@@ -140,8 +139,8 @@ class ChunkCache:
             if data is not None and len(data) >= length:
                 return data
             load = self._loads.get(entry)
-            # Somebody else's, which may turn out too short for this reader. One that is done is named until its
-            # callbacks run: waiting for that would not let them, nor anybody else.
+            # Another reader's load, which may be too short for this reader. A finished load stays listed until its
+            # callbacks run; waiting for it here would block them.
             if load is not None and not load.done():
                 data = await asyncio.shield(load)
                 if len(data) >= length:
@@ -151,7 +150,7 @@ class ChunkCache:
             load = asyncio.create_task(self._load(entry, max(length, known)))
             self._loads[entry] = load
             load.add_done_callback(lambda done: self._loaded(entry, done))
-            # Shielded: the load goes on for the others when this reader's connection closes.
+            # Shielded: the load continues for the others if this reader's connection closes.
             return await asyncio.shield(load)
 
     async def _load(self, entry: _Entry, length: int) -> memoryview:
@@ -168,7 +167,7 @@ class ChunkCache:
         if self._loads.get(entry) is load:
             del self._loads[entry]
         if not load.cancelled():
-            load.exception()  # each reader raised it; without a reader left, nobody needs it
+            load.exception()  # each reader raised it; without a reader it is not needed
 
     def _keep(self, entry: _Entry, data: memoryview) -> None:
         if len(data) > self._capacity:
@@ -183,5 +182,5 @@ class ChunkCache:
 
 
 def joined(views: list[memoryview]) -> memoryview:
-    """One view; copies only what lies across chunks."""
+    """One view; copies only across chunks."""
     return views[0] if len(views) == 1 else memoryview(b"".join(views))

@@ -1,12 +1,11 @@
 """From look-ups to each reader's batches, within the limits of the request.
 
 Place: between the long poll, which knows that there is enough to send, and the reply.
-Invariant: limits hold for the response and for each partition, but for one batch per response, which
-goes to the first partition in an order that is rotated anew each time: nobody starves behind a
-partition that lags, has huge batches or lies in many files. A file that is missing or corrupt is asked of the primary
-once more (compaction may have swapped it away), then it is a storage error: never a loop, never a
-wrong byte. Historical extents are gone through one at a time, the loop left to others as long in between.
-If the process dies here clients repeat their fetch.
+Invariant: limits apply to the response and to each partition, except for one batch per response, which goes to the
+first partition in an order that is rotated for each response, so that every partition makes progress, also next to
+one that lags, has huge batches or is spread over many files. For a missing or corrupt file the primary is asked once
+more (compaction may have replaced it), then it is a storage error: never a loop, never a wrong byte. Historical
+extents are processed one at a time, and the event loop is left to other tasks for as long in between.
 Source: KIP-74 (limits, one batch at least).
 """
 
@@ -36,11 +35,11 @@ from headrace.storage.records.header import HEADER_BYTES
 T = TypeVar("T")
 
 HISTORICAL_BYTES = 16 * 1024 * 1024
-"""The most that a response carries when some of it is historical: bounds what backfills hold in memory."""
+"""Maximum size of a response with historical data: limits the memory of backfills."""
 FILES_MAX = 64
-"""The most files that a response is read from, but for what is in memory: bounds how long it takes when they are many.
+"""Maximum number of files that a response is read from, without files in memory: limits the duration of a response.
 
-A client that loses patience before its answer asks for the same again, and for ever if that takes as long.
+A client that times out before its answer asks for the same again, and without end if that takes as long.
 """
 
 _GONE_OR_UNSOUND = (NotFoundError, CorruptError)
@@ -91,7 +90,7 @@ class Delivery:
     ) -> list[tuple[Lookup, DeliveryOutcome]]:
         """One (what is known of the partition, its batches or the error) per query, in order.
 
-        `max_bytes` bounds the response, each query's own `max_bytes` its partition.
+        `max_bytes` limits the response, each query's `max_bytes` its partition.
         """
         lookups = list(found)
         partitions = self._rotated(
@@ -117,7 +116,7 @@ class Delivery:
         return partitions[first:] + partitions[:first]
 
     async def _ask_again(self, lost: Sequence[PartitionRead]) -> dict[int, Lookup]:
-        """What the primary says now of partitions whose files were missing or corrupt, by number."""
+        """What the primary says now about partitions with missing or corrupt files, by number."""
         for partition in lost:
             for extent in partition.lookup.extents:
                 self._cache.forget(extent.file_id)
@@ -155,7 +154,7 @@ class Delivery:
     def _extent_reads(self, lookup: Lookup, start: BatchStart, limit: int, files: set[uuid.UUID]) -> list[ExtentRead]:
         """Byte ranges of the extents in order, `limit` bytes of them from `start` on; of the first at least a header.
 
-        `files`: those that the response is read from; beyond FILES_MAX only such as need no reading.
+        `files`: the files that the response is read from; beyond FILES_MAX only files that need no read.
         """
         plan: list[ExtentRead] = []
         for extent in lookup.extents:
@@ -215,7 +214,9 @@ class Delivery:
         return batches
 
     async def _give_way(self, began: float) -> None:
-        """Let the loop do other things for as long as it was held since `began`: a backfill gets half of it at most."""
+        """Leave the event loop to other tasks for as long as it was used since `began`: a backfill gets at most half
+        of it.
+        """
         await self._clock.sleep(self._clock.monotonic() - began)
 
     async def _whole_first(self, extent: Extent, start: BatchStart, wanted: FileRange, body: RangeBytes) -> RangeBytes:
@@ -227,7 +228,7 @@ class Delivery:
         return _sound(larger)
 
     def _report(self, queries: Sequence[ExtentQuery], outcomes: Mapping[int, DeliveryOutcome]) -> None:
-        """Count what is delivered; count and log what could not be."""
+        """Count delivered bytes; count and log partitions that could not be read."""
         delivered = 0
         for number, outcome in outcomes.items():
             if isinstance(outcome, Batches):
@@ -239,7 +240,7 @@ class Delivery:
 
 
 def available_bytes(query: ExtentQuery, lookup: Lookup) -> int:
-    """About how many bytes the reader can have. An extent that it enters midway counts by its share of offsets."""
+    """Approximate number of bytes for the reader. An extent entered midway counts by its share of offsets."""
     if not lookup.extents:
         return 0
     first = lookup.extents[0]

@@ -1,13 +1,12 @@
-"""The feed follower: one poll per agent keeps the index fresh, not one query per consumer.
+"""The feed follower: one poll per agent keeps the index up to date, instead of one query per consumer.
 
 Place: between the metastore's commit feed and the index; wakes waiting fetches; estimates the
 database's clock for file ids.
-While nobody reads here it polls seldom: no answer depends on how fresh the index is, for what it does
-not hold is asked of the primary, and who begins to wait begins with a poll.
-Invariant: rows reach the index in the order of the feed, one page at a time. A poll that fails
-changes nothing; one that fails in an unforeseen way makes the index forget everything, so that
-readers ask the primary rather than trust a half-applied page.
-If the process dies here nothing is lost: the next one starts at the feed's heads.
+Without readers it polls rarely: no answer depends on an up-to-date index, because the primary is asked for everything
+that it lacks, and a fetch that starts to wait starts with a poll.
+Invariant: rows reach the index in the order of the feed, one page at a time. A failed poll
+changes nothing; after an unexpected failure the index forgets everything, so that
+readers ask the primary and never use a half-applied page.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from headrace.storage.errors import HeadraceError, UnavailableError
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.25
-"""Between polls while the metastore does not answer."""
+"""Pause between polls while the metastore does not answer."""
 IDLE_SECONDS = 0.1
-"""Between polls while nobody reads here: what is new may wait, and whoever begins to read asks for it at once."""
+"""Pause between polls without readers: new data may wait, and a new reader polls at once."""
 READERS_LINGER_SECONDS = 1.0
-"""Who has read within this time will read on."""
+"""A consumer that has read within this time is expected to read again."""
 
 
 class FeedFollower:
-    """Polls every `interval_ms` while somebody reads, seldom while nobody does, and at once after `poke`.
+    """Polls every `interval_ms` while consumers read, rarely otherwise, and at once after `poke`.
 
-    `on_metadata` hears each page's metadata offset.
+    `on_metadata` is called with each page's metadata offset.
     """
 
     def __init__(
@@ -80,14 +79,14 @@ class FeedFollower:
             self._task = None
 
     def poke(self) -> None:
-        """Something was committed here: poll without waiting for the next turn."""
+        """This agent committed something: poll without waiting for the next turn."""
         self._poked = True
         if self._timer is not None:
             self._timer.cancel()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Somebody reads for as long as the block runs: what others commit is here within `interval_ms`."""
+        """A consumer reads while the block runs: other agents' commits arrive within `interval_ms`."""
         if not self._is_read:
             self.poke()
         self._readers += 1
@@ -114,20 +113,20 @@ class FeedFollower:
                 pause = max(RETRY_SECONDS, self._interval)
             except Exception:
                 self._metrics.feed_polls.labels("failed").inc()
-                log.exception("feed poll failed in an unforeseen way: index forgotten")
+                log.exception("feed poll failed unexpectedly: index cleared")
                 self._waiters.notify(self._index.forget_all())
                 pause = max(RETRY_SECONDS, self._interval)
             await self._pause(pause)
 
     async def _poll(self) -> bool:
-        """One page. True when the feed holds more than the page did."""
+        """One page. True if the feed has more rows than the page."""
         self._poked = False
         page = await self._metastore.poll_feed(self._index.heads)
         self._wall_minus_monotonic = page.wall_ms / 1000 - self._clock.monotonic()
         self._metrics.feed_polls.labels("ok").inc()
         if page.lost_shards:
             self._metrics.feed_lost_shards.inc(len(page.lost_shards))
-            log.warning("feed lost: shards=%s", page.lost_shards)
+            log.warning("feed rows no longer available: shards=%s", page.lost_shards)
         self._waiters.notify(self._index.apply(page))
         self._on_metadata(page.metadata_offset)
         return self._is_behind(page)
@@ -141,7 +140,9 @@ class FeedFollower:
         return bool(page.rows) and any(heads[shard] < head for shard, head in page.heads.items())
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep, or wake up early when poked. A poke during the poll before counts too: that may have missed it."""
+        """Sleep, or wake up early after a poke. A poke during the previous poll counts, because that may have missed
+        it.
+        """
         if self._poked:
             return
         self._timer = timer = asyncio.ensure_future(self._clock.sleep(seconds))

@@ -1,7 +1,7 @@
-"""A byte range of a segment file, as the read path asks for it, and the bytes that it gets.
+"""A byte range of a segment file, and its bytes.
 
-Place: what deliver.py and seek.py ask read.py for, and what the caches and the zone's agents are asked for.
-Invariant: a range is not empty; its bytes are exactly those asked for.
+Place: deliver.py and seek.py read ranges with read.py; the caches and the zone's agents also exchange ranges.
+Invariant: a range is not empty; its bytes are exactly the requested ones.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ class FileRange(NamedTuple):
     start: int
     end: int
     live_end: int = 0
-    """Where live bytes of the file are known to end (0: not known): a reader that goes on will want these too."""
+    """The known end of the file's live bytes (0: unknown): a reader that continues needs these bytes too."""
     recent: bool = True
     """Near the high watermark: worth caching."""
 
 
 class RangeBytes(NamedTuple):
-    """Bytes of a segment file. `checked`: they never left this process since their CRCs were checked."""
+    """Bytes of a segment file. `checked`: they have not left this process since their CRCs were verified."""
 
     data: memoryview
     checked: bool

@@ -1,12 +1,11 @@
 """The Fetch handler: a request in, a long poll, a reply.
 
 Place: between the listener and the read path plan -> locate -> read -> assemble.
-Invariant: the reply comes when there is enough to send, when something is wrong, when the client's
-patience ends or when the agent drains; never later. One partition's error is no other's. A waiting
-fetch asks nobody anything: it looks at the index when the feed brought something.
-If the process dies here clients repeat their fetch elsewhere.
-Source: KIP-74 (limits), KIP-227 (sessions), KIP-392 (zones), KIP-516 (topic ids). No transactions yet, so the last
-stable offset is the high watermark and no transaction is aborted, whatever the isolation level.
+Invariant: the reply is sent when there is enough data, on an error, at the client's timeout or when the agent drains;
+never later. An error of one partition does not affect others. A waiting fetch sends no queries: it looks at the
+index when the feed brought something.
+Source: KIP-74 (limits), KIP-227 (sessions), KIP-392 (zones), KIP-516 (topic ids). There are no transactions yet, so
+the last stable offset is the high watermark and no transaction is aborted, for every isolation level.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ Answer = tuple[Ref, FetchPartitionReply]
 
 
 class FetchHandler:
-    """Serves API key 1. `max_bytes` bounds every response, whatever its request allows."""
+    """Serves API key 1. `max_bytes` limits every response, regardless of its request."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class FetchHandler:
         metadata_topic: MetadataTopic | None = None,
         on_sent: Callable[[str | None, int], None] = lambda zone, size_bytes: None,
     ) -> None:
-        """`on_sent` hears (the client's zone if it said one, record bytes) of each response."""
+        """`on_sent` is called with (the client's zone if it sent one, record bytes) for each response."""
         self._view = view
         self._sessions = sessions
         self._locator = locator
@@ -92,14 +91,14 @@ class FetchHandler:
         return Response(encode_fetch_response(request.correlation_id, version, reply))
 
     def drain(self) -> None:
-        """Answer every waiting fetch with what there is, and let none wait from now on."""
+        """Answer every waiting fetch with the available data; from now on no fetch waits."""
         self._draining = True
         self._waiters.notify_all(LOOK_AGAIN)
 
     async def _serve_all(
         self, fetch: FetchRequest, wanted: Mapping[Ref, FetchPartition], zone: str | None, deadline: float
     ) -> list[Answer]:
-        """As `_serve`; the metadata topic is rendered, and waits only when it is all that is asked for."""
+        """As `_serve`; the metadata topic is rendered, and waits only if it is the only requested topic."""
         special = {ref: partition for ref, partition in wanted.items() if is_metadata_topic(ref[0])}
         if self._metadata_topic is None or not special:
             return await self._serve(fetch, wanted, zone, deadline)
@@ -117,7 +116,7 @@ class FetchHandler:
     async def _serve(
         self, fetch: FetchRequest, wanted: Mapping[Ref, FetchPartition], zone: str | None, deadline: float
     ) -> list[Answer]:
-        """One reply per wanted partition, in order. `deadline` on the clock's monotonic time."""
+        """One reply per requested partition, in order. `deadline` on the clock's monotonic time."""
         requested = [RequestedPartition(*ref, partition.current_leader_epoch) for ref, partition in wanted.items()]
         resolved = await resolve(self._view, requested)
         elsewhere = [-1 if answer.error else self._elsewhere(fetch.rack_id, answer.key) for answer in resolved]
@@ -144,7 +143,9 @@ class FetchHandler:
         ]
 
     def _elsewhere(self, rack_id: str, partition_key: int) -> int:
-        """The agent of the consumer's zone that it should read from; -1 when that is here, or no better (KIP-392)."""
+        """The agent in the consumer's zone that it should read from; -1 if that is this agent, or is no better
+        (KIP-392).
+        """
         own = self._view.image.agents.get(self._view.node_id)
         if not rack_id or own is None or own.rack == rack_id:
             return -1
@@ -154,7 +155,7 @@ class FetchHandler:
     async def _wait_for_metadata(
         self, topic: MetadataTopic, partitions: Collection[FetchPartition], deadline: float
     ) -> None:
-        """Until the image holds what one of them asks for, or the time is up. The feed moves the image."""
+        """Wait until the image has records for one of them, or until the timeout. The feed advances the image."""
         while not self._draining and not any(map(topic.has_news, partitions)):
             left = deadline - self._clock.monotonic()
             if left <= 0:
@@ -162,7 +163,7 @@ class FetchHandler:
             await self._clock.sleep(min(left, METADATA_POLL_SECONDS))
 
     async def _poll(self, queries: Sequence[ExtentQuery], min_bytes: int, deadline: float) -> list[Lookup]:
-        """The extents, once there are `min_bytes` of them, or something is wrong, or the time is up."""
+        """The extents, when there are `min_bytes` of them, or an error, or at the timeout."""
         lookups = await self._locator.locate(queries)
         if self._missing(queries, lookups, min_bytes, deadline) <= 0:
             return lookups
@@ -178,7 +179,7 @@ class FetchHandler:
     def _missing(
         self, queries: Sequence[ExtentQuery], lookups: Sequence[Lookup], min_bytes: int, deadline: float
     ) -> int:
-        """How many bytes must still arrive to end the wait; 0 when nothing is waited for."""
+        """Number of bytes that must still arrive to end the wait; 0 if there is nothing to wait for."""
         if self._draining or self._clock.monotonic() >= deadline:
             return 0
         if any(lookup.status is not LookupStatus.FOUND for lookup in lookups):
@@ -211,7 +212,7 @@ def _reply(
 
 
 def _by_topic(answers: Sequence[Answer]) -> list[FetchTopicReply]:
-    """Replies under their topics, named as the request named them."""
+    """Replies grouped by topic, with names or ids as in the request."""
     topics: dict[TopicRef, FetchTopicReply] = {}
     for (topic, _), reply in answers:
         found = topics.get(topic)

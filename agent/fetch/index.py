@@ -1,12 +1,10 @@
-"""The tail index: what this agent knows, from the commit feed, about the newest extents.
+"""The tail index: the newest extents that this agent knows from the commit feed.
 
-Place: first place where a fetch looks (locate.py); fed by feed.py, completed by primary answers.
-Invariant: a partition's extents here are gap-free in offsets and end where the feed has come to.
-Whatever is uncertain is forgotten, and a forgotten partition is asked of the primary: the index may
-lag, it never invents. Two sources meet without a race because high watermark and log start only
-grow within one life of the metastore, and because nothing is learnt from a primary answer that was
-asked for before something was forgotten (`generation`).
-If the process dies here nothing is lost: the next one starts at the feed's heads with an empty index.
+Place: the first source of a fetch (locate.py); filled by feed.py, completed by the primary's answers.
+Invariant: a partition's extents here have no gap in offsets and end where the feed is. Uncertain entries are removed,
+and the primary is asked for a removed partition: the index may lag, but is never wrong. The two sources can be
+combined without a race because high watermark and log start only grow within one incarnation of the metastore, and
+because a primary's answer is ignored if something was removed after it was requested (`generation`).
 """
 
 from __future__ import annotations
@@ -21,20 +19,20 @@ from headrace.metastore.api.read import Extent, FeedKind, FeedPage, FeedRow, Par
 from headrace.metastore.keys import commit_shard
 
 LOOK_AGAIN = 1 << 62
-"""Said of a key instead of a number of new bytes: what a waiting fetch believed no longer holds."""
+"""Marker instead of a number of new bytes: a waiting fetch must look up its partitions again."""
 
 EXTENTS_MAX = 65_536
-"""Extents kept over all partitions; about 20 MB. The oldest arrival goes first."""
+"""Extents over all partitions; about 20 MB. The oldest arrival is removed first."""
 
 FILES_MAX = 8_192
-"""Files whose live end is remembered."""
+"""Number of files with a known live end."""
 
 _base_offset = attrgetter("base_offset")
 _last_offset = attrgetter("last_offset")
 
 
 class _Tail:
-    """One partition. Offsets are lower bounds until `confirmed`, by the primary or by the feed's first row of all."""
+    """One partition. Offsets are lower bounds until `confirmed`, by the primary or by the feed's very first row."""
 
     __slots__ = ("confirmed", "extents", "high_watermark", "log_start_offset")
 
@@ -52,16 +50,16 @@ class TailIndex:
         self.heads: dict[int, int] = {}
         """Per commit shard the number of the last feed row that was applied: what the feed is polled with."""
         self.generation = 0
-        """Counts everything that was forgotten. Take it before asking the primary, give it to `observe`."""
+        """Counts removals. Read it before asking the primary, and pass it to `observe`."""
         self._shards = shards
         self._extents_max = extents_max
         self._incarnation: uuid.UUID | None = None
         self._tails: dict[int, _Tail] = {}
-        self._arrivals: deque[int] = deque()  # keys of the extents held, oldest first
+        self._arrivals: deque[int] = deque()  # keys of the cached extents, oldest first
         self._file_ends: OrderedDict[uuid.UUID, int] = OrderedDict()
 
     def look(self, key: int, offset: int, max_bytes: int) -> Lookup | None:
-        """Extents from `offset` on, about `max_bytes` of them; None when only the primary can tell."""
+        """Extents from `offset` on, about `max_bytes` of them; None if the primary must be asked."""
         tail = self._tails.get(key)
         if tail is None or not tail.confirmed:
             return None
@@ -74,21 +72,21 @@ class TailIndex:
         return _found(tail, up_to(extents, first, max_bytes))
 
     def high_watermark(self, key: int) -> int:
-        """The newest high watermark that was heard of; 0 when nothing was."""
+        """The newest known high watermark; 0 if none is known."""
         tail = self._tails.get(key)
         return tail.high_watermark if tail else 0
 
     def log_start_offset(self, key: int) -> int:
-        """As far as it is known here; -1 when it is not."""
+        """The log start as far as known here; -1 if unknown."""
         tail = self._tails.get(key)
         return tail.log_start_offset if tail is not None and tail.confirmed else -1
 
     def live_end(self, file_id: uuid.UUID) -> int:
-        """Where the last live byte lies that the feed named in this file; 0 when it named none."""
+        """The end of the last live byte of this file that the feed mentioned; 0 if none."""
         return self._file_ends.get(file_id, 0)
 
     def observe(self, answer: PartitionExtents, generation: int) -> None:
-        """Learn watermark and log start from the primary, unless something was forgotten since `generation`."""
+        """Take over watermark and log start from the primary, unless something was removed since `generation`."""
         key = answer.partition_key
         if generation != self.generation or commit_shard(key, self._shards) not in self.heads:
             return
@@ -101,13 +99,13 @@ class TailIndex:
         self._move_log_start(tail, answer.log_start_offset)
 
     def move_log_start(self, generation: int, key: int, log_start_offset: int) -> None:
-        """Learn of a move that this agent made itself, unless something was forgotten since `generation`."""
+        """Take over a log start that this agent moved, unless something was removed since `generation`."""
         tail = self._tails.get(key)
         if generation == self.generation and tail is not None:
             self._move_log_start(tail, log_start_offset)
 
     def apply(self, page: FeedPage) -> dict[int, int]:
-        """Take a page in. Returns what waiting fetches must hear: key -> new bytes, or LOOK_AGAIN."""
+        """Apply a page. Returns the news for waiting fetches: key -> new bytes, or LOOK_AGAIN."""
         if page.incarnation_id != self._incarnation:
             heard = self.forget_all()
             self._incarnation = page.incarnation_id
@@ -171,11 +169,11 @@ class TailIndex:
         key = extent.partition_key
         tail = self._tails.setdefault(key, _Tail())
         if tail.extents and extent.base_offset != tail.extents[-1].last_offset + 1:
-            # Commits of a shard leave no gap and never go back: what was held is of another life.
+            # Commits of a shard have no gap and never go back: the entries belong to another incarnation.
             self.generation += 1
             tail = self._tails[key] = _Tail()
         tail.extents.append(extent)
-        tail.confirmed = tail.confirmed or extent.base_offset == 0  # heard of from its first record on
+        tail.confirmed = tail.confirmed or extent.base_offset == 0  # known from its first record on
         tail.high_watermark = max(tail.high_watermark, extent.last_offset + 1)
         self._arrivals.append(key)
         while len(self._arrivals) > self._extents_max:
@@ -188,14 +186,14 @@ class TailIndex:
             self._file_ends.popitem(last=False)
 
     def _drop_through(self, key: int, last_offset: int) -> None:
-        """A swap replaced extents up to `last_offset`: who reads there asks the primary."""
+        """A swap replaced extents up to `last_offset`: readers of them must ask the primary."""
         tail = self._tails.get(key)
         if tail is not None:
             del tail.extents[: bisect_right(tail.extents, last_offset, key=_base_offset)]
 
     def _move_log_start(self, tail: _Tail, log_start_offset: int) -> None:
         tail.log_start_offset = max(tail.log_start_offset, log_start_offset)
-        tail.high_watermark = max(tail.high_watermark, log_start_offset)  # of commits that are still to be heard of
+        tail.high_watermark = max(tail.high_watermark, log_start_offset)  # the feed has not brought these commits yet
         del tail.extents[: bisect_left(tail.extents, log_start_offset, key=_last_offset)]
 
 

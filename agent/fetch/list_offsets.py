@@ -1,11 +1,10 @@
 """The ListOffsets handler: earliest, latest, by timestamp.
 
 Place: between the listener and the metastore; opens extents only for timestamps.
-Invariant: every answer comes from the primary, because consumers start, and decide whether they are
-caught up, by it. One partition's error is no other's.
-If the process dies here clients repeat their request.
+Invariant: every answer comes from the primary, because consumers start from it, and use it to decide whether they are
+caught up. An error of one partition does not affect others.
 Source: Kafka's ListOffsetsRequest.json; KIP-734 (-3), KIP-405 (-4), KIP-1005 (-5), KIP-1023 (-6).
-Nothing is tiered here: the local log starts where the log starts, and the tiered offsets are -1.
+There is no tiered storage here: the local log start is the log start, and the tiered offsets are -1.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ _FIRST_VERSION = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-"""The version from which on a special timestamp means something; Kafka refuses it below."""
+"""The first version with each special timestamp; Kafka refuses it in lower versions."""
 
 
 class Found(NamedTuple):
-    """What is said of one partition; -1 stands for "none"."""
+    """The answer for one partition; -1 means none."""
 
     error: int = ErrorCode.none
     offset: int = -1
@@ -90,7 +89,7 @@ class ListOffsetsHandler:
         return typed.reply(request, schema.response(throttle_time=typed.NO_THROTTLE, topics=topics))
 
     async def _find_all(self, asked: Sequence[tuple[str, Any]], version: int) -> list[Found]:
-        """One answer per asked partition, in order."""
+        """One answer per requested partition, in order."""
         requested = [
             RequestedPartition(name, p.partition_index, getattr(p, "current_leader_epoch", -1)) for name, p in asked
         ]
@@ -111,13 +110,13 @@ class ListOffsetsHandler:
         return [next(answers) if verdict is None else verdict for verdict in found]
 
     async def _answer(self, questions: Sequence[OffsetQuery]) -> list[Found]:
-        """One call for all questions; then extents are opened side by side."""
+        """One call for all questions; then extents are opened in parallel."""
         if not questions:
             return []
         try:
             answers = await self._ask(questions)
         except HeadraceError as error:
-            log.warning("offsets not listed: partitions=%d error=%s", len(questions), error)
+            log.warning("cannot list offsets: partitions=%d error=%s", len(questions), error)
             return [Found(READ_FAILED)] * len(questions)
         opened = iter(
             await asyncio.gather(
@@ -127,7 +126,7 @@ class ListOffsetsHandler:
         return [next(opened) if answer.extent else _without_opening(answer) for answer, _ in answers]
 
     async def _ask(self, questions: Sequence[OffsetQuery]) -> list[tuple[OffsetAnswer, int]]:
-        """The primary's answers, each with the partition's log start where a record will be looked for."""
+        """The primary's answers, each with the partition's log start if a record must be searched."""
         by_record = [q for q in questions if q.timestamp not in (OffsetKind.LATEST, OffsetKind.EARLIEST)]
         starts = [OffsetQuery(q.partition_key, OffsetKind.EARLIEST) for q in by_record]
         answers = await self._metastore.list_offsets([*questions, *starts])
@@ -135,7 +134,7 @@ class ListOffsetsHandler:
         return [(answers[i], log_starts.get(q.partition_key, -1)) for i, q in enumerate(questions)]
 
     async def _open(self, question: OffsetQuery, answer: OffsetAnswer, log_start_offset: int) -> Found:
-        """The record that the question asks for. A missing or corrupt file is asked of the primary once more."""
+        """The requested record. For a missing or corrupt file the primary is asked once more."""
         try:
             try:
                 return await self._first_record(question, answer, log_start_offset)
@@ -157,7 +156,7 @@ class ListOffsetsHandler:
 
 
 def _without_asking(timestamp: int, version: int, error: int, *, duplicate: bool) -> Found | None:
-    """What is known of a partition before the metastore is asked, if that settles it."""
+    """The answer, if it is known without the metastore."""
     if duplicate:
         return Found(ErrorCode.invalid_request)
     if timestamp < 0 and version < _FIRST_VERSION.get(timestamp, version + 1):
@@ -168,7 +167,7 @@ def _without_asking(timestamp: int, version: int, error: int, *, duplicate: bool
 
 
 def _plain(timestamp: int) -> int:
-    """Nothing is tiered: the local log starts where the log starts."""
+    """Without tiered storage the local log start is the log start."""
     return OffsetKind.EARLIEST if timestamp == EARLIEST_LOCAL else timestamp
 
 

@@ -1,9 +1,8 @@
-"""Which extents hold what a reader asks for: from the index, else from the primary in one question.
+"""Finds the extents for a fetch: in the index, else with one query to the primary.
 
 Place: between the plan of a fetch and its reads.
-Invariant: OFFSET_OUT_OF_RANGE is said only after the primary said so, because the index may lag and a
-rewound consumer would read everything twice. All partitions that need the primary share one call.
-If the process dies here clients repeat their fetch.
+Invariant: OFFSET_OUT_OF_RANGE is sent only after the primary confirmed it, because the index may lag and a
+consumer would reset its offset and read everything twice. All partitions that need the primary share one call.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Locator:
-    """Answers ExtentQueries; as much as it can without the metastore."""
+    """Answers ExtentQueries, without the metastore where possible."""
 
     def __init__(self, index: TailIndex, metastore: ReadApi, metrics: FetchMetrics) -> None:
         self._index = index
@@ -29,7 +28,7 @@ class Locator:
         self._metrics = metrics
 
     async def locate(self, queries: Sequence[ExtentQuery]) -> list[Lookup]:
-        """One answer per query, in order. Does not give way to other tasks when the index knows everything."""
+        """One answer per query, in order. Does not yield to other tasks if the index has everything."""
         answers: list[Lookup | None] = []
         unknown = []
         for query in queries:
@@ -43,13 +42,13 @@ class Locator:
         return [next(asked) if answer is None else answer for answer in answers]
 
     async def locate_at_primary(self, queries: Sequence[ExtentQuery]) -> list[Lookup]:
-        """The same, whatever the index says."""
+        """The same from the primary, without the index."""
         self._metrics.primary_queries.inc()
         generation = self._index.generation
         try:
             answers = await self._metastore.find_extents(queries)
         except HeadraceError as error:
-            log.warning("extents not found: partitions=%d error=%s", len(queries), error)
+            log.warning("cannot find extents: partitions=%d error=%s", len(queries), error)
             return [Lookup(LookupStatus.UNAVAILABLE)] * len(queries)
         for answer in answers:
             self._index.observe(answer, generation)

@@ -1,10 +1,9 @@
-"""Reading `__cluster_metadata` as any consumer does: Fetch and ListOffsets on the metadata log itself.
+"""Serves `__cluster_metadata` to any consumer: Fetch and ListOffsets on the metadata log itself.
 
-Place: beside the read path plan -> locate -> read, which knows stored files; handler.py and
-list_offsets.py turn to this one for the one partition that is rendered from a table.
-Invariant: the log's positions are the offsets; nothing below its start and nothing above its head is
-served. A reader ahead of this agent's image is judged by the primary, never rewound. If the process dies
-here consumers repeat their fetch.
+Place: used by handler.py and list_offsets.py for this one partition, which is rendered from a table; the read path
+plan -> locate -> read serves stored files.
+Invariant: the offsets are those of the metadata log; nothing below its start and nothing above its end is
+served. If a reader is ahead of this agent's image, the primary decides; its offset is never reset.
 Source: KIP-631 (the metadata topic), KIP-595 (its name and id).
 """
 
@@ -26,14 +25,14 @@ from headrace.storage.errors import HeadraceError, TruncatedError
 log = logging.getLogger(__name__)
 
 PAGE_RECORDS = 1_000
-"""Records that one fetch is answered with at the most."""
+"""Maximum number of records per fetch."""
 
 
 class MetadataLog(Protocol):
     """The part of metastore.api.cluster.ClusterApi that is read here."""
 
     async def metadata_log_start(self) -> int:
-        """The lowest offset that is still there."""
+        """The lowest available offset."""
 
     async def read_metadata(self, start_offset: int, limit: int) -> list[bytes]:
         """Framed records; TruncatedError below the start."""
@@ -47,21 +46,23 @@ class MetadataTopic:
         self._view = view
 
     def has_news(self, partition: FetchPartition) -> bool:
-        """Whether a fetch would be answered with records, as far as this agent knows."""
+        """Whether a fetch would return records, as far as this agent knows."""
         return partition.fetch_offset < self._view.image.offset
 
     async def fetch(self, topic: str | uuid.UUID, partition: FetchPartition) -> FetchPartitionReply:
-        """One batch from the asked offset on, at least one record if there is one; waits for nothing."""
+        """One batch from the requested offset on, at least one record if there is one; does not wait."""
         if not is_metadata_topic(topic) or partition.index != 0:
             return FetchPartitionReply(partition.index, ErrorCode.unknown_topic_or_partition)
         try:
             return await self._fetch(partition)
         except HeadraceError as error:
-            log.warning("metadata topic not readable: offset=%d error=%s", partition.fetch_offset, error)
+            log.warning("cannot read metadata topic: offset=%d error=%s", partition.fetch_offset, error)
             return FetchPartitionReply(partition.index, READ_FAILED)
 
     async def offset(self, index: int, timestamp: int) -> tuple[int, int]:
-        """(error code, offset) for one of ListOffsets' special timestamps; records have no time, so -1 for others."""
+        """(error code, offset) for one of ListOffsets' special timestamps; -1 for others, because records have no
+        time.
+        """
         if index != 0:
             return ErrorCode.unknown_topic_or_partition, -1
         try:
@@ -70,7 +71,7 @@ class MetadataTopic:
             if timestamp == OffsetKind.LATEST:
                 return ErrorCode.none, (await self._view.catch_up()).offset
         except HeadraceError as error:
-            log.warning("metadata topic not readable: timestamp=%d error=%s", timestamp, error)
+            log.warning("cannot read metadata topic: timestamp=%d error=%s", timestamp, error)
             return READ_FAILED, -1
         return ErrorCode.none, -1
 
@@ -87,7 +88,7 @@ class MetadataTopic:
                 error = ErrorCode.offset_out_of_range
             elif offset < head:
                 records = _fitting(await self._log.read_metadata(offset, PAGE_RECORDS), partition.max_bytes)
-        except TruncatedError:  # a snapshot took its place a moment ago
+        except TruncatedError:  # a snapshot has just replaced it
             error = ErrorCode.offset_out_of_range
         head = max(head, offset + len(records)) if records else head
         return FetchPartitionReply(
@@ -101,7 +102,7 @@ class MetadataTopic:
 
 
 def _fitting(records: list[bytes], max_bytes: int) -> list[bytes]:
-    """The first of them that fit, but one at the least."""
+    """The first of them that fit, but at least one."""
     size = 0
     for count, record in enumerate(records):
         size += len(record)

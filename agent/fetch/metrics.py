@@ -1,9 +1,8 @@
-"""What the read path counts, for Prometheus.
+"""Metrics of the read path, for Prometheus.
 
 Place: written by every file of agent/fetch, read by the HTTP listener.
-Invariant: counted per request or per call, never per batch; a label has few values, topics and
+Invariant: counted per request or per call, never per batch; labels have few values, topics and
 partitions are never labels.
-If the process dies here the counters start again at 0, as Prometheus expects.
 """
 
 from __future__ import annotations
@@ -18,28 +17,28 @@ log = logging.getLogger(__name__)
 
 
 class FetchMetrics:
-    """One set per agent; `registry` is what its HTTP listener shows."""
+    """One set per agent; its HTTP listener shows `registry`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.bytes = Counter("headrace_fetch_bytes_total", "Record bytes handed to consumers", registry=registry)
+        self.bytes = Counter("headrace_fetch_bytes_total", "Record bytes sent to consumers", registry=registry)
         self.waiting = Gauge("headrace_fetch_waiting", "Fetch requests that wait for data", registry=registry)
         self.primary_queries = Counter(
-            "headrace_fetch_primary_queries_total", "Questions for extents that the metastore got", registry=registry
+            "headrace_fetch_primary_queries_total", "Queries for extents sent to the metastore", registry=registry
         )
         self.storage_errors = Counter(
             "headrace_fetch_storage_errors_total",
-            "Partitions whose data could not be read; alert on missing and corrupt",
+            "Partitions with unreadable data; alert on missing and corrupt",
             ["reason"],
             registry=registry,
         )
         reads = Counter(
-            "headrace_fetch_cache_reads_total", "Byte ranges looked for in the cache", ["result"], registry=registry
+            "headrace_fetch_cache_reads_total", "Cache look-ups of byte ranges", ["result"], registry=registry
         )
         self.cache_hits = reads.labels("hit")
         self.cache_misses = reads.labels("miss")
         by_source = Counter(
             "headrace_fetch_read_bytes_total",
-            "Bytes of segment files that reads got, by where they came from",
+            "Bytes of segment files that were read, by source",
             ["source"],
             registry=registry,
         )
@@ -51,14 +50,14 @@ class FetchMetrics:
             "headrace_fetch_feed_polls_total", "Polls of the commit feed", ["result"], registry=registry
         )
         self.feed_lost_shards = Counter(
-            "headrace_fetch_feed_lost_shards_total", "Shards whose feed was no longer kept", registry=registry
+            "headrace_fetch_feed_lost_shards_total",
+            "Shards with deleted feed rows that were not read",
+            registry=registry,
         )
-        self.sessions = Gauge(
-            "headrace_fetch_sessions", "Incremental fetch sessions (KIP-227) that are open", registry=registry
-        )
+        self.sessions = Gauge("headrace_fetch_sessions", "Open incremental fetch sessions (KIP-227)", registry=registry)
 
     def report_unreadable(self, partition_key: int, wanted: str, error: HeadraceError) -> None:
-        """Count and log a partition whose stored data could not be read; `wanted` is a field of the log line."""
+        """Count and log a partition with unreadable data; `wanted` is a field of the log line."""
         reason = "unavailable"
         if isinstance(error, NotFoundError | CorruptError):
             reason = "missing" if isinstance(error, NotFoundError) else "corrupt"

@@ -1,9 +1,10 @@
-"""OffsetForLeaderEpoch (key 23, versions 2-4): where a leader epoch ends, for consumers that check their position.
+"""OffsetForLeaderEpoch (key 23, versions 2-4): the end offset of a leader epoch, for consumers that validate their
+offset.
 
-Place: between the listener and the metastore; beside ListOffsets.
-Invariant: every answer comes from the primary, because a consumer that is told too low an end rewinds. One
-partition's error is no other's. If the process dies here clients repeat their request.
-Source: KIP-320; Kafka's LeaderEpochFileCache for what is said of epochs without records.
+Place: between the listener and the metastore, like ListOffsets.
+Invariant: every answer comes from the primary, because a consumer resets its offset if the end is too low. An error
+of one partition does not affect others.
+Source: KIP-320; Kafka's LeaderEpochFileCache for the answer for epochs without records.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from headrace.storage.errors import HeadraceError
 log = logging.getLogger(__name__)
 
 METADATA_EPOCH = 0
-"""All of the metadata topic is shown under this one."""
+"""The leader epoch of the whole metadata topic."""
 
 
 class _Found(NamedTuple):
-    """What is said of one partition."""
+    """The answer for one partition."""
 
     error: int = ErrorCode.none
     leader_epoch: int = -1
@@ -79,7 +80,7 @@ class OffsetForLeaderEpoch:
                 for partition, one, epoch in zip(requested, resolved, epochs, strict=True)
             ]
         except HeadraceError as error:
-            log.warning("ends of leader epochs not found: partitions=%d error=%s", len(requested), error)
+            log.warning("cannot find ends of leader epochs: partitions=%d error=%s", len(requested), error)
             return [_Found(READ_FAILED)] * len(requested)
 
     async def _metadata_end(self, partition: RequestedPartition, epoch: int) -> _Found:

@@ -1,9 +1,8 @@
-"""From the names in a request to partition keys, or the error that each name deserves.
+"""Resolves the names in a request to partition keys, or to an error for each name.
 
-Place: first step of Fetch and ListOffsets, before anything is looked up.
-Invariant: a request resolves each name against one image. Nothing is called unknown, and no leader
-epoch too new, before the image caught up with the metadata log's head.
-If the process dies here clients repeat their request.
+Place: first step of Fetch and ListOffsets, before any look-up.
+Invariant: a request resolves all names with one image. A name is unknown, or a leader epoch too new, only after
+the image caught up with the end of the metadata log.
 Source: KIP-320 (leader epochs), KIP-516 (topic ids).
 """
 
@@ -24,7 +23,7 @@ from headrace.storage.errors import HeadraceError
 log = logging.getLogger(__name__)
 
 TopicRef = str | uuid.UUID
-"""A topic as the request names it."""
+"""A topic as in the request: a name or an id."""
 
 _MAY_BE_NEWS = frozenset(
     (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id, ErrorCode.unknown_leader_epoch)
@@ -40,7 +39,7 @@ class RequestedPartition(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """`key` names the partition when `error` is none, else it is -1."""
+    """`key` is the partition's key if `error` is none, else -1."""
 
     key: int
     error: int = ErrorCode.none
@@ -55,14 +54,14 @@ async def resolve(view: ClusterView, requested: Sequence[RequestedPartition]) ->
     try:
         image = await view.catch_up()
     except HeadraceError as error:
-        log.warning("names not resolved: metadata log not readable: error=%s", error)
+        log.warning("cannot resolve names: cannot read metadata log: error=%s", error)
         failed = Resolved(-1, READ_FAILED)
         return [failed if answer.error in _MAY_BE_NEWS else answer for answer in answers]
     return [_resolve(image, partition) for partition in requested]
 
 
 def unknown_topic(topic: TopicRef) -> ErrorCode:
-    """What a client is told of a topic that does not exist, by the way it named it."""
+    """The error for a topic that does not exist, depending on name or id."""
     return ErrorCode.unknown_topic_or_partition if isinstance(topic, str) else ErrorCode.unknown_topic_id
 
 

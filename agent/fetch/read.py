@@ -1,10 +1,9 @@
-"""Byte ranges of segment files, grouped so that the store sees few, large reads.
+"""Reads byte ranges of segment files, grouped so that the store gets few, large reads.
 
-Place: between the extents that were located and the walk over their batches.
-Invariant: a result has exactly the bytes asked for, or is the error that kept them away. Readers near
-the high watermark go through the cache; historical readers neither fill it nor take more than
-`HISTORICAL_READS` of the store's connections at a time, so that a backfill slows no tail reader.
-If the process dies here clients repeat their fetch.
+Place: between the located extents and the iteration over their batches.
+Invariant: a result has exactly the requested bytes, or is the error of the read. Readers near
+the high watermark use the cache; historical readers do not fill it and use at most
+`HISTORICAL_READS` of the store's connections at a time, so that a backfill does not slow down readers at the log end.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange, ObjectStore
 
 HISTORICAL_READS = 16
-"""Files that historical readers of one agent read at a time."""
+"""Number of files that historical readers of one agent read at a time."""
 
 
 _Groups = dict[uuid.UUID, list[FileRange]]

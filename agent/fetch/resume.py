@@ -1,9 +1,8 @@
-"""Resume hints: where in a segment file a partition's next offset lies.
+"""Resume hints: the byte position of a partition's next offset in a segment file.
 
-Place: written when a reader was given part of an extent, read when it comes back for the rest.
-Invariant: a hint only saves work. It counts for the very file and extent it was made in, so a swap by
-compaction makes it void, and without one the extent is walked from its start.
-If the process dies here the next reader walks once.
+Place: written when a reader got part of an extent, read when it continues with the rest.
+Invariant: a hint only saves work. It is valid for exactly the file and extent of its creation, so a compaction
+swap invalidates it, and without a hint the extent is iterated from its start.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from headrace.metastore.api.read import Extent
 
 
 class ResumeHints:
-    """The `capacity` most recently used."""
+    """The `capacity` most recently used hints."""
 
     def __init__(self, capacity: int = 10_000) -> None:
         self._capacity = capacity
         self._hints: OrderedDict[tuple[int, int], tuple[uuid.UUID, BatchStart]] = OrderedDict()
 
     def remember(self, extent: Extent, offset: int, start: BatchStart) -> None:
-        """Who reads the extent's partition from `offset` on begins at `start`."""
+        """A reader of the extent's partition from `offset` on starts at `start`."""
         key = (extent.partition_key, offset)
         self._hints[key] = (extent.file_id, start)
         self._hints.move_to_end(key)
@@ -31,7 +30,7 @@ class ResumeHints:
             self._hints.popitem(last=False)
 
     def find(self, extent: Extent, offset: int) -> BatchStart | None:
-        """Where to begin in `extent`; None when nobody stopped there."""
+        """Where to start in `extent`; None if no reader stopped at `offset`."""
         key = (extent.partition_key, offset)
         hint = self._hints.get(key)
         if hint is None:

@@ -1,9 +1,8 @@
-"""Finding one batch inside an extent: the one that holds an offset, or the first that is new enough.
+"""Finds one batch inside an extent: the one that contains an offset, or the first that is new enough.
 
-Place: before delivery, when a reader begins in the middle of an extent; and in ListOffsets.
-Invariant: every batch that is stepped over was judged (walk.py), so a found offset is the real one.
-Only `WINDOW_BYTES` of the extent are held at a time, or one batch if that is larger.
-If the process dies here nothing is lost.
+Place: before delivery, if a reader starts in the middle of an extent; and in ListOffsets.
+Invariant: every skipped batch is validated (walk.py), so a found offset is the real one.
+At most `WINDOW_BYTES` of the extent are in memory, or one batch if that is larger.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ WINDOW_BYTES = 1024 * 1024
 
 
 class Seeker:
-    """Looks into extents; remembers in `hints` what it found."""
+    """Searches extents; remembers its results in `hints`."""
 
     def __init__(self, reader: RangeReader, hints: ResumeHints) -> None:
         self._reader = reader
         self._hints = hints
 
     def known_start(self, extent: Extent, offset: int) -> BatchStart | None:
-        """Where the batch that holds `offset` begins, if that is known without reading.
+        """The start of the batch that contains `offset`, if it is known without reading.
 
         The extent's start for any offset before it.
         """
         return start_of(extent) if offset <= extent.base_offset else self._hints.find(extent, offset)
 
     def remember(self, extent: Extent, start: BatchStart) -> None:
-        """A reader stopped before `start` and will come back for it."""
+        """Remember that a reader stopped before `start` and will continue there."""
         self._hints.remember(extent, start.offset, start)
 
     async def find_start(self, extent: Extent, offset: int, *, recent: bool) -> BatchStart | HeadraceError:
-        """The same by reading; or what kept it from being read."""
+        """The same by reading; or the error of the read."""
         try:
             found = await self.first_batch(extent, lambda b: offset < b.next_offset, start_of(extent), recent=recent)
         except HeadraceError as error:
@@ -53,7 +52,7 @@ class Seeker:
     async def first_batch(
         self, extent: Extent, wanted: Callable[[ExtentBatch], bool], start: BatchStart, *, recent: bool
     ) -> ExtentBatch | None:
-        """The first batch of the extent from `start` on that is `wanted`; None when none is.
+        """The first `wanted` batch of the extent from `start` on; None if there is none.
 
         Raises what reading raises, and CorruptError as walk.py does.
         """
@@ -69,6 +68,6 @@ class Seeker:
                 if wanted(batch):
                     return batch
                 start = batch.next
-            # A batch larger than the window is read whole in the next round.
+            # A batch larger than the window is read completely in the next round.
             window = max(WINDOW_BYTES, first_size(extent, body, start)) if start == before else WINDOW_BYTES
         return None

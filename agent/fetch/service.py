@@ -1,9 +1,8 @@
-"""The read path, composed: what the rest of the agent starts, feeds and asks.
+"""The composed read path: the interface for the rest of the agent.
 
 Place: the agent's process registers `handle_fetch` and `handle_list_offsets` with the dispatcher; the
-write path calls `on_flushed` and `on_committed`, and takes file births from `database_now_ms`.
-Invariant: nothing is served before the feed was polled once; nothing here outlives `close`.
-If the process dies here nothing is lost: no state but memory.
+write path calls `on_flushed` and `on_committed`, and takes creation times of files from `database_now_ms`.
+Invariant: nothing is served before the first poll of the feed; nothing runs after `close`.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ from headrace.storage.objects.store import ObjectStore
 
 
 class FetchService:
-    """`on_metadata_moved` is told the metadata log's head when the view's image is not of that offset.
+    """`on_metadata_moved` is called with the end of the metadata log if the view's image is not of that offset.
 
-    `metadata_log` is what `__cluster_metadata` is rendered from; without one the topic is unknown.
-    `zone_secret` is what the cluster's agents share; without it this agent asks no other for file chunks.
+    `metadata_log` is the source of `__cluster_metadata`; without it the topic is unknown.
+    `zone_secret` is shared by the cluster's agents; without it this agent asks no other agent for file chunks.
     """
 
     def __init__(
@@ -128,7 +127,8 @@ class FetchService:
             return await self._list_offsets.handle(request)
 
     def on_flushed(self, file_id: uuid.UUID, segment: bytes | memoryview) -> None:
-        """This agent stored a file: keep its bytes for tail readers. Nobody may change them afterwards."""
+        """This agent stored a file: keep its bytes for consumers near the log end. They must not change
+        afterwards."""
         self._cache.put_file(file_id, segment)
 
     def on_committed(self) -> None:
@@ -136,24 +136,24 @@ class FetchService:
         self._feed.poke()
 
     def log_start_offset(self, partition_key: int) -> int:
-        """As far as it is known here, for answers to producers; -1 when it is not."""
+        """The log start as far as known here, for produce responses; -1 if unknown."""
         return self._index.log_start_offset(partition_key)
 
     def before_log_starts_move(self) -> Callable[[int, int], None]:
-        """Call it before the primary is asked to move log starts; what it returns, with each (partition key, new log
-        start): readers of this agent need not wait for the feed to see them."""
+        """Call it before the primary is asked to move log starts, and its result with each (partition key, new log
+        start): readers of this agent then need not wait for the feed."""
         return partial(self._index.move_log_start, self._index.generation)
 
     def database_now_ms(self) -> int:
-        """The database's clock, for the birth of file ids. UnavailableError before `start`."""
+        """The database's clock, for the creation time in file ids. UnavailableError before `start`."""
         return self._feed.database_now_ms()
 
     def drain(self) -> None:
-        """Answer waiting fetches at once; from now on none waits."""
+        """Answer waiting fetches at once; from now on no fetch waits."""
         self._fetch.drain()
 
     async def close(self) -> None:
-        """Drain, and end everything in the background."""
+        """Drain, and stop all background tasks."""
         self.drain()
         await self._feed.close()
         if self.zone_cache is not None:

@@ -1,12 +1,12 @@
-"""Incremental fetch sessions: a client names its partitions once, later only what changed.
+"""Incremental fetch sessions: a client sends its partitions once, later only the changes.
 
-Place: around the Fetch handler: a request is widened to all partitions of its session, a reply is
-narrowed to what the client does not know yet.
-Invariant: a session's memory of what was sent changes only when a reply is made for it; a client that
-lost a reply has the wrong epoch, is told so and starts over. At most `capacity` sessions: a full
-cache gives way only to sessions idle for `EVICTABLE_SECONDS`, else the client gets no session and
-sends full fetches, which is always right.
-If the process dies here clients are told FETCH_SESSION_ID_NOT_FOUND and send a full fetch.
+Place: around the Fetch handler: a request is extended to all partitions of its session, a reply is
+reduced to what the client does not know yet.
+Invariant: a session's record of what was sent changes only when a reply is made for it; a client that
+lost a reply has the wrong epoch, gets an error and starts a new session. At most `capacity` sessions: a full
+cache evicts only sessions that are idle for `EVICTABLE_SECONDS`, else the client gets no session and
+sends full fetches, which is always correct.
+After a restart, clients get FETCH_SESSION_ID_NOT_FOUND and send a full fetch.
 Source: KIP-227; KIP-516 for sessions that name topics by id.
 """
 
@@ -28,20 +28,20 @@ from headrace.storage.clock import Clock
 
 NO_SESSION = 0
 FULL_EPOCH = 0
-"""A full fetch that asks for a new session."""
+"""A full fetch that requests a new session."""
 LAST_EPOCH = -1
-"""A full fetch that wants no session, and closes the one it names."""
+"""A full fetch without a session, which closes the one in the request."""
 EPOCH_MAX = 2**31 - 1
 EVICTABLE_SECONDS = 120.0
 CAPACITY = 1_000
 
 Ref = tuple[TopicRef, int]
-"""A partition as the client names it: topic, index."""
+"""A partition as in the request: topic, index."""
 
 
 @dataclass(slots=True)
 class _Session:
-    """`sent`: (high watermark, log start offset) as the client last heard them; absent when it must hear again."""
+    """`sent`: (high watermark, log start offset) as last sent to the client; absent if they must be sent again."""
 
     session_id: int
     by_id: bool
@@ -52,7 +52,7 @@ class _Session:
 
 
 class Exchange:
-    """One request in its session, or without one. `error` other than none refuses the whole request."""
+    """One request in its session, or without one. An `error` other than none refuses the whole request."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class Exchange:
 
     @property
     def session_id(self) -> int:
-        """What the reply carries; 0 for none."""
+        """The session id in the reply; 0 for none."""
         return self._session.session_id if self._session else NO_SESSION
 
     def narrow(self, replies: Iterable[tuple[Ref, FetchPartitionReply]]) -> list[tuple[Ref, FetchPartitionReply]]:
-        """The replies that the client must get; what it gets is remembered."""
+        """The replies that the client must get; they are remembered as sent."""
         session = self._session
         if session is None:
             return list(replies)

@@ -1,11 +1,10 @@
-"""The first record that is new enough: a timestamp look-up's second half.
+"""The first record that is new enough: the second half of a look-up by timestamp.
 
-Place: under ListOffsets; the metastore named the first extent that may hold the record.
-Invariant: the answer is a record that may be read (at or above the log start) whose own timestamp
-reaches the wanted one, and no earlier one does. Batches whose header promises more than its records
-hold are passed over. Only of a batch that is too large to be opened the header is believed, and its first
-readable offset is the answer: whoever reads on from there misses nothing.
-If the process dies here clients repeat their request.
+Place: under ListOffsets; the metastore named the first extent that may contain the record.
+Invariant: the answer is a readable record (at or above the log start) with the wanted timestamp or a later one, and
+no earlier record has one. Batches with a higher timestamp in the header than in their records are skipped. Only for
+a batch that is too large to be opened the header is trusted, and its first readable offset is the answer: a consumer
+that starts there misses nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class TimestampSearch:
         self._seeker = seeker
 
     async def first_record(self, extent: Extent, log_start_offset: int, timestamp: int) -> FoundRecord | None:
-        """The first record from `log_start_offset` on whose timestamp is `timestamp` or later, from `extent` on."""
+        """The first record from `log_start_offset` on with `timestamp` or a later one, from `extent` on."""
         candidate: Extent | None = extent
         while candidate is not None:
             found = await self._in_extent(candidate, log_start_offset, timestamp)
@@ -61,7 +60,7 @@ class TimestampSearch:
         return None
 
     async def _next_candidate(self, extent: Extent, timestamp: int) -> Extent | None:
-        """The next extent that may hold the record; the first one rarely disappoints, so this may be slow."""
+        """The next extent that may contain the record; the first one nearly always does, so this may be slow."""
         key, offset = extent.partition_key, extent.last_offset + 1
         while True:
             (answer,) = await self._metastore.find_extents([ExtentQuery(key, offset, ALL_BYTES)])

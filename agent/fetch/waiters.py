@@ -1,9 +1,8 @@
 """Waiting fetches, by the partitions that they wait for.
 
-Place: between the feed, which says what arrived, and the long poll in handler.py.
-Invariant: what is heard between `reset` and `wait` ends the wait at once, so no arrival is slept
-through. A waiter hears byte counts only; what it may deliver it looks up again itself.
-If the process dies here clients repeat their fetch.
+Place: between the feed, which reports new data, and the long poll in handler.py.
+Invariant: news between `reset` and `wait` end the wait at once, so no arrival is missed. A waiter gets only byte
+counts; the fetch looks up its data again itself.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Waiter:
         self._woken: asyncio.Future[None] | None = None
 
     def reset(self) -> None:
-        """What was heard until now is known: the caller looks at the index next."""
+        """Forget the news so far: the caller looks at the index next."""
         self._heard = 0
 
     def hear(self, new_bytes: int) -> None:
@@ -37,7 +36,7 @@ class Waiter:
             self._woken.set_result(None)
 
     async def wait(self, needed_bytes: int, clock: Clock, seconds: float) -> None:
-        """Return once `needed_bytes` were heard of since `reset`, or after `seconds`."""
+        """Return after `needed_bytes` arrived since `reset`, or after `seconds`."""
         if self._heard >= needed_bytes or seconds <= 0:
             return
         self._needed = needed_bytes
@@ -52,12 +51,12 @@ class Waiter:
 
 
 class Waiters:
-    """All of them; `notify` costs what is heard, not what waits."""
+    """All waiters; the cost of `notify` depends on the number of news, not on the number of waiters."""
 
     def __init__(self, metrics: FetchMetrics) -> None:
         self._metrics = metrics
         self._by_key: dict[int, dict[Waiter, None]] = {}
-        """In order of arrival, which is the order of being woken: a set's would differ from run to run."""
+        """In order of arrival, which is the order of waking: the order of a set would differ from run to run."""
 
     @contextmanager
     def watch(self, keys: Iterable[int]) -> Iterator[Waiter]:
@@ -78,11 +77,11 @@ class Waiters:
                     del self._by_key[key]
 
     def notify(self, heard: Mapping[int, int]) -> None:
-        """Tell whoever waits for these keys: key -> new bytes."""
+        """Notify the waiters of these keys: key -> new bytes."""
         for key, new_bytes in heard.items():
             for waiter in self._by_key.get(key, ()):
                 waiter.hear(new_bytes)
 
     def notify_all(self, new_bytes: int) -> None:
-        """Tell everybody."""
+        """Notify all waiters."""
         self.notify(dict.fromkeys(self._by_key, new_bytes))

@@ -1,10 +1,9 @@
-"""Walking an extent's bytes batch by batch, and judging each batch before anybody uses it.
+"""Iterates over an extent's batches, and validates each batch before it is used.
 
-Place: under everything that opens an extent: delivering, seeking an offset, looking up a timestamp.
-Invariant: what is yielded is a whole batch of this very extent, under its real offset, with a sound
+Place: under everything that opens an extent: delivery, search for an offset, look-up of a timestamp.
+Invariant: a yielded batch is a complete batch of this extent, with its real offset and a correct
 checksum; bytes that contradict their extent raise CorruptError. Checksums cost about 0.06 s of CPU
-per GB; bytes that never left this process had theirs checked when they were produced.
-If the process dies here nothing is lost.
+per GB; bytes that never left this process were verified when they were produced.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from headrace.storage.records.header import HEADER_BYTES, LENGTH_PREFIX_BYTES, M
 
 
 class BatchStart(NamedTuple):
-    """A batch boundary: the byte in the file, and the offset of the batch that begins there."""
+    """A batch boundary: the byte position in the file, and the offset of the batch that starts there."""
 
     position: int
     offset: int
@@ -36,24 +35,24 @@ class ExtentBatch(NamedTuple):
 
     @property
     def next(self) -> BatchStart:
-        """Where the batch after it begins."""
+        """The start of the next batch."""
         return BatchStart(self.position + len(self.data), self.next_offset)
 
 
-# What a walk needs of the fields in storage/records/header.py, at a third of the cost of all of them:
+# The header fields that the iteration needs (storage/records/header.py), at a third of the cost of all of them:
 # batch length, magic, CRC, last offset delta; to the header's end.
 _FRAMING = struct.Struct(">8xi4xbI2xi34x")
 
 
 def start_of(extent: Extent) -> BatchStart:
-    """Its first batch."""
+    """The start of its first batch."""
     return BatchStart(extent.position, extent.base_offset)
 
 
 def walk(extent: Extent, body: RangeBytes, start: BatchStart) -> Iterator[ExtentBatch]:
     """The extent's batches from `start`, where `body` begins, as far as `body` holds them whole.
 
-    CorruptError for what cannot be a batch of this extent, and when the extent ends at a wrong offset.
+    CorruptError for bytes that cannot be a batch of this extent, and if the extent ends at a wrong offset.
     """
     data = body.data
     position, offset = start
@@ -65,8 +64,8 @@ def walk(extent: Extent, body: RangeBytes, start: BatchStart) -> Iterator[Extent
         batch = data[at : at + size]
         if not body.checked and batch_crc(batch) != crc:
             raise CorruptError(f"batch checksum mismatch: {_where(extent, position)}")
-        # Producers' batches carry a base offset of 0 and follow each other without a gap. Here is the one
-        # place to change once compaction writes batches that carry offsets of their own.
+        # Producers' batches have base offset 0 and follow each other without a gap. This is the only place to
+        # change when compaction writes batches with other base offsets.
         next_offset = offset + last_offset_delta + 1
         yield ExtentBatch(position, offset, next_offset, batch)
         at += size
@@ -85,8 +84,8 @@ def first_size(extent: Extent, body: RangeBytes, start: BatchStart) -> int:
 def _framing(extent: Extent, data: memoryview, at: int, position: int, offset: int) -> tuple[int, int, int] | None:
     """(size, crc, last offset delta) of the batch at `data[at]`, byte `position` of the file.
 
-    None at the extent's end, and where `data` ends before the batch's header does.
-    CorruptError when it cannot be a batch of this extent, or when the extent ends at a wrong offset.
+    None at the extent's end, and if `data` ends inside the batch's header.
+    CorruptError if it cannot be a batch of this extent, or if the extent ends at a wrong offset.
     """
     end = extent.position + extent.length
     if position == end:

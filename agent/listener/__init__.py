@@ -1,1 +1,1 @@
-"""Sockets to requests and responses to sockets; knows frames, not APIs."""
+"""Turns socket bytes into requests and responses into socket bytes; it handles frames, not APIs."""

@@ -1,12 +1,11 @@
 """One client's connection: frames in, requests started in order, replies out in the same order.
 
 Place: between asyncio and the dispatcher; first and last step of every request.
-Invariants: requests start in the order in which they arrived, and what follows one that changes
-something (CHANGING) starts when that is answered, as on Kafka's connections; what is in progress is bounded (requests
-per connection, bytes of produce frames over all connections) by reading no further; whatever goes
-wrong on a connection ends this connection, after the replies before it, and no other.
-A handler is never cancelled because its client went away: a batch that is in the buffer stays there.
-If the process dies here the client sees a closed connection: its outcome is unknown, it asks again.
+Invariants: requests start in the order in which they arrived, and the request after one that changes
+something (CHANGING) starts when that one is answered, as on Kafka's connections. Requests in progress are limited
+(requests per connection, bytes of produce frames over all connections): above the limit the connection stops reading.
+An error on a connection ends this connection, after the previous replies, and no other.
+A handler is never cancelled because its client disconnected: a batch in the buffer stays there.
 """
 
 from __future__ import annotations
@@ -28,16 +27,17 @@ from headrace.storage.errors import InvalidError
 logger = logging.getLogger(__name__)
 
 _CAUTIOUS_BYTES = 4 * 1024
-"""One read while producers wait for memory: what a paused connection holds back is not in the budget."""
+"""One read while producers wait for memory: the bytes that a paused connection holds are not in the budget."""
 _FRAME_SECONDS = 60.0
 _FRAME_BYTES_PER_SECOND = 1024 * 1024
-"""A frame that began must be whole after 60 s and 1 s per MiB: half a frame may not hold memory for ever."""
+"""A started frame must be complete after 60 s plus 1 s per MiB, so that half a frame cannot hold memory
+permanently."""
 _NEVER = float("inf")
 _NO_BYTES = memoryview(b"")
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
-    """The asyncio side of one connection."""
+    """The asyncio protocol of one connection."""
 
     _transport: asyncio.Transport
     _client: ClientConnection
@@ -48,20 +48,20 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._host = host
         self._frames = FrameReader(host.limits.socket_request_max_bytes)
         self._held = b""
-        """Received behind the point at which reading paused."""
+        """Bytes received after reading was paused."""
         self._direct = False
         """Whether the read in progress goes into the frame rather than the slab."""
         self._awaited: FrameHead | None = None
         """The frame that waits for memory."""
         self._alone: Slot | None = None
-        """The request in progress that the next one must not overtake."""
+        """The request in progress that must be answered before the next one starts."""
         self._reserved_bytes = 0
-        """Held for the frame that is being read."""
+        """Memory held for the frame that is being read."""
         self._frame_deadline = _NEVER
         self._active_at = host.clock.monotonic()
         self._paused = False
         self._deaf = False
-        """Nothing more will be read: the connection ends after its replies."""
+        """No more bytes are read: the connection ends after its replies."""
         self._flush_scheduled = False
 
     @property
@@ -123,7 +123,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     # -- reading
 
     def _cut(self, data: memoryview) -> None:
-        """Start a request for every whole frame in `data`, until it is used up or reading has to pause."""
+        """Start a request for every complete frame in `data`, until it is used up or reading has to pause."""
         try:
             while not self._full():
                 if self._frames.opened:
@@ -158,7 +158,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         )
 
     def _read_on(self) -> None:
-        """Go on after a pause, if its reason is gone."""
+        """Continue after a pause, if its reason is gone."""
         if not self._paused or self._full():
             return
         self._frame_deadline = _NEVER
@@ -169,7 +169,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _admit(self, head: FrameHead) -> bool:
-        """Whether the frame may be opened; a produce frame, and no other, may have to wait for memory."""
+        """Whether the frame may be opened; only a produce frame may have to wait for memory."""
         if head.api_key == ApiKey.PRODUCE:
             if not self._host.budget.reserve(head.size, self._on_memory):
                 self._awaited = head
@@ -191,7 +191,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return size
 
     def _on_memory(self) -> None:
-        """The budget granted what `_awaited` needs. Read soon, not within the budget's round."""
+        """The budget granted what `_awaited` needs. Read soon, but not inside the budget's loop."""
         assert self._awaited is not None
         head, self._awaited = self._awaited, None
         self._reserve(head)
@@ -199,13 +199,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_soon(self._read_on)
 
     def _set_deadline(self) -> None:
-        """By when the open frame has to be whole."""
+        """The time by which the open frame must be complete."""
         if self._frame_deadline == _NEVER:
             allowed = _FRAME_SECONDS + self._frames.size / _FRAME_BYTES_PER_SECOND
             self._frame_deadline = self._host.clock.monotonic() + allowed
 
     def _drop_unread(self) -> None:
-        """Give up what was not read to its end."""
+        """Drop a frame that was not read completely."""
         self._held = b""
         self._frame_deadline = _NEVER
         if self._awaited is not None:
@@ -241,7 +241,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._host.tasks.add(asyncio.get_running_loop().create_task(self._serve(slot, answer)))
 
     def _collect(self, slot: Slot, promise: Promise) -> None:
-        """The promise is kept. Never raises: whoever keeps it has others to answer."""
+        """The promise has its answer. Never raises, because its caller has other promises to answer."""
         try:
             slot.buffers = promise.response().buffers
         except Exception as error:
@@ -252,7 +252,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._host.ended()
 
     async def _serve(self, slot: Slot, answer: Awaitable[Response]) -> None:
-        """Run one handler to its end, whatever it does."""
+        """Run one handler to its end and handle every outcome."""
         try:
             slot.buffers = (await answer).buffers
         except asyncio.CancelledError:
@@ -265,7 +265,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._host.forget(asyncio.current_task())
 
     def _fail(self, slot: Slot, error: Exception) -> None:
-        """The connection ends where this request's reply would stand."""
+        """The connection ends at this request, instead of sending its reply."""
         if isinstance(error, CloseConnection | InvalidError):
             slot.fatal = "refused"
             logger.warning("request refused: %s reason=%s", self._describe(slot.header), error)
@@ -274,7 +274,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             logger.error("request failed, its connection ends: %s", self._describe(slot.header), exc_info=error)
 
     def _finish(self, slot: Slot) -> None:
-        """The request has its answer: give its frame's memory back, and reply when its turn comes."""
+        """The request has its answer: release its frame's memory, and reply when its turn comes."""
         slot.done = True
         if self._alone is slot:
             self._alone = None
@@ -284,7 +284,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     # -- replying
 
     def _schedule_flush(self) -> None:
-        """Send soon: requests that one commit answers share a write."""
+        """Send soon: replies to requests of one commit share a write."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -303,7 +303,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     # -- ending
 
     def drain(self) -> None:
-        """Read nothing more; close once everything in progress is answered."""
+        """Stop reading; close after everything in progress is answered."""
         self._end("drain")
 
     def abort(self) -> None:
@@ -321,12 +321,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._end("idle")
 
     def _give_up(self, reason: str) -> None:
-        logger.warning("connection given up: peer=%s reason=%s", self._client.peer, reason)
+        logger.warning("connection closed: peer=%s reason=%s", self._client.peer, reason)
         self._host.metrics.connection_closed(reason)
         self.abort()
 
     def _end(self, reason: str) -> None:
-        """Read nothing more; the connection closes once what is in progress is answered."""
+        """Stop reading; the connection closes after everything in progress is answered."""
         if self._deaf:
             return
         self._deaf = True

@@ -1,10 +1,9 @@
-"""Cuts a connection's bytes into request frames, and reads a frame's header.
+"""Splits a connection's bytes into request frames, and parses a frame's header.
 
 Place: first step of every request: socket -> frame -> Request.
-Invariant: each frame is memory of its own of exactly its length, written once and never reused, so
-that whoever holds a window into it may keep it. Only what a frame announced within the limit is allocated,
-and for a large frame the socket is read straight into it.
-If the process dies here nothing is lost: nothing was answered.
+Invariant: each frame has separate memory of exactly its length, written once and never reused, so
+that code with a view into it may keep the view. Memory is allocated only for an announced length within the limit,
+and for a large frame the socket is read directly into it.
 Source: Kafka protocol guide (int32 length, request header v1 and v2).
 """
 
@@ -20,11 +19,13 @@ from headrace.storage.errors import InvalidError
 MIN_FRAME_BYTES = 8
 """API key, version and correlation id."""
 DIRECT_BYTES = 16 * 1024
-"""What is missing of a frame is read straight into it from this size on; below, one read takes several frames."""
+"""From this number of missing bytes on, a frame is read directly into its memory; below, one read gets several
+frames.
+"""
 
 _LENGTH_BYTES = 4
 _tuple = tuple.__new__
-"""A NamedTuple from a tuple, in a third of the time of calling its class."""
+"""Makes a NamedTuple from a tuple, in a third of the time of calling its class."""
 _HEAD = struct.Struct(">ih")
 _FIXED_HEADER = struct.Struct(">hhi")
 
@@ -37,7 +38,7 @@ class FrameHead(NamedTuple):
 
 
 class RequestHeader(NamedTuple):
-    """`body_start` is a position in the frame. Right for unknown APIs too, but for their tagged header fields."""
+    """`body_start` is a position in the frame. For unknown APIs it is correct only without tagged header fields."""
 
     api_key: int
     api_version: int
@@ -47,7 +48,7 @@ class RequestHeader(NamedTuple):
 
 
 class FrameReader:
-    """One connection's state between two reads: nothing, part of a head, a head, or a frame that fills up."""
+    """One connection's state between two reads: nothing, part of a head, a head, or a partly filled frame."""
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
@@ -62,11 +63,11 @@ class FrameReader:
 
     @property
     def size(self) -> int:
-        """Bytes of the open frame; 0 when none is open."""
+        """Bytes of the open frame; 0 if none is open."""
         return 0 if self._frame is None else len(self._frame)
 
     def read_head(self, data: memoryview) -> tuple[FrameHead | None, memoryview]:
-        """(the next frame's head, or None when more bytes are needed; what is left of `data`).
+        """(the next frame's head, or None if more bytes are needed; the rest of `data`).
 
         InvalidError for a length outside the limits.
         """
@@ -85,7 +86,7 @@ class FrameReader:
         return head, data
 
     def open(self, head: FrameHead, data: memoryview) -> memoryview:
-        """Allocate the frame whose head was read, and fill it as far as `data` goes; returns what is left."""
+        """Allocate the frame of the last head, and fill it from `data`; returns the rest of `data`."""
         if not self._head_bytes and len(data) >= head.size:
             self._frame = memoryview(bytes(data[: head.size]))
             self._filled = head.size
@@ -108,7 +109,7 @@ class FrameReader:
         self._filled += count
 
     def fill(self, data: memoryview) -> memoryview:
-        """Copy what the open frame still needs; returns what is left of `data`."""
+        """Copy the bytes that the open frame still needs; returns the rest of `data`."""
         assert self._frame is not None, "open() comes before fill()"
         count = min(len(self._frame) - self._filled, len(data))
         self._frame[self._filled : self._filled + count] = data[:count]
@@ -116,7 +117,7 @@ class FrameReader:
         return data[count:]
 
     def take(self) -> memoryview | None:
-        """The whole frame, read-only; None while bytes are missing."""
+        """The complete frame, read-only; None while bytes are missing."""
         frame = self._frame
         if frame is None or self._filled < len(frame):
             return None
@@ -125,7 +126,7 @@ class FrameReader:
 
 
 def read_request_header(frame: memoryview) -> RequestHeader:
-    """The header at the start of `frame`; InvalidError when it is malformed."""
+    """The header at the start of `frame`; InvalidError if it is malformed."""
     try:
         api_key, api_version, correlation_id = _FIXED_HEADER.unpack_from(frame, 0)
         client_id, position = wire.read_string_or_null(frame, _FIXED_HEADER.size, False)

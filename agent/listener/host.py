@@ -1,9 +1,8 @@
-"""What all connections of one listener share.
+"""State that all connections of one listener share.
 
-Place: made by the server, handed to every connection.
+Place: created by the server, passed to every connection.
 Invariant: belongs to one event loop. The slab is filled and emptied within one callback of that loop,
-so that one is enough for all connections.
-If the process dies here nothing is lost.
+so one slab is enough for all connections.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ if TYPE_CHECKING:
     from headrace.agent.listener.connection import KafkaConnection
 
 SLAB_BYTES = 128 * 1024
-"""One read of small frames. Larger gains little, smaller costs calls."""
+"""Size of one read of small frames. A larger slab gains little, a smaller one costs more calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What clients may take; names and meanings as in config/settings.py."""
+    """Limits for clients; names and meanings as in config/settings.py."""
 
     socket_request_max_bytes: int
     buffer_memory_bytes: int
@@ -50,7 +49,7 @@ class Limits:
 
 
 class ConnectionHost:
-    """The listener's handler, limits, clock, metrics and memory, and who is there."""
+    """The listener's handler, limits, clock, metrics and memory, and its connections."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class ConnectionHost:
         metrics: ListenerMetrics,
         max_connections: Callable[[], int] | None = None,
     ) -> None:
-        """`max_connections` is asked for each new connection; None: what the limits say."""
+        """`max_connections` is called for each new connection; None: the value in the limits."""
         self.handle = handle
         self.limits = limits
         self._max_connections = max_connections or (lambda: limits.max_connections)
@@ -72,27 +71,27 @@ class ConnectionHost:
         self.slab = memoryview(bytearray(SLAB_BYTES))
         self.connections: set[KafkaConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        """Handlers in progress; they outlive their connection."""
+        """Handlers in progress; they may run longer than their connection."""
         self.promised: set[Slot] = set()
-        """Requests in progress without a task; they outlive their connection too."""
+        """Requests in progress without a task; they may also last longer than their connection."""
         self.draining = False
         self._all_ended = asyncio.Event()
         self._last_connection_id = 0
         metrics.watch_budget(lambda: self.budget.in_use_bytes, lambda: self.budget.waiting)
 
     def next_connection_id(self) -> int:
-        """A number that no other connection of this listener gets."""
+        """A number that no other connection of this listener has."""
         self._last_connection_id += 1
         return self._last_connection_id
 
     def refusal(self) -> str:
-        """Why a new connection is not wanted; empty when it is."""
+        """The reason to refuse a new connection; empty if it is accepted."""
         if self.draining:
             return "drain"
         return "too_many" if len(self.connections) >= self._max_connections() else ""
 
     def forget(self, task: asyncio.Task[None] | None) -> None:
-        """A handler's task comes to its end."""
+        """A handler's task has ended."""
         if task is not None:
             self.tasks.discard(task)
         self.ended()
@@ -103,7 +102,7 @@ class ConnectionHost:
             self._all_ended.set()
 
     async def wait_until_ended(self) -> None:
-        """Return once no connection and no request is left; only meaningful while draining."""
+        """Return after all connections and requests have ended; only meaningful while draining."""
         self._all_ended.clear()
         self.ended()
         await self._all_ended.wait()

@@ -1,10 +1,9 @@
-"""The bound on memory that producers' frames may take at once.
+"""Limits the memory that producers' frames may use at once.
 
-Place: between a frame's length and the room to receive it.
-Invariant: what is reserved stays within the total, but for one frame larger than the total, which is
-admitted alone. First come, first served: a small frame never overtakes a large one, so nobody starves,
-and a frame is admitted whole or not at all, so half-read frames cannot block each other.
-If the process dies here nothing is lost: no frame that waits was read.
+Place: between the length of a frame and the allocation of its memory.
+Invariant: the reserved bytes stay within the total, except for one frame larger than the total, which is
+admitted alone. Reservations are granted in order: a small frame never overtakes a large one, so none waits without
+end, and a frame is admitted completely or not at all, so half-read frames cannot block each other.
 """
 
 from __future__ import annotations
@@ -30,11 +29,12 @@ class MemoryBudget:
 
     @property
     def waiting(self) -> int:
-        """How many reservations wait for room."""
+        """Number of reservations that wait for room."""
         return len(self._waiting)
 
     def reserve(self, size: int, granted: Granted) -> bool:
-        """True: `size` bytes are yours. False: `granted` is called once they are, unless it is withdrawn before."""
+        """True: `size` bytes are reserved. False: `granted` is called when they are, unless it is withdrawn
+        before."""
         if not self._waiting and self._fits(size):
             self._in_use += size
             return True
@@ -42,12 +42,12 @@ class MemoryBudget:
         return False
 
     def withdraw(self, granted: Granted) -> None:
-        """Give up a reservation that is still waiting."""
+        """Cancel a reservation that is still waiting."""
         del self._waiting[granted]
         self._grant()
 
     def release(self, size: int) -> None:
-        """Give back `size` reserved bytes."""
+        """Release `size` reserved bytes."""
         self._in_use -= size
         if self._waiting:
             self._grant()
@@ -56,7 +56,9 @@ class MemoryBudget:
         return self._in_use + size <= self._total or self._in_use == 0
 
     def _grant(self) -> None:
-        """Admit the waiting in order. A callback may release or withdraw: the loop that runs already takes that up."""
+        """Admit the waiting in order. A callback may release or withdraw: the running loop then takes that into
+        account.
+        """
         if self._granting:
             return
         self._granting = True

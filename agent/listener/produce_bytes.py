@@ -1,8 +1,8 @@
-"""What the listener sees of Produce requests before they are whole.
+"""The Produce requests that the listener has received partly or completely.
 
 Place: written by every connection, read by the flusher of the write path, which closes a file early
-only while no further bytes arrive.
-Invariant: `half_received` counts the Produce frames that hold memory and are not whole.
+only while no more bytes arrive.
+Invariant: `half_received` is the number of Produce frames that hold memory and are incomplete.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ProduceBytes:
         self.reads = 0
         """How often bytes arrived."""
         self.half_received = 0
-        """Requests whose frame was begun and is not whole."""
+        """Requests with a started, incomplete frame."""
         self.waits_for_memory: Callable[[], bool] = lambda: False
         """Whether a request waits for the memory budget."""
 

@@ -1,9 +1,8 @@
 """Replies of one connection, in the order of its requests.
 
 Place: last step of every request, between its handler and the socket.
-Invariant: a reply leaves when all before it have left, however long each took; nothing leaves after
+Invariant: a reply is sent after all previous ones, regardless of how long each took; nothing is sent after
 a request that ends the connection.
-If the process dies here the client sees a closed connection: its outcome is unknown, it asks again.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ class Slot:
     header: RequestHeader
     received_at: float
     reserved_bytes: int
-    """Of the memory budget; given back when the request is answered."""
+    """Bytes of the memory budget; released when the request is answered."""
     done: bool = False
     buffers: list[bytes | memoryview] | None = None
     """The reply once done; None sends nothing."""
     fatal: str = ""
-    """Why the connection ends here instead; empty when it does not."""
+    """The reason why the connection ends here; empty if it does not."""
 
 
 class ReplyQueue:
@@ -39,7 +38,7 @@ class ReplyQueue:
         self._metrics = metrics
         self._slots: deque[Slot] = deque()
         self.fatal = ""
-        """Set once the order has reached a fatal slot: what came before is with the writer, nothing follows."""
+        """Set after the order reached a fatal slot: the replies before it are with the writer, nothing follows."""
 
     def __len__(self) -> int:
         """Requests without a reply that was sent or queued."""
@@ -47,7 +46,7 @@ class ReplyQueue:
 
     @property
     def finished(self) -> bool:
-        """Whether everything that will ever be sent is with the kernel, provided that nothing is appended."""
+        """Whether the kernel has accepted everything, provided that nothing is appended."""
         return (not self._slots or bool(self.fatal)) and self._writer.empty
 
     def append(self, slot: Slot) -> None:
@@ -55,7 +54,7 @@ class ReplyQueue:
         self._slots.append(slot)
 
     def flush(self, now: float) -> None:
-        """Send what is next in order, as far as it is done and the client reads."""
+        """Send the next replies in order, as far as they are done and the client reads."""
         sent_bytes = 0
         while self._slots and self._slots[0].done and not self.fatal and not self._writer.blocked:
             slot = self._slots.popleft()
@@ -69,6 +68,6 @@ class ReplyQueue:
         self._writer.flush()
 
     def clear(self) -> None:
-        """Forget everything: the client is gone."""
+        """Drop everything: the client has disconnected."""
         self._slots.clear()
         self._writer.clear()

@@ -1,10 +1,10 @@
-"""What is counted for every single request: plain numbers, put into Prometheus' words when it asks.
+"""Per-request counters: plain numbers, converted to Prometheus' types when it scrapes.
 
-Place: under agent/listener/metrics.py, for prometheus-client's own counters take a lock per step, at
-a tenth of the price of a whole small request.
-Invariant: written by the listener's loop alone; a scrape from another thread may miss the request of
-that moment, never one for good. Labels are bounded: APIs and versions come from the table, all else is `other`.
-If the process dies here only counts are lost.
+Place: under agent/listener/metrics.py, because prometheus-client's counters take a lock per step, which costs
+a tenth of a whole small request.
+Invariant: written only by the listener's event loop; a scrape from another thread may miss a request of
+that moment, and the next scrape has it. Labels are limited: APIs and versions come from the table, all others are
+`other`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OTHER = -1
 
 
 class _Latency:
-    """One API's histogram: how many fell into each bucket (the last is without bound), and their sum in seconds."""
+    """One API's histogram: the number per bucket (the last is unlimited), and the sum in seconds."""
 
     __slots__ = ("counts", "sum")
 

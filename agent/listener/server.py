@@ -1,9 +1,8 @@
 """The Kafka listener: accepts connections, watches them, drains them.
 
-Place: the agent's front door; `agent.dispatch` stands behind it.
-Invariant: no client can end the listener or another client's connection. After `drain` nothing new
-was started, and what was in progress had its grace.
-If the process dies here clients reconnect elsewhere; nothing unacknowledged was promised.
+Place: the agent's entry point for clients; passes requests to `agent.dispatch`.
+Invariant: no client can stop the listener or close another client's connection. After `drain` no request
+was started, and requests in progress had the grace period.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _SWEEP_SECONDS = 5.0
-"""How often idle and stalled connections are looked for."""
+"""Interval of the search for idle and stalled connections."""
 
 
 class KafkaListener:
@@ -39,7 +38,7 @@ class KafkaListener:
         registry: CollectorRegistry = REGISTRY,
         max_connections: Callable[[], int] | None = None,
     ) -> None:
-        """`max_connections`: where it may change, as in ConnectionHost."""
+        """`max_connections` overrides the limit, as in ConnectionHost."""
         self._host = ConnectionHost(handle, limits, clock, ListenerMetrics(registry), max_connections)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -50,7 +49,7 @@ class KafkaListener:
         return self._host.produce_bytes
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; port 0 picks a free one. Returns the port. OSError when the address cannot be bound."""
+        """Listen; port 0 picks a free one. Returns the port. OSError if the address cannot be bound."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: KafkaConnection(self._host), host, port, backlog=_BACKLOG)
         self._sweeper = loop.create_task(self._sweep())
@@ -59,7 +58,7 @@ class KafkaListener:
         return bound
 
     async def drain(self, grace_seconds: float) -> None:
-        """Accept and read nothing more, answer what is in progress, close. After the grace, cut off what is left."""
+        """Stop accepting and reading, answer requests in progress, close. After the grace period, close the rest."""
         if self._server is None or self._sweeper is None:
             return
         self._server.close()
@@ -85,8 +84,8 @@ class KafkaListener:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._host.tasks.clear()  # one that never ran could not remove itself
-        self._host.promised.clear()  # whoever keeps them late finds nobody waiting
+        self._host.tasks.clear()  # a task that never ran could not remove itself
+        self._host.promised.clear()  # a late answer has no receiver
         self._host.ended()
 
     async def _sweep(self) -> None:

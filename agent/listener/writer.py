@@ -1,11 +1,10 @@
 """Sends replies to one connection without copying record bytes.
 
-Place: last step of every request. asyncio joins what it is given and copies what the kernel does not
-take at once; so buffers go to the kernel by gather writes, and only when it takes no more is one
-small piece given to the transport, which tells when there is room again. For a fast reader this costs
-what a join costs (load/bench_codec.py); for a slow one it saves copies of its whole response.
-Invariant: bytes leave in the order of `send`; nothing is written directly while the transport holds
-bytes of its own. If the process dies here the client sees a closed connection and asks again.
+Place: last step of every request. asyncio joins the buffers it gets and copies what the kernel does not accept at
+once. This writer therefore passes buffers to the kernel by gather writes, and only if the kernel accepts no more, it
+gives one small buffer to the transport, which signals when there is room again. For a fast reader this costs as much
+as a join (load/bench_codec.py); for a slow one it avoids copies of its whole response.
+Invariant: bytes are sent in the order of `send`; nothing is written directly while the transport holds bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Sequence
 
 _LENGTH = struct.Struct(">i")
 _MAX_BUFFERS = 512
-"""Per gather write; Linux takes 1024 at most."""
+"""Buffers per gather write; Linux allows at most 1024."""
 _PIECE_BYTES = 64 * 1024
 
 
@@ -33,41 +32,41 @@ class ReplyWriter:
 
     @property
     def blocked(self) -> bool:
-        """Whether the client reads too slowly for what was sent so far."""
+        """Whether the client reads too slowly for the bytes sent so far."""
         return self._blocked
 
     @property
     def empty(self) -> bool:
-        """Whether everything is with the kernel."""
+        """Whether the kernel has accepted everything."""
         return not self._queue and not self._blocked
 
     def add(self, buffers: Sequence[bytes | memoryview]) -> int:
-        """Queue one response frame behind its length; returns its bytes on the wire."""
+        """Queue one response frame with its length; returns its bytes on the wire."""
         size = sum(map(len, buffers))
         self._queue.append(_LENGTH.pack(size))
         self._queue += buffers
         return size + _LENGTH.size
 
     def flush(self) -> None:
-        """Send as much as the kernel takes. After an error of the socket the connection is aborted."""
+        """Send as much as the kernel accepts. After a socket error the connection is aborted."""
         while self._queue and not self._blocked and not self._transport.is_closing():
             if self._gather_write():
                 self._hand_over_piece()
 
     def pause(self) -> None:
-        """The transport holds bytes that the kernel did not take."""
+        """The transport holds bytes that the kernel did not accept."""
         self._blocked = True
 
     def resume(self) -> None:
-        """The transport holds nothing any more: flush() may go on."""
+        """The transport holds no bytes any more: flush() may continue."""
         self._blocked = False
 
     def clear(self) -> None:
-        """Drop what is queued: the connection is gone."""
+        """Drop the queue: the connection is closed."""
         self._queue.clear()
 
     def _gather_write(self) -> bool:
-        """One write; True when the kernel takes no more for now."""
+        """One write; True if the kernel accepts no more for now."""
         batch = self._queue[:_MAX_BUFFERS]
         try:
             written = os.writev(self._socket.fileno(), batch)
@@ -76,7 +75,7 @@ class ReplyWriter:
         except OSError:
             self._transport.abort()
             return False
-        if written == sum(map(len, batch)):  # as nearly always, with dozens of small replies
+        if written == sum(map(len, batch)):  # the usual case, with dozens of small replies
             del self._queue[: len(batch)]
             return False
         whole = 0

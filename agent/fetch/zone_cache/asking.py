@@ -1,11 +1,10 @@
-"""Asking the other agents of the zone: one call each, few connections, a deadline, no queue.
+"""Requests to the other agents of the zone: one call each, few connections, a deadline, no queue.
 
-Place: between shared.py, which knows what to ask whom, and connection.py.
-Invariant: a call ends within the deadline, whatever the other agent does; what it did not deliver in
-time or not rightly is a Fallback, never an error and never a wrong byte. What is awaited is bounded per
-agent: above it nothing is asked. An agent that failed rests, so a dead one costs no reader a deadline
-more than now and then.
-If the process dies here the other agents drop their answers.
+Place: between shared.py, which decides what to request from which agent, and connection.py.
+Invariant: a call ends within the deadline, regardless of the other agent; ranges that were not delivered in
+time or not correctly are a Fallback, never an error and never a wrong byte. The number of awaited ranges per agent is
+limited: above it nothing is requested. After failures an agent is skipped for a while, so a crashed agent rarely
+costs a reader the deadline.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ from headrace.storage.errors import CorruptError, HeadraceError, UnavailableErro
 log = logging.getLogger(__name__)
 
 CONNECTIONS = 4
-"""Per agent: answers come in order, so one that waits for the store holds up those behind it."""
+"""Connections per agent: answers come in order, so one that waits for the store delays those behind it."""
 AWAITED_BYTES_MAX = MAX_ANSWER_BYTES
-"""Per agent, over all its connections."""
+"""Awaited ranges per agent, over all its connections."""
 REST_SECONDS = 1.0
 SLOW_CALLS = 3
-"""So many calls in a row without an answer in time, and the agent rests."""
+"""After this many calls in a row without an answer in time, the agent is skipped for a while."""
 
 Connect = Callable[[str, int], Awaitable[PeerConnection]]
 
 
 class _Peer:
-    """What is known of one agent."""
+    """The state of one other agent."""
 
     def __init__(self) -> None:
         self.connections: list[PeerConnection] = []
@@ -54,7 +53,7 @@ class _Peer:
 
 
 class Peers:
-    """The zone's other agents, as far as they were asked. `now_ms` is the database's clock."""
+    """The zone's other agents that were called. `now_ms` is the database's clock."""
 
     def __init__(
         self,
@@ -97,7 +96,7 @@ class Peers:
             self._disconnect(self._peers.pop(key))
 
     def close(self) -> None:
-        """End every connection."""
+        """Close every connection."""
         self.forget_gone(())
 
     async def _ask(self, peer: _Peer, agent: AgentImage, ranges: Sequence[FileRange]) -> list[memoryview | Fallback]:
@@ -123,7 +122,7 @@ class Peers:
     async def _exchange(
         self, peer: _Peer, agent: AgentImage, ranges: Sequence[FileRange]
     ) -> list[memoryview | int | CorruptError]:
-        async with peer.choosing:  # or many calls at once would each open one
+        async with peer.choosing:  # else many parallel calls would each open one
             connection = await self._connection(peer, agent)
         ask = Ask(self._now_ms(), self._own_node_id(), agent.node_id, list(ranges))
         correlation_id = connection.next_id()
@@ -133,14 +132,14 @@ class Peers:
         return decode_answer(await connection.ask(correlation_id, frame), self._secret, mac, ranges)
 
     async def _connection(self, peer: _Peer, agent: AgentImage) -> PeerConnection:
-        """The idlest one; a new one while all are in use and there may be more."""
+        """The connection with the fewest calls; a new one while all are in use and there may be more."""
         peer.connections = [connection for connection in peer.connections if not connection.closed]
         idlest = min(peer.connections, key=lambda connection: connection.waiting, default=None)
         if idlest is not None and (not idlest.waiting or len(peer.connections) >= CONNECTIONS):
             return idlest
         opened = await self._connect(agent.host, agent.port)
         peer.connections.append(opened)
-        if self._peers.get((agent.node_id, agent.broker_epoch)) is not peer:  # gone meanwhile
+        if self._peers.get((agent.node_id, agent.broker_epoch)) is not peer:  # removed meanwhile
             self._disconnect(peer)
             raise UnavailableError(f"zone cache: agent left: node_id={agent.node_id}")
         return opened
@@ -156,10 +155,12 @@ class Peers:
     def _failed(
         self, peer: _Peer, agent: AgentImage, reason: Fallback, error: object, ranges: int
     ) -> list[memoryview | Fallback]:
-        """Let the agent rest, unless it was only slow for once."""
+        """Skip the agent for a while, unless it was slow only once."""
         peer.slow_calls += 1
         if reason is not Fallback.SLOW or peer.slow_calls >= SLOW_CALLS:
-            log.warning("zone cache: agent rests: node_id=%d reason=%s error=%s", agent.node_id, reason, error)
+            log.warning(
+                "zone cache: agent skipped for a while: node_id=%d reason=%s error=%s", agent.node_id, reason, error
+            )
             peer.rests_until = self._clock.monotonic() + REST_SECONDS
             peer.slow_calls = 0
             self._disconnect(peer)

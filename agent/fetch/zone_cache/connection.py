@@ -1,9 +1,8 @@
-"""One connection to another agent: questions pipelined, answers in their order.
+"""One connection to another agent: pipelined requests, answers in their order.
 
 Place: under asking.py; the other end is the agent's Kafka listener.
-Invariant: an answer is handed to whoever asked under its correlation id, or dropped when that one went
-away. Whatever goes wrong ends the connection, and everybody who waits on it hears of it at once.
-If the process dies here the other agents only see a closed connection.
+Invariant: an answer goes to the caller with its correlation id, or is dropped if the caller was cancelled.
+Every failure closes the connection, and all callers that wait on it get an error at once.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _MAX_FRAME_BYTES = 128 * 1024 * 1024
 
 
 class PeerConnection(asyncio.BufferedProtocol):
-    """Made by `open_connection`. For one event loop."""
+    """Created by `open_connection`. For one event loop."""
 
     _transport: asyncio.Transport
 
@@ -33,18 +32,18 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     @property
     def waiting(self) -> int:
-        """Questions without an answer, abandoned ones too."""
+        """Requests without an answer, including cancelled ones."""
         return len(self._waiting)
 
     def next_id(self) -> int:
-        """A correlation id for the next question."""
+        """A correlation id for the next request."""
         self._last_id += 1
         return self._last_id
 
     async def ask(self, correlation_id: int, frame: bytes) -> memoryview:
-        """Send a request frame; the response frame. UnavailableError when the connection ends before.
+        """Send a request frame; the response frame. UnavailableError if the connection closes before.
 
-        Cancelled, the answer is dropped when it comes.
+        If the caller is cancelled, the answer is dropped when it arrives.
         """
         if self.closed:
             raise UnavailableError("zone cache: connection closed")
@@ -54,7 +53,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         return await answer
 
     def close(self) -> None:
-        """End it; who waits gets UnavailableError."""
+        """Close it; waiting callers get UnavailableError."""
         self._transport.abort()
 
     # -- asyncio's callbacks
@@ -103,15 +102,15 @@ class PeerConnection(asyncio.BufferedProtocol):
         (correlation_id,) = wire.INT32.unpack_from(frame)
         answer = self._waiting.pop(correlation_id, None)
         if answer is None:
-            raise InvalidError(f"zone cache: answer to no question: correlation_id={correlation_id}")
+            raise InvalidError(f"zone cache: answer without a request: correlation_id={correlation_id}")
         if not answer.done():
             answer.set_result(frame)
 
 
 async def open_connection(host: str, port: int) -> PeerConnection:
-    """Connect; UnavailableError when that fails."""
+    """Connect; UnavailableError if that fails."""
     try:
         _, protocol = await asyncio.get_running_loop().create_connection(PeerConnection, host, port)
     except OSError as error:
-        raise UnavailableError(f"zone cache: no connection: host={host} port={port} error={error}") from error
+        raise UnavailableError(f"zone cache: cannot connect: host={host} port={port} error={error}") from error
     return protocol

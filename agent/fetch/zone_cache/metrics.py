@@ -1,8 +1,7 @@
-"""What the zone cache counts, for Prometheus.
+"""Metrics of the zone cache, for Prometheus.
 
 Place: written by asking.py, serving.py and shared.py, read by the HTTP listener.
 Invariant: counted per call or per range, never per batch; labels have few values.
-If the process dies here the counters start again at 0, as Prometheus expects.
 """
 
 from __future__ import annotations
@@ -13,24 +12,24 @@ from prometheus_client import CollectorRegistry, Counter
 
 
 class Fallback(enum.StrEnum):
-    """Why a range came from the object store although another agent keeps its chunk."""
+    """Why a range was read from the object store although another agent owns its chunk."""
 
     DOWN = "down"
-    """No connection, or it ended."""
+    """No connection, or it was closed."""
     SLOW = "slow"
     """No answer within zone.cache.timeout.ms."""
     RESTING = "resting"
-    """The agent failed a moment ago and is left alone."""
+    """The agent failed recently and is skipped."""
     BUSY = "busy"
-    """It has, or we await, too much already."""
+    """It serves too many ranges already, or too many are awaited from it."""
     WRONG = "wrong"
-    """Short, altered or forged bytes."""
+    """Truncated, altered or forged bytes."""
     FAILED = "failed"
     """It could not read the range itself."""
 
 
 class ZoneCacheMetrics:
-    """One set per agent; `registry` is what its HTTP listener shows."""
+    """One set per agent; its HTTP listener shows `registry`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         rpcs = Counter(
@@ -45,15 +44,15 @@ class ZoneCacheMetrics:
         self.ranges_sent = ranges.labels("sent")
         self.ranges_served = ranges.labels("served")
         self.refused = Counter(
-            "headrace_zone_cache_refused_total", "Calls refused: no proof of the cluster's secret", registry=registry
+            "headrace_zone_cache_refused_total", "Calls refused for an invalid MAC", registry=registry
         )
         self._fallbacks = Counter(
             "headrace_zone_cache_fallbacks_total",
-            "Ranges read from the object store because the agent that keeps them did not deliver",
+            "Ranges read from the object store because their owner did not deliver them",
             ["reason"],
             registry=registry,
         )
 
     def fell_back(self, reason: Fallback, ranges: int = 1) -> None:
-        """Count ranges that the store had to deliver."""
+        """Count ranges that were read from the store instead."""
         self._fallbacks.labels(reason.value).inc(ranges)

@@ -1,10 +1,10 @@
-"""Which agent of this zone keeps a chunk for all of them.
+"""Assigns each chunk to the agent of this zone that caches it for all of them.
 
-Place: asked for every chunk that is not in this agent's own memory.
-Invariant: agents with the same image name the same owner; only live agents of the own zone are ever
-named, so no data byte crosses zones (W15). Agents that state no zone share one among themselves.
-Who is wrong about the owner only costs one more GET: whoever is asked serves. No state but the
-zone's members as of the newest image.
+Place: called for every chunk that is not in this agent's memory.
+Invariant: agents with the same image choose the same owner; only active agents of the same zone are
+chosen, so no data byte crosses zones (W15). Agents without a zone share one group.
+A wrong owner only costs one more GET, because every agent serves every request. The only state is the
+list of the zone's members in the newest image.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from headrace.metastore.log.image import AgentImage, MetadataImage
 
 
 class ChunkOwners:
-    """The decisions that follow from the newest image."""
+    """The owners that follow from the newest image."""
 
     def __init__(self, view: ClusterView, on_members: Callable[[Sequence[AgentImage]], None]) -> None:
-        """`on_members` hears who is in the zone whenever that may have changed."""
+        """`on_members` is called with the agents of the zone whenever they may have changed."""
         self._view = view
         self._on_members = on_members
         self._image: MetadataImage | None = None
         self._members: list[AgentImage] = []
 
     def owner(self, file_id: uuid.UUID, chunk: int) -> AgentImage | None:
-        """The other agent to ask for the chunk; None when it is this agent's own, or there is no other."""
+        """The other agent to ask for the chunk; None if this agent is the owner, or there is no other."""
         members = self._zone()
         if not members:
             return None
@@ -36,7 +36,7 @@ class ChunkOwners:
         return None if chosen is None or chosen.node_id == self._view.node_id else chosen
 
     def _zone(self) -> list[AgentImage]:
-        """The live agents of this agent's zone; none while it is alone or not registered."""
+        """The active agents of this agent's zone; empty while it is alone or not registered."""
         image = self._view.image
         if image is not self._image:
             own = image.agents.get(self._view.node_id)

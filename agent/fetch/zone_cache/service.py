@@ -1,8 +1,8 @@
-"""The zone cache, composed: what the read path asks, and what serves the other agents.
+"""The composed zone cache: the client side for the read path, and the server side for other agents.
 
-Place: made by agent/fetch/service.py when the agent has the cluster's secret.
-Invariant: asking and serving share the chunk cache and nothing else; a server never asks. Nothing
-outlives `close`. If the process dies here nothing is lost: no state but memory.
+Place: created by agent/fetch/service.py if the agent has the cluster's secret.
+Invariant: client and server share only the chunk cache; a server never asks other agents. Nothing
+runs after `close`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ZoneCache:
         self.handle = ZoneCacheServer(secret, cache, lambda: view.node_id, now_ms, metrics, self._on_served)
 
     async def close(self) -> None:
-        """Stop asking; close the connections."""
+        """Stop requesting; close the connections."""
         await self.shared.close()
 
     def _on_served(self, asker: int, size_bytes: int) -> None:

@@ -1,10 +1,9 @@
-"""Serving the other agents of the zone: ranges of chunks, from memory or with one GET.
+"""Serves ranges of chunks to the other agents of the zone, from memory or with one GET.
 
-Place: the handler behind the private API key on the Kafka listener.
-Invariant: nothing is read for a caller that did not prove the cluster's secret: its connection ends.
-What is being served is bounded; above it a range is answered BUSY and the asker goes to the store
-itself. It never asks a third agent, so calls cannot go round in circles.
-If the process dies here the askers read from the store.
+Place: the handler of the private API key on the Kafka listener.
+Invariant: nothing is read for a caller without the cluster's secret: its connection is closed.
+The ranges being served are limited; above the limit a range is answered BUSY and the caller reads from the store.
+It never asks a third agent, so calls cannot form a loop.
 """
 
 from __future__ import annotations
@@ -23,11 +22,13 @@ from headrace.storage.errors import HeadraceError, InvalidError
 log = logging.getLogger(__name__)
 
 SERVED_BYTES_MAX = 128 * 1024 * 1024
-"""Over all calls in progress."""
+"""Ranges over all calls in progress."""
 
 
 class ZoneCacheServer:
-    """A Handler. `now_ms` is the database's clock; `on_served` hears (asker's node id, bytes) of each call."""
+    """A Handler. `now_ms` is the database's clock; `on_served` is called with (caller's node id, bytes) for each
+    call.
+    """
 
     def __init__(
         self,
@@ -47,9 +48,9 @@ class ZoneCacheServer:
         self._serving_bytes = 0
 
     async def __call__(self, request: Request) -> Response:
-        """One answer per range. CloseConnection for a stranger, a stale question or one for another agent."""
+        """One answer per range. CloseConnection for an unauthorized, stale or misdirected request."""
         if request.api_version != VERSION:
-            raise CloseConnection("zone cache: version not served")
+            raise CloseConnection("zone cache: unsupported version")
         try:
             ask, mac = decode_ask(request.body, self._secret)
         except InvalidError:
@@ -75,5 +76,5 @@ class ZoneCacheServer:
         try:
             return (await self._cache.read(wanted)).data
         except HeadraceError as error:
-            log.warning("zone cache: range not read: file=%s start=%d error=%s", wanted.file_id, wanted.start, error)
+            log.warning("zone cache: cannot read range: file=%s start=%d error=%s", wanted.file_id, wanted.start, error)
             return FAILED

@@ -1,11 +1,9 @@
-"""Byte ranges near the high watermark: from the zone's agent that keeps them, else from the store.
+"""Byte ranges near the high watermark: from their owner in the zone, else from the store.
 
-Place: between read.py and the chunk cache, for what is not in this agent's own memory.
-Invariant: per agent that is asked there is one call, however many ranges of however many files; who
-wants the same bytes at the same time shares it. What an agent does not deliver rightly and in time is
-read from the store by the chunk cache, with one GET. A file whose bytes turned out wrong once is never
-asked of another agent again while that is remembered.
-If the process dies here clients repeat their fetch.
+Place: between read.py and the chunk cache, for ranges that are not in this agent's memory.
+Invariant: there is one call per owner, for any number of ranges and files; concurrent readers of the same bytes share
+it. Ranges that an agent does not deliver correctly and in time are read from the store by the chunk cache, with one
+GET. A file that once delivered wrong bytes is not requested from other agents again while that is remembered.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ class SharedCache:
         return await asyncio.gather(*(self._assemble(plan) for plan in plans))
 
     async def close(self) -> None:
-        """End the calls in progress; their readers see them cancelled."""
+        """Cancel the calls in progress, also for their readers."""
         calls = list(self._calls)
         for call in calls:
             call.cancel()
@@ -78,7 +76,7 @@ class SharedCache:
         return arrival
 
     async def _call(self, owner: AgentImage, ranges: list[FileRange]) -> None:
-        """Ask once, keep what came, and tell everybody who waits."""
+        """Send one call, keep the answer, and wake all its waiters."""
         answers: list[memoryview | Fallback] = []
         try:
             answers = await self._peers.ask(owner, ranges)
@@ -92,7 +90,7 @@ class SharedCache:
             self._metrics.fell_back(answer)
             return None
         self._fetch_metrics.read_from_zone.inc(len(answer))
-        kept = memoryview(bytes(answer))  # a window would keep the whole answer in memory
+        kept = memoryview(bytes(answer))  # a view would keep the whole answer in memory
         self._cache.keep_range(wanted.file_id, wanted.start, kept)
         return kept
 
@@ -104,6 +102,6 @@ class SharedCache:
         return bodies[0] if len(bodies) == 1 else RangeBytes(joined([body.data for body in bodies]), checked=False)
 
     async def _read(self, wanted: FileRange, arrival: _Arrival | None) -> RangeBytes:
-        # Shielded: the call goes on for the others when this reader's connection closes.
+        # Shielded: the call continues for the others if this reader's connection closes.
         data = None if arrival is None else await asyncio.shield(arrival)
         return RangeBytes(data, checked=False) if data is not None else await self._cache.read(wanted)

@@ -1,12 +1,12 @@
-"""The zone cache's one call, as bytes: many ranges of many files asked, one answer.
+"""The bytes of the zone cache's one call: a request for many ranges of many files, and its answer.
 
-Place: between asking.py and serving.py, over the agents' Kafka listener, under an API key of our own
-that no client is told of.
-Invariant: both directions carry an HMAC under the cluster's secret, compared before anything else is
-believed. The answer's covers the question's, so it answers this question and no other, and each
-range's status, length and CRC32C: a range that is short or altered is known before anybody uses it.
-A question is good for WINDOW_MS on the database's clock; repeating it within that time reads the same
-bytes again, nothing more. If the process dies here nothing is lost: no state.
+Place: between asking.py and serving.py, over the agents' Kafka listener, under a private API key that is not
+advertised.
+Invariant: both directions carry an HMAC with the cluster's secret, verified before anything else is
+used. The answer's HMAC covers the request's, so it belongs to this request only, and each
+range's status, length and CRC32C: a truncated or altered range is detected before it is used.
+A request is valid for WINDOW_MS on the database's clock; repeating it within that time reads the same
+bytes again and has no other effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """All ranges of one call."""
 
 OK, BUSY, FAILED = 0, 1, 2
-"""What became of one range: its bytes follow; the owner serves too much already; it could not be read."""
+"""The result of one range: its bytes follow; the owner serves too many already; it could not be read."""
 
 _MAC_BYTES = 32
 _REQUEST_HEADER = struct.Struct(">hhi")
@@ -42,7 +42,7 @@ _ROW = struct.Struct(">biI")
 
 
 class Ask(NamedTuple):
-    """`asker` and `owner` are node ids; `sent_ms` on the database's clock; each range lies within one chunk."""
+    """`asker` and `owner` are node ids; `sent_ms` on the database's clock; each range is within one chunk."""
 
     sent_ms: int
     asker: int
@@ -51,12 +51,12 @@ class Ask(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of everything that is asked for."""
+        """Size of all requested ranges."""
         return sum(wanted.end - wanted.start for wanted in self.ranges)
 
 
 def encode_ask(ask: Ask, secret: bytes, correlation_id: int) -> tuple[bytes, bytes]:
-    """(the request frame with its length, the question's MAC, which the answer must be judged by)."""
+    """(the request frame with its length, the request's MAC, which is needed to verify the answer)."""
     body = b"".join(
         (
             _ASK.pack(ask.sent_ms, ask.asker, ask.owner, len(ask.ranges)),
@@ -69,11 +69,11 @@ def encode_ask(ask: Ask, secret: bytes, correlation_id: int) -> tuple[bytes, byt
 
 
 def decode_ask(body: memoryview, secret: bytes) -> tuple[Ask, bytes]:
-    """(question, its MAC). InvalidError when the MAC is not the cluster's or the body not a question."""
+    """(request, its MAC). InvalidError if the MAC is not the cluster's or the body is malformed."""
     mac = bytes(body[:_MAC_BYTES])
     rest = body[_MAC_BYTES:]
     if len(rest) > _ASK.size + MAX_RANGES * _RANGE.size:  # an unauthorized client may send 100 MB: do not hash them
-        raise InvalidError(f"zone cache: question too long: bytes={len(rest)}")
+        raise InvalidError(f"zone cache: request too long: bytes={len(rest)}")
     if not hmac.compare_digest(mac, _mac(secret, rest)):
         raise InvalidError("zone cache: not from an agent of this cluster")
     try:
@@ -107,9 +107,9 @@ def encode_answer(
 def decode_answer(
     frame: memoryview, secret: bytes, ask_mac: bytes, ranges: Sequence[FileRange]
 ) -> list[memoryview | int | CorruptError]:
-    """Per asked range its bytes, BUSY or FAILED, or CorruptError for bytes that are not what was announced.
+    """Per requested range its bytes, BUSY or FAILED, or CorruptError for bytes that do not match their checksum.
 
-    CorruptError for the whole when the answer is not an agent's of this cluster to this question.
+    CorruptError for the whole answer if it is not from an agent of this cluster for this request.
     """
     at = wire.INT32.size + _MAC_BYTES
     rows_end = at + wire.INT32.size + len(ranges) * _ROW.size
