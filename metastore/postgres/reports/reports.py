@@ -1,6 +1,6 @@
-"""The read side for people and tools.
+"""The read side for people and tools: rows of queries.py as values of metastore/api/reports.py.
 
-Place: next to the paths, never on one.
+Place: `headrace audit` and `jobs`, metrics, DescribeLogDirs, DescribeProducers, DescribeQuorum.
 Invariant: reads only.
 """
 
@@ -24,21 +24,23 @@ from headrace.metastore.api.reports import (
     Statistics,
 )
 from headrace.metastore.postgres.packing import pack_int8, unpack_extents
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.reports import queries
+from headrace.metastore.postgres.reports.report import Report
+from headrace.metastore.postgres.statement import Pool
 
-_LIST_JOBS = Statement("list_jobs", writes=False)
-_COUNT_JOBS = Statement("count_jobs", writes=False)
-_AUDIT_FILES = Statement("audit_files", writes=False)
-_PARTITION_NAMES = Statement("partition_names", writes=False)
-_FILE_TOTALS = Statement("file_totals", writes=False)
-_PARTITION_SIZES = Statement("partition_sizes", writes=False)
-_DESCRIBE_PRODUCERS = Statement("describe_producers", writes=False)
-_STATISTICS = Statement("statistics", writes=False)
-_AGENT_LEASES = Statement("agent_leases", writes=False)
+_LIST_JOBS = Report(queries.list_jobs)
+_COUNT_JOBS = Report(queries.count_jobs)
+_AUDIT_FILES = Report(queries.audit_files)
+_PARTITION_NAMES = Report(queries.partition_names)
+_FILE_TOTALS = Report(queries.file_totals)
+_PARTITION_SIZES = Report(queries.partition_sizes)
+_DESCRIBE_PRODUCERS = Report(queries.describe_producers)
+_STATISTICS = Report(queries.statistics)
+_AGENT_LEASES = Report(queries.list_agent_leases)
 
 
 class PostgresReports:
-    """What people and tools look at."""
+    """Implements the Protocols of metastore/api/reports.py."""
 
     pool: Pool
 
@@ -84,5 +86,4 @@ class PostgresReports:
         return Statistics(*await _STATISTICS.row(self.pool))
 
     async def agent_leases(self) -> list[AgentLease]:
-        """metastore.api.reports.AgentLeaseApi.agent_leases."""
         return [AgentLease(*row) for row in await _AGENT_LEASES.rows(self.pool)]

@@ -1,0 +1,177 @@
+"""The read side for people and tools, as SQLAlchemy Core queries over schema.py.
+
+Place: behind reports.py, compiled by report.py; on no path of records.
+Invariant: reads only, of one snapshot, without locks. Columns have the names and the order of the value that
+reports.py makes of a row. A number that has a name in names.sql is written by that name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Integer,
+    LargeBinary,
+    Select,
+    Uuid,
+    and_,
+    any_,
+    bindparam,
+    case,
+    cast,
+    column,
+    func,
+    literal_column,
+    select,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+
+from headrace.metastore.postgres.schema import (
+    agent_leases,
+    agents,
+    extents,
+    jobs,
+    partition_heads,
+    partitions,
+    producer_state,
+    segment_files,
+)
+
+LIMIT = bindparam("limit", type_=Integer())
+KEYS = bindparam("keys", type_=ARRAY(BigInteger()))
+ZERO = literal_column("0", Integer())
+UNFINISHED = jobs.c.state.in_((func.job_waiting(), func.job_leased()))
+FINISHED = jobs.c.state.in_((func.job_done(), func.job_given_up()))
+IS_LIVE_FILE = segment_files.c.state == func.file_live()
+
+
+def list_jobs() -> Select[Any]:
+    """The unfinished by id, then the newest of the finished. Cost: the unfinished, and as many finished as asked."""
+    unfinished = select(literal_column("0").label("part"), jobs).where(UNFINISHED).order_by(jobs.c.job_id).limit(LIMIT)
+    finished = select(literal_column("1"), jobs).where(FINISHED).order_by(jobs.c.ended_at.desc()).limit(LIMIT)
+    listed = union_all(unfinished, finished).subquery("listed")
+    job = listed.c
+    return (
+        select(
+            *(job.job_id, job.kind, job.key, job.state, job.priority, job.period_ms),
+            func.to_ms(job.due_at).label("due_ms"),
+            *(job.epoch, job.worker, job.attempts, job.progress, job.last_error),
+            func.to_ms(job.created_at).label("created_ms"),
+            func.to_ms(job.leased_at).label("leased_ms"),
+            func.to_ms(job.ended_at).label("ended_ms"),
+        )
+        .order_by(job.part, case((job.part == ZERO, job.job_id)), job.ended_at.desc(), job.job_id.desc())
+        .limit(LIMIT)
+    )
+
+
+def count_jobs() -> Select[Any]:
+    """By kind and state, with how late the longest due of them is. Cost: one row per job; finished ones stay a day."""
+    overdue = func.greatest(func.to_ms(func.wall_time()) - func.to_ms(func.min(jobs.c.due_at)), ZERO)
+    return (
+        select(
+            *(jobs.c.kind, jobs.c.state, func.count().label("jobs")),
+            case((UNFINISHED, overdue), else_=ZERO).label("overdue_ms"),
+        )
+        .group_by(jobs.c.kind, jobs.c.state)
+        .order_by(jobs.c.kind, jobs.c.state)
+    )
+
+
+def audit_files() -> Select[Any]:
+    """The next files by id with all their extents, packed (packing.sql). Cost: O(files and extents returned)."""
+    packed = func.pack_extent(
+        *(extents.c.partition_key, extents.c.base_offset, extents.c.last_offset, extents.c.file_id),
+        *(extents.c.position, extents.c.length, extents.c.leader_epoch, extents.c.max_timestamp),
+    )
+    nothing = literal_column("''::bytea", LargeBinary())
+    of_file = select(
+        func.coalesce(func.string_agg(packed, aggregate_order_by(nothing, extents.c.position.asc())), nothing)
+    ).where(extents.c.file_id == segment_files.c.file_id)
+    file = segment_files.c
+    return (
+        select(
+            *(file.file_id, file.state, file.level, file.size, file.live_bytes),
+            func.to_ms(file.committed_at).label("committed_ms"),
+            func.to_ms(file.dead_at).label("dead_ms"),
+            of_file.scalar_subquery().label("extents"),
+        )
+        .where(file.file_id > bindparam("after", type_=Uuid()))
+        .order_by(file.file_id)
+        .limit(LIMIT)
+    )
+
+
+def file_totals() -> Select[Any]:
+    """For a progress bar. Cost: a scan of segment_files."""
+    live = func.count().filter(and_(IS_LIVE_FILE, segment_files.c.dead_at.is_(None)))
+    return select(live.label("live"), func.count().label("total"), func.wall_ms().label("wall_ms")).select_from(
+        segment_files
+    )
+
+
+def statistics() -> Select[Any]:
+    """Cost: scans segment_files and the extents' primary key."""
+    size, live = (
+        cast(func.coalesce(func.sum(what), ZERO), BigInteger())
+        for what in (segment_files.c.size, segment_files.c.live_bytes)
+    )
+    everything = select(func.count()).select_from(extents).scalar_subquery()
+    return select(
+        func.count().label("files"), size.label("bytes"), live.label("live_bytes"), everything.label("extents")
+    ).where(IS_LIVE_FILE)
+
+
+def partition_names() -> Select[Any]:
+    """By key; keys of deleted partitions are left out. Cost: an index probe per key."""
+    partition = partitions.c
+    return select(partition.partition_key, partition.topic_id, partition.partition_index).where(
+        partition.partition_key == any_(KEYS)
+    )
+
+
+def partition_sizes() -> Select[Any]:
+    """Bytes of stored batches, in order of the keys; -1 for a partition that is gone. Cost: two probes per key."""
+    asked = (
+        func.unnest(KEYS).table_valued(column("key", BigInteger()), with_ordinality="number", name="asked")
+    ).render_derived()
+    size = partition_heads.c.appended_bytes - partitions.c.removed_bytes
+    return (
+        select(func.coalesce(size, literal_column("-1")).label("size"))
+        .select_from(asked)
+        .outerjoin(partitions, partitions.c.partition_key == asked.c.key)
+        .outerjoin(partition_heads, partition_heads.c.partition_key == partitions.c.partition_key)
+        .order_by(asked.c.number)
+    )
+
+
+def describe_producers() -> Select[Any]:
+    """What partitions remember of their producers; the append time is the newest of the ring."""
+    producer = producer_state.c
+    last_sequence = case(
+        (producer.next_sequence == ZERO, literal_column("2147483647")),
+        else_=producer.next_sequence - literal_column("1"),
+    )
+    return (
+        select(
+            *(producer.partition_key, producer.producer_id, producer.epoch.label("producer_epoch")),
+            last_sequence.label("last_sequence"),
+            func.ring_number(producer.ring, literal_column("16")).label("last_timestamp"),
+        )
+        .join(partitions, partitions.c.partition_key == producer.partition_key)
+        .where(producer.partition_key == any_(KEYS))
+        .order_by(producer.partition_key, producer.producer_id)
+    )
+
+
+def list_agent_leases() -> Select[Any]:
+    """The last heartbeat of each registered agent. Cost: one row per agent."""
+    lease = agent_leases.c
+    return (
+        select(lease.node_id, lease.metadata_offset, func.to_ms(lease.last_contact_at).label("last_contact_ms"))
+        .join(agents, agents.c.node_id == lease.node_id)
+        .order_by(lease.node_id)
+    )

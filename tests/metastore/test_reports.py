@@ -1,0 +1,80 @@
+"""The read side for people and tools: its queries give the values' fields, and probe indexes where they page."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Select
+
+from headrace.metastore.api.reports import AgentLease, AuditedFile, FileTotals, JobCount, JobStatus, Statistics
+from headrace.metastore.postgres.reports import queries
+from headrace.metastore.postgres.reports.report import Report
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.errors import InvalidError
+from tests.metastore.commit_scenes import batch, file_of, open_scene
+from tests.metastore.sessions import rows, session
+
+VALUES: list[tuple[Callable[[], Select[Any]], type]] = [
+    (queries.list_jobs, JobStatus),
+    (queries.count_jobs, JobCount),
+    (queries.audit_files, AuditedFile),
+    (queries.file_totals, FileTotals),
+    (queries.statistics, Statistics),
+    (queries.list_agent_leases, AgentLease),
+]
+EXTENTS = """
+INSERT INTO extents (partition_key, last_offset, base_offset, file_id, position, length, leader_epoch, max_timestamp)
+SELECT 1 << 30, n, n, gen_random_uuid(), 0, 1, 0, 0 FROM generate_series(1, 20000) AS n RETURNING 1
+"""
+
+
+def fields(value: type) -> tuple[str, ...]:
+    """Of a named tuple or a data class, in order."""
+    if dataclasses.is_dataclass(value):
+        return tuple(field.name for field in dataclasses.fields(value))
+    return tuple(value._fields)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("query", "value"), VALUES, ids=lambda item: item.__name__)
+def test_columns_are_the_fields_of_the_value(query: Callable[[], Select[Any]], value: type) -> None:
+    assert tuple(column.name for column in query().selected_columns) == fields(value)
+
+
+async def test_totals_say_what_was_committed(metastore: PostgresMetastore) -> None:
+    scene = await open_scene(metastore, partitions=2)
+    a, b = scene.keys
+    file = file_of([batch(a), batch(a), batch(b)])
+    await scene.commit(file)
+    batches = sum(staged.length for staged in file.batches)
+    assert await metastore.statistics() == Statistics(1, file.size, batches, 2)
+    totals = await metastore.file_totals()
+    assert (totals.live, totals.total) == (1, 1)
+    (audited,) = await metastore.audit_files(uuid.UUID(int=0), 10)
+    assert (audited.file_id, audited.live_bytes, len(audited.extents)) == (file.file_id, batches, 2)
+    assert await metastore.partition_sizes([b, 1 << 60, a]) == [
+        *(file.batches[2].length, -1),
+        file.batches[0].length + file.batches[1].length,
+    ]
+
+
+async def test_a_page_of_the_audit_probes_the_files_extents(metastore: PostgresMetastore, metastore_url: str) -> None:
+    scene = await open_scene(metastore, partitions=1)
+    await scene.commit(file_of([batch(scene.keys[0])]))
+    async with session(metastore_url) as raw:
+        await rows(raw, EXTENTS)
+        await raw.execute("ANALYZE extents")
+        cursor = await raw.execute(
+            b"EXPLAIN " + Report(queries.audit_files).sql, {"after": uuid.UUID(int=0), "limit": 50}
+        )
+        plan = "\n".join(line for (line,) in await cursor.fetchall())
+    assert "extents_file" in plan
+    assert "Seq Scan on extents" not in plan
+
+
+async def test_a_report_refuses_a_parameter_that_it_does_not_have(metastore: PostgresMetastore) -> None:
+    with pytest.raises(InvalidError, match="list_jobs refused: missing=limit unknown=count"):
+        await Report(queries.list_jobs).rows(metastore.pool, count=1)
