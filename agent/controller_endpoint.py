@@ -1,9 +1,9 @@
 """The controller role of a process: a candidate for the active controller, and its listener if it has one.
 
 Place: in an agent with that role (agent/process.py) or alone (agent/controller_process.py).
-Invariant: the listener is for operators and other software, never for clients: no Metadata answer names
-it. What only the active controller may do is answered NOT_CONTROLLER by a standby.
-If the process dies here, a standby takes over within controller.lease.ms.
+Invariant: the listener is for operators and other software, never for clients: no Metadata response contains
+it. A standby answers NOT_CONTROLLER to requests for the active controller.
+After a crash, a standby takes over within controller.lease.ms.
 Source: KIP-631, networking; which requests a controller answers.
 """
 
@@ -38,7 +38,7 @@ from headrace.storage.clock import Clock
 
 
 class ControllerEndpoint:
-    """Made with its process's view of the cluster; `start`, then `stop`."""
+    """Created with its process's view of the cluster; `start`, then `stop`."""
 
     def __init__(
         self,
@@ -68,17 +68,17 @@ class ControllerEndpoint:
             metastore, view, settings, clock, lambda: self.controller.is_active
         ).items():
             self._dispatcher.register(api_key, handler)
-        # Few requests come here, and the process's own listener already has the metrics of these names.
+        # This listener gets few requests, and the process's main listener already uses the metrics with these names.
         self._listener = KafkaListener(self._handle, Limits.from_settings(settings), clock, CollectorRegistry())
 
     async def start(self, endpoint: Endpoint | None) -> None:
-        """Stand for the lease, and listen if there is where. OSError when the address cannot be bound."""
+        """Try to acquire the lease, and listen if an endpoint is given. OSError if the address cannot be bound."""
         if endpoint is not None:
             self.port = await self._listener.start(endpoint.host, endpoint.port)
         self.controller.start()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Answer what is in progress, and hand the lease on."""
+        """Answer requests in progress, and release the lease."""
         await self._listener.drain(grace_seconds)
         await self.controller.stop()
 
@@ -89,7 +89,7 @@ class ControllerEndpoint:
 def controller_handlers(
     metastore: Metastore, view: ClusterView, settings: Settings, clock: Clock, is_active: Callable[[], bool]
 ) -> dict[int, RequestHandler]:
-    """What a controller serves, by API key; `is_active` says whether this one is the active controller."""
+    """The handlers of a controller, by API key; `is_active` says whether this one is the active controller."""
     change = LogChange(view, metastore, clock)
     return {
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: AlterPartitionReassignments(change),

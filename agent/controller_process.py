@@ -1,8 +1,8 @@
-"""A controller in a process of its own (process.roles=controller): no data, no clients.
+"""A process that is only a controller (process.roles=controller): no data, no clients.
 
-Place: cli/serving.py runs it in place of an Agent.
-Invariant: it is in nobody's Metadata and registers nothing; its node id is configured, as there is no
-registration to lease one by. If the process dies, a standby takes over within controller.lease.ms.
+Place: cli/serving.py runs it instead of an Agent.
+Invariant: it is in no Metadata response and registers nothing; its node id is configured, because it has no
+registration from which to lease one. After a crash, a standby takes over within controller.lease.ms.
 Source: KIP-631, process.roles.
 """
 
@@ -34,7 +34,7 @@ from headrace.storage.objects.store import ObjectStore
 
 
 class ControllerView:
-    """Implements agent.cluster.view.ClusterView for a process that is no agent."""
+    """Implements agent.cluster.view.ClusterView for a process that is not an agent."""
 
     broker_epoch = -1
 
@@ -59,13 +59,13 @@ class ControllerView:
 
 
 class ControllerProcess:
-    """Make it with `open`, then `start` and, in the end, `stop`; the same steps as an Agent's."""
+    """Create it with `open`, then `start` and finally `stop`; the same steps as an Agent's."""
 
     def __init__(
         self, settings: Settings, store: ObjectStore, metastore: Metastore, registry: CollectorRegistry
     ) -> None:
         if settings.node_id is None:
-            raise ConfigError("node.id is not set: a process that is only a controller leases none")
+            raise ConfigError("node.id is not set: a process that is only a controller cannot lease one")
         self._settings, self._store, self._metastore, self._registry = settings, store, metastore, registry
         self._loop = asyncio.get_running_loop()
         self._follower = MetadataFollower(metastore)
@@ -83,18 +83,18 @@ class ControllerProcess:
         return cls(settings, store, metastore, registry)
 
     async def require_formatted_storage(self) -> None:
-        """InvalidError, saying what to do, unless bucket and metastore were formatted as one cluster's."""
+        """InvalidError, with instructions, unless bucket and metastore were formatted as the same cluster."""
         await require_formatted(self._store, self._metastore.cluster_id)
 
     async def start(self) -> None:
-        """Follow the log and stand for the lease."""
+        """Follow the log and try to acquire the lease."""
         self._http.start()
         await self._follower.catch_up()
         MetadataMetrics(self._follower, self._registry)
         await self._endpoint.start(listeners(self._settings).controller)
 
     async def stop(self) -> None:
-        """Hand the lease on and go. Safe in any state."""
+        """Release the lease and stop. Safe in any state."""
         await self._endpoint.stop(self._settings.shutdown_grace_ms / 1000)
         await self._follower.close()
         await asyncio.to_thread(self._http.stop)
@@ -102,7 +102,7 @@ class ControllerProcess:
         await self._store.close()
 
     def ready_line(self) -> str:
-        """What the command prints once it stands for the lease."""
+        """The line that the command prints when it is ready."""
         found = listeners(self._settings).controller
         address = "none" if found is None else f"{found.host}:{self._endpoint.port}"
         return f"ready node={self._view.node_id} controller={address} http={self._settings.http_host}:{self._http.port}"
@@ -110,7 +110,7 @@ class ControllerProcess:
     # -- agent.http.app.Probe, called on the HTTP loop
 
     async def not_ready_reason(self) -> str | None:
-        """None while it can stand for the lease."""
+        """None while it can acquire the lease."""
         return await ask(self._loop, self._not_ready_reason())
 
     async def status(self) -> dict[str, Any]:

@@ -1,9 +1,8 @@
-"""Finds the handler of each request; knows what the agent serves.
+"""Finds the handler of each request and knows which APIs the agent serves.
 
 Place: between the listener and the handlers of produce, fetch, groups, admin and cluster.
-Invariant: exactly the registered APIs are advertised, but for those between agents. What is not served
-ends its connection, as in Kafka: a response in a version that the client did not ask for could not be read.
-If the process dies here nothing is lost: no state.
+Invariant: exactly the registered APIs are advertised, except those between agents. A request for another API or
+version closes its connection, as in Kafka: the client could not read a response in another version.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from headrace.protocol.request import CloseConnection, Request, RequestHandler, 
 from headrace.protocol.typed import schema
 
 FIRST_PRODUCE_VERSION = 3
-"""Record batches v2. Lower versions carry formats that Kafka 4 dropped too."""
+"""Record batches v2. Lower versions have formats that Kafka 4 does not support either."""
 _API_VERSIONS, _PRODUCE = int(ApiKey.API_VERSIONS), int(ApiKey.PRODUCE)
-"""Plain: an enum's member is looked up and compared in Python, for every request."""
+"""A plain int: looking up and comparing an enum's member is Python code, for every request."""
 
 
 class Dispatcher:
     """A table of handlers, itself a Handler: `KafkaListener(dispatcher.handle, ...)`."""
 
     def __init__(self, image: Callable[[], MetadataImage] = MetadataImage) -> None:
-        """`image`: the newest one, for ApiVersions."""
+        """`image` returns the newest image, for ApiVersions."""
         self._image = image
         self._handlers: dict[int, RequestHandler] = {}
         self._unadvertised: dict[int, RequestHandler] = {}
         self._answer_versions = ApiVersionsHandler(self.served(), image)
 
     def served(self) -> list[Api]:
-        """The rows that are advertised."""
+        """The advertised rows."""
         return [APIS[key] for key in sorted((ApiKey.API_VERSIONS, *self._handlers))]
 
     def register(self, api_key: int, handler: RequestHandler) -> None:
@@ -47,20 +46,20 @@ class Dispatcher:
         self._answer_versions = ApiVersionsHandler(self.served(), self._image)
 
     def register_unadvertised(self, api_key: int, handler: RequestHandler) -> None:
-        """Serve an API between agents, which no client is told of. The handler judges versions itself."""
+        """Serve an API between agents, which is not advertised. The handler checks versions itself."""
         if api_key in APIS or api_key in self._unadvertised:
             raise ValueError(f"api cannot be registered: api_key={api_key}")
         self._unadvertised[api_key] = handler
 
     def warm_up(self) -> None:
-        """Load the schemas of everything served: a first request would hold the loop for some milliseconds."""
+        """Load the schemas of everything served: otherwise a first request blocks the loop for some milliseconds."""
         for api in self.served():
             for version in range(api.min_version, api.max_version + 1):
                 if api.key != ApiKey.PRODUCE or version >= FIRST_PRODUCE_VERSION:
                     schema(api.key, version)
 
     def handle(self, request: Request) -> Awaitable[Response]:
-        """What the handler returns, as it is: a coroutine or a Promise. CloseConnection for what is not served."""
+        """The handler's result: a coroutine or a Promise. CloseConnection for an unsupported API or version."""
         api_key, version = request.api_key, request.api_version
         if api_key == _API_VERSIONS:
             return self._answer_versions(request)
@@ -77,7 +76,7 @@ class Dispatcher:
 
 
 async def _refuse_old_produce(request: Request) -> Response:
-    """UNSUPPORTED_VERSION for every partition; with acks=0 a closed connection is all that a client can notice."""
+    """UNSUPPORTED_VERSION for every partition; with acks=0 the client can only notice a closed connection."""
     produce = decode_produce(request.body, request.api_version)
     if produce.acks == 0:
         raise CloseConnection("produce version not served")

@@ -1,4 +1,4 @@
-"""Which handler serves which API: the whole surface of an agent on one page.
+"""The handlers of an agent by API: all APIs on one page.
 
 Place: called once by agent/process.py; a new API is a new line here.
 """

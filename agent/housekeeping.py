@@ -1,9 +1,9 @@
-"""What keeps the metastore from growing: done by every agent in turn, a little at a time.
+"""Removes old rows from the metastore: done by every agent in turn, in small steps.
 
-Place: one task per agent, beside everything else on its loop. Each call is chunked, tries its locks
-only, and does nothing when another agent has just done it.
-Invariant: nothing here is needed for an answer to be right; if it stops, tables grow and the slots'
-old rows stay longer. If the process dies in the middle, the next call goes on.
+Place: one task per agent on its event loop. Each call is chunked, only tries its locks, and does
+nothing if another agent has just done it.
+Invariant: no answer depends on it; if it stops, tables grow and the slots' old rows stay longer. After an
+interruption, the next call continues.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHUNK_ROWS = 1_000
 
 
 async def keep_house(metastore: HousekeepingApi, clock: Clock, rng: random.Random) -> None:
-    """For ever. A failure is logged and tried again; the agents of a cluster spread out by chance."""
+    """Runs until cancelled. A failure is logged and tried again; random pauses spread the agents of a cluster."""
     while True:
         await clock.sleep(INTERVAL_SECONDS * (0.5 + rng.random()))
         try:

@@ -1,7 +1,7 @@
-"""How late the event loop is: the first thing to look at when everything is slow.
+"""Measures the delay of the event loop: the first metric to look at if everything is slow.
 
-Place: one task per agent, beside everything else on its loop.
-Invariant: reads nothing and changes nothing but its metric.
+Place: one task per agent on its event loop.
+Invariant: changes only its metric.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ INTERVAL_SECONDS = 0.5
 
 
 async def watch_loop_lag(clock: Clock, registry: CollectorRegistry) -> None:
-    """Measure for ever how much later than asked a sleep returns."""
+    """Measure until cancelled how much later than requested a sleep returns."""
     gauge = Gauge(
-        "headrace_event_loop_lag_seconds", "How late the event loop woke a sleeper, last look", registry=registry
+        "headrace_event_loop_lag_seconds",
+        "How late the event loop woke a sleeping task, last measurement",
+        registry=registry,
     )
     while True:
         asked = clock.monotonic()

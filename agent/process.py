@@ -1,9 +1,9 @@
-"""One agent, composed: opened, started, drained, closed.
+"""One composed agent: opened, started, drained, closed.
 
-Place: cli/serving.py runs it; benchmarks and simulations may run it inside their own process.
-Invariant: clients are served only between joining the cluster and leaving it. Stopping drains: what
-was received is flushed, committed and answered, unless the grace runs out.
-If the process dies here nothing acknowledged is lost; what was in doubt the clients' retries settle.
+Place: cli/serving.py runs it; benchmarks and simulations may run it inside their process.
+Invariant: clients are served only between joining and leaving the cluster. Stopping drains: received batches are
+flushed, committed and answered, unless the grace period ends.
+After a crash nothing acknowledged is lost; clients retry batches with an unknown outcome.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 class Agent:
-    """The stateless process of the design: make it with `open`, then `start` and, in the end, `stop`."""
+    """The stateless agent process: create it with `open`, then `start` and finally `stop`."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Agent:
         registry: CollectorRegistry = REGISTRY,
         on_settled: Callable[[FileTrace], None] = lambda trace: None,
     ) -> None:
-        """`on_settled` hears when things happened to each flushed file: for load reports."""
+        """`on_settled` gets the times of each flushed file's steps: for load reports."""
         self.settings = settings
         self._on_settled = on_settled
         self._store, self._metastore, self._clock, self._rng = store, metastore, clock, rng
@@ -72,7 +72,8 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._serving = asyncio.Event()
         self._early = 0
-        """Requests that came before the agent served and did not start yet. Those behind them may not overtake."""
+        """Requests that arrived before the agent served and have not started. Later requests may not overtake
+        them."""
         self._dispatcher = Dispatcher(self._image)
         self._listener = KafkaListener(
             self._handle, Limits.from_settings(settings), clock, registry, self._max_connections
@@ -101,11 +102,11 @@ class Agent:
         return cls(settings, store, metastore, clock, rng, registry, on_settled)
 
     async def require_formatted_storage(self) -> None:
-        """InvalidError, saying what to do, unless bucket and metastore were formatted as one cluster's."""
+        """InvalidError, with instructions, unless bucket and metastore were formatted as the same cluster."""
         await require_formatted(self._store, self._metastore.cluster_id)
 
     async def start(self) -> None:
-        """Listen, join the cluster, then serve. Raises what kept it out."""
+        """Listen, join the cluster, then serve. Raises the error that prevented it."""
         where = listeners(self.settings)
         self._http.start()
         self.kafka_port = await self._listener.start(where.client.host, where.client.port)
@@ -113,10 +114,10 @@ class Agent:
         await cluster.follower.catch_up()
         MetadataMetrics(cluster.follower, self._registry)
         self._compose_paths(cluster, await self._metastore.zone_secret())
-        self.cluster = cluster  # from here on `stop` has something to take leave of
+        self.cluster = cluster  # from here on `stop` has to leave the cluster
         await self._fetch.start()
         await self._produce.start()
-        self._dispatcher.warm_up()  # it holds the loop, which a member's heartbeats would not bear
+        self._dispatcher.warm_up()  # it blocks the loop, so it must precede the first heartbeat
         await cluster.start()
         if CONTROLLER in roles(self.settings):
             self._controller = self._compose_controller(cluster)
@@ -147,14 +148,14 @@ class Agent:
         await self._store.close()
 
     async def _drain_produce(self, grace_seconds: float) -> None:
-        """Bounded: with the metastore away a file may stay in doubt for as long as that lasts."""
+        """Limited in time: with the metastore unavailable a file's outcome may stay unknown for as long."""
         try:
             await asyncio.wait_for(self._produce.drain(), grace_seconds)
         except TimeoutError:
-            logger.warning("drain ran out of time: what is in doubt is left to the clients' retries")
+            logger.warning("drain ran out of time: clients retry batches with an unknown outcome")
 
     def ready_line(self) -> str:
-        """What the command prints once clients can connect."""
+        """The line that the command prints when clients can connect."""
         assert self.cluster is not None
         return (
             f"ready node={self.cluster.node_id} kafka={self._advertised_host()}:{self._advertised_port()} "
@@ -164,7 +165,7 @@ class Agent:
     # -- agent.http.app.Probe, called on the HTTP loop
 
     async def not_ready_reason(self) -> str | None:
-        """None when this agent should get traffic."""
+        """None if this agent should get traffic."""
         return await ask(self._loop, self._not_ready_reason())
 
     async def status(self) -> dict[str, Any]:

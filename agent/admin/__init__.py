@@ -1,1 +1,1 @@
-"""Requests about topics and offsets that neither produce nor fetch."""
+"""Handlers of requests about topics, offsets, configs and the cluster."""

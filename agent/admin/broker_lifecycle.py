@@ -1,10 +1,9 @@
 """BrokerRegistration (key 62), BrokerHeartbeat (63) and UnregisterBroker (64) over the Kafka protocol.
 
-Place: for whoever is told to go through a controller. Our own agents ask the metastore themselves
-(agent/cluster/membership.py); both come to the same functions in Postgres.
-Invariant: 62 and 63 are answered by the active controller only, NOT_CONTROLLER by all others, as in
-Kafka. 64 is carried out by any agent, where Kafka's brokers forward it; unregistering twice is NONE.
-If the process dies here, the same request again is safe.
+Place: for software that uses the controller's API. Headrace's agents call the metastore directly
+(agent/cluster/membership.py); both use the same functions in Postgres.
+Invariant: only the active controller answers 62 and 63, all others return NOT_CONTROLLER, as in
+Kafka. Any agent carries out 64, which Kafka's brokers forward; unregistering twice is NONE.
 Source: KIP-631 (the seed's keys 57-59 are Kafka's 62-64), KIP-858 and KIP-966 (later fields, not needed).
 """
 
@@ -23,7 +22,7 @@ from headrace.protocol.typed import NO_THROTTLE, decode, reply
 from headrace.storage.errors import HeadraceError
 
 IsActive = Callable[[], bool]
-"""Whether this process is the active controller, by its own count of its lease."""
+"""Whether this process is the active controller, by its own lease deadline."""
 
 
 class BrokerRegistration:
@@ -88,7 +87,7 @@ class BrokerHeartbeat:
 
 
 class UnregisterBroker:
-    """The handler of key 64, version 0. `may_act`: a controller's listener refuses while it stands by."""
+    """The handler of key 64, version 0. With `may_act`, a standby controller's listener refuses."""
 
     def __init__(self, cluster: ClusterView, api: AgentApi, may_act: IsActive = lambda: True) -> None:
         self._cluster = cluster
@@ -100,7 +99,9 @@ class UnregisterBroker:
         code, message = ErrorCode.none, None
         if not self._may_act():
             answer = schema.response(
-                throttle_time=NO_THROTTLE, error_code=ErrorCode.not_controller, error_message="standing by"
+                throttle_time=NO_THROTTLE,
+                error_code=ErrorCode.not_controller,
+                error_message="this controller is a standby",
             )
             return reply(request, answer)
         try:
@@ -113,7 +114,7 @@ class UnregisterBroker:
 
 
 def _registration(entity: Any) -> AgentRegistration:
-    """The request in the metastore's words."""
+    """The request as the metastore's value type."""
     listeners = tuple(
         Listener(listener.name, listener.host, listener.port, listener.security_protocol)
         for listener in entity.listeners

@@ -1,9 +1,8 @@
-"""CreatePartitions (key 37, versions 0-3): topics get more partitions.
+"""CreatePartitions (key 37, versions 0-3): adds partitions to topics.
 
 Place: request fields to PartitionRecords in the metadata log.
-Invariant: compare and append: when the log moved meanwhile, everything is judged again on the newer image. Each
-topic is answered for itself. Assignments are checked and then only forgotten: any agent serves any partition.
-If the process dies here, the client asks again; who has grown meanwhile has the wanted count already.
+Invariant: compare and append: if the log changed meanwhile, everything is checked again on the newer image. Each
+topic gets a separate result. Assignments are checked and then ignored: any agent serves any partition.
 Source: KIP-195; Kafka's ReplicationControlManager.
 """
 
@@ -72,7 +71,9 @@ class CreatePartitions:
                 except OutcomeUnknownError:
                     in_doubt = {growth.topic_id: growth.partition_count for growth in growths}
                 if self._clock.monotonic() >= deadline:
-                    late = Verdict(ErrorCode.request_timed_out, "the metadata log kept moving, or its answers got lost")
+                    late = Verdict(
+                        ErrorCode.request_timed_out, "the metadata log kept changing, or its answers were lost"
+                    )
                     return [
                         late if isinstance(j, PartitionGrowth) else v for j, v in zip(judged, verdicts, strict=True)
                     ]
@@ -82,22 +83,22 @@ class CreatePartitions:
     def _judge(
         self, image: MetadataImage, wanted: Any, times: int, in_doubt: Mapping[uuid.UUID, int]
     ) -> PartitionGrowth | Verdict:
-        """What is to be done, or the answer; an append whose answer was lost is recognised by its result.
+        """The records to append, or the result; an append with a lost response is recognised by its result.
 
-        `times`: how often the request names the topic; `in_doubt`: topic id -> the count that it may have got.
+        `times`: how often the request names the topic; `in_doubt`: topic id -> the count after an uncertain append.
         """
         if times > 1:
             return Verdict(ErrorCode.invalid_request, f"duplicate topic name: {wanted.name}")
         topic = image.topics_by_name.get(wanted.name)
         if topic is None:
-            return Verdict(ErrorCode.unknown_topic_or_partition, "there is no such topic")
+            return Verdict(ErrorCode.unknown_topic_or_partition, "topic does not exist")
         count = len(topic.leader_epochs)
         if in_doubt.get(topic.topic_id) == count:
             return Verdict()
         if wanted.count == count:
             return Verdict(ErrorCode.invalid_partitions, f"the topic already has {count} partitions")
         if wanted.count < count:
-            message = f"the topic has {count} partitions: {wanted.count} would not be more"
+            message = f"the topic already has {count} partitions, {wanted.count} is not more"
             return Verdict(ErrorCode.invalid_partitions, message)
         preferred = [a.broker_ids for a in wanted.assignments or ()]
         if wanted.assignments is not None and (refusal := _assignment_refusal(image, preferred, wanted.count - count)):
@@ -108,5 +109,5 @@ class CreatePartitions:
 def _assignment_refusal(image: MetadataImage, preferred: Sequence[Sequence[int]], added: int) -> Verdict | None:
     reason = why_unassignable(image, preferred)
     if len(preferred) != added:
-        reason = f"{added} partitions are added, but {len(preferred)} assigned"
+        reason = f"{added} partitions are added, but {len(preferred)} are assigned"
     return None if reason is None else Verdict(ErrorCode.invalid_replica_assignment, reason)

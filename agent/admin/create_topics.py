@@ -1,8 +1,7 @@
 """CreateTopics (key 19, versions 2-7).
 
 Place: request fields to topic_creation and back.
-Invariant: each topic is answered for itself; one that is refused does not hold up its neighbours.
-If the process dies here, the client asks again and is told which topics exist.
+Invariant: each topic gets a separate result; a refused topic does not affect the others.
 Source: KIP-4, KIP-464 (-1 for defaults), KIP-525 (configs in the response), KIP-516 (topic ids).
 """
 

@@ -1,11 +1,10 @@
-"""DeleteRecords (key 21, versions 0-2): log starts move forward, and what lies before them is gone.
+"""DeleteRecords (key 21, versions 0-2): moves log starts forward and deletes the records before them.
 
-Place: between the listener and the metastore, which judges each offset under the partition's lock.
-Invariant: once it is answered, nobody reads below the low watermark by way of this agent; other agents hear
-of it from the feed, a poll later. A first portion of the extents goes with the call; the rest, invisible, is
-left to retention (compactor/retention.py).
-If the process dies here, the client asks again: a log start that has moved stays where it is.
-Source: KIP-107; Kafka's Partition.deleteRecordsOnLeader for what is refused.
+Place: between the listener and the metastore, which checks each offset under the partition's lock.
+Invariant: after the answer, no consumer reads below the low watermark from this agent; other agents learn it from the
+feed, one poll later. A first part of the extents is removed in the call; the rest is invisible and is
+removed by retention (compactor/retention.py). A repeated request is safe.
+Source: KIP-107; Kafka's Partition.deleteRecordsOnLeader for refused offsets.
 """
 
 from __future__ import annotations
@@ -29,16 +28,17 @@ from headrace.storage.errors import HeadraceError
 log = logging.getLogger(__name__)
 
 EXTENTS_PER_REQUEST = 1_000
-"""Removed while the client waits."""
+"""Number of extents removed while the client waits."""
 PARTITIONS_PER_CALL = 200
-"""A call holds their rows, and at its end their commit shards' locks: no producer waits for a client's long list."""
+"""Partitions per call. A call locks their rows, and at its end their commit shards: a long list must not block
+producers."""
 
 _TopicPartition = tuple[str, int]
 """Topic and partition index."""
 
 
 class _Deleted(NamedTuple):
-    """What is said of one partition."""
+    """The answer for one partition."""
 
     error: int = ErrorCode.none
     low_watermark: int = -1
@@ -54,7 +54,7 @@ class DeleteRecords:
         configs: EffectiveConfigs,
         before_move: Callable[[], Callable[[int, int], None]],
     ) -> None:
-        """`before_move()` returns what hears of (partition key, log start): FetchService.before_log_starts_move."""
+        """`before_move()` returns a callback for (partition key, log start): FetchService.before_log_starts_move."""
         self._cluster = cluster
         self._metastore = metastore
         self._configs = configs
@@ -98,7 +98,7 @@ class DeleteRecords:
         return found | {targets[key]: deleted for key, deleted in moved.items()}
 
     def _why_not(self, topic: str, offset: int, unknown: int) -> int:
-        """What the metastore need not be asked for."""
+        """The error, if it is known without the metastore."""
         if is_metadata_topic(topic):
             return ErrorCode.invalid_topic_exception
         if unknown:
@@ -110,7 +110,7 @@ class DeleteRecords:
         return ErrorCode.policy_violation if keeps_the_newest else ErrorCode.none
 
     async def _move(self, targets: Sequence[LogStartTarget]) -> dict[int, _Deleted]:
-        """By partition key; a metastore that fails once is not asked for the rest."""
+        """By partition key; after one failure the metastore is not asked for the rest."""
         moved: dict[int, _Deleted] = {}
         room = EXTENTS_PER_REQUEST
         for begin in range(0, len(targets), PARTITIONS_PER_CALL):
@@ -119,7 +119,7 @@ class DeleteRecords:
             try:
                 answers = await self._metastore.move_log_starts(some, max_extents=room)
             except HeadraceError as error:
-                log.warning("records not deleted: partitions=%d error=%s", len(targets) - begin, error)
+                log.warning("cannot delete records: partitions=%d error=%s", len(targets) - begin, error)
                 failed = _Deleted(admin_error(error))
                 return moved | {target.partition_key: failed for target in targets[begin:]}
             room -= sum(answer.removed_extents for answer in answers)

@@ -1,8 +1,8 @@
 """DeleteTopics (key 20, versions 1-6): by name, from version 6 also by topic id.
 
 Place: request fields to RemoveTopicRecords in the metadata log.
-Invariant: a name is resolved once, so a topic that is created again under it meanwhile stays. Gone
-is gone: it does not matter whose append removed it. If the process dies here, the client asks again.
+Invariant: a name is resolved once, so a topic that is created again with that name meanwhile is kept. A topic counts
+as deleted regardless of which append removed it.
 Source: KIP-516 (topic ids).
 """
 
@@ -26,7 +26,7 @@ from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 
 @dataclass(slots=True)
 class _Deletion:
-    """One topic of the request as it was named, what it was found to be, and its answer."""
+    """One topic of the request, as requested and as resolved, and its result."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -68,9 +68,9 @@ class DeleteTopics:
             appended = False
             while remaining := _remaining(deletions, image):
                 if appended and self._clock.monotonic() >= deadline:
-                    return _give_up(deletions, image, "the metadata log kept moving")
+                    return _give_up(deletions, image, "the metadata log kept changing")
                 appended = True
-                with contextlib.suppress(OutcomeUnknownError):  # the next image shows which topics are gone
+                with contextlib.suppress(OutcomeUnknownError):  # the next image shows which topics were deleted
                     await self._api.delete_topics(image.offset, remaining)
                 image = await self._cluster.catch_up()
         except UnavailableError as error:
@@ -81,7 +81,7 @@ def _refuse_malformed(deletions: list[_Deletion]) -> None:
     times = Counter((d.name, d.topic_id) for d in deletions)
     for d in deletions:
         if d.name is not None and d.topic_id is not None:
-            d.refuse(ErrorCode.invalid_request, "a topic is named by its name or by its id, not by both")
+            d.refuse(ErrorCode.invalid_request, "set either the topic name or the topic id, not both")
         elif d.name is None and d.topic_id is None:
             d.refuse(ErrorCode.invalid_request, "neither topic name nor topic id given")
         elif times[d.name, d.topic_id] > 1:
@@ -98,12 +98,12 @@ def _resolve(deletions: list[_Deletion], image: MetadataImage) -> None:
         elif d.name is not None:
             _fill(d, image.topics_by_name.get(d.name), ErrorCode.unknown_topic_or_partition)
             if d.topic_id in given_ids:
-                d.refuse(ErrorCode.invalid_request, "the topic is also named by its id")
+                d.refuse(ErrorCode.invalid_request, "duplicate topic: it is also given by its id")
 
 
 def _fill(deletion: _Deletion, topic: TopicImage | None, unknown: ErrorCode) -> None:
     if topic is None:
-        deletion.refuse(unknown, "there is no such topic")
+        deletion.refuse(unknown, "topic does not exist")
     else:
         deletion.name, deletion.topic_id = topic.name, topic.topic_id
 
@@ -117,7 +117,7 @@ def _remaining(deletions: list[_Deletion], image: MetadataImage) -> list[uuid.UU
 
 
 def _give_up(deletions: list[_Deletion], image: MetadataImage, reason: str) -> None:
-    """REQUEST_TIMED_OUT for what is still there, or was never resolved."""
+    """REQUEST_TIMED_OUT for topics that still exist, or were never resolved."""
     for d in deletions:
         if d.code is ErrorCode.none and (d.topic_id is None or d.topic_id in image.topics_by_id):
             d.refuse(ErrorCode.request_timed_out, reason)

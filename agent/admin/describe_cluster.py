@@ -1,8 +1,8 @@
-"""DescribeCluster (key 60, versions 0-2), and what every answer about the cluster shares with it.
+"""DescribeCluster (key 60, versions 0-2), and functions for all answers about the cluster.
 
-Place: answered from the image, without a query. If the process dies here nothing is lost.
-Invariant: all agents name the same controller for the same image: some live agent, as Kafka's
-brokers do (any agent carries out what clients send to a controller).
+Place: answered from the image, without a query.
+Invariant: all agents return the same controller for the same image: one of the live agents, as Kafka's
+brokers do (any agent carries out requests for a controller).
 Source: KIP-700, KIP-919 (endpoint types), KIP-1073 (fenced brokers).
 """
 
@@ -19,14 +19,14 @@ from headrace.protocol.typed import NO_THROTTLE, decode, reply
 BROKERS = 1
 CONTROLLERS = 2
 NOT_ASKED = -(2**31)
-"""What stands for authorized operations that nobody asked for."""
-# Bit n is the AclOperation n: all that Kafka supports on the resource, as nothing is denied.
+"""The value of authorized operations if they were not requested."""
+# Bit n is the AclOperation n: all operations that Kafka supports on the resource, because nothing is denied.
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 
 
 def controller_id(image: MetadataImage) -> int:
-    """The node id that clients send admin requests to; -1 without a live agent."""
+    """The node id to which clients send admin requests; -1 without a live agent."""
     controller = preferred("controller", image.live_agents())
     return -1 if controller is None else controller.node_id
 
@@ -75,5 +75,5 @@ def _endpoint_error(endpoint_type: int) -> tuple[ErrorCode, str | None]:
     if endpoint_type == BROKERS:
         return ErrorCode.none, None
     if endpoint_type == CONTROLLERS:
-        return ErrorCode.mismatched_endpoint_type, "this is a broker endpoint; controllers are not reached here"
+        return ErrorCode.mismatched_endpoint_type, "this is a broker endpoint, not a controller endpoint"
     return ErrorCode.unsupported_endpoint_type, f"unsupported endpoint type: {endpoint_type}"

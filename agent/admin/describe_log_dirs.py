@@ -1,10 +1,9 @@
-"""DescribeLogDirs (key 35, versions 1-5): how many bytes each partition has in the bucket.
+"""DescribeLogDirs (key 35, versions 1-5): the size of each partition in the bucket.
 
-Place: between the listener and the metastore; one probe per partition.
-Invariant: tools ask every agent and add up, so an agent names the partitions that it leads for the asker's
-zone: each partition once. The bucket is the one log directory; it has no size. Bytes are those of live
-batches: what compaction and the janitor have yet to free is not a partition's.
-If the process dies here nothing is lost.
+Place: between the listener and the metastore; one query per partition.
+Invariant: tools ask every agent and add the sizes, so an agent lists the partitions that it leads for the client's
+zone: each partition once. The bucket is the only log directory; it has no total size. Sizes are those of live
+batches, without bytes that compaction and the janitor will free.
 Source: KIP-113, KIP-827 (volume sizes; -1 is unknown), KIP-1066 (no directory is ever cordoned).
 """
 
@@ -31,7 +30,7 @@ UNKNOWN_BYTES = -1
 
 
 class DescribeLogDirs:
-    """The handler. `log_dir`: where segment files go, as people know it."""
+    """The handler. `log_dir`: the location of segment files, for people."""
 
     def __init__(self, cluster: ClusterView, metastore: PartitionReports, log_dir: str) -> None:
         self._cluster = cluster
@@ -46,7 +45,7 @@ class DescribeLogDirs:
         try:
             sizes = dict(zip(keys, await self._metastore.partition_sizes(list(keys.values())), strict=True))
         except HeadraceError as error:
-            log.warning("log dirs not described: partitions=%d error=%s", len(keys), error)
+            log.warning("cannot describe log dirs: partitions=%d error=%s", len(keys), error)
             code = ErrorCode(admin_error(error))
         result = schema.make(
             "DescribeLogDirsResult",
@@ -62,7 +61,7 @@ class DescribeLogDirs:
     def _led(
         self, image: MetadataImage, asked: dict[str, set[int]] | None, zone: str | None
     ) -> dict[tuple[str, int], int]:
-        """(topic, partition index) -> key, of those asked for that exist and are led here; topics by name."""
+        """(topic, partition index) -> key, for requested partitions that exist and are led here; topics by name."""
         found = {}
         for name in sorted(image.topics_by_name if asked is None else image.topics_by_name.keys() & asked.keys()):
             topic = image.topics_by_name[name]

@@ -1,9 +1,8 @@
-"""DescribeProducers (key 61, version 0): the idempotent producers that a partition remembers.
+"""DescribeProducers (key 61, version 0): the idempotent producers in a partition's producer state.
 
 Place: between the listener and the metastore; any agent answers for any partition.
-Invariant: what is shown is what the next commit judges by. One partition's error is no other's.
-If the process dies here nothing is lost.
-Source: KIP-664. There are no transactions yet: no coordinator epoch and no transaction's start.
+Invariant: this is the state that the next commit uses. An error of one partition does not affect others.
+Source: KIP-664. There are no transactions yet: no coordinator epoch and no transaction start offset.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ NO_TRANSACTION = -1
 
 
 class _Found(NamedTuple):
-    """What is said of one partition."""
+    """The answer for one partition."""
 
     error: int
     producers: Sequence[ProducerStatus] = ()
@@ -43,7 +42,7 @@ class DescribeProducers:
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
-        asked: dict[str, dict[int, None]] = {}  # each once: an answer is much longer than an index
+        asked: dict[str, dict[int, None]] = {}  # without duplicates: an answer is much longer than an index
         for topic in entity.topics:
             asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
         requested = [RequestedPartition(name, index, -1) for name, indexes in asked.items() for index in indexes]
@@ -64,7 +63,7 @@ class DescribeProducers:
         try:
             producers = dict(zip(keys, await self._metastore.describe_producers(keys), strict=True))
         except HeadraceError as error:
-            log.warning("producers not described: partitions=%d error=%s", len(keys), error)
+            log.warning("cannot describe producers: partitions=%d error=%s", len(keys), error)
             return [_Found(one.error or admin_error(error)) for one in resolved]
         return [_Found(one.error, producers.get(one.key, ())) for one in resolved]
 

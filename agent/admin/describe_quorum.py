@@ -1,9 +1,8 @@
-"""DescribeQuorum (key 55, versions 0-2): who leads the metadata log.
+"""DescribeQuorum (key 55, versions 0-2): the leader and the observers of the metadata log.
 
 Place: answered from the metastore's controller lease, the agents' leases and this agent's image.
-Invariant: the leader is the active controller and the only voter that can be named: Postgres takes the
-place of the other ones. Agents are observers, the fenced too, as far as their last heartbeats said.
-If the process dies here nothing is lost.
+Invariant: the leader is the active controller and the only voter in the answer: Postgres replaces the other voters.
+Agents are observers, also fenced ones, with the state of their last heartbeats.
 Source: KIP-595, KIP-836 (times), KIP-853 (nodes).
 """
 
@@ -28,7 +27,7 @@ _NOBODY = ControllerLease(-1, 0, False)
 
 
 class QuorumMetastore(ControllerApi, AgentLeaseApi, Protocol):
-    """The part of the metastore that is shown here."""
+    """The metastore operations that are needed here."""
 
 
 class DescribeQuorum:
@@ -73,7 +72,7 @@ class DescribeQuorum:
         agents: list[AgentLease],
         times: Counter[tuple[str, int]],
     ) -> Any:
-        """`times`: how often the request names each partition; all the agents are listed for one that it names once."""
+        """`times`: how often the request names each partition; only a unique one gets the list of agents."""
         image = self._cluster.image
         is_quorum = topic == METADATA_TOPIC and index == 0
         known = is_quorum and times[topic, index] == 1
@@ -84,7 +83,7 @@ class DescribeQuorum:
         voters = () if lease is _NOBODY else (_replica(schema, leader, image.offset),)
         code, message = ErrorCode.none, None
         if is_quorum and not known:
-            code, message = ErrorCode.invalid_request, "name each partition once"
+            code, message = ErrorCode.invalid_request, "duplicate partition"
         elif not known:
             code, message = ErrorCode.unknown_topic_or_partition, f"only {METADATA_TOPIC}-0 has a quorum"
         return schema.make(
@@ -100,7 +99,7 @@ class DescribeQuorum:
         )
 
     def _nodes(self, schema: Schema, lease: ControllerLease) -> tuple[Any, ...]:
-        """From version 2: where the controller listens, if it is an agent too."""
+        """From version 2: the controller's address, if it is also an agent."""
         agent = self._cluster.image.agents.get(lease.controller_id)
         if schema.version < 2 or agent is None:
             return ()
@@ -109,7 +108,7 @@ class DescribeQuorum:
 
 
 def _replica(schema: Schema, agent: AgentLease, high_watermark: int) -> Any:
-    """When it fetched last is when it was heard last; when it was caught up before that is not known."""
+    """The last fetch time is the last heartbeat; the time at which it was last caught up is unknown."""
     caught_up = agent.metadata_offset >= high_watermark
     return schema.make(
         "ReplicaState",

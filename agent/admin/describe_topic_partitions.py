@@ -1,8 +1,8 @@
 """DescribeTopicPartitions (key 75, version 0): Metadata in pages, for topics with many partitions.
 
-Place: answered from the image, after catching up with the log's head.
-Invariant: topics go by name, partitions by index, so a cursor means the same place in any image; what came
-or went meanwhile is seen or not. If the process dies here nothing is lost.
+Place: answered from the image, after catching up with the end of the log.
+Invariant: topics are ordered by name, partitions by index, so a cursor is valid in any image; changes between two
+pages may be visible or not.
 Source: KIP-966. No partition has eligible leader replicas: Java fails on null, so the lists are empty.
 """
 
@@ -26,7 +26,7 @@ from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 from headrace.storage.errors import UnavailableError
 
 PARTITIONS_MAX = 2_000
-"""max.request.partition.size.limit: whatever the client asks for, a page holds no more."""
+"""max.request.partition.size.limit: the maximum page size, regardless of the request."""
 
 Position = tuple[str, int]
 """(topic name, partition index) of the first partition to show."""
@@ -61,13 +61,13 @@ class DescribeTopicPartitions:
         return reply(request, page.response())
 
     def _all_names(self, image: MetadataImage) -> list[str]:
-        """In order; sorted once per image, as there may be 100,000 and a page shows few."""
+        """In order; sorted once per image, because there may be 100,000 and a page shows few."""
         if image is not self._sorted_image:
             self._sorted_image, self._sorted_names = image, sorted(image.topics_by_name)
         return self._sorted_names
 
     async def _image(self) -> tuple[MetadataImage, bool]:
-        """The image to answer from, and whether what it lacks does not exist for certain."""
+        """The image for the answer, and whether a topic that it lacks certainly does not exist."""
         try:
             return await self._cluster.catch_up(), True
         except UnavailableError:
@@ -80,7 +80,7 @@ class DescribeTopicPartitions:
 
 
 class _Page:
-    """Topics until there are enough partitions, then the place to go on from."""
+    """Collects topics until the page is full, then sets the cursor."""
 
     def __init__(self, rendering: MetadataRendering, limit: int) -> None:
         self._rendering = rendering
@@ -90,7 +90,7 @@ class _Page:
         self._next: Position | None = None
 
     def add(self, name: str, topic: TopicImage | None, first: int, *, is_reachable: bool) -> None:
-        """The topic's partitions from `first` on, as many as there is room for."""
+        """Add the topic's partitions from `first` on, as many as fit."""
         if topic is None:
             self._topics.append(_refused(self._schema, name, _why_missing(name, is_reachable=is_reachable)))
         elif not self._left:
@@ -100,7 +100,7 @@ class _Page:
 
     @property
     def is_full(self) -> bool:
-        """Whether it says where to go on."""
+        """Whether the cursor is set."""
         return self._next is not None
 
     def _add_partitions(self, topic: TopicImage, first: int) -> None:

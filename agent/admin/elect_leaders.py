@@ -1,7 +1,7 @@
-"""ElectLeaders (key 43, versions 0-2): who leads follows from who lives, so nothing is ever left to elect.
+"""ElectLeaders (key 43, versions 0-2): leadership follows from the set of live agents, so no election is ever needed.
 
-Place: answered from the image. If the process dies here nothing is lost.
-Invariant: a partition with a live agent has its leader: ELECTION_NOT_NEEDED. As in Kafka, an answer about
+Place: answered from the image.
+Invariant: with a live agent, every partition has its leader: ELECTION_NOT_NEEDED. As in Kafka, an answer for
 all partitions leaves those out.
 Source: KIP-460.
 """
@@ -67,7 +67,7 @@ class ElectLeaders:
         topic = image.topics_by_name.get(name)
         key = None if topic is None else topic.key(index)
         if key is None:
-            return Verdict(ErrorCode.unknown_topic_or_partition, "there is no such partition")
+            return Verdict(ErrorCode.unknown_topic_or_partition, "partition does not exist")
         if self._cluster.leader(key) is None:
-            return Verdict(ErrorCode.preferred_leader_not_available, "no agent is live")
+            return Verdict(ErrorCode.preferred_leader_not_available, "no live agent")
         return Verdict(ErrorCode.election_not_needed, "the leader follows from the live agents")

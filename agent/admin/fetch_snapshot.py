@@ -1,10 +1,9 @@
-"""FetchSnapshot (key 59, versions 0-1): the newest metadata snapshot, piece by piece.
+"""FetchSnapshot (key 59, versions 0-1): the newest metadata snapshot, in parts.
 
-Place: for whoever reads `__cluster_metadata` from its beginning after a snapshot took the log's beginning.
-Invariant: one snapshot's bytes are record batches, the same for every agent; a reader of pieces goes on
-with the snapshot id that the first one named, or is told that it is gone. If the process dies here, the
-reader begins again.
-Source: KIP-630. An end offset of -1 asks for the newest, whose id a reader cannot know otherwise.
+Place: for readers of `__cluster_metadata` that start at its beginning after a snapshot has replaced the log's start.
+Invariant: a snapshot's bytes are record batches, identical on every agent; a reader continues with the snapshot id of
+the first part, or gets an error if that snapshot was replaced and then starts over.
+Source: KIP-630. An end offset of -1 asks for the newest snapshot, because a reader cannot know its id otherwise.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ BATCH_RECORDS = 1_000
 
 
 class FetchSnapshot:
-    """The handler. Keeps the snapshot that was asked for last."""
+    """The handler. Keeps the last requested snapshot in memory."""
 
     def __init__(self, api: MetadataLogApi) -> None:
         self._api = api
@@ -50,7 +49,7 @@ class FetchSnapshot:
         )
 
     async def _answer(self, schema: Schema, topic: str, asked: Any, max_bytes: int, times: int) -> Any:
-        """`times`: how often the request names the partition; each of them would be answered with a whole piece."""
+        """`times`: how often the request names the partition; each occurrence would get a whole part."""
         code, position, piece = ErrorCode.none, asked.position, b""
         if topic != METADATA_TOPIC or asked.partition != 0:
             code = ErrorCode.unknown_topic_or_partition
@@ -79,12 +78,12 @@ class FetchSnapshot:
         )
 
     async def _load(self, end_offset: int) -> None:
-        """Have the asked snapshot at hand; NotFoundError when it is not the newest, or there is none."""
+        """Load the requested snapshot; NotFoundError if it is not the newest, or there is none."""
         if end_offset != NEWEST_SNAPSHOT and end_offset == self._end_offset:
             return
         snapshot = await self._api.newest_snapshot()
         if snapshot is None or end_offset not in (NEWEST_SNAPSHOT, snapshot.end_offset):
-            raise NotFoundError(f"no such metadata snapshot: end_offset={end_offset}")
+            raise NotFoundError(f"metadata snapshot does not exist: end_offset={end_offset}")
         if snapshot.end_offset != self._end_offset:
             rendered = await asyncio.to_thread(_render, snapshot.data)
             self._end_offset, self._rendered = snapshot.end_offset, rendered

@@ -1,8 +1,7 @@
-"""FindCoordinator (key 10, versions 0-6): which agent keeps a consumer group.
+"""FindCoordinator (key 10, versions 0-6): the agent that coordinates a consumer group.
 
 Place: before a consumer's first group request, and after every NOT_COORDINATOR.
-Invariant: the answer is the same on every agent that holds the same image. If the process dies here
-nothing is lost.
+Invariant: all agents with the same image give the same answer.
 Source: KIP-699 (several keys, version 4).
 """
 
@@ -38,7 +37,7 @@ class FindCoordinator:
     def _find(self, schema: Schema, cls: str, key_type: int, key: str) -> Any:
         agent, code, message = None, ErrorCode.none, None
         if key_type == TRANSACTION:
-            # The one code that every client library takes for final, at once; others are asked again.
+            # The only code that every client library treats as final at once; others are retried.
             code, message = ErrorCode.transactional_id_authorization_failed, "transactions are not supported"
         elif key_type != GROUP:
             code, message = ErrorCode.invalid_request, f"unsupported coordinator key type: {key_type}"

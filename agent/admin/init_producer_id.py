@@ -1,11 +1,10 @@
-"""InitProducerId (key 22, versions 0-5): a fresh producer id for every idempotent producer.
+"""InitProducerId (key 22, versions 0-5): a new producer id for every idempotent producer.
 
-Place: before a producer's first batch; the ids that it hands out key the producer state at commit.
-Invariant: an id is handed out once, ever, and with epoch 0, also to a producer that would keep its
-old id under a bumped epoch (KIP-360): a fresh id can never meet the sequences of the old one. Ids
-come in blocks that the metastore gives to one agent only. If the process dies here, the rest of its
-block is never used.
-Source: KIP-98, KIP-360. Transactions are not offered yet.
+Place: before a producer's first batch; the commit uses the ids as key of the producer state.
+Invariant: an id is assigned only once, and with epoch 0, also to a producer that asks to keep its
+id with a higher epoch (KIP-360): a new id cannot conflict with the sequences of the old one. The metastore gives each
+block of ids to one agent only; the unused rest of a crashed agent's block is lost.
+Source: KIP-98, KIP-360. Transactions are not supported yet.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ BLOCK_IDS = 1_000
 
 
 class ProducerIds:
-    """Hands out ids of the block that this agent holds."""
+    """Assigns ids from this agent's block."""
 
     def __init__(self, api: CommitApi) -> None:
         self._api = api
@@ -34,7 +33,7 @@ class ProducerIds:
         self._refill = asyncio.Lock()
 
     async def next(self) -> int:
-        """An id that nobody else ever gets. Errors as allocate_producer_ids."""
+        """An id that is never assigned again. Errors as allocate_producer_ids."""
         async with self._refill:
             if not self._block:
                 self._block = await self._api.allocate_producer_ids(BLOCK_IDS)
@@ -52,14 +51,14 @@ class InitProducerId:
         schema, entity = decode(request)
         producer_id, code = -1, ErrorCode.none
         if entity.transactional_id is not None:
-            # The one code that every client library takes for final, at once; others are asked again.
+            # The only code that every client library treats as final at once; others are retried.
             code = ErrorCode.transactional_id_authorization_failed
         else:
             try:
                 producer_id = await self._producer_ids.next()
             except (UnavailableError, OutcomeUnknownError) as error:
-                # As Kafka answers while it waits for a block; clients ask again.
-                logger.warning("no producer ids: error=%s", error)
+                # As Kafka answers while it waits for a block; clients retry.
+                logger.warning("cannot allocate producer ids: error=%s", error)
                 code = ErrorCode.coordinator_load_in_progress
         response = schema.response(
             throttle_time=NO_THROTTLE,

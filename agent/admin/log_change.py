@@ -1,9 +1,10 @@
-"""Appending to the metadata log what a request asks for: judged on an image, appended only if the log still ends there.
+"""Appends the records of a request to the metadata log: decided on an image, appended only if the log still ends
+there.
 
-Place: behind admin requests whose records have no operation of their own in the metastore.
-Invariant: compare and append; a log that moved on is judged anew. An append whose answer was lost is
-looked up in the log: it happened if its records stand where it would have put them, so that a removal is
-not answered with "not found" by its own repetition. If the process dies here, the client asks again.
+Place: used by admin requests that have no specific operation in the metastore.
+Invariant: compare and append; if the log changed, the decision is repeated. After an append with a lost response, the
+log is read: the append happened if its records are at the expected offsets. Otherwise the repetition of a removal
+would be answered "not found".
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, OutcomeUnknownError
 
 PATIENCE_SECONDS = 15.0
-"""For requests that say no time-out of their own."""
+"""For requests without a timeout field."""
 
 
 class Verdict(NamedTuple):
-    """What became of the whole of a change; `code` is ErrorCode.none once it stands."""
+    """The result of a whole change; `code` is ErrorCode.none if it was applied."""
 
     code: ErrorCode = ErrorCode.none
     message: str | None = None
@@ -42,9 +43,10 @@ class LogChange:
     clock: Clock
 
     async def append(self, judge: Callable[[MetadataImage], Sequence[MetadataRecord]], deadline: float) -> Verdict:
-        """Append what `judge` finds missing in the newest image; `deadline` in seconds of the clock's monotonic().
+        """Append the records that `judge` returns for the newest image; `deadline` in seconds of the clock's
+        monotonic().
 
-        `judge` is called again for each newer image and raises nothing; its last call is the one that counts.
+        `judge` is called again for each newer image and must not raise; its last call counts.
         """
         in_doubt: tuple[int, Sequence[MetadataRecord]] | None = None
         try:
@@ -62,7 +64,9 @@ class LogChange:
                 except OutcomeUnknownError:
                     in_doubt = image.offset, records
                 if self.clock.monotonic() >= deadline:
-                    return Verdict(ErrorCode.request_timed_out, "the metadata log kept moving, or its answers got lost")
+                    return Verdict(
+                        ErrorCode.request_timed_out, "the metadata log kept changing, or its answers were lost"
+                    )
         except HeadraceError as error:
             return Verdict(ErrorCode(admin_error(error)), str(error))
 

@@ -1,8 +1,8 @@
-"""Which agents a client names for the partitions of a topic: judged on one image.
+"""Validates a client's assignment of partitions to agents on one image.
 
-Place: under CreateTopics and CreatePartitions; what is accepted becomes the partitions' preferred agents, as a
-reassignment makes it (metastore/log/reassignment.py).
-Invariant: pure. If the process dies here nothing is lost.
+Place: under CreateTopics and CreatePartitions; an accepted assignment sets the partitions' preferred agents, as a
+reassignment does (metastore/log/reassignment.py).
+Invariant: pure.
 Source: Kafka's ReplicationControlManager.validateManualPartitionAssignment.
 """
 
@@ -14,11 +14,11 @@ from headrace.metastore.log.image import MetadataImage
 
 
 def why_unassignable(image: MetadataImage, assignments: Sequence[Sequence[int]]) -> str | None:
-    """The reason for INVALID_REPLICA_ASSIGNMENT, or None. `assignments`: node ids per partition, best first."""
+    """The reason for INVALID_REPLICA_ASSIGNMENT, or None. `assignments`: node ids per partition, preferred first."""
     live = {agent.node_id for agent in image.live_agents()}
     for brokers in assignments:
         if not brokers or len(set(brokers)) != len(brokers):
-            return "each partition needs at least one broker, and none twice"
+            return "each partition needs at least one broker, without duplicates"
         if len(brokers) != len(assignments[0]):
             return f"partitions differ in their number of replicas: {len(assignments[0])} and {len(brokers)}"
         unknown = [node_id for node_id in brokers if node_id not in image.agents]

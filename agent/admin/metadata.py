@@ -1,9 +1,9 @@
-"""Metadata (key 3, versions 0-13): which topics, partitions and agents there are.
+"""Metadata (key 3, versions 0-13): topics, partitions and agents.
 
-Place: a client's first question, and its question after every routing error.
-Invariant: answered from one image, without a query; only a name or id that the image lacks makes the
-agent catch up first. An answer without unknown topics is encoded once per (image, version, client
-zone, request body) and reused. If the process dies here nothing is lost.
+Place: a client's first request, and its request after every routing error.
+Invariant: answered from one image, without a query; the agent catches up first only if the image lacks a requested
+name or id. An answer without unknown topics is encoded once per (image, version, client
+zone, request body) and reused.
 Source: KIP-4, KIP-204/430 (authorized operations), KIP-516 (topic ids), KIP-1102 (top-level error).
 """
 
@@ -66,7 +66,7 @@ class Metadata:
         return response
 
     def _zone(self, request: Request) -> str | None:
-        """The client's zone, if an agent lives there."""
+        """The client's zone, if it has a live agent."""
         zone = zone_of(request.client_id)
         return zone if any(agent.rack == zone for agent in self._cluster.image.live_agents()) else None
 
@@ -76,7 +76,7 @@ class Metadata:
         self._cached[key] = response
 
     async def _topics(self, request: Request, entity: Any) -> tuple[MetadataImage, list[TopicImage | TopicError]]:
-        """Each topic that was asked for, resolved on one image."""
+        """Each requested topic, resolved on one image."""
         if entity.topics is None or (request.api_version == 0 and not entity.topics):
             image = self._cluster.image
             return image, [topic for _, topic in sorted(image.topics_by_name.items())]
@@ -96,7 +96,7 @@ class Metadata:
         return image, [_find(image, name_or_id, refused, reachable) for name_or_id in wanted]
 
     async def _create(self, missing: _Wanted) -> dict[str, ErrorCode]:
-        """Create what is asked for by name; the code of each that could not be."""
+        """Create topics that were requested by name; the error code of each that could not be created."""
         wanted = [WantedTopic(name, self._creation.new_topic_id()) for name in missing if isinstance(name, str)]
         if not wanted:
             return {}
@@ -110,7 +110,7 @@ class Metadata:
 
 
 def _cache_key(request: Request, zone: str | None) -> _CacheKey | None:
-    """All that an answer depends on beside the image; None for a request that is too long to keep."""
+    """Everything except the image that an answer depends on; None if the request is too long to cache."""
     if len(request.body) > CACHED_BODY_BYTES_MAX:
         return None
     return request.api_version, zone, bytes(request.body)
@@ -130,7 +130,7 @@ def _malformed(topic: Any) -> TopicError:
 
 
 def _lookup(image: MetadataImage, name_or_id: str | uuid.UUID) -> TopicImage | None:
-    """The metadata topic is found by its name or id only; no list of all topics shows it, as in Kafka."""
+    """The metadata topic is found only by name or id; as in Kafka, the list of all topics does not show it."""
     if is_metadata_topic(name_or_id):
         return METADATA_TOPIC_IMAGE
     if isinstance(name_or_id, uuid.UUID):
@@ -154,14 +154,14 @@ def _find(
     if why_illegal(name_or_id):
         code = ErrorCode.invalid_topic_exception
     elif not reachable:
-        code = ErrorCode.leader_not_available  # it may exist: clients ask again
+        code = ErrorCode.leader_not_available  # it may exist: clients retry
     else:
         code = refused.get(name_or_id, ErrorCode.unknown_topic_or_partition)
     return TopicError(name_or_id, None, code)
 
 
 def _with_correlation(request: Request, cached: Response) -> Response:
-    """The same answer to another request."""
+    """The same answer for another request."""
     assert cached.buffers is not None
     header, body = cached.buffers
     flexible = len(header) > 4

@@ -1,8 +1,8 @@
-"""What a Metadata response says about agents, topics and partitions, in fields of one version.
+"""Renders agents, topics and partitions in the fields of one version of the Metadata response.
 
 Place: under metadata.py; pure rendering of one image for one client zone.
 Invariant: a partition's replicas are its leader and the agents that a reassignment prefers: the object
-store replicates, any agent serves, and clients are to come to the leader. If the process dies here nothing is lost.
+store replicates, any agent serves, and clients should use the leader.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.protocol.typed import NO_THROTTLE, Schema
 
 @dataclass(frozen=True, slots=True)
 class TopicError:
-    """A topic that cannot be shown; of name and id, the one it was asked by."""
+    """A topic that cannot be described; with the name or id of the request."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -31,7 +31,7 @@ class TopicError:
 
 @dataclass(frozen=True, slots=True)
 class MetadataRendering:
-    """One image as a client of one zone sees it."""
+    """One image for the clients of one zone."""
 
     cluster: ClusterView
     schema: Schema
@@ -79,7 +79,7 @@ class MetadataRendering:
         )
 
     def partition(self, topic: TopicImage, index: int, kind: str = "MetadataResponsePartition") -> Any:
-        """One partition. Its data has no replicas that could lag, so none are eligible beside those in sync."""
+        """One partition. Its data has no replicas that could lag, so only the in-sync replicas are eligible."""
         key = topic.key(index)
         assert key is not None
         leader = self.cluster.leader(key, self.zone)
@@ -99,7 +99,7 @@ class MetadataRendering:
         )
 
     def _replicas(self, topic: TopicImage, index: int, leader: AgentImage | None) -> tuple[int, ...]:
-        """The preferred agents, as reassignment tools expect them, and the leader, if it is another one."""
+        """The preferred agents, as reassignment tools expect, and the leader if it is another agent."""
         assigned = topic.assignment(index).replicas
         return assigned if leader is None or leader.node_id in assigned else (leader.node_id, *assigned)
 

@@ -1,10 +1,10 @@
 """AlterPartitionReassignments (key 45, versions 0-1) and ListPartitionReassignments (46, version 0).
 
-Place: request fields to PartitionChangeRecords in the metadata log, and the image back to fields. What is
-under way is completed by the active controller.
-Invariant: a "replica" is a preferred agent: it leads while it lives, and nothing is copied. Each partition
-is answered for itself; those of a request that are accepted are appended together, judged on the very
-image that they follow. If the process dies here, the client asks again.
+Place: request fields to PartitionChangeRecords in the metadata log, and the image back to fields. The active
+controller completes reassignments in progress.
+Invariant: a "replica" is a preferred agent: it leads while it is live, and no data is copied. Each partition
+gets a separate result; the accepted ones of a request are appended together, decided on exactly the
+image that they follow.
 Source: KIP-455; metastore/log/reassignment.py for the rules.
 """
 
@@ -30,7 +30,7 @@ from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError
 
 @dataclass(slots=True)
 class _Wish:
-    """One partition of the request and its answer. `target` None cancels."""
+    """One partition of the request and its result. `target` None cancels."""
 
     topic: str
     index: int
@@ -82,10 +82,10 @@ class AlterPartitionReassignments:
         return reply(request, response)
 
     async def _alter(self, wishes: list[_Wish], same_size: bool, deadline: float) -> Verdict:
-        """The answer for the request as a whole."""
+        """The result of the request as a whole."""
         times = Counter((wish.topic, wish.index) for wish in wishes)
         if any(count > 1 for count in times.values()):
-            return Verdict(ErrorCode.invalid_request, "name each partition once")
+            return Verdict(ErrorCode.invalid_request, "duplicate partition")
         return await self._change.append(lambda image: _judge(image, wishes, same_size), deadline)
 
 
@@ -125,7 +125,7 @@ class ListPartitionReassignments:
 
 
 def _judge(image: MetadataImage, wishes: Iterable[_Wish], same_size: bool) -> list[PartitionChangeRecord]:
-    """The records of what is accepted; the others are told why not."""
+    """The records of accepted changes; refused ones get an error."""
     records = []
     for wish in wishes:
         wish.answer(ErrorCode.none, None)
@@ -135,7 +135,9 @@ def _judge(image: MetadataImage, wishes: Iterable[_Wish], same_size: bool) -> li
             wish.answer(reassignment_error(error), str(error))
         else:
             if same_size and wish.target is not None and len(wish.target) != (shown := _shown(image, wish)):
-                wish.answer(ErrorCode.invalid_replication_factor, f"the number of replicas would change from {shown}")
+                wish.answer(
+                    ErrorCode.invalid_replication_factor, f"the number of replicas must not change from {shown}"
+                )
             elif record is None:
                 wish.answer(ErrorCode.no_reassignment_in_progress, "no reassignment is in progress")
             else:
@@ -146,19 +148,19 @@ def _judge(image: MetadataImage, wishes: Iterable[_Wish], same_size: bool) -> li
 def _change(image: MetadataImage, wish: _Wish) -> PartitionChangeRecord | None:
     topic = image.topics_by_name.get(wish.topic)
     if topic is None:
-        raise NotFoundError(f"there is no such topic: {wish.topic}")
+        raise NotFoundError(f"topic does not exist: {wish.topic}")
     if wish.target is None:
         return cancel_reassignment(image, topic.topic_id, wish.index)
     return reassign(image, topic.topic_id, wish.index, wish.target)
 
 
 def _shown(image: MetadataImage, wish: _Wish) -> int:
-    """How many replicas clients see; where nobody is preferred, the leader alone."""
+    """The number of replicas that clients see; without preferred agents, only the leader."""
     return len(image.topics_by_name[wish.topic].assignment(wish.index).preferred) or 1
 
 
 def _under_way(image: MetadataImage, asked: Any) -> dict[str, list[tuple[int, Assignment]]]:
-    """By topic name; `asked` None means all."""
+    """Reassignments in progress by topic name; `asked` None means all."""
     wanted = None if asked is None else {(topic.name, index) for topic in asked for index in topic.partition_indexes}
     found: dict[str, list[tuple[int, Assignment]]] = {}
     for topic, index, assignment in reassignments(image):

@@ -1,9 +1,9 @@
-"""Creating topics: judged on an image, appended only if the log still ends there.
+"""Creates topics: decided on an image, appended only if the log still ends there.
 
-Place: behind CreateTopics, and behind Metadata when a topic may be created by being named.
-Invariant: compare and append. When the log moved meanwhile, everything is judged again on the newer
-image, so two agents never create one name twice. A topic's id is drawn once per request: an append
-whose answer was lost is recognised by it. If the process dies here, the topics exist or they do not.
+Place: under CreateTopics, and under Metadata for automatic creation.
+Invariant: compare and append. If the log changed meanwhile, everything is checked again on the newer
+image, so two agents never create the same name twice. A topic's id is drawn once per request: an append
+with a lost response is recognised by the id.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TopicCreation:
     defaults: TopicDefaults
 
     def new_topic_id(self) -> uuid.UUID:
-        """A random id, as Kafka gives topics."""
+        """A random id, as in Kafka."""
         return uuid.UUID(int=self.rng.getrandbits(128), version=4)
 
     async def create(
@@ -44,7 +44,7 @@ class TopicCreation:
     ) -> list[Judgement]:
         """One judgement per wanted topic, in order; `deadline` in seconds of the clock's monotonic().
 
-        What was created is in the image when this returns. What could be neither created nor
+        Created topics are in the image when this returns. A topic that could be neither created nor
         refused in time is refused with REQUEST_TIMED_OUT.
         """
         appended = False
@@ -56,9 +56,9 @@ class TopicCreation:
                 if not missing or validate_only:
                     return judgements
                 if appended and self.clock.monotonic() >= deadline:
-                    return self._give_up(wanted, "the metadata log kept moving")
+                    return self._give_up(wanted, "the metadata log kept changing")
                 appended = True
-                with contextlib.suppress(OutcomeUnknownError):  # the next image has these very ids, or it has not
+                with contextlib.suppress(OutcomeUnknownError):  # the next image shows whether it has these ids
                     await self.api.create_topics(image.offset, missing)
         except UnavailableError as error:
             return self._give_up(wanted, str(error))

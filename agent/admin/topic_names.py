@@ -1,6 +1,6 @@
-"""What a topic may be called: Kafka's rules.
+"""Kafka's rules for topic names. Pure.
 
-Place: before a topic is created, on request or by itself. Pure; nothing is lost if the process dies.
+Place: before a topic is created, on request or automatically.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def why_illegal(name: str) -> str | None:
-    """None for a legal name, else what is wrong with it."""
+    """None for a legal name, else the reason."""
     if not name:
         return "the topic name is empty"
     if name in (".", ".."):
@@ -22,7 +22,7 @@ def why_illegal(name: str) -> str | None:
     if len(name) > NAME_LENGTH_MAX:
         return f"the topic name is longer than {NAME_LENGTH_MAX} characters"
     if is_metadata_topic(name):
-        return "the topic is the cluster's own"
+        return "the topic is reserved for the cluster"
     if not _LEGAL.fullmatch(name):
         return "the topic name has characters other than ASCII letters, digits, '.', '_' and '-'"
     return None

@@ -1,9 +1,9 @@
-"""Whether a topic may be created as asked: pure judgements on one image.
+"""Decides whether a topic may be created as requested: pure decisions on one image.
 
-Place: under topic_creation, which appends what was accepted.
-Invariant: a judgement depends on its arguments alone, so it can be repeated on a newer image.
-The replication factor is checked and then only shown: the object store replicates. The agents of a manual
-assignment become the preferred ones; any agent serves any partition. If the process dies here nothing is lost.
+Place: under topic_creation, which appends the accepted topics.
+Invariant: a decision depends only on its arguments, so it can be repeated on a newer image.
+The replication factor is only checked and shown: the object store replicates. The agents of a manual
+assignment become the preferred ones; any agent serves any partition.
 Source: Kafka's ReplicationControlManager, KIP-464 (-1 means the broker's default).
 """
 
@@ -23,15 +23,15 @@ from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.log.image import MetadataImage
 
 PARTITIONS_PER_REQUEST_MAX = 10_000
-"""Kafka's controller refuses more in one request."""
+"""Limit per request, as in Kafka's controller."""
 USE_DEFAULT = -1
 
 
 @dataclass(frozen=True, slots=True)
 class WantedTopic:
-    """A topic as a client asks for it; -1 and empty mean: the default.
+    """A topic as requested by a client; -1 and empty mean the default.
 
-    `topic_id` is the id it gets if it is created. `assignments`: (partition index, broker ids).
+    `topic_id` is the id that it gets if it is created. `assignments`: (partition index, broker ids).
     """
 
     name: str
@@ -44,7 +44,7 @@ class WantedTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicRefusal:
-    """Why a topic is not created."""
+    """The reason why a topic is not created."""
 
     code: ErrorCode
     message: str
@@ -52,7 +52,7 @@ class TopicRefusal:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedTopic:
-    """What now exists, or may be appended."""
+    """A topic that exists now, or may be appended."""
 
     topic: NewTopic
     replication_factor: int
@@ -70,7 +70,7 @@ class TopicDefaults:
 
 
 def judge(wanted: Sequence[WantedTopic], image: MetadataImage, defaults: TopicDefaults) -> list[Judgement]:
-    """One judgement per topic of a request, in order. A topic that exists under its own id is accepted."""
+    """One judgement per topic of a request, in order. A topic that exists under its id is accepted."""
     repeats = Counter(topic.name for topic in wanted)
     lookalikes = _lookalikes([*image.topics_by_name, *repeats])
     judgements: list[Judgement] = []
@@ -104,7 +104,7 @@ def _accepted(wanted: WantedTopic, defaults: TopicDefaults) -> AcceptedTopic:
 
 
 def _flat(name: str) -> str:
-    """Metric names cannot tell '.' from '_'."""
+    """Metric names cannot distinguish '.' and '_'."""
     return name.replace(".", "_")
 
 
@@ -140,11 +140,11 @@ def _shape_refusal(wanted: WantedTopic, image: MetadataImage) -> TopicRefusal | 
 
 def _assignment_refusal(wanted: WantedTopic, image: MetadataImage) -> TopicRefusal | None:
     if wanted.partition_count != USE_DEFAULT or wanted.replication_factor != USE_DEFAULT:
-        message = "a manual assignment was given, so partitions and replication factor must be -1"
+        message = "with a manual assignment, partitions and replication factor must be -1"
         return TopicRefusal(ErrorCode.invalid_request, message)
     if sorted(index for index, _ in wanted.assignments) != list(range(len(wanted.assignments))):
         return TopicRefusal(ErrorCode.invalid_replica_assignment, "partitions must be numbered from 0 without gaps")
-    is_created = wanted.topic_id in image.topics_by_id  # an append whose answer was lost: judged before
+    is_created = wanted.topic_id in image.topics_by_id  # an append with a lost response: already accepted
     reason = None if is_created else why_unassignable(image, [brokers for _, brokers in wanted.assignments])
     return None if reason is None else TopicRefusal(ErrorCode.invalid_replica_assignment, reason)
 

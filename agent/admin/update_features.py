@@ -1,8 +1,8 @@
-"""UpdateFeatures (key 57, versions 0-2): which feature levels the cluster uses.
+"""UpdateFeatures (key 57, versions 0-2): changes the feature levels of the cluster.
 
 Place: request fields to FeatureLevelRecords in the metadata log.
-Invariant: all updates of a request or none, judged on the very image that they are appended to. A level
-is active only while every registered agent supports it. If the process dies here, the client asks again.
+Invariant: all updates of a request or none, decided on exactly the image that they follow. A level
+is active only while every registered agent supports it.
 Source: KIP-584, KIP-778 (upgrade types, validate only), KIP-1022 (one error for all, version 2).
 """
 
@@ -38,7 +38,7 @@ class UpdateFeatures:
     async def _update(self, entity: Any, deadline: float) -> Verdict:
         names = [update.feature for update in entity.feature_updates]
         if not names or len(set(names)) < len(names):
-            return Verdict(ErrorCode.invalid_request, "name each feature once, and at least one")
+            return Verdict(ErrorCode.invalid_request, "name at least one feature, without duplicates")
         refused: list[Verdict] = []
 
         def judge(image: MetadataImage) -> list[MetadataRecord]:
@@ -55,7 +55,7 @@ class UpdateFeatures:
 
 
 def _records(image: MetadataImage, updates: Any) -> list[MetadataRecord]:
-    """What is to be appended after the image; errors as change_feature's."""
+    """The records to append; errors as change_feature's."""
     changes = (
         change_feature(
             image, update.feature, max(update.max_version_level, 0), allow_downgrade=_allows_downgrade(update)
@@ -66,12 +66,12 @@ def _records(image: MetadataImage, updates: Any) -> list[MetadataRecord]:
 
 
 def _allows_downgrade(update: Any) -> bool:
-    """Version 0 has a flag, later ones a type: 2 safe and 3 unsafe downgrades, which are the same here."""
+    """Version 0 has a flag, later versions a type: 2 safe and 3 unsafe downgrades, which are the same here."""
     return bool(getattr(update, "allow_downgrade", False)) or getattr(update, "upgrade_type", UPGRADE) != UPGRADE
 
 
 def _response(schema: Schema, entity: Any, code: ErrorCode, message: str | None) -> Any:
-    """Below version 2 each feature has the error, too."""
+    """Below version 2 each feature also has the error."""
     values: dict[str, Any] = {"throttle_time": NO_THROTTLE, "error_code": code, "error_message": message}
     if schema.version < 2:
         values["results"] = tuple(

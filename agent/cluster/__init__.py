@@ -1,1 +1,1 @@
-"""This agent's place in the cluster: membership, the metadata image it follows, and routing from it."""
+"""This agent's membership in the cluster, the metadata image that it follows, and routing."""

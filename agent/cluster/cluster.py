@@ -1,10 +1,9 @@
-"""The ClusterView that the rest of the agent asks: image, membership and routing put together.
+"""The ClusterView for the rest of the agent: image, membership and routing together.
 
 Place: composed once per process; started after the listener has its port, stopped after the last
 flush is committed.
-Invariant: routing follows from one image. An agent whose own lease ran out no longer counts itself a
-coordinator, although its image may: somebody else may be one already.
-If the process dies here, its lease runs out and its shares move to the others.
+Invariant: routing follows from one image. An agent with an expired lease no longer acts as
+coordinator, even if its image says so: another agent may already be the coordinator.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Cluster:
         return self._current_routes().leader(partition_key, zone)
 
     def coordinator(self, group_id: str) -> AgentImage | None:
-        """None too when it would be this agent, but its lease ran out."""
+        """None also if it would be this agent, but its lease has expired."""
         found = self._current_routes().coordinator(group_id)
         if found is not None and found.node_id == self.node_id and not self.membership.holds_lease():
             return None
@@ -55,7 +54,7 @@ class Cluster:
         await self.membership.start()
 
     async def stop(self) -> None:
-        """Leave it, and stop following the log."""
+        """Leave the cluster, and stop following the log."""
         await self.membership.stop()
         await self.follower.close()
 

@@ -1,14 +1,14 @@
-"""The controller of a process with that role: active in one, standing by in all others.
+"""The controller of a process with that role: active in one process, standby in all others.
 
-Place: two tasks beside everything else, three turns each per controller.lease.ms: one stands for the
-lease and renews it, the other works, so that slow work costs no lease. Standbys follow the log, so that
-whoever takes over knows all that the one before did: its state is in the log, none is its own.
-Active, it fences agents whose lease ran out, completes reassignments, drops expired delegation tokens,
-makes snapshots and truncates the log. Clients never see it.
-Invariant: every action is fenced by the controller epoch in SQL, so one that was stopped and comes back
-after a take-over does nothing. It is active in its own eyes only until its lease, counted from before
-it asked, has run out. If the process dies, a standby takes over within the lease.
-Source: KIP-631, the controller; Postgres takes the place of the Raft quorum.
+Place: two tasks, with three rounds each per controller.lease.ms: one acquires and renews the
+lease, the other does the work, so that slow work cannot cost the lease. Standbys follow the log, so that a new active
+controller has the state of the previous one: all state is in the log.
+The active controller fences agents with expired leases, completes reassignments, removes expired delegation tokens,
+writes snapshots and truncates the log. Clients do not see it.
+Invariant: every action is fenced by the controller epoch in SQL, so a controller that was paused and resumes
+after a takeover changes nothing. It considers itself active only until its lease, counted from before
+the request was sent, has expired. After a crash, a standby takes over within the lease.
+Source: KIP-631, the controller; Postgres replaces the Raft quorum.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ logger = logging.getLogger(__name__)
 TURNS_PER_LEASE = 3
 SNAPSHOT_CHECK_SECONDS = 30.0
 SCHEDULE_SECONDS = 30.0
-"""Between looks whether the periodic jobs are there, and whether anybody takes jobs."""
+"""Pause between checks that the periodic jobs exist and that workers take jobs."""
 TRUNCATED_ROWS = 10_000
 
 
 class ControllerMetastore(ClusterApi, ControllerApi, Protocol):
-    """The part of the metastore that a controller needs."""
+    """The metastore operations that a controller needs."""
 
     async def schedule_jobs(self, controller_epoch: int, schedules: Sequence[JobSchedule]) -> None:
         """See metastore.api.jobs.JobApi."""
@@ -58,7 +58,7 @@ class ControllerMetastore(ClusterApi, ControllerApi, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ControllerTimes:
-    """How long leases last and how much log a snapshot may leave; milliseconds and bytes."""
+    """The lease duration, and the limits for snapshots; milliseconds and bytes."""
 
     lease_ms: int
     session_timeout_ms: int
@@ -76,14 +76,14 @@ class ControllerTimes:
         )
 
     def snapshot_is_due(self, state: SnapshotState) -> bool:
-        """On size, and on age if there is anything new."""
+        """By size, and by age if there are new records."""
         return state.log_bytes >= self.snapshot_bytes or (
             state.log_records > 0 and state.age_ms >= self.snapshot_interval_ms
         )
 
 
 class Controller:
-    """One candidate, from `start` to `stop`. `node_id` is asked anew each turn: a leased one may change."""
+    """One candidate, from `start` to `stop`. `node_id` is read in each round, because a leased id may change."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Controller:
         metrics: ControllerMetrics,
         schedules: Callable[[MetadataImage], Sequence[JobSchedule]] | None = None,
     ) -> None:
-        """`schedules`: the periodic jobs of a cluster; None leaves them to others."""
+        """`schedules`: the periodic jobs of a cluster; None: this controller schedules none."""
         self._api = api
         self._follower = follower
         self._times = times
@@ -115,22 +115,22 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Whether nobody can have taken over yet."""
+        """Whether no other controller can have taken over yet."""
         return self._lease is not None and self._lease.is_own and self._clock.monotonic() < self._active_until
 
     @property
     def active_id(self) -> int:
-        """The active controller's node id as of the last turn; -1 while none is known."""
+        """The active controller's node id as of the last round; -1 if unknown."""
         return -1 if self._lease is None else self._lease.controller_id
 
     def start(self) -> None:
-        """Stand for the lease from now on."""
+        """Try to acquire the lease from now on."""
         self._tasks = [asyncio.create_task(self._repeat(turn)) for turn in (self._hold_lease, self._work)]
         for task in self._tasks:
             task.add_done_callback(_log_end)
 
     async def stop(self) -> None:
-        """Hand the lease on. Safe in any state."""
+        """Release the lease. Safe in any state."""
         tasks = [*self._tasks, *([] if self._snapshotting is None else [self._snapshotting])]
         for task in tasks:
             task.cancel()
@@ -139,7 +139,7 @@ class Controller:
             try:
                 await self._api.resign_controller(self._lease.controller_epoch)
             except HeadraceError as error:
-                logger.warning("resigning failed, the lease runs out instead: error=%s", error)
+                logger.warning("cannot release the lease, it expires instead: error=%s", error)
         self._become(None)
 
     async def _repeat(self, turn: Callable[[], Awaitable[None]]) -> None:
@@ -147,7 +147,7 @@ class Controller:
             try:
                 await turn()
             except HeadraceError as error:
-                logger.warning("controller's turn failed: active=%s error=%s", self.is_active, error)
+                logger.warning("controller round failed: active=%s error=%s", self.is_active, error)
             await self._clock.sleep(self._times.lease_ms / 1000 / TURNS_PER_LEASE)
 
     async def _hold_lease(self) -> None:
@@ -157,7 +157,7 @@ class Controller:
         self._become(lease)
 
     async def _work(self) -> None:
-        """What a stale epoch tries is refused (FencedError); the next turn at the lease tells who took over."""
+        """An action with a stale epoch is refused (FencedError); the next lease round finds the new controller."""
         lease, is_active = self._lease, self.is_active
         if lease is not None and is_active:
             await self._fence_silent(lease.controller_epoch)
@@ -175,13 +175,13 @@ class Controller:
             logger.warning("fenced silent agents: node_ids=%s controller_epoch=%d", fenced, epoch)
 
     async def _append_due(self, epoch: int, image: MetadataImage) -> None:
-        """What time and other agents brought about. A log that moved on is judged again in the next turn."""
+        """Append changes caused by time and other agents. If the log changed, the next round decides again."""
         expired = expired_tokens(image, self._clock.wall_ms())
         due: list[MetadataRecord] = [*completions(image), *expired]
         if not due:
             return
         appended = await self._api.append_records(image.offset, due, controller_epoch=epoch)
-        logger.info("appended what was due: records=%d tokens=%d appended=%s", len(due), len(expired), appended)
+        logger.info("appended due records: records=%d tokens=%d appended=%s", len(due), len(expired), appended)
 
     async def _keep_schedules(self, epoch: int, image: MetadataImage) -> None:
         now = self._clock.monotonic()
@@ -191,7 +191,7 @@ class Controller:
             self._next_schedule = now + SCHEDULE_SECONDS
 
     def _keep_snapshots(self, epoch: int) -> None:
-        """Beside the turns: a big one takes longer than the lease may go without being renewed."""
+        """In a separate task: a large snapshot takes longer than the lease may go without renewal."""
         now = self._clock.monotonic()
         if now < self._next_snapshot_check or (self._snapshotting is not None and not self._snapshotting.done()):
             return
@@ -205,7 +205,7 @@ class Controller:
                 image = self._follower.image
                 data = await asyncio.to_thread(_verified_snapshot, image)
                 await self._api.save_snapshot(epoch, StoredSnapshot(image.offset, data))
-                logger.info("metadata snapshot made: end_offset=%d size=%d", image.offset, len(data))
+                logger.info("metadata snapshot written: end_offset=%d size=%d", image.offset, len(data))
                 state = await self._api.snapshot_state()
             self._metrics.snapshot_lag.set(state.log_records)
             while await self._api.truncate_metadata(epoch, TRUNCATED_ROWS) == TRUNCATED_ROWS:
@@ -220,7 +220,7 @@ class Controller:
             logger.info("active controller: node_id=%d controller_epoch=%d", *lease[:2])
             self._next_snapshot_check = self._next_schedule = 0.0
         elif was and not now:
-            logger.info("standing by: controller=%s", lease)
+            logger.info("standby: controller=%s", lease)
             self._metrics.snapshot_lag.set(0)
             self._metrics.show_jobs([])
         self._lease = lease
@@ -228,7 +228,7 @@ class Controller:
 
 
 def _verified_snapshot(image: MetadataImage) -> bytes:
-    """CorruptError unless it reads back as the image: the log below it will be dropped."""
+    """CorruptError unless it reads back as the image: the log before it will be deleted."""
     data = encode_snapshot(image)
     if load_snapshot(data) != image:
         raise CorruptError(f"metadata snapshot does not read back: end_offset={image.offset}")
@@ -236,6 +236,6 @@ def _verified_snapshot(image: MetadataImage) -> bytes:
 
 
 def _log_end(turns: asyncio.Task[None]) -> None:
-    """Only a bug ends the turns before `stop`."""
+    """Only a bug ends the rounds before `stop`."""
     if not turns.cancelled():
-        logger.critical("controller's turns ended: error=%r", turns.exception())
+        logger.critical("controller rounds ended: error=%r", turns.exception())

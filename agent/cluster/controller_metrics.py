@@ -1,7 +1,6 @@
-"""A controller's metrics, KIP-631's names in our spelling (C14).
+"""A controller's metrics, with KIP-631's names in Prometheus spelling (C14).
 
-Place: beside agent/cluster/controller.py; what every process that follows the log shows stands in
-metadata_metrics.py. If the process dies here nothing is lost.
+Place: used by agent/cluster/controller.py; metadata_metrics.py has the metrics of every process that follows the log.
 """
 
 from __future__ import annotations
@@ -22,29 +21,29 @@ class ControllerMetrics:
         )
         self.snapshot_lag = Gauge(
             "headrace_metadata_snapshot_lag_records",
-            "Records of the metadata log after its newest snapshot, as the active controller last saw; 0 on standbys",
+            "Records of the metadata log after its newest snapshot, on the active controller; 0 on standbys",
             registry=registry,
         )
         self.lag = Gauge(
             "headrace_controller_metadata_lag_records",
-            "Records of the metadata log that this controller had not applied at its last turn",
+            "Records of the metadata log that this controller had not applied in its last round",
             registry=registry,
         )
         self._jobs = Gauge(
             "headrace_jobs",
-            "Background jobs of the cluster, as the active controller last saw; finished ones count for a day",
+            "Background jobs of the cluster, on the active controller; finished ones count for a day",
             ["kind", "state"],
             registry=registry,
         )
         self._overdue = Gauge(
             "headrace_jobs_overdue_seconds",
-            "How long the job that waits longest has been due without a worker, as the active controller last saw",
+            "Age of the oldest due job without a worker, on the active controller",
             ["kind"],
             registry=registry,
         )
 
     def show_jobs(self, counts: Sequence[JobCount]) -> None:
-        """In place of what was shown before."""
+        """Replaces the previous counts."""
         self._jobs.clear()
         self._overdue.clear()
         overdue_ms: dict[str, int] = {}

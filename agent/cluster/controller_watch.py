@@ -1,9 +1,9 @@
-"""Whether there is an active controller, as an agent's heartbeats are told.
+"""Warns if there is no active controller, according to the answers to this agent's heartbeats.
 
-Place: beside agent/cluster/membership.py. Agents serve without a controller, but nobody then fences the
-silent, completes reassignments or schedules background work: somebody should know.
-Invariant: one warning per absence that outlasts a session timeout, one line when it ends; a standby
-takes over long before that. If the process dies here nothing is lost.
+Place: used by agent/cluster/membership.py. Agents serve without a controller, but then silent agents are not fenced,
+reassignments not completed and background work not scheduled: operators should know.
+Invariant: one warning per absence that is longer than a session timeout, one log line when it ends; a standby
+takes over long before that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOBODY = -1
 
 
 class ControllerWatch:
-    """Told by every heartbeat's answer."""
+    """Gets the answer to every heartbeat."""
 
     def __init__(self, clock: Clock, patience_seconds: float, registry: CollectorRegistry) -> None:
         self._clock = clock
@@ -29,18 +29,18 @@ class ControllerWatch:
         self._warned = False
         self._gauge = Gauge(
             "headrace_active_controller_id",
-            "Node id of the active controller as of this agent's last heartbeat; -1 while there is none:"
-            " then nobody fences the silent",
+            "Node id of the active controller as of this agent's last heartbeat; -1 if there is none:"
+            " then silent agents are not fenced",
             registry=registry,
         )
         self._gauge.set(NOBODY)
 
     def told(self, controller_id: int) -> None:
-        """The active controller's node id as a heartbeat's answer has it; -1 while there is none."""
+        """The active controller's node id in a heartbeat's answer; -1 if there is none."""
         self._gauge.set(controller_id)
         if controller_id != NOBODY:
             if self._warned:
-                logger.info("there is an active controller again: controller=%d", controller_id)
+                logger.info("active controller found again: controller=%d", controller_id)
             self._absent_since, self._warned = None, False
             return
         now = self._clock.monotonic()
@@ -49,6 +49,6 @@ class ControllerWatch:
         elif not self._warned and now - self._absent_since >= self._patience_seconds:
             self._warned = True
             logger.warning(
-                "no active controller, so nobody fences silent agents: seconds=%.0f; does any process have the role?",
+                "no active controller, silent agents are not fenced: seconds=%.0f; does any process have the role?",
                 now - self._absent_since,
             )

@@ -1,12 +1,11 @@
-"""Follows the metadata log: the image that this agent answers from.
+"""Follows the metadata log and keeps the image from which this agent answers.
 
-Place: poked by the feed (the head moved), asked by requests that meet an unknown name or id, and by
+Place: triggered by the feed (the log has a new end), by requests with an unknown name or id, and by
 every heartbeat.
-Invariant: `image` moves forward along the log, record by record, and is replaced whole; what it
+Invariant: `image` advances along the log, record by record, and is replaced as a whole; everything that it
 shows was durable before (C1). It starts from the newest snapshot. Each read begins with the record
-that was applied last: when that one is another, the metastore was restored, and when it is no longer
-kept, this agent was away for long; either way the image is built anew, from a snapshot.
-If the process dies, the next one reads snapshot and log again.
+that was applied last: if that record differs, the metastore was restored, and if it was truncated,
+this agent was away for long; in both cases the image is rebuilt from a snapshot.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ PAGE_RECORDS = 10_000
 
 
 class MetadataFollower:
-    """Holds the newest image; many may ask it to catch up, one reads at a time.
+    """Holds the newest image; many callers may ask it to catch up, one reads at a time.
 
-    `on_image` are told of every image that replaces another.
+    `on_image` callbacks get every new image.
     """
 
     def __init__(self, api: ClusterApi) -> None:
@@ -41,20 +40,20 @@ class MetadataFollower:
         self._waiting: asyncio.Task[MetadataImage] | None = None
 
     async def catch_up(self) -> MetadataImage:
-        """Follow the log at least to the head that it has now; the image there. One query when nothing changed.
+        """Follow the log at least to its current end; returns the image there. One query if nothing changed.
 
-        Callers that come while a read is under way share the next one: theirs must not be answered
-        with a log that was read before they asked. Errors as in metastore/api/ and replay.apply.
+        Callers that arrive during a read share the next one, because they must not be answered
+        from a log that was read before they asked. Errors as in metastore/api/ and replay.apply.
         """
         return await asyncio.shield(self._next_read())
 
     def poke(self, metadata_offset: int) -> None:
-        """The feed saw this head: catch up in the background if that is news."""
+        """The feed saw this end of the log: catch up in the background if it is new."""
         if metadata_offset != self.image.offset and self._waiting is None:
             self._next_read().add_done_callback(_log_failure)
 
     async def close(self) -> None:
-        """End a read that is under way."""
+        """Cancel a read in progress."""
         tasks = [task for task in (self._running, self._waiting) if task is not None]
         for task in tasks:
             task.cancel()
@@ -75,7 +74,7 @@ class MetadataFollower:
         try:
             image, last = await self._follow(self.image, self._last_record)
         except (_AnotherLogError, TruncatedError) as error:
-            logger.warning("metadata image is built anew: image_offset=%d reason=%s", self.image.offset, error)
+            logger.warning("rebuilding metadata image: image_offset=%d reason=%s", self.image.offset, error)
             image, last = await self._follow(MetadataImage(), None)
         changed = image.offset != self.image.offset or last != self._last_record
         self.image, self._last_record = image, last
@@ -85,7 +84,7 @@ class MetadataFollower:
         return image
 
     async def _follow(self, image: MetadataImage, last: bytes | None) -> tuple[MetadataImage, bytes | None]:
-        """The image at the head, and the record just below it."""
+        """The image at the end of the log, and the last applied record."""
         if last is None:
             image = await self._newest_snapshot()
         builder = ImageBuilder(image)
@@ -95,7 +94,7 @@ class MetadataFollower:
             page_is_full = len(records) == PAGE_RECORDS
             if builder.offset:
                 if not records or last not in (None, records[0]):
-                    raise _AnotherLogError("metadata log is not the one followed so far")
+                    raise _AnotherLogError("this is another metadata log than before")
                 last, records = records[0], records[1:]
             if records:
                 builder.add(records)
@@ -110,10 +109,10 @@ class MetadataFollower:
 
 
 class _AnotherLogError(CorruptError):
-    """What was applied last is not in this log."""
+    """The last applied record is not in this log."""
 
 
 def _log_failure(task: asyncio.Task[MetadataImage]) -> None:
-    """Nobody awaits a poked read; the next poke or heartbeat tries again."""
+    """A triggered read has no caller; the next trigger or heartbeat tries again."""
     if not task.cancelled() and (error := task.exception()):
         logger.warning("metadata catch-up failed: error=%s", error)

@@ -1,14 +1,14 @@
 """This agent's registration: node id, broker epoch, lease, and Kafka's broker states.
 
 Place: before the first request can be committed, then a heartbeat every broker.heartbeat.interval.ms.
-Heartbeats go straight to the metastore, not to the active controller: each touches its own lease's row,
-Postgres orders them, and so an agent keeps its lease while no controller is active. Fencing others is
-the controller's (agent/cluster/controller.py).
-Invariant: unfenced only after the image holds the own registration and lags the head by no more than
-metadata.max.lag.records. Stopping drops out of routing first, and goes once every other live agent
-follows a log that says so. The own deadline counts from before a heartbeat is
-sent, so that this agent gives up its lease before anybody may take it. A stale epoch means: register
-again, as a new incarnation. If the process dies, its lease runs out and the controller fences it.
+Heartbeats go directly to the metastore, not to the active controller: each updates its own lease row,
+Postgres orders them, and so an agent keeps its lease while no controller is active. The controller
+(agent/cluster/controller.py) fences agents.
+Invariant: an agent is unfenced only after its image contains its registration and is at most
+metadata.max.lag.records behind the end of the log. Shutdown first removes the agent from routing, and continues
+when every other live agent has followed the log to that point. The agent's own deadline counts from before a
+heartbeat is sent, so that it gives up its lease before another process may take it. After a stale epoch it registers
+again, as a new incarnation. After a crash, its lease expires and the controller fences it.
 Source: KIP-631, broker registration, heartbeats and states.
 """
 
@@ -39,11 +39,11 @@ JOIN_RETRY_SECONDS = 0.5
 LEAVE_RETRY_SECONDS = 0.1
 SILENT_BEATS = 2
 _PASSING = (RetryableError, OutcomeUnknownError)
-"""What a later heartbeat may put right; the calls are repeatable as they are."""
+"""Errors that a later heartbeat may not have; the calls can be repeated unchanged."""
 
 
 class BrokerState(enum.IntEnum):
-    """Kafka's numbers, as its BrokerState metric shows them."""
+    """Kafka's numbers, as in its BrokerState metric."""
 
     NOT_RUNNING = 0
     STARTING = 1
@@ -56,7 +56,7 @@ class BrokerState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What clients and the other agents get to know. `node_id` None asks for a leased one."""
+    """Properties that clients and other agents see. `node_id` None asks for a leased one."""
 
     node_id: int | None
     host: str
@@ -65,7 +65,7 @@ class Identity:
 
 
 class Membership:
-    """One agent's life in the cluster, from `start` to `stop`."""
+    """One agent's membership in the cluster, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -114,15 +114,15 @@ class Membership:
     async def start(self) -> None:
         """Register, catch up, become unfenced; returns when this agent is part of the cluster.
 
-        Raises what kept it out when that lasted longer than initial.broker.registration.timeout.ms, InvalidError
-        when another live agent holds the node id.
+        If it fails for longer than initial.broker.registration.timeout.ms, raises the last error; InvalidError
+        if another live agent has the node id.
         """
         deadline = self._clock.monotonic() + self._registration_seconds
         self._start_over()
         while True:
             try:
                 await self._step()
-            except (*_PASSING, InvalidError) as error:  # a node id is free once its last holder's lease ran out
+            except (*_PASSING, InvalidError) as error:  # a node id is free after its last holder's lease expired
                 if self._clock.monotonic() >= deadline:
                     raise
                 logger.warning("joining the cluster failed: node_id=%s error=%s", self._identity.node_id, error)
@@ -132,15 +132,15 @@ class Membership:
         self._heartbeats = asyncio.create_task(self._beat())
 
     def begin_shutdown(self) -> None:
-        """Say that this agent is about to go; it keeps its lease, so that what it holds can still be committed."""
+        """Announce the shutdown; the agent keeps its lease, so that its buffered batches can still be committed."""
         self._become(BrokerState.PENDING_CONTROLLED_SHUTDOWN)
         self.check_now()
 
     async def controlled_shutdown(self) -> bool:
-        """Drop out of routing; True once every other live agent knows.
+        """Remove this agent from routing; True when every other live agent knows it.
 
-        False when this agent is no member, or after SILENT_BEATS heartbeats: who was not heard within
-        them is silent itself.
+        False if this agent is not a member, or after SILENT_BEATS heartbeats: an agent that has not confirmed
+        by then is silent itself.
         """
         self.begin_shutdown()
         if self._heartbeats is None:
@@ -164,15 +164,17 @@ class Membership:
             try:
                 await self._api.unregister_agent(self.node_id, self.broker_epoch)
             except _PASSING as error:
-                logger.warning("leaving failed, the lease runs out instead: node_id=%d error=%s", self.node_id, error)
+                logger.warning(
+                    "cannot leave the cluster, the lease expires instead: node_id=%d error=%s", self.node_id, error
+                )
         self._become(BrokerState.NOT_RUNNING)
 
     def check_now(self) -> None:
-        """Somebody was told that this registration is stale: heartbeat at once, not at the next turn."""
+        """A caller found that this registration is stale: send a heartbeat at once."""
         self._check_wanted.set()
 
     def holds_lease(self) -> bool:
-        """Whether nobody can have fenced this agent for silence yet."""
+        """Whether this agent cannot have been fenced for silence yet."""
         member = self.state in (BrokerState.RUNNING, BrokerState.PENDING_CONTROLLED_SHUTDOWN)
         return member and self._clock.monotonic() < self._lease_until
 
@@ -203,7 +205,7 @@ class Membership:
         return self._heartbeat_seconds
 
     async def _step(self) -> None:
-        """Whatever the state asks for next."""
+        """Take the next step of the current state."""
         if self.state is BrokerState.STARTING:
             await self._register()
         if self.state is BrokerState.RECOVERY:
@@ -246,14 +248,14 @@ class Membership:
             self._may_go.set()
 
     def _on_image(self, image: MetadataImage) -> None:
-        """Whoever leaves waits until the others know: say so at once, not at the next turn."""
+        """A leaving agent waits until the others know: confirm at once, not with the next heartbeat."""
         leaving = {(agent.node_id, agent.broker_epoch) for agent in image.agents.values() if agent.leaving}
         if not leaving <= self._leaving:
             self.check_now()
         self._leaving = leaving
 
     def _start_over(self) -> None:
-        """The next step registers a new incarnation; its lost answers may be asked for again."""
+        """The next step registers a new incarnation; a registration with a lost response may be repeated."""
         self._incarnation_id = uuid.UUID(int=self._rng.getrandbits(128), version=4)
         self._become(BrokerState.STARTING)
 

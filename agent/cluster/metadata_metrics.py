@@ -1,8 +1,8 @@
-"""What a process that follows the metadata log shows of it: how far it is, and how fast the log grows (C14).
+"""Metrics of a process that follows the metadata log: its position, and the growth of the log (C14).
 
-Place: agents and controllers, once they have caught up for the first time: what was there before is no news.
-Invariant: counts records by the images that replace each other; a log that was restored to an earlier
-state counts for nothing. If the process dies here nothing is lost.
+Place: agents and controllers, after they have caught up for the first time: earlier records are not counted.
+Invariant: counts records by the difference of successive images; a log that was restored to an earlier
+state counts as no new records.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headrace.metastore.log.image import MetadataImage
 
 
 class MetadataMetrics:
-    """One set per process, beside its follower."""
+    """One set per process with a follower."""
 
     def __init__(self, follower: MetadataFollower, registry: CollectorRegistry) -> None:
         self._applied = follower.image.offset
@@ -25,7 +25,7 @@ class MetadataMetrics:
         )
         self._committed = Counter(
             "headrace_metadata_committed_records",
-            "Records committed to the metadata log, by anybody, as this process followed them",
+            "Records committed to the metadata log by all processes, as this process followed them",
             registry=registry,
         )
         self._offset.set(self._applied)

@@ -1,11 +1,11 @@
-"""Which live agent stands for a commit shard or a group: rendezvous hashing, pure.
+"""Assigns live agents to commit shards and groups: rendezvous hashing, pure.
 
-Place: Metadata and FindCoordinator tell clients what is decided here; a coordinator checks itself by it.
-Invariant: every agent that holds the same image decides alike, and when an agent is lost only its own
+Place: Metadata and FindCoordinator return these decisions to clients; a coordinator uses them to check itself.
+Invariant: all agents with the same image decide the same, and if an agent fails only its own
 share moves. The client's zone comes first (W15), then the agents that a reassignment prefers, then the
-hash: a zone that has an agent never sends its clients elsewhere. The hash is fixed (BLAKE2b), never
-Python's own, which differs from process to process. It is a hint that buys locality: any agent still
-accepts anything (W1). No state of its own.
+hash: a zone with an agent never sends its clients to another zone. The hash is fixed (BLAKE2b), never
+Python's, which differs from process to process. The decision is a hint for locality: any agent still
+accepts any request (W1).
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ def chunk_role(file_id: uuid.UUID, chunk: int) -> str:
 
 
 def score(node_id: int, role: str) -> int:
-    """How much the agent is preferred for the role: 64 bits, the same in every process and release."""
+    """The agent's preference for the role: 64 bits, the same in every process and release."""
     return int.from_bytes(hashlib.blake2b(f"{node_id}/{role}".encode(), digest_size=8).digest())
 
 
 def preferred(role: str, agents: Iterable[AgentImage]) -> AgentImage | None:
-    """The agent with the highest score; None when there is no agent."""
+    """The agent with the highest score; None without agents."""
     return max(agents, key=lambda agent: (score(agent.node_id, role), agent.node_id), default=None)
 
 
 class Routes:
-    """The decisions that follow from one image; each is made when it is first asked for."""
+    """The decisions for one image; each is computed on first use."""
 
     def __init__(self, image: MetadataImage, commit_shards: int) -> None:
         self.image = image
@@ -54,7 +54,7 @@ class Routes:
         self._shard_leaders: dict[tuple[int, str | None], AgentImage | None] = {}
 
     def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
-        """Of the zone if it has a live agent, else of all: the first preferred one, else the commit shard's."""
+        """An agent of the zone if it has live ones, else of all: the first preferred one, else the commit shard's."""
         zone = zone if zone in self._zones else None
         if (pinned := self._pinned(partition_key, zone)) is not None:
             return pinned
@@ -64,7 +64,7 @@ class Routes:
         return self._shard_leaders[chosen]
 
     def coordinator(self, group_id: str) -> AgentImage | None:
-        """The agent for the group; zones play no part, so that all members meet."""
+        """The agent for the group; zones are ignored, so that all members use the same agent."""
         return preferred(group_role(group_id), self._live)
 
     def _pinned(self, partition_key: int, zone: str | None) -> AgentImage | None:

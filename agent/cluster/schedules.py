@@ -1,8 +1,7 @@
-"""The periodic jobs of a cluster: what the active controller keeps in the queue for the compactors.
+"""The periodic jobs that the active controller keeps in the queue for the compactors.
 
-Place: given to the controller; the processes with the role compactor claim them (compactor/worker.py).
-Invariant: every kind here has a handler there (tests/compactor/test_schedules.py compares). If the process dies
-here nothing is lost: jobs are rows.
+Place: passed to the controller; processes with the role compactor claim the jobs (compactor/worker.py).
+Invariant: every kind here has a handler there (tests/compactor/test_schedules.py compares).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ RETENTION_PRIORITY = 10
 
 
 def schedules(configs: EffectiveConfigs, image: MetadataImage) -> list[JobSchedule]:
-    """What comes again and again, and how often, by what the cluster says now."""
+    """The periodic jobs with their intervals, from the cluster's current configs."""
     retention_ms = int(configs.agent_value("log.retention.check.interval.ms"))
     plan_ms = int(configs.cluster_value(set_for_all_brokers(image), "log.cleaner.backoff.ms"))
     return [

@@ -1,7 +1,7 @@
-"""What the rest of the agent may ask about the cluster: the seam in front of agent/cluster.
+"""The cluster as the rest of the agent sees it: the interface of agent/cluster.
 
 Place: produce, fetch, groups and admin resolve names, ids and agents here.
-Invariant: `image` is replaced whole, never changed; a request takes it once and resolves each name
+Invariant: `image` is replaced as a whole, never changed; a request takes it once and resolves each name
 once. A name or id that the image lacks is unknown only after `catch_up`.
 """
 
@@ -13,7 +13,7 @@ from headrace.metastore.log.image import AgentImage, MetadataImage
 
 
 class ClusterView(Protocol):
-    """The agent's own place and its picture of the others."""
+    """The agent's membership and its image of the others."""
 
     @property
     def cluster_id(self) -> str:
@@ -21,7 +21,7 @@ class ClusterView(Protocol):
 
     @property
     def commit_shards(self) -> int:
-        """Fixed when the cluster was first migrated."""
+        """Fixed by the first migration of the cluster."""
 
     @property
     def node_id(self) -> int:
@@ -29,17 +29,17 @@ class ClusterView(Protocol):
 
     @property
     def broker_epoch(self) -> int:
-        """Changes when the agent has to register again; -1 until it has registered."""
+        """Changes when the agent registers again; -1 until it has registered."""
 
     @property
     def image(self) -> MetadataImage:
         """The newest image."""
 
     async def catch_up(self) -> MetadataImage:
-        """Follow the log to the head that it has now (one cheap query when nothing changed)."""
+        """Follow the log to its current end (one cheap query if nothing changed)."""
 
     def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
-        """The live agent that clients are sent to for this partition (rendezvous hash over its commit shard).
+        """The live agent for this partition's clients (rendezvous hash over its commit shard).
 
         With a zone, an agent of that zone if it has a live one.
         """

@@ -1,7 +1,7 @@
-"""A client's zone, as far as its client.id tells it (W15).
+"""A client's zone, from its client.id (W15).
 
-Place: Metadata answers, so that producers are sent to an agent of their own zone; Fetch has the
-consumer's rack besides. If the process dies here nothing is lost: no state.
+Place: Metadata directs producers to an agent of their zone; Fetch also has the
+consumer's rack.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ELEMENT = "zone="
 def zone_of(client_id: str | None) -> str | None:
     """The zone in a client.id such as `orders-7,zone=eu-west-1a`: elements are separated by commas.
 
-    None when no element says one; the first of several rules.
+    None if there is no such element; the first of several.
     """
     for element in (client_id or "").split(","):
         name = element.strip()

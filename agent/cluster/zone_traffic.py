@@ -1,9 +1,8 @@
-"""How many data bytes stay in this agent's zone and how many leave it (W15).
+"""Counts data bytes within this agent's zone and to other zones (W15).
 
-Place: told by produce, fetch and the zone cache, once per request; /metrics shows it.
-Invariant: every data byte that a client or another agent sent or got here is counted once, as `same`,
-`other` or `unknown` zone. While each zone has an agent and clients say their zone, `other` stands still.
-If the process dies here only counts are lost.
+Place: called by produce, fetch and the zone cache, once per request; /metrics shows it.
+Invariant: every data byte exchanged with a client or another agent is counted once, as `same`,
+`other` or `unknown` zone. While each zone has an agent and clients send their zone, `other` does not grow.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from headrace.protocol.request import Request, RequestHandler, Response
 
 
 class Path(enum.StrEnum):
-    """What the bytes were for."""
+    """The purpose of the bytes."""
 
     PRODUCE = "produce"
     FETCH = "fetch"
@@ -26,7 +25,7 @@ class Path(enum.StrEnum):
 
 
 class ZoneTraffic:
-    """One per agent. `own_zone` None: whatever zone a client says, nobody knows whether it is this one."""
+    """One per agent. `own_zone` None: this agent has no zone to compare with."""
 
     def __init__(self, own_zone: str | None, registry: CollectorRegistry) -> None:
         self._own_zone = own_zone
@@ -41,7 +40,7 @@ class ZoneTraffic:
         }
 
     def count(self, path: Path, zone: str | None, size_bytes: int) -> None:
-        """`zone` of the other side; None when it did not say."""
+        """`zone` of the other side; None if it sent none."""
         if zone is None or self._own_zone is None:
             self._counters[path, "unknown"].inc(size_bytes)
         else:

@@ -1,1 +1,1 @@
-"""Health, metrics and status on a thread and loop of their own."""
+"""Health, metrics and status, on a separate thread with a separate event loop."""

@@ -1,9 +1,9 @@
-"""The HTTP surface: health for the load balancer, metrics for Prometheus, status for people.
+"""The HTTP endpoints: health for the load balancer, metrics for Prometheus, status for people.
 
-Place: beside the Kafka listener, on another thread and loop (agent/http/server.py), so that nothing
-here can hold up a produce request.
-Invariant: read-only. /healthz says that the process lives, /readyz that it should get traffic:
-metastore and bucket answered lately, and it is not draining.
+Place: separate from the Kafka listener, on another thread and loop (agent/http/server.py), so that it
+cannot delay a produce request.
+Invariant: read-only. /healthz says that the process is running, /readyz that it should get traffic:
+metastore and bucket answered recently, and it is not draining.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 
 class Probe(Protocol):
-    """What the process tells about itself; called on the HTTP loop, answers from the agent's."""
+    """State of the process; called on the HTTP loop, answered from the agent's loop."""
 
     async def not_ready_reason(self) -> str | None:
-        """None when ready for traffic, else why not."""
+        """None if ready for traffic, else the reason."""
 
     async def status(self) -> dict[str, Any]:
         """The page /v1/status: identity, image, buffers, feed."""

@@ -1,7 +1,7 @@
-"""uvicorn on a thread and an event loop of its own; signals stay with the process.
+"""uvicorn on a separate thread with a separate event loop; the process keeps its signal handlers.
 
 Place: started after the Kafka listener, stopped after it.
-Invariant: `start` returns once the port accepts connections. If the thread dies, Kafka traffic goes on.
+Invariant: `start` returns when the port accepts connections. If the thread crashes, Kafka traffic continues.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class HttpServer:
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve. The socket listens from the constructor on, so no request is refused meanwhile."""
+        """Start to serve. The socket listens from the constructor on, so no request is refused meanwhile."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish requests in progress and close; blocks for a few seconds at most."""
+        """Finish requests in progress and close; blocks for at most a few seconds."""
         self._server.should_exit = True
         if self._thread.ident is not None:
             self._thread.join(timeout=5)
@@ -45,6 +45,6 @@ class HttpServer:
 
 
 async def ask(loop: asyncio.AbstractEventLoop, question: Coroutine[Any, Any, T]) -> T:
-    """Run `question` on the agent's loop and wait for it on this one. TimeoutError when that loop is stuck."""
+    """Run `question` on the agent's loop and wait for it on this one. TimeoutError if that loop is stuck."""
     future = asyncio.run_coroutine_threadsafe(question, loop)
     return await asyncio.wait_for(asyncio.wrap_future(future), ANSWER_TIMEOUT_SECONDS)

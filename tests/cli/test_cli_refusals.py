@@ -125,7 +125,7 @@ def test_each_of_several_is_deleted_or_said_why_not(
     assert main(["topics", "delete", "gone", "nope", "gone-too", "--yes", "-b", server.bootstrap]) == 1
     shown = capsys.readouterr()
     assert shown.out == "deleted: gone\ndeleted: gone-too\n"
-    assert shown.err == "error: refused: nope: unknown_topic_or_partition: there is no such topic\n"
+    assert shown.err == "error: refused: nope: unknown_topic_or_partition: topic does not exist\n"
     words = ["groups", "delete", "nope", "--yes", "-b", server.bootstrap]
     assert main(words) == 1
     reason = "refused: nope: group_id_not_found: group does not exist"

@@ -1,1 +1,1 @@
-"""Who may do what and how much: ACLs, SCRAM credentials, delegation tokens and quotas, recorded and served."""
+"""Access: ACLs, SCRAM credentials, delegation tokens and quotas, stored and listed."""

@@ -1,8 +1,8 @@
-"""Which ACLs a filter matches, and which may be created: pure judgements.
+"""Decides which ACLs a filter matches, and which ACLs may be created. Pure.
 
 Place: under agent/admin/access/acls.py.
 Invariant: numbers are Kafka's (org.apache.kafka.common.acl and .resource); 0 is "unknown" and never
-stored, 1 is "any" and stands in filters only. If the process dies here nothing is lost: no state.
+stored, 1 is "any" and used only in filters.
 Source: KIP-11, KIP-140 (admin requests), KIP-290 (prefixed patterns; MATCH).
 """
 
@@ -40,7 +40,7 @@ class AclFilter(NamedTuple):
     permission_type: int
 
     def why_refused(self) -> str | None:
-        """None for a filter that this software understands whole."""
+        """None for a filter that this software fully understands."""
         elements = (
             ("resource type", self.resource_type, RESOURCE_TYPES),
             ("pattern type", self.pattern_type, range(MATCH, PREFIXED + 1)),
@@ -50,7 +50,7 @@ class AclFilter(NamedTuple):
         return next((f"unknown {what}: {value}" for what, value, known in elements if value not in (ANY, *known)), None)
 
     def matches(self, acl: AccessControlRecord) -> bool:
-        """Whether the ACL is one of those that are meant."""
+        """Whether the filter matches the ACL."""
         return (
             self.resource_type in (ANY, acl.resource_type)
             and self._names(acl)
@@ -61,7 +61,7 @@ class AclFilter(NamedTuple):
         )
 
     def _names(self, acl: AccessControlRecord) -> bool:
-        """MATCH means every pattern that the name falls under; the other types mean the pattern itself."""
+        """MATCH selects every pattern that includes the name; the other types select the pattern itself."""
         name, pattern = self.resource_name, acl.resource_name or ""
         if self.pattern_type not in (ANY, MATCH, acl.pattern_type):
             return False

@@ -1,10 +1,10 @@
 """DescribeAcls (key 29), CreateAcls (30) and DeleteAcls (31), versions 1-3.
 
 Place: request fields to AccessControlRecords in the metadata log, and the image back to fields.
-Invariant: each creation and each filter is answered for itself; those of a request that are accepted
-are appended together. Creating what is there changes nothing. Nobody is held to an ACL yet
-(docs/decisions/0018): there is no authorizer, but Kafka's answer without one, SECURITY_DISABLED, would
-keep ACLs from being prepared. If the process dies here, the client asks again.
+Invariant: each creation and each filter gets a separate result; the accepted ones of a request
+are appended together. Creating an existing ACL changes nothing. ACLs are not enforced yet
+(docs/decisions/0018): there is no authorizer, but with Kafka's answer for that case, SECURITY_DISABLED, ACLs could
+not be prepared.
 Source: KIP-140, KIP-290; agent/admin/access/acl_rules.py for the rules.
 """
 
@@ -29,7 +29,7 @@ from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
 FILTERS_MAX = 100
-"""Different ones, of one deletion: each is held against every ACL, on the listener's loop."""
+"""Limit on different filters of one deletion: each is compared with every ACL, on the listener's loop."""
 _PATTERN = attrgetter("resource_type", "resource_name", "pattern_type")
 _ENTRY = attrgetter("principal", "host", "operation", "permission_type")
 
@@ -144,7 +144,7 @@ def _record(creation: Any) -> AccessControlRecord:
 
 
 def _in_order(acls: Iterable[AccessControlRecord]) -> list[AccessControlRecord]:
-    """Those of one pattern stand together."""
+    """ACLs of one pattern are next to each other."""
     return sorted(acls, key=lambda acl: (_PATTERN(acl), _ENTRY(acl)))
 
 
@@ -153,7 +153,7 @@ def _matching(image: MetadataImage, wanted: AclFilter) -> list[AccessControlReco
 
 
 def _resource(schema: Schema, acls: list[AccessControlRecord]) -> Any:
-    """All of one pattern."""
+    """All ACLs of one pattern."""
     resource_type, resource_name, pattern_type = _PATTERN(acls[0])
     return schema.make(
         "DescribeAclsResource",

@@ -1,9 +1,8 @@
 """DescribeClientQuotas (key 48) and AlterClientQuotas (49), versions 0-1.
 
 Place: request fields to QuotaRecords in the metadata log, and the image back to fields.
-Invariant: each entity is answered for itself and changed as a whole or not at all; those of a request
-that are accepted are appended together. Nobody is held to a quota yet (docs/decisions/0018).
-If the process dies here, the client asks again.
+Invariant: each entity gets a separate result and is changed completely or not at all; the accepted ones of a request
+are appended together. Quotas are not enforced yet (docs/decisions/0018).
 Source: KIP-546, KIP-612; agent/admin/access/quota_rules.py for the rules.
 """
 
@@ -34,7 +33,7 @@ from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
 _ANY_VALUE = 1.0
-"""In place of the value of a removal, which means nothing."""
+"""Replaces the value of a removal, which has no meaning."""
 
 
 class DescribeClientQuotas:
@@ -92,12 +91,12 @@ def _entity(parts: Any) -> Entity:
 
 
 def _refusal(entity: Entity, ops: Any, times: int) -> Verdict | None:
-    """Why nothing of the entity is changed."""
+    """The reason why the entity is not changed."""
     reason = why_no_entity(entity)
     if reason is None and times > 1:
-        reason = "entity is named twice"
+        reason = "duplicate entity"
     if reason is None and len({op.key for op in ops}) < len(ops):
-        reason = "quota key is named twice"
+        reason = "duplicate quota key"
     if reason is None:
         judged = (why_no_quota(entity, op.key, _ANY_VALUE if op.remove else op.value) for op in ops)
         reason = next((found for found in judged if found), None)
@@ -105,7 +104,7 @@ def _refusal(entity: Entity, ops: Any, times: int) -> Verdict | None:
 
 
 def _records(image: MetadataImage, entity: Entity, ops: Any) -> list[QuotaRecord]:
-    """What is to be appended after the image: nothing for a value that stands, or is not there to be removed."""
+    """The records to append: none for a value that is already set, or that does not exist and is to be removed."""
     old: Mapping[str, float] = image.quotas.get(entity, {})
     return [
         QuotaRecord(entity=entity, key=op.key, value=0.0 if op.remove else op.value, remove=op.remove)
@@ -115,7 +114,7 @@ def _records(image: MetadataImage, entity: Entity, ops: Any) -> list[QuotaRecord
 
 
 def _sort_key(entity: Entity) -> list[tuple[str, bool, str]]:
-    """Defaults come after names."""
+    """Defaults sort after names."""
     return [(part.entity_type, part.entity_name is None, part.entity_name or "") for part in entity]
 
 

@@ -1,11 +1,11 @@
-"""CreateDelegationToken (key 38), RenewDelegationToken (39), ExpireDelegationToken (40), DescribeDelegationToken (41).
+"""CreateDelegationToken (key 38), RenewDelegationToken (39), ExpireDelegationToken (40), DescribeDelegationToken
+(41).
 
 Place: request fields to DelegationTokenRecords in the metadata log, and the image back to fields.
-Invariant: whom a listener has not authenticated gets no token, sees none and changes none: as in Kafka,
-DELEGATION_TOKEN_REQUEST_NOT_ALLOWED on PLAINTEXT, whatever is configured. All listeners are PLAINTEXT so
-far, so this is the answer of today; what comes after it waits for one that authenticates. Tokens for
-other owners, and sight of theirs, need a grant that nobody can have without an authorizer.
-If the process dies here, the client asks again; a token whose answer was lost expires unused.
+Invariant: an unauthenticated client cannot create, see or change tokens: as in Kafka, the answer on PLAINTEXT is
+always DELEGATION_TOKEN_REQUEST_NOT_ALLOWED. All listeners are PLAINTEXT so far, so this is the only answer today; the
+code after it is for listeners that authenticate. Tokens for other owners, and the view of their tokens, need a grant
+that does not exist without an authorizer. A token with a lost response expires unused.
 Source: KIP-48, KIP-373 (version 3); metastore/log/delegation_tokens.py for the rules.
 """
 
@@ -47,17 +47,19 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 @dataclass(frozen=True, slots=True)
 class DelegationTokens:
-    """The four handlers. `rng` draws token ids; times are this agent's wall clock, as tokens live for hours."""
+    """The four handlers. `rng` draws token ids; times are this agent's wall clock, because tokens are valid for
+    hours.
+    """
 
     change: LogChange
     rng: random.Random
     secret_key: str | None
-    """delegation.token.secret.key: None where tokens are switched off."""
+    """delegation.token.secret.key: None if tokens are disabled."""
     times: TokenTimes
 
     @classmethod
     def of(cls, change: LogChange, rng: random.Random, settings: Settings) -> DelegationTokens:
-        """From the settings that begin with delegation.token."""
+        """From the settings delegation.token.*."""
         times = TokenTimes(settings.delegation_token_max_lifetime_ms, settings.delegation_token_expiry_time_ms)
         return cls(change, rng, settings.delegation_token_secret_key, times)
 
@@ -108,7 +110,7 @@ class DelegationTokens:
         )
 
     async def describe(self, request: Request) -> Response:
-        """The handler of key 41, versions 1-3: the tokens that the requester may renew, of the asked owners."""
+        """The handler of key 41, versions 1-3: tokens of the requested owners that the requester may renew."""
         schema, entity = decode(request)
         code, tokens = self._refusal(request), list[DelegationTokenRecord]()
         if code is ErrorCode.none:
@@ -123,7 +125,7 @@ class DelegationTokens:
         return reply(request, schema.response(error_code=code, tokens=described, throttle_time=NO_THROTTLE))
 
     def _refusal(self, request: Request) -> ErrorCode:
-        """What keeps the requester from tokens altogether, in Kafka's order."""
+        """The reason why the requester may not use tokens, in Kafka's order."""
         if request.connection.principal is None:
             return ErrorCode.delegation_token_request_not_allowed
         return ErrorCode.none if self.secret_key is not None else ErrorCode.delegation_token_auth_disabled
@@ -165,7 +167,7 @@ class DelegationTokens:
         now_ms: int,
         change: Callable[[DelegationTokenRecord, int], MetadataRecord],
     ) -> MetadataRecord | ErrorCode:
-        """The record to append, or why there is none. What has expired can only be dropped."""
+        """The record to append, or the error. An expired token can only be removed."""
         token = find_token(image.delegation_tokens, self.secret_key or "", shown)
         if token is None:
             return ErrorCode.delegation_token_not_found
@@ -177,7 +179,7 @@ class DelegationTokens:
         return record
 
     def _created(self, schema: Schema, code: ErrorCode, token: DelegationTokenRecord, requester: str) -> Any:
-        """With an error: whose token it would have been, and nothing of it."""
+        """With an error: the owner of the token, and no token fields."""
         owner_type, _, owner_name = token.owner.partition(":")
         requester_type, _, requester_name = requester.partition(":")
         is_there = code is ErrorCode.none
@@ -216,7 +218,7 @@ class DelegationTokens:
 
 
 def _visible(image: MetadataImage, principal: str, owners: Iterable[str] | None) -> list[DelegationTokenRecord]:
-    """`owners` None: anybody's, empty: nobody's."""
+    """`owners` None: tokens of all owners; empty: none."""
     mine = (token for token in image.delegation_tokens.values() if may_renew(token, principal))
     wanted = [token for token in mine if owners is None or any(may_renew(token, owner) for owner in owners)]
     return sorted(wanted, key=lambda token: token.token_id)

@@ -1,7 +1,6 @@
-"""Which handler serves which request about access: part of agent/handlers.py's table.
+"""The handlers of access requests by API key: part of agent/handlers.py's table.
 
-Place: on every agent, where Kafka's brokers forward what changes something to the controller.
-If the process dies here nothing is lost: no state.
+Place: on every agent; Kafka's brokers forward changing requests to the controller instead.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from headrace.protocol.request import RequestHandler
 
 
 def access_handlers(change: LogChange, rng: random.Random, settings: Settings) -> dict[int, RequestHandler]:
-    """By API key; `rng` draws token ids, which are no secret."""
+    """By API key; `rng` draws token ids, which are not secret."""
     tokens = DelegationTokens.of(change, rng, settings)
     return {
         ApiKey.DESCRIBE_ACLS: DescribeAcls(change.cluster),

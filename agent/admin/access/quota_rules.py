@@ -1,8 +1,8 @@
-"""Which quota entities and values there may be, and which entities a filter means: pure judgements.
+"""Validates quota entities and values, and matches filters with entities. Pure.
 
 Place: under agent/admin/access/client_quotas.py.
-Invariant: an entity is a tuple of parts in order of their types, as the image keeps it; the name None is
-the default of its type. If the process dies here nothing is lost: no state.
+Invariant: an entity is a tuple of parts ordered by type, as in the image; the name None is
+the default of its type.
 Source: KIP-546, KIP-612 (ip); Kafka's ClientQuotaControlManager and ClientQuotasImage.
 """
 
@@ -18,7 +18,7 @@ from headrace.metastore.log.records import EntityData
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 FRACTION_MAX = 1e-6
-"""A whole number may be off by this much, as it travels as a double."""
+"""Tolerance for a whole number, because it is sent as a double."""
 
 _CLIENT_KEYS: Mapping[str, float | None] = {
     "producer_byte_rate": 2.0**63 - 1,
@@ -26,19 +26,19 @@ _CLIENT_KEYS: Mapping[str, float | None] = {
     "request_percentage": None,
     "controller_mutation_rate": None,
 }
-"""Key -> the largest whole number that it takes; None: any positive number."""
+"""Key -> the largest whole number that is accepted; None: any positive number."""
 _IP_KEYS: Mapping[str, float | None] = {"connection_creation_rate": 2.0**31 - 1}
 
 Entity = tuple[EntityData, ...]
 
 
 def entity_of(parts: Sequence[EntityData]) -> Entity:
-    """The parts in the order in which the image keeps them."""
+    """The parts in the order of the image."""
     return tuple(sorted(parts, key=lambda part: part.entity_type))
 
 
 def why_no_entity(parts: Sequence[EntityData]) -> str | None:
-    """None for an entity that may have quotas."""
+    """None for an entity that can have quotas."""
     types = [part.entity_type for part in parts]
     if not types:
         return "empty client quota entity"
@@ -57,7 +57,7 @@ def why_no_entity(parts: Sequence[EntityData]) -> str | None:
 
 
 def why_no_quota(entity: Entity, key: str, value: float) -> str | None:
-    """None for a value that the entity may have; "remove" is judged with any good value."""
+    """None for a value that the entity may have; a removal is checked with any valid value."""
     keys = _IP_KEYS if entity[0].entity_type == IP else _CLIENT_KEYS
     if key not in keys:
         return f"invalid configuration key: {key}"
@@ -72,14 +72,14 @@ def why_no_quota(entity: Entity, key: str, value: float) -> str | None:
 
 
 class Component(NamedTuple):
-    """What a filter says of one entity type. `match` is the name, for EXACT alone."""
+    """A filter's condition for one entity type. `match` is the name, only for EXACT."""
 
     entity_type: str
     match_type: int
     match: str | None
 
     def why_refused(self) -> str | None:
-        """None for a component that makes sense by itself."""
+        """None for a valid component."""
         if self.entity_type not in (USER, CLIENT_ID, IP):
             return f"unsupported entity type: {self.entity_type}"
         if self.match_type not in (EXACT, DEFAULT, SPECIFIED):
@@ -89,13 +89,13 @@ class Component(NamedTuple):
         return None
 
     def matches(self, entity: Entity) -> bool:
-        """Whether the entity has such a part; SPECIFIED means: any name, the default too."""
+        """Whether the entity has a matching part; SPECIFIED matches any name, and the default."""
         names = [part.entity_name for part in entity if part.entity_type == self.entity_type]
         return bool(names) and (self.match_type == SPECIFIED or names[0] == self.match)
 
 
 def why_no_filter(components: Sequence[Component]) -> str | None:
-    """None for a filter that can be answered."""
+    """None for a valid filter."""
     types = [component.entity_type for component in components]
     if len(set(types)) < len(types):
         return "an entity type cannot appear more than once in the filter"
@@ -112,7 +112,7 @@ def is_meant(components: Sequence[Component], entity: Entity, *, strict: bool) -
 
 
 def _is_address(text: str) -> bool:
-    """Kafka takes names that resolve, too; here a quota never waits for a resolver."""
+    """Kafka also accepts host names; here a quota never waits for a resolver."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

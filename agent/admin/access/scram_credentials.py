@@ -1,10 +1,9 @@
 """DescribeUserScramCredentials (key 50) and AlterUserScramCredentials (51), version 0.
 
 Place: request fields to UserScramCredentialRecords in the metadata log, and the image back to fields.
-Invariant: a password never comes here, only what the client salted and hashed; neither is ever given
-back. Each user is answered for itself, and never the request as a whole: librdkafka aborts its process
-on a top-level error of key 50. A user with one refused change keeps all its credentials.
-If the process dies here, the client asks again.
+Invariant: the client sends a salted and hashed password, never the password; neither is ever returned. Each user gets
+a separate result, and the request as a whole never an error: librdkafka aborts its process
+on a top-level error of key 50. A user with one refused change keeps all credentials.
 Source: KIP-554; Kafka's ScramControlManager.
 """
 
@@ -55,11 +54,11 @@ class DescribeUserScramCredentials:
         return reply(request, response)
 
     async def _newest_image(self) -> MetadataImage:
-        """The one at hand while the metastore is away, as a broker of Kafka answers without its controller."""
+        """The current image if the metastore is unavailable, as a broker of Kafka answers without its controller."""
         try:
             return await self._cluster.catch_up()
         except HeadraceError as error:
-            logger.warning("credentials are described from an older image: error=%s", error)
+            logger.warning("describing credentials from an older image: error=%s", error)
             return self._cluster.image
 
 
@@ -91,7 +90,7 @@ class AlterUserScramCredentials:
 def _described(schema: Schema, user: str, known: Mapping[str, tuple[CredentialInfo, ...]], times: int) -> Any:
     code, message, infos = ErrorCode.none, None, known.get(user, ())
     if times > 1:
-        code, message, infos = ErrorCode.duplicate_resource, f"user is named twice: {user}", ()
+        code, message, infos = ErrorCode.duplicate_resource, f"duplicate user: {user}", ()
     elif not infos:
         code, message = ErrorCode.resource_not_found, f"user has no credentials: {user}"
     return schema.make(
@@ -106,7 +105,7 @@ def _described(schema: Schema, user: str, known: Mapping[str, tuple[CredentialIn
 
 
 def _refusals(image: MetadataImage, entity: Any) -> dict[str, Verdict]:
-    """User -> why none of its changes is made; the first reason that is found."""
+    """User -> the first reason why its changes are refused."""
     times = Counter((change.name, change.mechanism) for change in (*entity.deletions, *entity.upsertions))
     judged = [(change, _deletion_refusal(image, change)) for change in entity.deletions]
     judged += [(change, _upsertion_refusal(change)) for change in entity.upsertions]
@@ -131,7 +130,7 @@ def _deletion_refusal(image: MetadataImage, deletion: Any) -> Verdict | None:
     if refusal := _user_refusal(deletion):
         return refusal
     if deletion.mechanism not in {info.mechanism for info in image.scram_credentials.get(deletion.name, ())}:
-        return Verdict(ErrorCode.resource_not_found, "there is no such credential")
+        return Verdict(ErrorCode.resource_not_found, "credential does not exist")
     return None
 
 
@@ -151,7 +150,7 @@ def _upsertion_refusal(upsertion: Any) -> Verdict | None:
 
 
 def _records(image: MetadataImage, entity: Any, refused: Iterable[str]) -> list[MetadataRecord]:
-    """One for each user whose credentials will be others."""
+    """One record for each user with changed credentials."""
     old = image.scram_credentials
     new = {
         change.name: {info.mechanism: info for info in old.get(change.name, ())}

@@ -1,1 +1,1 @@
-"""Configs of topics, brokers, loggers and groups: shown, judged, changed."""
+"""Configs of topics, brokers, loggers and groups: describe, validate, change."""

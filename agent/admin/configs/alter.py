@@ -1,8 +1,8 @@
 """AlterConfigs (key 33, versions 0-2) and IncrementalAlterConfigs (44, versions 0-1).
 
-Place: request fields to ConfigRecords in the metadata log; loggers' levels stay in this process.
-Invariant: each resource is answered for itself; those that are accepted are appended together. What was
-answered as done is in this agent's image. If the process dies here, the client asks again.
+Place: request fields to ConfigRecords in the metadata log; log levels are kept in this process.
+Invariant: each resource gets a separate result; the accepted ones are appended together. A change that was
+confirmed is in this agent's image.
 Source: KIP-133 (all configs of a resource at once), KIP-339 (one by one).
 """
 
@@ -29,13 +29,13 @@ Asked = list[tuple[ConfigResource, list[Wish]]]
 
 
 class _Altering:
-    """What both requests share: from resources and wishes to one verdict each."""
+    """The common part of both requests: from resources and requested changes to one verdict each."""
 
     def __init__(self, change: LogChange, configs: EffectiveConfigs) -> None:
         self._change, self._configs = change, configs
 
     async def answer(self, request: Request, wish: Callable[[Any], Wish], *, replace: bool) -> Response:
-        """`wish`: what a config of the request asks for."""
+        """`wish` converts a config of the request to a change."""
         schema, entity = decode(request)
         asked = [
             (
@@ -56,7 +56,7 @@ class _Altering:
             found: list[ConfigRecord] = []
             for number, (resource, wishes) in enumerate(asked):
                 if times[resource] > 1:
-                    verdicts[number] = Verdict(ErrorCode.invalid_request, "name each resource once")
+                    verdicts[number] = Verdict(ErrorCode.invalid_request, "duplicate resource")
                 elif resource.type == ResourceType.BROKER_LOGGER:
                     verdicts[number] = self._judge_loggers(resource, wishes, replace=replace)
                 else:
@@ -89,22 +89,22 @@ class _Altering:
 
     def _judge_loggers(self, resource: ConfigResource, wishes: list[Wish], *, replace: bool) -> Verdict:
         if replace:
-            return Verdict(ErrorCode.invalid_request, "levels of loggers are changed one by one")
+            return Verdict(ErrorCode.invalid_request, "log levels can only be changed with IncrementalAlterConfigs")
         if resource.name != str(self._change.cluster.node_id):
-            message = f"loggers are changed at their own broker: this is {self._change.cluster.node_id}"
+            message = f"log levels can only be changed at their broker: this is {self._change.cluster.node_id}"
             return Verdict(ErrorCode.invalid_request, message)
         return loggers.why_refused(wishes)
 
 
 class AlterConfigs(_Altering):
-    """The handler of key 33: the resource has the configs that are named, and no others."""
+    """The handler of key 33: the resource then has exactly the configs of the request."""
 
     async def __call__(self, request: Request) -> Response:
         return await self.answer(request, lambda config: Wish(config.name, Operation.SET, config.value), replace=True)
 
 
 class IncrementalAlterConfigs(_Altering):
-    """The handler of key 44: what is not named stays."""
+    """The handler of key 44: other configs are unchanged."""
 
     async def __call__(self, request: Request) -> Response:
         return await self.answer(

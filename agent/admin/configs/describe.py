@@ -1,9 +1,8 @@
-"""DescribeConfigs (key 32, versions 1-4): every config of a resource, where its value comes from, what it does here.
+"""DescribeConfigs (key 32, versions 1-4): every config of a resource, its sources, and its effect.
 
-Place: answered from the image, after catching up with the log's head, and from this process's settings.
-Invariant: what is shown is what acts: both ask metastore/log/effective_configs.py. What any agent has answered as
-changed is shown by every agent that reaches the metastore. Nothing secret is shown.
-If the process dies here nothing is lost.
+Place: answered from the image, after catching up with the end of the log, and from this process's settings.
+Invariant: described values are the effective ones: both come from metastore/log/effective_configs.py. A change that
+any agent confirmed is visible on every agent that reaches the metastore. Secrets are never shown.
 Source: KIP-133, KIP-226 (synonyms), KIP-569 (documentation and types), KIP-412 (loggers), KIP-848 (groups).
 """
 
@@ -35,7 +34,7 @@ _KINDS = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 
 
 
 class ShownConfig(NamedTuple):
-    """One config as it is shown; `layers` strongest first."""
+    """One config of a description; `layers` in order of precedence."""
 
     name: str
     layers: Sequence[ConfigLayer]
@@ -59,15 +58,15 @@ class DescribeConfigs:
         image, unreachable = await self._newest_image()
         results = []
         for asked, resource in zip(entity.resources, named, strict=True):
-            found: list[ShownConfig] | Verdict = Verdict(ErrorCode.invalid_request, "name each resource once")
-            if times[resource] == 1:  # or a few bytes, repeated, would be answered with as many pages
+            found: list[ShownConfig] | Verdict = Verdict(ErrorCode.invalid_request, "duplicate resource")
+            if times[resource] == 1:  # else a small request could cause a very large response
                 found = self._describe(image, unreachable, resource)
             results.append(_result(schema, entity, asked, resource, found))
-            await asyncio.sleep(0)  # there may be thousands: other requests are served in between
+            await asyncio.sleep(0)  # there may be thousands: let other requests run in between
         return reply(request, schema.response(throttle_time=NO_THROTTLE, results=tuple(results)))
 
     async def _newest_image(self) -> tuple[MetadataImage, Verdict | None]:
-        """The image to answer from, and what to say of a resource that it lacks if it may be out of date."""
+        """The image for the answer, and the error for an unknown resource if the image may be out of date."""
         try:
             return await self._cluster.catch_up(), None
         except HeadraceError as error:
@@ -91,7 +90,7 @@ class DescribeConfigs:
         return self._not_here(resource) or list(self._broker(image))
 
     def _not_here(self, resource: ConfigResource) -> Verdict | None:
-        """A broker's settings are known to itself alone."""
+        """Only a broker itself can describe its settings."""
         own = str(self._cluster.node_id)
         if resource.name == own:
             return None
@@ -108,14 +107,14 @@ class DescribeConfigs:
             yield self._shown_broker_config(name, self._configs.broker_layers(image, self._cluster.node_id, name))
 
     def _whole_cluster(self, image: MetadataImage) -> Iterator[ShownConfig]:
-        """What was set for all brokers while they ran, and nothing else, as in Kafka."""
+        """Only the configs that were set for all brokers at run time, as in Kafka."""
         for name, value in sorted(image.configs.get((ResourceType.BROKER, ""), {}).items()):
             yield self._shown_broker_config(name, [ConfigLayer(name, value, ConfigSource.CLUSTER)])
 
     def _shown_broker_config(self, name: str, layers: Sequence[ConfigLayer]) -> ShownConfig:
         if name in BROKER_DEFAULTS:
             topic_config = TOPIC_CONFIGS[BROKER_DEFAULTS[name]]
-            meaning = f"What {BROKER_DEFAULTS[name]} is where a topic says nothing. {documentation(topic_config)}"
+            meaning = f"Default of {BROKER_DEFAULTS[name]} for topics that do not set it. {documentation(topic_config)}"
             return ShownConfig(name, layers, topic_config.kind, meaning)
         setting = broker_settings()[name]
         return ShownConfig(
@@ -131,7 +130,7 @@ class DescribeConfigs:
 def _result(
     schema: Schema, entity: Any, asked: Any, resource: ConfigResource, found: list[ShownConfig] | Verdict
 ) -> Any:
-    """`found` in the fields of one version, as far as it was asked for."""
+    """`found` in the fields of one version, limited to the requested keys."""
     verdict, shown = (found, []) if isinstance(found, Verdict) else (Verdict(), found)
     keys = frozenset(asked.configuration_keys or ())
     return schema.make(
@@ -154,7 +153,7 @@ def _result(
 
 
 def documentation(definition: ConfigDefinition) -> str:
-    """What a config does here, or why it does nothing."""
+    """The effect of a config, or why it has none."""
     told = definition.meaning
     if definition.effect is not ConfigEffect.WORKS:
         told = f"{definition.effect.value.capitalize()}: {definition.meaning.removesuffix('.')}."
@@ -163,7 +162,7 @@ def documentation(definition: ConfigDefinition) -> str:
 
 
 def shown_topic(configs: EffectiveConfigs, image: MetadataImage, topic: str | None) -> Iterator[ShownConfig]:
-    """Every config of a topic; None: of one that has none of its own."""
+    """Every config of a topic; None: of a topic without its own configs."""
     for name, definition in TOPIC_CONFIGS.items():
         layers = configs.topic_layers(image, topic, name)
         yield ShownConfig(name, layers, definition.kind, documentation(definition))
@@ -197,4 +196,4 @@ def rendered(schema: Schema, config: ShownConfig, *, with_synonyms: bool, with_d
 
 def _loggers() -> Iterator[ShownConfig]:
     for name, level in loggers.levels().items():
-        yield ShownConfig(name, [ConfigLayer(name, level, ConfigSource.LOGGER)], "string", "Least severe line logged.")
+        yield ShownConfig(name, [ConfigLayer(name, level, ConfigSource.LOGGER)], "string", "Minimum log level.")

@@ -1,8 +1,8 @@
-"""Whether a group may have the times that it would get: the agents' bounds, and beats shorter than sessions.
+"""Checks a group's timeouts: within the agents' bounds, and heartbeat interval less than session timeout.
 
-Place: the last word of rules.py about a group's configs; the bounds are settings of the agent that is asked.
-Invariant: what was accepted here acts as it is shown on every agent with the same bounds. One with tighter bounds
-takes the nearest of them instead (agent/groups/consumer/rules.py). Pure; if the process dies here nothing is lost.
+Place: the last check of rules.py for a group's configs; the bounds are settings of the agent that gets the request.
+Invariant: a value that was accepted here is used on every agent with the same bounds. An agent with tighter bounds
+uses the nearest allowed value (agent/groups/consumer/rules.py).
 Source: KIP-848; Kafka's GroupConfig.validate.
 """
 
@@ -15,11 +15,11 @@ from headrace.metastore.log.effective_configs import ConfigSource, EffectiveConf
 from headrace.metastore.log.image import MetadataImage
 
 Values = Mapping[str, str | None]
-"""What is to change: each config's new value, None to take it away."""
+"""The change: each config's new value, None to delete it."""
 
 
 def why_out_of_bounds(configs: EffectiveConfigs, image: MetadataImage, group_id: str, values: Values) -> str | None:
-    """None when the group may change so; `values` are numbers already."""
+    """None if the change is allowed; `values` are already checked to be numbers."""
     for name, value in values.items():
         if value is None:
             continue
@@ -34,7 +34,7 @@ def why_out_of_bounds(configs: EffectiveConfigs, image: MetadataImage, group_id:
 
 
 def _then(configs: EffectiveConfigs, image: MetadataImage, group_id: str, values: Values, name: str) -> int:
-    """What the group would have."""
+    """The group's value after the change."""
     if (value := values.get(name)) is not None:
         return int(value)
     layers = configs.group_layers(image, group_id, name)

@@ -1,6 +1,6 @@
-"""Which handler serves which request about configs.
+"""The handlers of config requests by API key.
 
-Place: one part of agent/handlers.py's table. If the process dies here nothing is lost.
+Place: one part of agent/handlers.py's table.
 """
 
 from __future__ import annotations

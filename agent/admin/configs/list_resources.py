@@ -1,7 +1,7 @@
-"""ListConfigResources (key 74, versions 0-1): what there is to describe.
+"""ListConfigResources (key 74, versions 0-1): the resources that can be described.
 
-Place: answered from the image. If the process dies here nothing is lost.
-Invariant: version 0 asks for client metrics only, of which there are none.
+Place: answered from the image.
+Invariant: version 0 asks only for client metrics, and there are none.
 Source: KIP-714 (version 0), KIP-1142 (resource types).
 """
 
@@ -34,7 +34,7 @@ class ListConfigResources:
         code = ErrorCode.none
         found: list[ConfigResource] = []
         if any(kind not in (*ResourceType, CLIENT_METRICS) for kind in wanted):
-            code = ErrorCode.unsupported_version  # Kafka's answer to a type that it does not know
+            code = ErrorCode.unsupported_version  # Kafka's answer for an unknown type
         else:
             try:
                 image = await self._cluster.catch_up()
@@ -49,7 +49,7 @@ class ListConfigResources:
 
 
 def _resources(image: MetadataImage) -> Iterator[ConfigResource]:
-    """Topics and brokers all have configs; groups only those that were given some."""
+    """All topics and brokers; groups only if configs were set for them."""
     for name in sorted(image.topics_by_name):
         yield ConfigResource(ResourceType.TOPIC, name)
     for node_id in sorted(image.agents):

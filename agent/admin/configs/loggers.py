@@ -1,8 +1,8 @@
-"""Log levels of this agent, as Kafka's BROKER_LOGGER resource shows and changes them.
+"""Log levels of this agent, shown and changed as Kafka's BROKER_LOGGER resource.
 
-Place: behind DescribeConfigs and IncrementalAlterConfigs.
-Invariant: levels are the process's own and last as long as it does, as in Kafka: nothing is recorded. A request
-changes all the loggers that it names or none. If the process dies here its successor starts with log.level.
+Place: under DescribeConfigs and IncrementalAlterConfigs.
+Invariant: levels belong to the process and are not stored, as in Kafka: after a restart log.level applies. A request
+changes all loggers that it names or none.
 Source: KIP-412.
 """
 
@@ -30,20 +30,20 @@ _NAMES = {level: name for name, level in _LEVELS.items() if name != "TRACE"}
 
 
 def levels() -> dict[str, str]:
-    """Logger -> its level in Kafka's words, the inherited one where it has none of its own."""
+    """Logger -> its level in Kafka's words; the inherited level if it has none."""
     known = logging.root.manager.loggerDict
     own = sorted(name for name in known if name.partition(".")[0] == _PACKAGE)
     return {name: _level_name(_logger(name)) for name in (ROOT, *own)}
 
 
 def why_refused(wishes: Sequence[Wish]) -> Verdict:
-    """ErrorCode.none for levels that may be set."""
+    """ErrorCode.none for valid changes."""
     known = levels()
     for wish in wishes:
         if wish.name not in known:
-            return Verdict(ErrorCode.invalid_config, f"there is no such logger: {wish.name}")
+            return Verdict(ErrorCode.invalid_config, f"logger does not exist: {wish.name}")
         if wish.operation not in (Operation.SET, Operation.DELETE):
-            return Verdict(ErrorCode.invalid_request, f"a logger's level is set or deleted: {wish.name}")
+            return Verdict(ErrorCode.invalid_request, f"a log level can only be set or deleted: {wish.name}")
         if wish.operation == Operation.SET and (wish.value or "").strip().upper() not in _LEVELS:
             return Verdict(ErrorCode.invalid_config, f"level is not one of {', '.join(_LEVELS)}: {wish.value}")
         if wish.operation == Operation.DELETE and wish.name == ROOT:
@@ -52,7 +52,7 @@ def why_refused(wishes: Sequence[Wish]) -> Verdict:
 
 
 def change(wishes: Sequence[Wish]) -> None:
-    """Carry out what `why_refused` let pass; a deleted level is inherited again."""
+    """Apply changes that `why_refused` accepted; a deleted level is inherited again."""
     for wish in wishes:
         deleted = wish.operation == Operation.DELETE
         _logger(wish.name).setLevel(logging.NOTSET if deleted else _LEVELS[(wish.value or "").strip().upper()])

@@ -1,9 +1,8 @@
-"""What a request to change configs comes to: the records to append, or why not.
+"""Decides on a request to change configs: the records to append, or the error.
 
-Place: between AlterConfigs, IncrementalAlterConfigs and the metadata log; pure judgements on one image.
-Invariant: a resource is changed as a whole or not at all. A value that Headrace cannot act on is refused
-with a reason or has a documented one for doing nothing (config/topic_configs.py); none is dropped silently.
-If the process dies here nothing is lost.
+Place: between AlterConfigs, IncrementalAlterConfigs and the metadata log; pure decisions on one image.
+Invariant: a resource is changed completely or not at all. A value that Headrace cannot use is refused
+with a reason, or has a documented reason for having no effect (config/topic_configs.py); none is dropped silently.
 Source: KIP-133, KIP-339 (operations), KIP-226 (brokers), KIP-848 (groups); Kafka's ConfigurationControlManager.
 """
 
@@ -29,7 +28,7 @@ from headrace.metastore.log.records import ConfigRecord
 
 
 class ResourceType(enum.IntEnum):
-    """Kafka's ConfigResource.Type, as far as Headrace has such resources."""
+    """The types of Kafka's ConfigResource.Type that Headrace has."""
 
     TOPIC = 2
     BROKER = 4
@@ -38,7 +37,7 @@ class ResourceType(enum.IntEnum):
 
 
 class Operation(enum.IntEnum):
-    """What is to be done with one config."""
+    """The change of one config."""
 
     SET = 0
     DELETE = 1
@@ -47,7 +46,7 @@ class Operation(enum.IntEnum):
 
 
 class Wish(NamedTuple):
-    """One change; `operation` is Kafka's number and may be none of Operation's."""
+    """One change; `operation` is Kafka's number and may be unknown to Operation."""
 
     name: str
     operation: int
@@ -55,7 +54,7 @@ class Wish(NamedTuple):
 
 
 class ConfigResource(NamedTuple):
-    """Whose configs: a topic's or group's name, a node id or empty for all brokers."""
+    """The owner of configs: the name of a topic or group, a node id, or empty for all brokers."""
 
     type: int
     name: str
@@ -65,7 +64,7 @@ Changes = list[ConfigRecord] | Verdict
 
 
 class _RefusedError(Exception):
-    """Carries the verdict out of a judgement."""
+    """Carries the verdict out of nested calls."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -73,7 +72,7 @@ class _RefusedError(Exception):
 
 
 def judge(configs: EffectiveConfigs, image: MetadataImage, resource: ConfigResource, wishes: Sequence[Wish]) -> Changes:
-    """The records that carry the wishes out; none for what is so already."""
+    """The records for the changes; none for values that are already set."""
     try:
         _check_resource(image, resource)
         _check_names(wishes)
@@ -91,14 +90,14 @@ def judge(configs: EffectiveConfigs, image: MetadataImage, resource: ConfigResou
 
 
 def replacing(image: MetadataImage, resource: ConfigResource, wishes: Sequence[Wish]) -> list[Wish]:
-    """The same wishes, and the removal of everything else that the resource has: what AlterConfigs means."""
+    """The same changes, and the removal of all other configs of the resource, as AlterConfigs requires."""
     wanted = {wish.name for wish in wishes}
     gone = [name for name in image.configs.get(resource, {}) if name not in wanted]
     return [*wishes, *(Wish(name, Operation.DELETE, None) for name in gone)]
 
 
 def why_no_such_resource(image: MetadataImage, resource: ConfigResource) -> Verdict | None:
-    """None for a resource that may have configs in the metadata log."""
+    """None for a resource that can have configs in the metadata log."""
     try:
         _check_resource(image, resource)
     except _RefusedError as refused:
@@ -111,7 +110,7 @@ def _check_resource(image: MetadataImage, resource: ConfigResource) -> None:
         case ResourceType.TOPIC:
             if resource.name not in image.topics_by_name:
                 raise _RefusedError(
-                    ErrorCode.unknown_topic_or_partition, f"there is no such topic: {resource.name or '(no name)'}"
+                    ErrorCode.unknown_topic_or_partition, f"topic does not exist: {resource.name or '(no name)'}"
                 )
         case ResourceType.BROKER:
             if resource.name and not (
@@ -119,26 +118,24 @@ def _check_resource(image: MetadataImage, resource: ConfigResource) -> None:
             ):
                 raise _RefusedError(ErrorCode.invalid_request, f"not a node id: {resource.name}")
             if resource.name and int(resource.name) not in image.agents:
-                raise _RefusedError(ErrorCode.invalid_request, f"there is no such broker: {resource.name}")
+                raise _RefusedError(ErrorCode.invalid_request, f"broker does not exist: {resource.name}")
         case ResourceType.GROUP:
             if not resource.name:
                 raise _RefusedError(ErrorCode.invalid_request, "the group name is empty")
         case _:
-            raise _RefusedError(
-                ErrorCode.invalid_request, f"resources of this type have no configs here: {resource.type}"
-            )
+            raise _RefusedError(ErrorCode.invalid_request, f"resources of this type have no configs: {resource.type}")
 
 
 def _check_names(wishes: Sequence[Wish]) -> None:
     twice = sorted(name for name, times in Counter(wish.name for wish in wishes).items() if times > 1)
     if twice:
-        raise _RefusedError(ErrorCode.invalid_request, f"config named twice: {', '.join(twice)}")
+        raise _RefusedError(ErrorCode.invalid_request, f"duplicate config: {', '.join(twice)}")
     if any(not wish.name for wish in wishes):
         raise _RefusedError(ErrorCode.invalid_request, "a config has an empty name")
 
 
 def _new_value(resource: ConfigResource, wish: Wish, own: Mapping[str, str]) -> str | None:
-    """None when the config is to be the default again."""
+    """None if the config is deleted, so that its default applies."""
     if wish.operation == Operation.DELETE:
         return None
     definition = _definition(resource, wish.name)
@@ -155,10 +152,10 @@ def _new_value(resource: ConfigResource, wish: Wish, own: Mapping[str, str]) -> 
 
 
 def _combined(wish: Wish, definition: ConfigDefinition, current: str) -> str:
-    """The list with items added or taken out."""
+    """The list with items added or removed."""
     operation = Operation(wish.operation)
     if definition.kind != "list":
-        message = f"cannot {operation.name.lower()}: config {wish.name} is no list"
+        message = f"cannot {operation.name.lower()}: config {wish.name} is not a list"
         raise _RefusedError(ErrorCode.invalid_config, message)
     items, given = list_items(current), list_items(wish.value or "")
     if operation is Operation.APPEND:
@@ -183,14 +180,14 @@ def _definition(resource: ConfigResource, name: str) -> ConfigDefinition:
 def _broker_definition(broker: str, name: str) -> ConfigDefinition | None:
     if broker and name in BROKER_DEFAULTS:
         message = (
-            f"{name} holds for the whole cluster, as any broker serves any partition: set it without a broker's id"
+            f"{name} applies to the whole cluster, because any broker serves any partition: set it without a broker id"
         )
         raise _RefusedError(ErrorCode.invalid_request, message)
     if broker and name in CLUSTER_WIDE:
-        message = f"{name} holds for every process, broker or not: set it without a broker's id"
+        message = f"{name} applies to every process, broker or not: set it without a broker id"
         raise _RefusedError(ErrorCode.invalid_request, message)
     if reason := why_static(name):
-        message = f"{name} cannot change while brokers run: {reason}. Set it in their configuration and restart them"
+        message = f"{name} cannot change at run time: {reason}. Set it in the agents' configuration and restart them"
         raise _RefusedError(ErrorCode.invalid_request, message)
     definition = dynamic_definition(name)
     if definition is None and (reason := why_refused(name)):

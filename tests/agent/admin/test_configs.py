@@ -239,13 +239,13 @@ async def test_a_refused_resource_leaves_its_neighbour_alone(admin: ConfigsWorld
 
 async def test_refusals_say_why(admin: ConfigsWorld) -> None:
     (refused,) = await admin.change((TOPIC, "orders", [("cleanup.policy", SET, "compact")]))
-    assert "log compaction does not exist yet" in refused.error_message
+    assert "log compaction by key is not supported yet" in refused.error_message
     (refused,) = await admin.change((BROKER, "", [("num.partitions", SET, "3")]))
-    assert "cannot change while brokers run" in refused.error_message
+    assert "cannot change at run time" in refused.error_message
     for name, reason in (
-        ("producer.id.expiration.ms", "cannot change while brokers run: agents that disagreed"),
-        ("listeners", "cannot change while brokers run: an agent binds its listener when it starts"),
-        ("num.io.threads", "is not used here: an agent is one event loop"),
+        ("producer.id.expiration.ms", "cannot change at run time: agents with different values"),
+        ("listeners", "cannot change at run time: an agent binds its listener when it starts"),
+        ("num.io.threads", "is not used here: an agent uses one event loop"),
         ("offsets.topic.segment.bytes", "is not used here: there is no topic __consumer_offsets"),
         ("no.such.config", "unknown broker config: no.such.config"),
     ):

@@ -66,5 +66,5 @@ async def test_heartbeats_tell_the_agent(fake_clock: ManualClock, caplog: pytest
     caplog.set_level(logging.INFO)
     api.controller = ControllerLease(7, 1, is_own=False)
     await fake_clock.advance(4)
-    assert [m for m in caplog.messages if "active controller again: controller=7" in m]
+    assert [m for m in caplog.messages if "active controller found again: controller=7" in m]
     await cluster.stop()
