@@ -262,7 +262,7 @@ def test_the_command(metastore_url: str, tmp_path: Path, capsys: pytest.CaptureF
     assert (shown["violation_count"], shown["amplification"]) == (0, 0.0)
     assert "incarnation" in shown["janitor_stopped"]
     assert main(["audit", "--resume-janitor", *flags]) == 0
-    assert "nothing is deleted" not in capsys.readouterr().out
+    assert "deletion is stopped" not in capsys.readouterr().out
     assert "generation=8" in asyncio.run(prepare(None))
 
     (bucket / "segments" / "00").mkdir(parents=True)
