@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml requirements/test.lock | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format docs requirements bench compat torture hostile lock clean
+# HEADRACE_TEST_TOOLS: where `make tools` installs (default ~/.cache/headrace-test-tools)
+.PHONY: help setup tools demo test test-all check format docs requirements bench compat torture hostile lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -28,11 +29,14 @@ $(STAMP):
 demo: setup ## two agents, a real data set through real clients, one agent killed half-way
 	@$(BIN)/python -m load.demo
 
-test: setup check ## all tests but the slow ones
+tools: setup ## install what tests run beside Headrace: a real S3 server, clients in other languages
+	@$(BIN)/python -m load.tools
+
+test: setup check tools ## all tests but the slow ones
 	@echo "running the tests (two at a time; a real Postgres is started for them)"
 	@$(BIN)/pytest -n 2 --dist loadgroup -m "not slow"
 
-test-all: setup ## all tests, the slow ones too
+test-all: setup tools ## all tests, the slow ones too
 	@$(BIN)/pytest -n 2 --dist loadgroup
 
 check: setup ## format, lint, types, imports, spelling and hard words, without changing anything
@@ -47,8 +51,8 @@ docs: setup ## write the generated pages
 	@$(BIN)/python -m headrace.config.topic_docs > docs/TOPIC_CONFIGS.md
 	@$(BIN)/python -m headrace.protocol.api_table docs/COMPATIBILITY.md
 
-requirements: setup ## each numbered promise: its tests, passed or open
-	@$(BIN)/python -m pytest -q -n 0 -m "requirement and not slow" -p tests.house.requirements_report
+requirements: setup ## each numbered promise: its tests, passed or open in the last `make test`
+	@$(BIN)/python -m tests.house.requirements_report
 
 bench: setup ## the benchmarks of load/, ratios from one run
 	@$(BIN)/python -m load

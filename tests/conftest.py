@@ -32,7 +32,7 @@ settings.register_profile(
 )
 settings.load_profile("headrace")
 
-pytest_plugins = ("tests.simulation.summary",)
+pytest_plugins = ("tests.simulation.summary", "tests.house.skip_table", "tests.house.last_run")
 
 TEMPLATE = "headrace_template"
 _numbers = itertools.count(1)

@@ -23,14 +23,12 @@ from moto.server import ThreadedMotoServer
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.s3 import S3Store
 from headrace.storage.objects.s3_client import S3Options
+from load.tools import VERSITYGW
 
 BUCKET = "headrace-contract"
 ACCESS_KEY, SECRET_KEY = "headrace-test", "headrace-test-secret"
-TOOLS = Path(os.environ.get("HEADRACE_TEST_TOOLS", Path.home() / ".cache/headrace-test-tools"))
-NO_SERVER = (
-    "needs a real S3 server: run tests/tools/install_s3_server.sh, put versitygw or minio on PATH, "
-    "or name the program in HEADRACE_TEST_S3_SERVER"
-)
+NO_SERVER = "needs versitygw"
+"""Or minio on PATH, or another program named in HEADRACE_TEST_S3_SERVER."""
 
 
 @pytest.fixture(scope="session")
@@ -88,7 +86,7 @@ def find_real_server() -> str | None:
     """The program to run, or None."""
     if named := os.environ.get("HEADRACE_TEST_S3_SERVER"):
         return named
-    places = f"{os.environ.get('PATH', '')}{os.pathsep}{TOOLS / 'bin'}"
+    places = f"{os.environ.get('PATH', '')}{os.pathsep}{VERSITYGW.parent}"
     return shutil.which("versitygw", path=places) or shutil.which("minio", path=places)
 
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from load.tools import JAVA_CLASSES, JAVA_LIBRARIES, KAFKAJS, why_missing
 from load.torture.checker import Name
 from load.torture.pacing import NOWHERE
 
-TOOLS = Path(os.environ.get("HEADRACE_TEST_TOOLS", str(Path.home() / ".cache" / "headrace-test-tools")))
 HERE = Path(__file__).parent
 DELIVERY_MS = 120_000
 
@@ -29,16 +28,15 @@ def installed() -> tuple[dict[str, list[str]], dict[str, str]]:
         "aiokafka": [sys.executable, "-m", "load.torture.aiokafka_writer"],
     }
     missing = {}
-    java = TOOLS / "java"
-    if shutil.which("java") and (java / "classes" / "TortureWriter.class").exists():
+    if reason := why_missing("kafka-clients"):
+        missing["java"] = reason
+    else:
         flags = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        commands["java"] = ["java", *flags, "-cp", f"{java / 'classes'}:{java / 'lib'}/*", "TortureWriter"]
+        commands["java"] = ["java", *flags, "-cp", f"{JAVA_CLASSES}:{JAVA_LIBRARIES}/*", "TortureWriter"]
+    if reason := why_missing("kafkajs"):
+        missing["kafkajs"] = reason
     else:
-        missing["java"] = "needs a JDK, Maven and tests/tools/install_java_client.sh"
-    if shutil.which("node") and (TOOLS / "node_modules" / "kafkajs").exists():
         commands["kafkajs"] = ["node", str(HERE / "kafkajs_writer.cjs")]
-    else:
-        missing["kafkajs"] = "needs Node.js and tests/tools/install_clients.sh"
     return commands, missing
 
 
@@ -93,7 +91,7 @@ class Writer:
     async def start(self, bootstrap: str, topic: str, partitions: int, rate: int, delivery_ms: int) -> None:
         """Begin to write."""
         environment: Mapping[str, str] = os.environ | {
-            "KAFKAJS": str(TOOLS / "node_modules" / "kafkajs"),
+            "KAFKAJS": str(KAFKAJS),
             "KAFKAJS_NO_PARTITIONER_WARNING": "1",
         }
         arguments = [bootstrap, topic, str(partitions), str(rate), str(delivery_ms)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +34,7 @@ from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import random_cluster_id, write_cluster_id
 from headrace.storage.file_id import SEGMENTS, object_key
 from headrace.storage.objects.directory import DirectoryStore
+from load.tools import why_missing
 from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.compactor.test_compact import batch
 from tests.compactor.world import LEASE_MS, CompactionWorld
@@ -43,7 +43,7 @@ from tests.storage.batches import plain_batch
 
 pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")
 pytestmark = [
-    pytest.mark.skipif(shutil.which("java") is None, reason="Java 17 is needed for Spark"),
+    pytest.mark.skipif(bool(why_missing("java")), reason=str(why_missing("java"))),
     pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(400),
 ]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,10 +19,9 @@ import aiokafka
 import confluent_kafka
 import kafka
 
+from load.tools import KAFKAJS, why_missing
 from tests.confluent_records import read
 
-TOOLS = Path(os.environ.get("HEADRACE_TEST_TOOLS", str(Path.home() / ".cache" / "headrace-test-tools")))
-KAFKAJS = TOOLS / "node_modules" / "kafkajs"
 TIMEOUT_SECONDS = 120
 
 
@@ -154,9 +152,7 @@ def _kcat_consume(bootstrap: str, topic: str, count: int) -> list[str]:
     return _kcat(["-C", "-b", bootstrap, "-t", topic, "-o", "beginning", "-c", str(count), "-q"]).split()
 
 
-KAFKAJS_MISSING = (
-    None if shutil.which("node") and KAFKAJS.exists() else "needs Node.js and tests/tools/install_clients.sh"
-)
+KAFKAJS_MISSING = why_missing("kafkajs")
 """Why kafkajs cannot run here."""
 
 CLIENTS = [
@@ -173,6 +169,6 @@ CLIENTS = [
         "kcat",
         _kcat_produce,
         _kcat_consume,
-        None if shutil.which("kcat") else "needs kcat; tests/tools/install_clients.sh installs it",
+        why_missing("kcat"),
     ),
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +14,11 @@ import pytest
 from confluent_kafka import KafkaException
 
 from load.dev_server import DevServer
-from tests.compat.clients import KAFKAJS, TIMEOUT_SECONDS, TOOLS
+from load.tools import JAVA_LIBRARIES, KAFKAJS, why_missing
+from tests.compat.clients import TIMEOUT_SECONDS
 
 pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(400)]
 HERE = Path(__file__).parent
-JAVA_LIBRARIES = TOOLS / "java" / "lib"
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +107,7 @@ def test_kafka_python(server: DevServer) -> None:
         admin.close()
 
 
-@pytest.mark.skipif(not KAFKAJS.exists(), reason="needs Node.js and tests/tools/install_clients.sh")
+@pytest.mark.skipif(bool(why_missing("kafkajs")), reason=str(why_missing("kafkajs")))
 def test_kafkajs_acls(server: DevServer) -> None:
     done = subprocess.run(
         ["node", str(HERE / "kafkajs_access.cjs"), server.bootstrap],
@@ -124,9 +123,7 @@ def test_kafkajs_acls(server: DevServer) -> None:
     assert (deleted["resourceName"], deleted["errorCode"], answer["left"]) == ("kafkajs-", 0, [])
 
 
-@pytest.mark.skipif(
-    not (shutil.which("java") and JAVA_LIBRARIES.exists()), reason="needs a JDK and tests/tools/install_java_client.sh"
-)
+@pytest.mark.skipif(bool(why_missing("kafka-clients")), reason=str(why_missing("kafka-clients")))
 def test_java(server: DevServer) -> None:
     done = subprocess.run(
         ["java", "-cp", f"{JAVA_LIBRARIES}/*", str(HERE / "AccessAdmin.java"), server.bootstrap],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -27,11 +26,11 @@ from confluent_kafka.admin import (
 from kafka.admin import KafkaAdminClient
 
 from load.dev_server import DevServer
-from tests.compat.clients import KAFKAJS, KAFKAJS_MISSING, TIMEOUT_SECONDS, TOOLS
+from load.tools import JAVA_LIBRARIES, KAFKAJS, why_missing
+from tests.compat.clients import TIMEOUT_SECONDS
 from tests.confluent_records import read
 
 FAR_FUTURE_MS = 4_000_000_000_000
-JAVA_LIBRARIES = TOOLS / "java" / "lib"
 pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(400)]
 
 
@@ -112,8 +111,8 @@ def test_aiokafka(one_agent: DevServer) -> None:
 
 
 def test_kafkajs(one_agent: DevServer) -> None:
-    if KAFKAJS_MISSING is not None:
-        pytest.skip(KAFKAJS_MISSING)
+    if reason := why_missing("kafkajs"):
+        pytest.skip(reason)
     finished = subprocess.run(
         ["node", str(Path(__file__).with_name("kafkajs_admin.cjs")), one_agent.bootstrap],
         env=os.environ | {"KAFKAJS": str(KAFKAJS)},
@@ -127,8 +126,8 @@ def test_kafkajs(one_agent: DevServer) -> None:
 
 
 def test_java(one_agent: DevServer) -> None:
-    if shutil.which("java") is None or not JAVA_LIBRARIES.exists():
-        pytest.skip("needs Java and tests/tools/install_java_client.sh")
+    if reason := why_missing("kafka-clients"):
+        pytest.skip(reason)
     program = Path(__file__).with_name("AdminWork.java")
     finished = subprocess.run(
         [

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,11 +23,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from load.dev_server import DevServer
-from tests.compat.clients import TOOLS
+from load.tools import JAVA_LIBRARIES, why_missing
 
 PARTITIONS = 6
 TIMEOUT_SECONDS = 120
-JAVA_LIBRARIES = TOOLS / "java" / "lib"
 SETTINGS = {
     "linger.ms": 25,
     "group.initial.rebalance.delay.ms": 100,
@@ -103,8 +101,8 @@ def start(request: pytest.FixtureRequest) -> Iterator[Start]:
     """Starts a member of one kind of client; whatever still runs at the end of the test is killed."""
     command = [sys.executable, "-m", "tests.compat.group_member"]
     if request.param == "java":
-        if not (shutil.which("java") and JAVA_LIBRARIES.exists()):
-            pytest.skip("needs a JDK and tests/tools/install_java_client.sh")
+        if reason := why_missing("kafka-clients"):
+            pytest.skip(reason)
         source = Path(__file__).with_name("GroupMember.java")
         command = ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", f"{JAVA_LIBRARIES}/*", str(source)]
     started: list[Member] = []

@@ -130,7 +130,7 @@ async def test_a_taken_key_stays_as_it_is(store: ObjectStore) -> None:
 
 async def test_one_of_many_conditional_puts_wins(store: ObjectStore, request: pytest.FixtureRequest) -> None:
     if "moto" in request.node.name:
-        pytest.skip("moto looks and stores in two steps without a lock: several of these puts can win")
+        pytest.skip("not offered by moto")  # it looks and stores in two steps: several of these puts can win
     bodies = [f"writer {number}".encode() for number in range(8)]
     answers = await asyncio.gather(
         *(store.put("race", body, if_absent=True) for body in bodies), return_exceptions=True

@@ -41,7 +41,7 @@ def test_nothing_is_lost_doubled_or_out_of_order() -> None:
     assert all(len(report.acknowledged) + len(report.failed) == report.sent > 0 for report in outcome.reports)
     assert not any(reports[name].failed for name in reports.keys() - {"kafkajs"}), "gave up before its time"
     if outcome.missing:
-        pytest.skip("clean, but not with four clients: " + "; ".join(map(" ".join, outcome.missing.items())))
+        pytest.skip(next(iter(outcome.missing.values())))  # clean, but not with four clients
     assert reports.keys() == FOUR
 
 

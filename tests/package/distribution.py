@@ -113,7 +113,7 @@ def interpreter(version: str) -> Path:
         )
         if asked.stdout.strip() == version:
             return candidate
-    pytest.skip(f"needs Python {version} with venv, on PATH or under ~/.pyenv/versions")
+    pytest.skip(f"needs python{version}")
 
 
 def _build_backend(place: Path) -> Path:
@@ -126,7 +126,7 @@ def _build_backend(place: Path) -> Path:
         check=False,
     )
     if installed.returncode:
-        pytest.skip(f"needs a package index that has {wanted}: {installed.stderr.strip().splitlines()[-1:]}")
+        pytest.skip(f"needs a package index ({installed.stderr.strip().splitlines()[-1:]})")
     return place
 
 

@@ -37,7 +37,7 @@ def test_nothing_is_lost_in_many_more_schedules(first: int, record_property: Cal
     record_property(SIMULATED, dict(simulate_all(range(first, first + SLOW_PER_TEST))))
 
 
-@pytest.mark.skipif("HEADRACE_TEST_SEED" not in os.environ, reason="needs HEADRACE_TEST_SEED, a seed to replay")
+@pytest.mark.skipif("HEADRACE_TEST_SEED" not in os.environ, reason="needs HEADRACE_TEST_SEED")
 def test_replay() -> None:
     """One schedule, with its plan and its whole history on stdout (`-s`)."""
     world = World(make_plan(int(os.environ["HEADRACE_TEST_SEED"])))

@@ -1,0 +1,38 @@
+"""`python -m load.tools`: install what tests need and this machine can give, one line per tool.
+
+A tool that cannot be installed is named with the reason; tests that need it are skipped by name. The exit
+status is 0 all the same, because the tests decide what their absence means.
+"""
+
+from __future__ import annotations
+
+import time
+
+from load.tools import ALL, TOOLS, InstallError, Tool
+
+
+def _prepare(tool: Tool) -> str:
+    if tool.is_present:
+        return "present"
+    if tool.missing_programs:
+        return f"left out: {', '.join(tool.missing_programs)} not on PATH ({tool.enable})"
+    if tool.install is None:
+        return f"left out: install it with {tool.enable}"
+    print(f"  {tool.name:14} installing ...", flush=True)
+    started = time.monotonic()
+    try:
+        tool.install()
+    except (InstallError, OSError, TimeoutError) as error:
+        return f"left out: {error}"
+    return f"installed in {time.monotonic() - started:.0f} s"
+
+
+def main() -> None:
+    """Every tool in turn."""
+    print(f"tools for the tests, below {TOOLS}", flush=True)
+    for tool in ALL.values():
+        print(f"  {tool.name:14} {tool.what:28} {_prepare(tool)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

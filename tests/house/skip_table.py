@@ -1,0 +1,98 @@
+"""At the end of a test run: what was skipped, why, and the command that would enable it.
+
+A pytest plugin, loaded by tests/conftest.py. A test may be skipped only for a reason of REASONS. The run fails
+when a test was skipped although its tool is there, or for a reason that is not in the list.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from load.tools import ALL
+
+PYENV = Path.home() / ".pyenv" / "versions"
+
+
+@dataclass(frozen=True, slots=True)
+class SkipReason:
+    """`is_present` says whether what is needed is there after all; None where that cannot be asked."""
+
+    enable: str
+    is_present: Callable[[], bool] | None = None
+
+
+def _has_python(version: str) -> bool:
+    return shutil.which(f"python{version}") is not None or any(PYENV.glob(f"{version}.*/bin/python"))
+
+
+REASONS: dict[str, SkipReason] = {
+    **{f"needs {tool.name}": SkipReason(tool.enable, lambda tool=tool: tool.is_present) for tool in ALL.values()},  # type: ignore[misc]
+    **{
+        f"needs python{version}": SkipReason(
+            f"install Python {version} with venv",
+            lambda version=version: _has_python(version),  # type: ignore[misc]
+        )
+        for version in ("3.11", "3.12", "3.13")
+    },
+    "needs root": SkipReason("run the tests as root", lambda: os.geteuid() == 0),
+    "needs another account": SkipReason("check out where the account nobody can read, with its Python"),
+    "needs HEADRACE_TEST_SEED": SkipReason(
+        "HEADRACE_TEST_SEED=n pytest -s ...", lambda: "HEADRACE_TEST_SEED" in os.environ
+    ),
+    "needs a package index": SkipReason("make a package index reachable for pip"),
+    "not offered by moto": SkipReason("the same test runs against versitygw"),
+}
+
+_skipped: Counter[str] = Counter()
+
+
+def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """The key of REASONS, or the whole reason where it is not one of them."""
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    text = text.removeprefix("Skipped: ")
+    return max((known for known in REASONS if text == known or text.startswith(f"{known} ")), key=len, default=text)
+
+
+def problems(skipped: Counter[str]) -> list[str]:
+    """Why a run with these skips fails."""
+    found = [f"not a reason of tests/house/skip_table.py: {reason!r}" for reason in skipped if reason not in REASONS]
+    for reason in skipped:
+        known = REASONS.get(reason)
+        if known is not None and known.is_present is not None and known.is_present():
+            found.append(f"skipped although it is there: {reason} ({skipped[reason]} tests)")
+    return found
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _skipped[reason_of(report)] += 1
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.skipped:
+        _skipped[reason_of(report)] += 1
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    is_worker = hasattr(session.config, "workerinput")
+    if not is_worker and problems(_skipped) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not _skipped:
+        return
+    terminalreporter.section("skipped")
+    for reason, count in sorted(_skipped.items()):
+        enable = REASONS[reason].enable if reason in REASONS else "-"
+        terminalreporter.write_line(f"{count:5}  {reason:28} enable: {enable}")
+    for problem in problems(_skipped):
+        terminalreporter.write_line(f"error: {problem}", red=True)
