@@ -29,7 +29,7 @@ $(STAMP):
 demo: setup ## two agents, a real data set through real clients, one agent killed half-way
 	@$(BIN)/python -m load.demo
 
-tools: setup ## install what tests run beside Headrace: a real S3 server, clients in other languages
+tools: setup ## install what the tests need: a real S3 server, clients in other languages
 	@$(BIN)/python -m load.tools
 
 test: setup check tools ## all tests but the slow ones

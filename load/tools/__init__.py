@@ -1,4 +1,4 @@
-"""Programs of others that tests and loads run beside Headrace: which there are, and how they are installed.
+"""Other programs that tests and loads need: which there are, and how they are installed.
 
 Place: `make test` runs `python -m load.tools` first; tests ask `why_missing` and skip by that reason, and the
 table at the end of a test run (tests/house/skip_table.py) checks that nothing was skipped although its tool is there.
