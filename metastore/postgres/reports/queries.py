@@ -15,6 +15,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     Select,
+    Text,
     Uuid,
     and_,
     any_,
@@ -38,6 +39,7 @@ from headrace.metastore.postgres.schema import (
     partitions,
     producer_state,
     segment_files,
+    topics,
 )
 
 LIMIT = bindparam("limit", type_=Integer())
@@ -174,4 +176,15 @@ def list_agent_leases() -> Select[Any]:
         select(lease.node_id, lease.metadata_offset, func.to_ms(lease.last_contact_at).label("last_contact_ms"))
         .join(agents, agents.c.node_id == lease.node_id)
         .order_by(lease.node_id)
+    )
+
+
+def count_topic_extents() -> Select[Any]:
+    """Of the topic's partitions now. Cost: an index range per partition."""
+    return (
+        select(func.count().label("extents"))
+        .select_from(topics)
+        .join(partitions, partitions.c.topic_id == topics.c.topic_id)
+        .join(extents, extents.c.partition_key == partitions.c.partition_key)
+        .where(topics.c.name == bindparam("topic", type_=Text()))
     )

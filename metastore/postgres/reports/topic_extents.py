@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import psycopg
 
-from headrace.metastore.postgres.statement import Statement
+from headrace.metastore.postgres.reports import queries
+from headrace.metastore.postgres.reports.report import Report
 
-_COUNT_TOPIC_EXTENTS = Statement("count_topic_extents", writes=False)
+_COUNT_TOPIC_EXTENTS = Report(queries.count_topic_extents)
 
 
 def count_topic_extents(url: str, topic: str) -> int:
