@@ -12,7 +12,7 @@ from sqlalchemy import Select
 
 from headrace.metastore.api.reports import AgentLease, AuditedFile, FileTotals, JobCount, JobStatus, Statistics
 from headrace.metastore.postgres.reports import queries
-from headrace.metastore.postgres.reports.report import Report
+from headrace.metastore.postgres.reports.report_query import ReportQuery
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError
 from tests.metastore.commit_scenes import batch, file_of, open_scene
@@ -68,7 +68,7 @@ async def test_a_page_of_the_audit_probes_the_files_extents(metastore: PostgresM
         await rows(raw, EXTENTS)
         await raw.execute("ANALYZE extents")
         cursor = await raw.execute(
-            b"EXPLAIN " + Report(queries.audit_files).sql, {"after": uuid.UUID(int=0), "limit": 50}
+            b"EXPLAIN " + ReportQuery(queries.audit_files).sql, {"after": uuid.UUID(int=0), "limit": 50}
         )
         plan = "\n".join(line for (line,) in await cursor.fetchall())
     assert "extents_file" in plan
@@ -77,4 +77,4 @@ async def test_a_page_of_the_audit_probes_the_files_extents(metastore: PostgresM
 
 async def test_a_report_refuses_a_parameter_that_it_does_not_have(metastore: PostgresMetastore) -> None:
     with pytest.raises(InvalidError, match="list_jobs refused: missing=limit unknown=count"):
-        await Report(queries.list_jobs).rows(metastore.pool, count=1)
+        await ReportQuery(queries.list_jobs).rows(metastore.pool, count=1)

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from headrace.metastore import postgres
-from headrace.metastore.postgres.reports.report import Report
+from headrace.metastore.postgres.reports.report_query import ReportQuery
 from headrace.metastore.postgres.signature import Field, parse_signatures
 from headrace.metastore.postgres.sql_files import function_files, query_files, signatures
 from headrace.metastore.postgres.statement import Statement
@@ -80,7 +80,7 @@ def test_every_sql_file_is_used() -> None:
     assert query_files().keys() - STATEMENTS.keys() == set(), "queries that nothing sends"
     assert query_files().keys() & signatures().keys() == set(), "a name of both a function and a query"
     texts = [file.text for file in (*function_files(), *query_files().values())]
-    texts += [statement.sql.decode() for statement in STATEMENTS.values() if isinstance(statement, Report)]
+    texts += [statement.sql.decode() for statement in STATEMENTS.values() if isinstance(statement, ReportQuery)]
     code = "\n".join(line.partition("--")[0] for text in texts for line in text.splitlines())
     calls = set(re.findall(r"(?<!CREATE OR REPLACE FUNCTION )\b(\w+)\(", code))
     assert signatures().keys() - STATEMENTS.keys() - calls == set(), "functions that nothing calls"

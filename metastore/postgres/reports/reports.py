@@ -25,18 +25,18 @@ from headrace.metastore.api.reports import (
 )
 from headrace.metastore.postgres.packing import pack_int8, unpack_extents
 from headrace.metastore.postgres.reports import queries
-from headrace.metastore.postgres.reports.report import Report
+from headrace.metastore.postgres.reports.report_query import ReportQuery
 from headrace.metastore.postgres.statement import Pool
 
-_LIST_JOBS = Report(queries.list_jobs)
-_COUNT_JOBS = Report(queries.count_jobs)
-_AUDIT_FILES = Report(queries.audit_files)
-_PARTITION_NAMES = Report(queries.partition_names)
-_FILE_TOTALS = Report(queries.file_totals)
-_PARTITION_SIZES = Report(queries.partition_sizes)
-_DESCRIBE_PRODUCERS = Report(queries.describe_producers)
-_STATISTICS = Report(queries.statistics)
-_AGENT_LEASES = Report(queries.list_agent_leases)
+_LIST_JOBS = ReportQuery(queries.list_jobs)
+_COUNT_JOBS = ReportQuery(queries.count_jobs)
+_AUDIT_FILES = ReportQuery(queries.audit_files)
+_PARTITION_NAMES = ReportQuery(queries.partition_names)
+_FILE_TOTALS = ReportQuery(queries.file_totals)
+_PARTITION_SIZES = ReportQuery(queries.partition_sizes)
+_DESCRIBE_PRODUCERS = ReportQuery(queries.describe_producers)
+_STATISTICS = ReportQuery(queries.statistics)
+_AGENT_LEASES = ReportQuery(queries.list_agent_leases)
 
 
 class PostgresReports:

@@ -17,7 +17,7 @@ from headrace.metastore.postgres.statement import Statement
 _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 
 
-class Report(Statement):
+class ReportQuery(Statement):
     """Named after the function that makes its query; compiled when it is first sent."""
 
     def __init__(self, query: Callable[[], Select[Any]]) -> None:
