@@ -8,8 +8,7 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.classic.group import ClassicGroup
-from headrace.agent.groups.classic.rebalance import NO_LIMIT
+from headrace.agent.groups.classic.group import NO_LIMIT, ClassicGroup
 from headrace.agent.groups.classic.saved import SavedGroup, decode, encode
 from headrace.agent.groups.values import (
     Departure,

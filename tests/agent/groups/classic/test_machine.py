@@ -309,7 +309,7 @@ class GroupMachine(RuleBasedStateMachine):
             if member.instance_id is not None:
                 assert group.roster.static_member(member.instance_id) is member
         waiting = [t for m in group.roster for t in (m.join_token, m.sync_token) if t is not None]
-        waiting += [reply.token for _, reply in group._replies_after]
+        waiting += [each.token for each in group._outbox._waiting]
         assert len(waiting) == len(self.world.open_tokens), "an answer was lost"
         assert set(waiting) == set(self.world.open_tokens)
 
