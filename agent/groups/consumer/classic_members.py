@@ -1,6 +1,6 @@
 """Members of the classic protocol in a consumer group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup. Pure.
 
-Place: between membership.py and group.py; this is how a group is upgraded client by client.
+Place: a part of group.py, above membership.py; this is how a group is upgraded client by client.
 Such a member is assigned to like all others. Its generation is its member epoch, nobody is a leader,
 and "join again" (REBALANCE_IN_PROGRESS) is how it is told that there is something new: a revocation, or
 partitions that have become free. The partitions that its join says it owns acknowledge a revocation.
@@ -12,8 +12,8 @@ Source: KIP-848 (supporting the classic protocol), Kafka's classicGroupJoinToCon
 
 from __future__ import annotations
 
+import random
 import uuid
-from collections.abc import Iterable
 from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
@@ -30,74 +30,91 @@ from headrace.agent.groups.consumer.member import ClassicSide, ConsumerMember
 from headrace.agent.groups.consumer.membership import GroupMembership
 from headrace.agent.groups.consumer.values import MemberState
 from headrace.agent.groups.values import (
-    Departure,
-    GroupEffect,
     JoinAnswer,
     JoinRequest,
     MemberRef,
     SyncAnswer,
     SyncRequest,
-    Token,
 )
 
 
-class ClassicMembers(GroupMembership):
+class ClassicMembers:
     """The classic protocol's requests, served in a consumer group."""
 
-    def join(self, now: float, request: JoinRequest, token: Token) -> list[GroupEffect]:
-        """JoinGroup: answered once what it says is stored."""
-        answer = self._join(now, request)
-        self._outbox.answer(token, answer, lambda code: JoinAnswer(code, request.member.member_id))
-        return self._drain()
+    def __init__(self, membership: GroupMembership, rng: random.Random) -> None:
+        self._membership = membership
+        self._roster = membership.roster
+        self._target = membership.target
+        self._deadlines = membership.deadlines
+        self._rng = rng
 
-    def sync(self, now: float, request: SyncRequest, token: Token) -> list[GroupEffect]:
-        """SyncGroup: what the member has now; the assignments that it may bring are nobody's business."""
-        self._outbox.answer(token, self._sync(now, request), SyncAnswer)
-        return self._drain()
+    def join(self, now: float, request: JoinRequest) -> JoinAnswer:
+        """JoinGroup. The answer is given once what it says is stored."""
+        asked = request.member
+        subscription = read_subscription(request.protocols)
+        code = self._refusal(request)
+        if code is not ErrorCode.none or subscription is None:
+            refusal = ErrorCode.inconsistent_group_protocol if code is ErrorCode.none else code
+            return JoinAnswer(refusal, asked.member_id)
+        static = None if asked.instance_id is None else self._roster.static_member(asked.instance_id)
+        member_id = asked.member_id or self._new_member_id(request)
+        if static is None and not asked.member_id and asked.instance_id is None and request.id_required:
+            return JoinAnswer(ErrorCode.member_id_required, member_id)
+        known = self._roster.get(member_id) if static is None else static
+        if known is not None and known.member_id != member_id:
+            known = self._membership.take_over(known, member_id)
+        member = self._join_as(known or ConsumerMember(member_id), request, subscription)
+        member = self._membership.advance(now, known, member, self._owned(subscription))
+        self._deadlines.heard_of(now, member)
+        self._deadlines.expect(now, member)  # to sync
+        if known is not None and known.classic is None:
+            self._membership.may_downgrade()
+        return JoinAnswer(ErrorCode.none, member_id, member.epoch, PROTOCOL_TYPE, request.protocols[0].name)
+
+    def sync(self, now: float, request: SyncRequest) -> SyncAnswer:
+        """SyncGroup: what the member has now; assignments that it brings are ignored."""
+        member = self._classic_member(request.member)
+        if isinstance(member, ErrorCode):
+            return SyncAnswer(member)
+        assert member.classic is not None
+        name = member.classic.protocols[0].name
+        if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol_name not in (None, name):
+            return SyncAnswer(ErrorCode.inconsistent_group_protocol)
+        if member.epoch < self._target.group_epoch and member.state is not MemberState.UNREVOKED:
+            self._deadlines.expect_unless_expected(now, member)
+            return SyncAnswer(ErrorCode.rebalance_in_progress)
+        self._deadlines.met(member.member_id)
+        self._deadlines.heard_of(now, member)
+        assignment = write_assignment(member.classic.protocols, member.assigned, self._membership.topics(()))
+        return SyncAnswer(ErrorCode.none, assignment, PROTOCOL_TYPE, name)
 
     def heartbeat(self, now: float, ref: MemberRef) -> ErrorCode:
         """REBALANCE_IN_PROGRESS asks the member to join again."""
         member = self._classic_member(ref)
         if isinstance(member, ErrorCode):
             return member
-        self._heard_of(now, member)
+        self._deadlines.heard_of(now, member)
         if not self._has_news(member):
             return ErrorCode.none
-        self._expect_unless_expected(now, member)
+        self._deadlines.expect_unless_expected(now, member)
         return ErrorCode.rebalance_in_progress
 
-    def leave(self, now: float, refs: Iterable[MemberRef]) -> tuple[list[Departure], list[GroupEffect]]:
-        """LeaveGroup: members of the classic protocol leave, or an admin removes static ones by instance id alone."""
-        departures = [Departure(ref, self._leave_one(ref)) for ref in refs]
-        return departures, self._drain()
+    def leave(self, ref: MemberRef) -> ErrorCode:
+        """LeaveGroup: a classic member leaves, or an admin removes a static one by instance id alone."""
+        by_instance = None if ref.instance_id is None or ref.member_id else self._roster.static_member(ref.instance_id)
+        member = self._membership.named(ref) if by_instance is None or self._membership.is_dead else by_instance
+        if isinstance(member, ErrorCode):
+            return member
+        if member.classic is None and by_instance is None:
+            return ErrorCode.unknown_member_id
+        self._membership.remove(member)
+        return ErrorCode.none
 
     # -- insides
 
-    def _join(self, now: float, request: JoinRequest) -> JoinAnswer:
-        asked = request.member
-        subscription = read_subscription(request.protocols)
-        code = self._join_refusal(request)
-        if code is not ErrorCode.none or subscription is None:
-            refusal = ErrorCode.inconsistent_group_protocol if code is ErrorCode.none else code
-            return JoinAnswer(refusal, asked.member_id)
-        static = None if asked.instance_id is None else self.roster.static_member(asked.instance_id)
-        member_id = asked.member_id or self._new_member_id(request)
-        if static is None and not asked.member_id and asked.instance_id is None and request.id_required:
-            return JoinAnswer(ErrorCode.member_id_required, member_id)
-        known = self.roster.get(member_id) if static is None else static
-        if known is not None and known.member_id != member_id:
-            known = self._take_over(known, member_id)
-        member = self._join_as(known or ConsumerMember(member_id), request, subscription)
-        member = self._advance(now, known, member, self._owned(subscription))
-        self._heard_of(now, member)
-        self._expect(now, member)  # to sync
-        if known is not None and known.classic is None:
-            self._may_downgrade = True
-        return JoinAnswer(ErrorCode.none, member_id, member.epoch, PROTOCOL_TYPE, request.protocols[0].name)
-
     def _owned(self, subscription: Subscription) -> Partitions | None:
         """None while it names a topic that is not known here: gone, or so new that this agent lags behind."""
-        topics = self._topics(())
+        topics = self._membership.topics(())
         known = all(name in topics.by_name for name, _ in subscription.owned)
         return keys(subscription.owned, topics) if known else None
 
@@ -116,16 +133,16 @@ class ClassicMembers(GroupMembership):
             classic=ClassicSide(request.session_timeout, request.protocols),
         )
 
-    def _join_refusal(self, request: JoinRequest) -> ErrorCode:
-        if self.is_dead:
+    def _refusal(self, request: JoinRequest) -> ErrorCode:
+        if self._membership.is_dead:
             return ErrorCode.not_coordinator
         asked = request.member
-        static = None if asked.instance_id is None else self.roster.static_member(asked.instance_id)
+        static = None if asked.instance_id is None else self._roster.static_member(asked.instance_id)
         if static is not None and asked.member_id not in ("", static.member_id):
             return ErrorCode.fenced_instance_id
         if asked.instance_id is not None and asked.member_id and static is None:
             return ErrorCode.unknown_member_id
-        if self._is_full() and static is None and self.roster.get(asked.member_id) is None:
+        if self._membership.is_full() and static is None and self._roster.get(asked.member_id) is None:
             return ErrorCode.group_max_size_reached
         own_id = asked.member_id if static is None else static.member_id
         if request.protocol_type != PROTOCOL_TYPE or not self._agrees(request, own_id):
@@ -136,7 +153,7 @@ class ClassicMembers(GroupMembership):
         """Whether some protocol is supported by all classic members, as when the group was a classic one."""
         others = [
             {protocol.name for protocol in member.classic.protocols}
-            for member in self.roster
+            for member in self._roster
             if member.classic is not None and member.member_id != own_id
         ]
         return any(all(protocol.name in names for names in others) for protocol in request.protocols)
@@ -145,58 +162,18 @@ class ClassicMembers(GroupMembership):
         unique = uuid.UUID(int=self._rng.getrandbits(128), version=4)
         return f"{request.member.instance_id or request.client_id}-{unique}"
 
-    def _sync(self, now: float, request: SyncRequest) -> SyncAnswer:
-        member = self._classic_member(request.member)
-        if isinstance(member, ErrorCode):
-            return SyncAnswer(member)
-        assert member.classic is not None
-        name = member.classic.protocols[0].name
-        if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol_name not in (None, name):
-            return SyncAnswer(ErrorCode.inconsistent_group_protocol)
-        if member.epoch < self.target.group_epoch and member.state is not MemberState.UNREVOKED:
-            self._expect_unless_expected(now, member)
-            return SyncAnswer(ErrorCode.rebalance_in_progress)
-        self._overdue.pop(member.member_id, None)
-        self._heard_of(now, member)
-        assignment = write_assignment(member.classic.protocols, member.assigned, self._topics(()))
-        return SyncAnswer(ErrorCode.none, assignment, PROTOCOL_TYPE, name)
-
     def _has_news(self, member: ConsumerMember) -> bool:
         """Whether joining again would bring the member on."""
-        if member.epoch < self.target.group_epoch or member.state is MemberState.UNREVOKED:
+        if member.epoch < self._target.group_epoch or member.state is MemberState.UNREVOKED:
             return True
-        missing = self.target.of(member.member_id) - member.assigned
-        return member.state is MemberState.UNRELEASED and all(self.roster.holder(key) is None for key in missing)
-
-    def _expect_unless_expected(self, now: float, member: ConsumerMember) -> None:
-        if member.member_id not in self._overdue:
-            self._expect(now, member)
+        missing = self._target.of(member.member_id) - member.assigned
+        return member.state is MemberState.UNRELEASED and all(self._roster.holder(key) is None for key in missing)
 
     def _classic_member(self, ref: MemberRef) -> ConsumerMember | ErrorCode:
         """The member of the classic protocol in this very generation, or why the request is refused."""
-        member = self._named(ref)
+        member = self._membership.named(ref)
         if isinstance(member, ErrorCode):
             return member
         if member.classic is None:
             return ErrorCode.unknown_member_id
         return member if member.epoch == ref.generation else ErrorCode.illegal_generation
-
-    def _named(self, ref: MemberRef) -> ConsumerMember | ErrorCode:
-        if self.is_dead:
-            return ErrorCode.not_coordinator
-        if ref.instance_id is not None:
-            static = self.roster.static_member(ref.instance_id)
-            if static is None:
-                return ErrorCode.unknown_member_id
-            return static if static.member_id == ref.member_id else ErrorCode.fenced_instance_id
-        return self.roster.get(ref.member_id) or ErrorCode.unknown_member_id
-
-    def _leave_one(self, ref: MemberRef) -> ErrorCode:
-        by_instance = None if ref.instance_id is None or ref.member_id else self.roster.static_member(ref.instance_id)
-        member = self._named(ref) if by_instance is None or self.is_dead else by_instance
-        if isinstance(member, ErrorCode):
-            return member
-        if member.classic is None and by_instance is None:
-            return ErrorCode.unknown_member_id
-        self._remove(member)
-        return ErrorCode.none

@@ -1,6 +1,9 @@
 """A consumer group (KIP-848): a pure state machine. The coordinator assigns, and members follow by heartbeats.
 
-Place: driven by held_groups.py as a CoordinatedGroup, and by coordinator.py here, which brings heartbeats.
+Place: driven by held_groups.py as a CoordinatedGroup, and by coordinator.py here, which brings heartbeats. Its parts:
+    membership.py        roster, target, deadlines, and the steps of members of both protocols
+    classic_members.py   JoinGroup, SyncGroup, Heartbeat and LeaveGroup, for members of the classic protocol
+    ../outbox.py         answers that wait for saves
     group epoch    rises when members, subscriptions or topics change
     target epoch   the group epoch that the target assignment was made for
     member epoch   the target epoch that the member was brought to; it shows it in every request
@@ -13,7 +16,8 @@ Source: KIP-848, Kafka's GroupMetadataManager.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
@@ -21,6 +25,12 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING
 from headrace.agent.groups.consumer.classic_members import ClassicMembers
 from headrace.agent.groups.consumer.member import ConsumerMember
+from headrace.agent.groups.consumer.membership import GroupMembership
+from headrace.agent.groups.consumer.roster import ConsumerRoster
+from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
+from headrace.agent.groups.consumer.saved import PROTOCOL_TYPE, SavedConsumerGroup
+from headrace.agent.groups.consumer.target import Target
+from headrace.agent.groups.consumer.topics import KnownTopics
 from headrace.agent.groups.consumer.values import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -29,18 +39,82 @@ from headrace.agent.groups.consumer.values import (
     HeartbeatRequest,
     MemberState,
 )
-from headrace.agent.groups.values import Abandon, GroupEffect, MemberRef, Token
+from headrace.agent.groups.values import (
+    Abandon,
+    Departure,
+    GroupEffect,
+    JoinAnswer,
+    JoinRequest,
+    MemberRef,
+    SyncAnswer,
+    SyncRequest,
+    Token,
+)
+from headrace.metastore.api.groups import GroupKind, GroupRecord
 from headrace.metastore.log.image import MetadataImage, TopicImage
 
 FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
 
 
-class ConsumerGroup(ClassicMembers):
+class ConsumerGroup:
     """Implements agent.groups.coordinated.CoordinatedGroup."""
+
+    kind = GroupKind.CONSUMER
+    protocol_type: str | None = PROTOCOL_TYPE
+
+    def __init__(
+        self,
+        group_id: str,
+        rules: ConsumerGroupRules,
+        topics: Callable[[Iterable[str]], KnownTopics],
+        times: Callable[[], GroupTimes],
+        rng: random.Random,
+    ) -> None:
+        """`topics` by the patterns that are needed; `times` are the group's own, as configured now."""
+        self.group_id = group_id
+        self._membership = GroupMembership(rules, topics, times)
+        self._outbox = self._membership.outbox
+        self._classic = ClassicMembers(self._membership, rng)
+
+    @property
+    def roster(self) -> ConsumerRoster:
+        return self._membership.roster
+
+    @property
+    def target(self) -> Target:
+        return self._membership.target
+
+    @property
+    def state_name(self) -> str:
+        return self._membership.state_name
+
+    # -- members of the classic protocol
+
+    def join(self, now: float, request: JoinRequest, token: Token) -> list[GroupEffect]:
+        """JoinGroup: answered once what it says is stored."""
+        answer = self._classic.join(now, request)
+        self._outbox.answer(token, answer, lambda code: JoinAnswer(code, request.member.member_id))
+        return self._membership.drain()
+
+    def sync(self, now: float, request: SyncRequest, token: Token) -> list[GroupEffect]:
+        """SyncGroup: likewise."""
+        self._outbox.answer(token, self._classic.sync(now, request), SyncAnswer)
+        return self._membership.drain()
+
+    def heartbeat(self, now: float, ref: MemberRef) -> ErrorCode:
+        """REBALANCE_IN_PROGRESS asks the member to join again."""
+        return self._classic.heartbeat(now, ref)
+
+    def leave(self, now: float, refs: Iterable[MemberRef]) -> tuple[list[Departure], list[GroupEffect]]:
+        """LeaveGroup."""
+        departures = [Departure(ref, self._classic.leave(ref)) for ref in refs]
+        return departures, self._membership.drain()
+
+    # -- members of the consumer protocol
 
     def consumer_heartbeat(self, now: float, request: HeartbeatRequest, token: Token) -> list[GroupEffect]:
         """ConsumerGroupHeartbeat: join, go on or leave; answered once what it says is stored."""
-        if self.is_dead:
+        if self._membership.is_dead:
             answer = ConsumerHeartbeatAnswer(ErrorCode.not_coordinator, request.member_id)
         elif request.member_epoch in (LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH):
             answer = self._leave_by(request)
@@ -48,15 +122,13 @@ class ConsumerGroup(ClassicMembers):
             answer = self._go_on(now, request)
 
         def refused(code: ErrorCode) -> ConsumerHeartbeatAnswer:
-            if (
-                code is ErrorCode.rebalance_in_progress
-            ):  # the group is a classic one by now, and the member is not in it
+            if code is ErrorCode.rebalance_in_progress:  # by now it is a classic group, without this member
                 left = request.member_epoch < JOIN_EPOCH
                 return answer if left else ConsumerHeartbeatAnswer(ErrorCode.unknown_member_id, request.member_id)
             return ConsumerHeartbeatAnswer(code, request.member_id)
 
         self._outbox.answer(token, answer, refused)
-        return self._drain()
+        return self._membership.drain()
 
     def judges_by(self, by_name: Mapping[str, TopicImage]) -> bool:
         """Whether the next heartbeat is judged by the same topics as the last: nothing has to be caught up with."""
@@ -67,8 +139,8 @@ class ConsumerGroup(ClassicMembers):
         if ref.generation < 0 and not len(self.roster):
             return ErrorCode.none  # a consumer that assigns itself, or an admin
         member = self.roster.get(ref.member_id)
-        if self.is_dead or member is None:
-            return ErrorCode.not_coordinator if self.is_dead else ErrorCode.unknown_member_id
+        if self._membership.is_dead or member is None:
+            return ErrorCode.not_coordinator if self._membership.is_dead else ErrorCode.unknown_member_id
         if member.classic is not None:
             return ErrorCode.none if ref.generation == member.epoch else ErrorCode.illegal_generation
         if version < FIRST_COMMIT_WITH_MEMBER_EPOCH:
@@ -80,52 +152,66 @@ class ConsumerGroup(ClassicMembers):
         if ref.generation < 0:
             return ErrorCode.none
         member = self.roster.get(ref.member_id)
-        if self.is_dead or member is None:
-            return ErrorCode.not_coordinator if self.is_dead else ErrorCode.unknown_member_id
+        if self._membership.is_dead or member is None:
+            return ErrorCode.not_coordinator if self._membership.is_dead else ErrorCode.unknown_member_id
         stale = ErrorCode.stale_member_epoch if member.classic is None else ErrorCode.illegal_generation
         return ErrorCode.none if ref.generation == member.epoch else stale
 
     def metadata_changed(self, now: float, image: MetadataImage) -> list[GroupEffect]:
         """The next heartbeat is judged by the new topics; but classic members have to be told to join again."""
-        if self.is_dead or not self.target.is_judged or self.judges_by(self._topics(()).by_name):
+        if self._membership.is_dead or not self.target.is_judged or self.judges_by(self._membership.topics(()).by_name):
             return []
         if all(member.classic is None for member in self.roster):
             return []
-        if self.target.refresh(self.roster, self._topics(self.roster.patterns), changed=False):
+        if self.target.refresh(self.roster, self._membership.topics(self.roster.patterns), changed=False):
             self._outbox.changed()
-        return self._drain()
+        return self._membership.drain()
 
     def tick(self, now: float) -> list[GroupEffect]:
-        """Whoever is late is given up; the others learn of it as they heartbeat."""
-        for member in self._late(now):
-            self._remove(member)
-        return self._drain()
+        """Late members are given up; the others learn of it as they heartbeat."""
+        self._membership.remove_late(now)
+        return self._membership.drain()
 
     def next_deadline(self) -> float | None:
         """A lower bound: heartbeats postpone deadlines without a call."""
-        return self._wake_at if self._sessions or self._overdue else None
+        return self._membership.deadlines.next
 
     def is_idle(self) -> bool:
-        """Nobody is in it."""
+        """No member is in it."""
         return not len(self.roster)
 
     def saved(self, now: float, revision: int, code: ErrorCode) -> list[GroupEffect]:
         """What was not stored for certain must not be built upon: the group is restored from the store."""
-        if self.is_dead:
+        if self._membership.is_dead:
             return []
         if code is ErrorCode.none:
             self._outbox.stored(revision)
-            return self._drain()
+            return self._membership.drain()
         self._outbox.refuse_all(code)
         self._outbox.emit(Abandon())
         return self.close(code)
 
     def close(self, code: ErrorCode) -> list[GroupEffect]:
-        """Whoever waits is told `code`; nothing is stored any more."""
-        self.is_dead, self.state_name = True, "Dead"
-        self._outbox.refuse_all(code)
-        self._outbox.give_up()
-        return self._drain()
+        """Requests that wait are refused with `code`; nothing is stored any more."""
+        return self._membership.close(code)
+
+    # -- what is stored
+
+    def subscribed_topics(self) -> frozenset[str]:
+        """Names of the topics that the members consume, whether or not they exist."""
+        return self._membership.subscribed_topics()
+
+    def snapshot(self) -> SavedConsumerGroup:
+        """The group as it is to be stored now."""
+        return self._membership.snapshot()
+
+    def restore(self, now: float, record: GroupRecord) -> None:
+        """Continue where the last coordinator was: the same epochs and assignments, fresh sessions."""
+        self._membership.restore(now, record)
+
+    def begin(self, now: float, generation: int, members: Iterable[ConsumerMember]) -> None:
+        """Take the place of a classic group: what its members were assigned is the first target."""
+        self._membership.begin(now, generation, members)
 
     # -- insides
 
@@ -134,8 +220,8 @@ class ConsumerGroup(ClassicMembers):
         if isinstance(known, ErrorCode):
             return ConsumerHeartbeatAnswer(known, request.member_id)
         wishes = (known or ConsumerMember(request.member_id)).updated_by(request)
-        member = self._advance(now, known, wishes, request.owned)
-        self._heard_of(now, member)
+        member = self._membership.advance(now, known, wishes, request.owned)
+        self._membership.deadlines.heard_of(now, member)
         joins = request.member_epoch == JOIN_EPOCH
         tell = joins or request.is_full or known is None or member.assigned != known.assigned
         return ConsumerHeartbeatAnswer(
@@ -153,13 +239,13 @@ class ConsumerGroup(ClassicMembers):
                     return ErrorCode.fenced_instance_id
                 if known.classic is None and not known.is_away:
                     return ErrorCode.unreleased_instance_id
-                return self._take_over(known, request.member_id)
+                return self._membership.take_over(known, request.member_id)
         if known is None:
             if not joins:
                 return ErrorCode.unknown_member_id
-            return ErrorCode.group_max_size_reached if self._is_full() else None
+            return ErrorCode.group_max_size_reached if self._membership.is_full() else None
         if joins:
-            return self._take_over(known, known.member_id) if known.is_away else known
+            return self._membership.take_over(known, known.member_id) if known.is_away else known
         return known if self._shows_its_epoch(known, request) else ErrorCode.fenced_member_epoch
 
     @staticmethod
@@ -171,12 +257,14 @@ class ConsumerGroup(ClassicMembers):
         return missed and request.owned is not None and request.owned <= member.assigned
 
     def _leave_by(self, request: HeartbeatRequest) -> ConsumerHeartbeatAnswer:
-        member = self._named(MemberRef(request.member_id, request.instance_id))
+        member = self._membership.named(MemberRef(request.member_id, request.instance_id))
         if isinstance(member, ErrorCode):
             return ConsumerHeartbeatAnswer(member, request.member_id)
         if request.member_epoch == LEAVE_EPOCH:
-            self._remove(member)
+            self._membership.remove(member)
         else:
-            self._put(replace(member, epoch=LEAVE_FOR_A_WHILE_EPOCH, state=MemberState.STABLE, to_revoke=NOTHING))
-            self._overdue.pop(member.member_id, None)  # its session still runs
+            self._membership.put(
+                replace(member, epoch=LEAVE_FOR_A_WHILE_EPOCH, state=MemberState.STABLE, to_revoke=NOTHING)
+            )
+            self._membership.deadlines.met(member.member_id)
         return ConsumerHeartbeatAnswer(ErrorCode.none, member.member_id, request.member_epoch)

@@ -1,6 +1,6 @@
-"""What every request of a member of a consumer group comes down to: members come, step on, and go. Pure.
+"""The members of a consumer group and its target assignment: members come, step on, and go. Pure.
 
-Place: under classic_members.py and group.py, which know the two protocols that members speak.
+Place: the part that group.py and classic_members.py share, which know the two protocols that members speak.
 Invariant: whoever must act by a time (heartbeat, give partitions up, join again) and does not is
 removed, and its partitions are free. Every change is marked in the outbox, so no answer precedes its save.
 If the process dies, the next coordinator restores what was stored (saved.py), with fresh sessions.
@@ -9,75 +9,63 @@ Source: KIP-848, Kafka's GroupMetadataManager.
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from kio.schema.errors import ErrorCode
+
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
 from headrace.agent.groups.consumer.conversion import to_classic
+from headrace.agent.groups.consumer.deadlines import MemberDeadlines
 from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.reconcile import reconcile
 from headrace.agent.groups.consumer.roster import ConsumerRoster
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
-from headrace.agent.groups.consumer.saved import PROTOCOL_TYPE, SavedConsumerGroup, decode, load_member, save_member
+from headrace.agent.groups.consumer.saved import SavedConsumerGroup, decode, load_member, save_member
 from headrace.agent.groups.consumer.target import Target
 from headrace.agent.groups.consumer.topics import KnownTopics
 from headrace.agent.groups.consumer.values import MemberState
 from headrace.agent.groups.outbox import Outbox
-from headrace.agent.groups.values import Become, GroupEffect
-from headrace.metastore.api.groups import GroupKind, GroupRecord
+from headrace.agent.groups.values import Become, GroupEffect, MemberRef
+from headrace.metastore.api.groups import GroupRecord
 
 
 class GroupMembership:
-    """State of one group, and the transitions that both protocols share."""
-
-    kind = GroupKind.CONSUMER
-    protocol_type: str | None = PROTOCOL_TYPE
+    """Roster, target, deadlines and outbox of one group, and the transitions that both protocols share."""
 
     def __init__(
         self,
-        group_id: str,
         rules: ConsumerGroupRules,
         topics: Callable[[Iterable[str]], KnownTopics],
         times: Callable[[], GroupTimes],
-        rng: random.Random,
     ) -> None:
         """`topics` by the patterns that are needed; `times` are the group's own, as configured now."""
-        self.group_id = group_id
         self.roster = ConsumerRoster()
         self.target = Target(rules.assignors)
         self.is_dead = False
         self.state_name = "Empty"
         """Kafka's name of the state. Kept, not looked up: metrics read it from another thread."""
         self._rules = rules
-        self._topics = topics
-        self._times = times
-        self._rng = rng
-        self._outbox = Outbox(self.snapshot)
-        self._sessions: dict[str, float] = {}
-        """Member id -> when it is given up unless it is heard of."""
-        self._overdue: dict[str, float] = {}
-        """Member id -> when it is given up unless it does what it was asked to: give partitions up, join or sync."""
-        self._wake_at = math.inf
-        """No deadline is earlier than this."""
+        self.topics = topics
+        self.outbox = Outbox(self.snapshot)
+        self.deadlines = MemberDeadlines(times)
         self._may_downgrade = False
-        """Somebody went: maybe the last one who speaks the consumer protocol."""
+        """A member went, or speaks the classic protocol now: maybe it was the last that spoke the consumer protocol."""
 
     # -- members
 
-    def _advance(
+    def advance(
         self, now: float, before: ConsumerMember | None, member: ConsumerMember, owned: Partitions | None
     ) -> ConsumerMember:
         """Take the member's new wishes in and bring it one step on; `before`: as it was known, None for a new one."""
         subscribed_as_before = before is not None and before.subscribes_as(member)
         if before is None or member != before:
-            self._put(member)
-        topics = self._topics(self.roster.patterns)
+            self.put(member)
+        topics = self.topics(self.roster.patterns)
         if self.target.refresh(self.roster, topics, changed=not subscribed_as_before):
-            self._outbox.changed()
+            self.outbox.changed()
         if self.target.renew(self.roster, topics):
-            self._outbox.changed()
+            self.outbox.changed()
         after = reconcile(
             member,
             target=self.target.of(member.member_id),
@@ -86,21 +74,22 @@ class GroupMembership:
             held_by_others=lambda partition: self.roster.holder(partition) not in (None, member.member_id),
         )
         if after != member:
-            self._put(after)
+            self.put(after)
             self._watch_revocation(now, after)
         return after
 
     def _watch_revocation(self, now: float, member: ConsumerMember) -> None:
         if member.state is MemberState.UNREVOKED:
-            self._expect(now, member)
+            self.deadlines.expect(now, member)
         else:
-            self._overdue.pop(member.member_id, None)
+            self.deadlines.met(member.member_id)
 
-    def _put(self, member: ConsumerMember) -> None:
+    def put(self, member: ConsumerMember) -> None:
+        """Add the member, or replace what was known of it."""
         self.roster.put(member)
-        self._outbox.changed()
+        self.outbox.changed()
 
-    def _take_over(self, static: ConsumerMember, member_id: str) -> ConsumerMember:
+    def take_over(self, static: ConsumerMember, member_id: str) -> ConsumerMember:
         """A static member came back, maybe as another process: its instance's share is its own again."""
         returned = replace(
             static, member_id=member_id, epoch=0, previous_epoch=0, state=MemberState.STABLE, to_revoke=NOTHING
@@ -108,59 +97,64 @@ class GroupMembership:
         if member_id != static.member_id:
             self.roster.remove(static)
             self.target.rename(static.member_id, member_id)
-            self._forget_deadlines(static.member_id)
-        self._put(returned)
+            self.deadlines.forget(static.member_id)
+        self.put(returned)
         return returned
 
-    def _remove(self, member: ConsumerMember) -> None:
+    def remove(self, member: ConsumerMember) -> None:
         """It left or was given up; what it held is free at once."""
         self.roster.remove(member)
         self.target.forget(member.member_id)
-        self._forget_deadlines(member.member_id)
-        self._outbox.changed()
+        self.deadlines.forget(member.member_id)
+        self.outbox.changed()
         self._may_downgrade = True
 
-    def _drain(self) -> list[GroupEffect]:
+    def may_downgrade(self) -> None:
+        """A member speaks the classic protocol from now on."""
+        self._may_downgrade = True
+
+    def named(self, ref: MemberRef) -> ConsumerMember | ErrorCode:
+        """The member that a request names, or why it is refused."""
+        if self.is_dead:
+            return ErrorCode.not_coordinator
+        if ref.instance_id is not None:
+            static = self.roster.static_member(ref.instance_id)
+            if static is None:
+                return ErrorCode.unknown_member_id
+            return static if static.member_id == ref.member_id else ErrorCode.fenced_instance_id
+        return self.roster.get(ref.member_id) or ErrorCode.unknown_member_id
+
+    def remove_late(self, now: float) -> None:
+        """Give up the members whose deadline has passed."""
+        late = self.deadlines.late(now)
+        for member in [member for member in self.roster if member.member_id in late]:
+            self.remove(member)
+
+    def close(self, code: ErrorCode) -> list[GroupEffect]:
+        """Refuse with `code` what waits; store nothing any more."""
+        self.is_dead, self.state_name = True, "Dead"
+        self.outbox.refuse_all(code)
+        self.outbox.give_up()
+        return self.drain()
+
+    def drain(self) -> list[GroupEffect]:
         """What is to be done now; the last thing that this group asks for when it ends as a classic one."""
         if self._may_downgrade and self._ends_as_classic():
             # of the target's epoch: members that have arrived need not fear to be of another generation
-            self._outbox.emit(Become(to_classic(self.roster, self.target.epoch, self._topics(())).record()))
-            self._outbox.give_up()
+            self.outbox.emit(Become(to_classic(self.roster, self.target.epoch, self.topics(())).record()))
+            self.outbox.give_up()
         self._may_downgrade = False
-        if self._outbox.has_news and not self.is_dead:
+        if self.outbox.has_news and not self.is_dead:
             self.state_name = self._state()
-        return self._outbox.drain()
+        return self.outbox.drain()
 
     def _ends_as_classic(self) -> bool:
         speak_classic = all(member.classic is not None for member in self.roster)
         return len(self.roster) > 0 and speak_classic and self._rules.migration.downgrades and not self.is_dead
 
-    def _is_full(self) -> bool:
+    def is_full(self) -> bool:
+        """Whether no member more is let in."""
         return len(self.roster) >= self._rules.size_max
-
-    # -- deadlines
-
-    def _heard_of(self, now: float, member: ConsumerMember) -> None:
-        """Its session starts anew."""
-        timeout = self._times().session_timeout if member.classic is None else member.classic.session_timeout
-        self._sessions[member.member_id] = now + timeout
-        self._wake_at = min(self._wake_at, now + timeout)
-
-    def _expect(self, now: float, member: ConsumerMember) -> None:
-        """It has its rebalance timeout, from now on, to do what it was asked to."""
-        self._overdue[member.member_id] = now + member.rebalance_timeout
-        self._wake_at = min(self._wake_at, now + member.rebalance_timeout)
-
-    def _forget_deadlines(self, member_id: str) -> None:
-        self._sessions.pop(member_id, None)
-        self._overdue.pop(member_id, None)
-
-    def _late(self, now: float) -> list[ConsumerMember]:
-        """Who is to be given up; the next deadline is known afterwards."""
-        late = {m for deadlines in (self._sessions, self._overdue) for m, at in deadlines.items() if at <= now}
-        left = (at for deadlines in (self._sessions, self._overdue) for at in deadlines.values() if at > now)
-        self._wake_at = min(left, default=math.inf)
-        return [member for member in self.roster if member.member_id in late]
 
     # -- what is stored
 
@@ -202,12 +196,12 @@ class GroupMembership:
         for member in members:
             self.adopt(now, member, member.assigned)
         self.state_name = self._state()
-        self._outbox.changed()
+        self.outbox.changed()
 
     def adopt(self, now: float, member: ConsumerMember, target: Partitions) -> None:
         """A member that is there already, with its part of the target."""
         self.roster.put(member)
         self.target.give(member.member_id, target)
-        self._heard_of(now, member)
+        self.deadlines.heard_of(now, member)
         if member.state is MemberState.UNREVOKED:
-            self._expect(now, member)
+            self.deadlines.expect(now, member)
