@@ -2,7 +2,7 @@
 
 Place: request fields to administration.py and back.
 Invariant: versions differ in fields only, but for a group that is not there: before version 6 of
-DescribeGroups it is "Dead". If the process dies here nothing is lost.
+DescribeGroups it is "Dead".
 Source: Kafka's message schemas, KIP-222, KIP-496, KIP-518 (states), KIP-848 (types), KIP-1043 (not found).
 """
 

@@ -3,7 +3,7 @@
 Place: between the handlers of admin_requests.py and the groups of held_groups.py and the metastore.
 Invariant: a group is listed by the agent that coordinates it by routing, loaded or not: asked all, the
 agents list each group once. Only an empty group is deleted, and no offset of a topic in use.
-If the process dies here, the client asks the next coordinator; deleting is one statement.
+Deleting a group is one statement.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class GroupAdministration:
             except HeadraceError as error:
                 return _failed(group_id, error)
             finally:
-                self._groups.drop(held)  # whoever joined meanwhile joins a new group
+                self._groups.drop(held)  # a member that joined meanwhile joins a new group
         return ErrorCode.none if existed else ErrorCode.group_id_not_found
 
     async def delete_offsets(

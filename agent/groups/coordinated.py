@@ -1,10 +1,10 @@
-"""What a group of either kind is to whoever coordinates it: a pure state machine behind one interface.
+"""The interface of a group of either kind: a pure state machine.
 
 Place: held_groups.py holds groups by this interface and gives them claim, lease, saves and timers;
 group.py is the classic kind, consumer/ the kind of KIP-848.
 Invariant: every method takes the time (seconds of the clock's monotonic()) and returns what is to be
-done now (values.Effect), in order; none waits. If the process dies, the group is restored from its
-last Save by the next coordinator.
+done now (values.GroupEffect), in order; none waits. The next coordinator restores the group from its
+last Save.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class CoordinatedGroup(Protocol):
         """When `tick` has something to do; None: never, unless something happens."""
 
     def is_idle(self) -> bool:
-        """Nobody is in it or about to be."""
+        """No member is in it or about to be."""
 
     def saved(self, now: float, revision: int, code: ErrorCode) -> list[GroupEffect]:
-        """A Save was stored, or failed with `code`: answer who waited for it."""
+        """A Save was stored, or failed with `code`: answer the requests that waited for it."""
 
     def close(self, code: ErrorCode) -> list[GroupEffect]:
-        """This agent coordinates the group no more, or another kind takes its place: whoever waits is told `code`."""
+        """This agent coordinates the group no more, or another kind takes its place: refuse what waits with `code`."""
 
 
 Restore = Callable[[str, float, GroupRecord | None], tuple[CoordinatedGroup, list[GroupEffect]]]

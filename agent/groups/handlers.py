@@ -1,7 +1,6 @@
 """The group requests of an agent, composed around the groups that it holds.
 
 Place: made by agent/process.py. A new kind of group adds its Restore here, and its requests a handler.
-If the process dies here nothing is lost: no state of its own.
 """
 
 from __future__ import annotations

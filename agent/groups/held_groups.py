@@ -1,12 +1,12 @@
-"""The groups that this agent holds: claimed, restored, kept in time, stored, let go. Of either kind.
+"""The groups that this agent holds: claimed, restored, kept in time, stored, released. Of either kind.
 
 Place: under coordinator.py (classic members), consumer/ (KIP-848) and offsets.py; above the metastore's GroupApi.
 Invariant: a group is kept only while this agent is its coordinator by routing, under the lease and
-registration it was claimed with. Nobody else can claim it before this agent let go or lost its lease,
+registration it was claimed with. No other agent can claim it before this one released it or lost its lease,
 by a count that began before the heartbeat was sent: so two agents never both answer from memory.
-Whatever is stored carries the claim's epoch, so that a successor's claim fences what is still on its
+All saves carry the claim's epoch, so that a successor's claim fences those that are still on their
 way. Saves of one group are stored in order.
-If the process dies, the next coordinator claims the group once the lease ran out, and restores what was
+If the process crashes, the next coordinator claims the group once the lease ran out, and restores what was
 stored last; requests that waited here end with their connections, and clients send them to the successor.
 """
 
@@ -37,10 +37,10 @@ logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.05
 """How finely deadlines are kept."""
 IDLE_SECONDS = 60.0
-"""A group without members that nobody asked about is let go after this."""
+"""A group without members and without requests is released after this."""
 CLAIM_RETRY_SECONDS = 0.2
 CLAIM_WAIT_SECONDS = 2.0
-"""How long a request waits for the group's last holder to let go, before the client is sent to ask again."""
+"""How long a request waits for the group's last holder to release it, before the client is sent to ask again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +90,7 @@ class HeldGroups:
         return iter(list(self._held.values()))
 
     def get(self, group_id: str) -> Held | None:
-        """The group if it is in memory, whoever coordinates it by now."""
+        """The group if it is in memory, even if another agent coordinates it by now."""
         return self._held.get(group_id)
 
     async def find(self, group_id: str) -> Held | ErrorCode:
@@ -122,7 +122,7 @@ class HeldGroups:
         return ErrorCode.none if coordinator.node_id == self._cluster.node_id else ErrorCode.not_coordinator
 
     def perform(self, held: Held, effects: Iterable[GroupEffect]) -> None:
-        """Do what the group asks for. Tokens are futures of whoever waits."""
+        """Do what the group asks for. Tokens are the futures of requests that wait."""
         for effect in effects:
             if isinstance(effect, Save):
                 self._spawn(self._save(held, held.group, effect))
@@ -146,11 +146,11 @@ class HeldGroups:
         self.perform(held, effects)
 
     def drop(self, held: Held) -> None:
-        """Let the group go; whoever waits is told to look for the coordinator."""
+        """Release the group; NOT_COORDINATOR to the requests that wait."""
         if self.is_current(held):
             group_id = held.group.group_id
             del self._held[group_id]
-            logger.info("group let go: group=%s coordinator_epoch=%d", group_id, held.epoch)
+            logger.info("group released: group=%s coordinator_epoch=%d", group_id, held.epoch)
             self._metrics.let_go.inc()
             self.perform(held, held.group.close(ErrorCode.not_coordinator))
             self._give_back(group_id, held.epoch, held.broker_epoch)
@@ -171,7 +171,7 @@ class HeldGroups:
     # -- claims
 
     async def _loaded(self, group_id: str) -> Held | ErrorCode:
-        """Wait for the one load of the group that is under way, but not for ever."""
+        """Wait for the one load of the group that is in progress, for a limited time."""
         load = self._loading.get(group_id)
         if load is None:
             load = self._loading[group_id] = asyncio.create_task(self._load(group_id))
@@ -205,7 +205,7 @@ class HeldGroups:
             del self._loading[group_id]
 
     async def _claim(self, group_id: str, broker_epoch: int) -> GroupClaim | ErrorCode:
-        """Until it is known who holds the group: a claim whose answer was lost may stand, and bar all others."""
+        """Until it is known who holds the group: a claim with a lost answer may have been made, and then it bars all others."""
         until = self._clock.monotonic() + CLAIM_WAIT_SECONDS
         unknown = False
         while unknown or self._clock.monotonic() < until:
@@ -243,7 +243,7 @@ class HeldGroups:
         self._to_release[group_id] = (epoch, broker_epoch)
 
     async def _release(self) -> None:
-        """Until the metastore has heard of it. A claim of an older registration is nobody's already."""
+        """Until the metastore has heard of it. A claim of an older registration is void already."""
         while self._to_release:
             claims = {
                 group_id: epoch

@@ -2,8 +2,7 @@
 
 Place: written by held_groups.py and offsets.py, read by the HTTP listener.
 Invariant: labels have few values; groups and topics are never labels. A group is counted by the one
-agent that holds it, so sums over agents are right. If the process dies here the counters start again
-at 0, as Prometheus expects.
+agent that holds it, so sums over agents are right.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ KindAndState = tuple[str, str]
 
 
 class _GroupsByState(Collector):
-    """Counted when somebody looks: states change often, and are looked at seldom."""
+    """Counted when metrics are read: states change often, and are read seldom."""
 
     def __init__(self, states: Callable[[], list[KindAndState]]) -> None:
         self._states = states
@@ -44,12 +43,12 @@ class GroupMetrics:
         )
         loads = Counter(
             "headrace_group_loads_total",
-            "Groups that this agent tried to take over; barred: the last holder had not let go",
+            "Groups that this agent tried to take over; barred: the last holder had not released it",
             ["outcome"],
             registry=registry,
         )
         self.loaded, self.load_barred, self.load_failed = (loads.labels(o) for o in ("loaded", "barred", "failed"))
-        self.let_go = Counter("headrace_group_let_go_total", "Groups that this agent let go", registry=registry)
+        self.let_go = Counter("headrace_group_let_go_total", "Groups that this agent released", registry=registry)
         self.saves_failed = Counter(
             "headrace_group_saves_failed_total", "Saves that the metastore refused or did not answer", registry=registry
         )
@@ -63,7 +62,7 @@ class GroupMetrics:
             commits.labels(outcome) for outcome in ("stored", "refused", "failed")
         )
         self.committed_partitions = Counter(
-            "headrace_offset_commit_partitions_total", "Positions that were stored", registry=registry
+            "headrace_offset_commit_partitions_total", "Committed offsets that were stored", registry=registry
         )
 
     def watch(self, states: Callable[[], list[KindAndState]]) -> None:

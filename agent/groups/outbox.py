@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.groups.values import GroupEffect, Reply, Save, SavedState, Token
 
 Refused = Callable[[ErrorCode], object]
-"""Makes the answer for a token whose own answer cannot be given."""
+"""Makes the answer for a token when its own answer cannot be given."""
 
 
 class _Waiting(NamedTuple):
@@ -60,7 +60,7 @@ class Outbox:
         return self._revision > self._stored
 
     def save(self, state: SavedState) -> int:
-        """Store this state now, whatever save is in progress; returns its revision."""
+        """Store this state now, also while another save is in progress; returns its revision."""
         self._revision += 1
         self._ask_for(state)
         return self._revision
@@ -105,7 +105,7 @@ class Outbox:
         self._effects.append(effect)
 
     def release(self) -> None:
-        """Give the answers whose saves are stored."""
+        """Give the answers that waited for what is stored by now."""
         while self._waiting and self._waiting[0].revision <= self._stored:
             waiting = heapq.heappop(self._waiting)
             self.reply(waiting.token, waiting.answer)

@@ -1,7 +1,7 @@
 """What goes into a group's state machine and what comes out: plain values, no clock, no sockets.
 
 Place: between the handlers, which know versions and fields, and group.py, which knows the rules.
-A token stands for a request that waits for its answer; the state machine hands it back untouched.
+A token represents a request that waits for its answer; the state machine hands it back untouched.
 Refusals are values: Kafka's codes, one to one. Times are seconds of the clock's monotonic().
 """
 
@@ -25,9 +25,9 @@ class GroupState(enum.Enum):
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
-    """Members are asked to join again; whoever did waits for the others."""
+    """Members are asked to join again; those that did wait for the others."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """Everybody has the new generation; they wait for the leader's assignment."""
+    """All members have the new generation; they wait for the leader's assignment."""
     STABLE = "Stable"
     DEAD = "Dead"
     """This agent does not coordinate the group any more."""
@@ -50,7 +50,10 @@ class MemberRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """`id_required`: the client can be told its member id first (KIP-394). `can_skip_assignment`: JoinGroup v9."""
+    """`id_required`: the client joins again with the member id that it is given (KIP-394).
+
+    `can_skip_assignment`: JoinGroup v9.
+    """
 
     member: MemberRef
     client_id: str

@@ -42,7 +42,7 @@ class MemberAnswers:
         with_members: bool = False,
         skip_assignment: bool = False,
     ) -> JoinAnswer:
-        """The member is in this generation; a leader is told the members."""
+        """The member is in this generation; a leader gets the list of members, too."""
         generation = self._generation
         return JoinAnswer(
             ErrorCode.none,
@@ -89,5 +89,5 @@ class MemberAnswers:
 
 
 def refused_join(code: ErrorCode) -> JoinAnswer:
-    """For a join whose own answer could not be stored."""
+    """For a join with an answer that could not be stored."""
     return JoinAnswer(code, "")

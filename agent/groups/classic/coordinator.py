@@ -2,8 +2,7 @@
 
 Place: between the handlers of membership_requests.py and the groups of held_groups.py.
 Invariant: a request is answered by the group's state machine, or with the code that sends its client to
-the group's coordinator. An empty consumer group becomes a classic one for whoever joins it so.
-If the process dies here, requests that waited end with their connections; see held_groups.py.
+the group's coordinator. An empty consumer group becomes a classic one when a classic member joins it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """JoinGroup (11, versions 0-9), SyncGroup (14, 0-5), Heartbeat (12, 0-4) and LeaveGroup (13, 0-5).
 
 Place: request fields to the coordinator's values and back.
-Invariant: versions differ in fields only; the rules are in group.py. If the process dies here, the
-client sends the request to the group's next coordinator.
+Invariant: versions differ in fields only; the rules are in group.py.
 Source: Kafka's message schemas; KIP-345, KIP-394, KIP-559 (protocol in JoinGroup and SyncGroup), KIP-800
 (reasons, for the log), KIP-814.
 """

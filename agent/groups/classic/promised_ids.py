@@ -25,7 +25,7 @@ class PromisedIds:
         return self._lapse_at.pop(member_id, None) is not None
 
     def lapsed(self, now: float) -> list[str]:
-        """The ids whose time is up."""
+        """The ids that have lapsed."""
         return [member_id for member_id, at in self._lapse_at.items() if now >= at]
 
     def next_deadline(self) -> float | None:

@@ -1,6 +1,6 @@
 """How a classic group gets from one generation to the next. Pure.
 
-Place: group.py takes requests and deadlines and calls this; answers and saves go to the parts beside it.
+Place: group.py takes requests and deadlines and calls this; answers.py and saves.py carry out what it decides.
 Invariant: in PreparingRebalance a member either waits with its join or has until `_join_until`; in
 CompletingRebalance the leader's assignment is stored before any member gets it.
 Source: Kafka's GroupCoordinator; KIP-134 (initial delay), KIP-345 (static members).
@@ -18,7 +18,7 @@ from headrace.agent.groups.outbox import Outbox
 from headrace.agent.groups.values import GroupState, JoinRequest, SyncAnswer, SyncRequest, Token
 
 NEW_MEMBER_JOIN_SECONDS = 300.0
-"""A new member whose join waits longer is given up: its client has left or asks again."""
+"""If the join of a new member waits longer, the member is given up: its client has left or asks again."""
 
 
 class Rebalance:

@@ -2,7 +2,6 @@
 
 Place: under group.py, which decides when any of this changes.
 Invariant: the leader is a member while there are members; an instance id belongs to one member.
-If the process dies here nothing is lost: saved.py has the last complete generation.
 Source: KIP-345 (static members).
 """
 
@@ -45,11 +44,11 @@ class ClassicMember:
         self.protocols = request.protocols
 
     def touch(self, now: float) -> None:
-        """It was heard of: its session starts anew."""
+        """The member sent a request: its session starts again."""
         self.expires_at = now + self.session_timeout
 
     def can_expire(self) -> bool:
-        """Whoever waits for the others cannot be expected to heartbeat; a new member waits only so long."""
+        """A member that waits for others does not heartbeat; a new member waits for a limited time."""
         return self.is_new or (self.join_token is None and self.sync_token is None)
 
     def metadata(self, protocol_name: str | None) -> bytes:
@@ -129,7 +128,7 @@ class ClassicRoster:
         return self._members.get(ref.member_id, ErrorCode.unknown_member_id)
 
     def elect(self) -> bool:
-        """Make sure that the leader is one who joined; False when nobody did."""
+        """Make sure that the leader is a member that joined; False if none did."""
         joined = [member.member_id for member in self if member.join_token is not None]
         if self.leader_id not in joined:
             if not joined:
@@ -157,5 +156,5 @@ class ClassicRoster:
         return votes.most_common(1)[0][0]
 
     def introduce(self, protocol_name: str | None) -> tuple[JoinedMember, ...]:
-        """What the leader needs to know of everybody."""
+        """What the leader needs to know of each member."""
         return tuple(JoinedMember(m.member_id, m.instance_id, m.metadata(protocol_name)) for m in self)

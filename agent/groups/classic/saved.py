@@ -3,7 +3,7 @@
 Place: written by each completed rebalance, read when an agent becomes the group's coordinator.
 Invariant: it holds complete generations only, every member with its assignment. Fields are added
 with defaults, never renumbered; an unknown format is refused.
-If the process dies before it is written, the generation before it stands, and members join again.
+If the process crashes before it is written, the previous generation is restored, and members join again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SavedClassicMember(msgspec.Struct, frozen=True):
 
 
 class SavedGroup(msgspec.Struct, frozen=True):
-    """`members` in the order they joined; none for an empty group, and for one whose first members gather."""
+    """`members` in the order they joined; none for an empty group, and while the first members gather."""
 
     generation: int
     protocol_type: str | None

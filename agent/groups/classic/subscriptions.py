@@ -1,8 +1,7 @@
 """What a classic consumer says it subscribes to: the head of its embedded protocol's bytes. Pure.
 
 Place: tells which offsets of a group are in use; nothing in a rebalance depends on it.
-Invariant: bytes that are not Kafka's consumer protocol mean "not known", never "none". If the process
-dies here nothing is lost.
+Invariant: bytes that are not Kafka's consumer protocol mean "not known", never "none".
 Source: ConsumerProtocolSubscription, versions 0-3: int16 version, then an array of topics' names.
 """
 

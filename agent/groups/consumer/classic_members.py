@@ -1,12 +1,11 @@
 """Members of the classic protocol in a consumer group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup. Pure.
 
 Place: a part of group.py, above membership.py; this is how a group is upgraded client by client.
-Such a member is assigned to like all others. Its generation is its member epoch, nobody is a leader,
-and "join again" (REBALANCE_IN_PROGRESS) is how it is told that there is something new: a revocation, or
+Such a member gets partitions like all others. Its generation is its member epoch, no member leads, and
+REBALANCE_IN_PROGRESS asks it to join again when there is something new: a revocation, or
 partitions that have become free. The partitions that its join says it owns acknowledge a revocation.
 Invariant: it never gets a partition before its last holder gave it up; told to join or sync, it has its
 rebalance timeout to do so.
-If the process dies, see membership.py.
 Source: KIP-848 (supporting the classic protocol), Kafka's classicGroupJoinToConsumerGroup and its kin.
 """
 

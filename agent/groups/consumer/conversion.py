@@ -2,9 +2,8 @@
 
 Place: `from_classic` when a member of the consumer protocol joins a classic group (coordinator.py here),
 `to_classic` when the last such member went (membership.py).
-Invariant: nobody's partitions change by the conversion itself: what a classic leader assigned is the first
+Invariant: the conversion itself moves no partition: what a classic leader assigned is the first
 target, and the last assignments are what the classic group starts with. The rebalance comes after.
-If the process dies, the last stored kind stands.
 Source: KIP-848 (online migration), Kafka's ConsumerGroup.fromClassicGroup and ClassicGroup.fromConsumerGroup.
 """
 

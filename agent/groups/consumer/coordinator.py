@@ -3,9 +3,8 @@
 Place: between heartbeat_request.py and the groups of held_groups.py.
 Invariant: a group is judged by other topics than before only on an image that was brought to the log's
 head first: a coordinator that lags behind its predecessor must not take new partitions away, nor take a
-topic id that it has not heard of for one that nobody owns. An empty group changes its kind for whoever
-joins; one with classic members only as the migration policy says.
-If the process dies here, the request ends with its connection; see held_groups.py.
+topic id that it has not heard of for one without an owner. An empty group takes the kind of the first member
+that joins; a group with classic members changes only as the migration policy says.
 Source: KIP-848.
 """
 

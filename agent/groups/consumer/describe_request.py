@@ -3,7 +3,6 @@
 Place: request fields to the groups of held_groups.py and back.
 Invariant: each group is answered for itself, by its coordinator only. A group of another kind, or none at
 all, is GROUP_ID_NOT_FOUND, which makes clients ask DescribeGroups.
-If the process dies here nothing is lost.
 Source: Kafka's message schemas, KIP-848, KIP-1099 (member type).
 """
 

@@ -3,7 +3,6 @@
 Place: under classic_members.py and conversion.py: a classic member is assigned to by the coordinator,
 so the coordinator has to read its subscription and write its assignment.
 Invariant: bytes that are not Kafka's consumer protocol are None, never half-read.
-If the process dies here nothing is lost: no state.
 Source: ConsumerProtocolSubscription and ConsumerProtocolAssignment, versions 0-3.
 """
 

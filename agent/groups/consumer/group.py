@@ -7,10 +7,10 @@ Place: driven by held_groups.py as a CoordinatedGroup, and by coordinator.py her
     group epoch    rises when members, subscriptions or topics change
     target epoch   the group epoch that the target assignment was made for
     member epoch   the target epoch that the member was brought to; it shows it in every request
-Invariant: no partition has two holders; epochs never go back; a member is told only what is stored; every
+Invariant: no partition has two holders; epochs never go back; a member learns only what is stored; every
 token gets one answer. A heartbeat that changes nothing stores nothing.
-If the process dies, the next coordinator restores what was stored, and members go on without a rebalance:
-each has heard at most of what was stored, and one that missed the last answer shows the epoch before it.
+If the process crashes, the next coordinator restores what was stored, and members continue without a rebalance:
+each has learned at most of what was stored, and one that missed the last answer shows the epoch before it.
 Source: KIP-848, Kafka's GroupMetadataManager.
 """
 
@@ -97,7 +97,7 @@ class ConsumerGroup:
         return self._membership.drain()
 
     def sync(self, now: float, request: SyncRequest, token: Token) -> list[GroupEffect]:
-        """SyncGroup: likewise."""
+        """SyncGroup: answered once what it says is stored."""
         self._outbox.answer(token, self._classic.sync(now, request), SyncAnswer)
         return self._membership.drain()
 
@@ -158,7 +158,7 @@ class ConsumerGroup:
         return ErrorCode.none if ref.generation == member.epoch else stale
 
     def metadata_changed(self, now: float, image: MetadataImage) -> list[GroupEffect]:
-        """The next heartbeat is judged by the new topics; but classic members have to be told to join again."""
+        """The next heartbeat is judged by the new topics; but classic members must be asked to join again."""
         if self._membership.is_dead or not self.target.is_judged or self.judges_by(self._membership.topics(()).by_name):
             return []
         if all(member.classic is None for member in self.roster):

@@ -3,7 +3,6 @@
 Place: request fields to values and back, around coordinator.py.
 Invariant: what is wrong in itself (an empty id, a join that says nothing) is refused here, as Kafka does;
 the rules between members are in group.py. From version 1 on the member makes its id itself.
-If the process dies here, the client sends the request to the group's next coordinator.
 Source: Kafka's message schemas, KIP-848.
 """
 
@@ -81,7 +80,7 @@ class ConsumerGroupHeartbeat:
             partitions = tuple(
                 schema.make("TopicPartitions", topic_id=topics[number].topic_id, partitions=tuple(indexes))
                 for number, indexes in by_topic(answer.assigned).items()
-                if number in topics  # one that was just deleted is nobody's
+                if number in topics  # one that was just deleted has no members
             )
             assignment = schema.make("Assignment", topic_partitions=partitions)
         interval = self._consumer_groups.times(entity.group_id).heartbeat_interval

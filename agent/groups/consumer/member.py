@@ -3,7 +3,6 @@
 Place: changed by reconcile.py and group.py, kept by roster.py, written by saved.py.
 Invariant: immutable; `assigned` and `to_revoke` are disjoint, and together they are what the member may
 be consuming. `to_revoke` is empty unless it is UNREVOKED.
-If the process dies here nothing is lost: a member is told of a change only once it is stored.
 Source: KIP-848 (member epochs).
 """
 

@@ -1,9 +1,8 @@
 """The members of a consumer group and its target assignment: members come, step on, and go. Pure.
 
 Place: the part that group.py and classic_members.py share, which know the two protocols that members speak.
-Invariant: whoever must act by a time (heartbeat, give partitions up, join again) and does not is
-removed, and its partitions are free. Every change is marked in the outbox, so no answer precedes its save.
-If the process dies, the next coordinator restores what was stored (saved.py), with fresh sessions.
+Invariant: a member that does not act in time (heartbeat, give partitions up, join again) is removed, and
+its partitions are free. Every change is marked in the outbox, so no answer precedes its save.
 Source: KIP-848, Kafka's GroupMetadataManager.
 """
 
@@ -125,7 +124,7 @@ class GroupMembership:
         return self.roster.get(ref.member_id) or ErrorCode.unknown_member_id
 
     def remove_late(self, now: float) -> None:
-        """Give up the members whose deadline has passed."""
+        """Give up the members that missed a deadline."""
         late = self.deadlines.late(now)
         for member in [member for member in self.roster if member.member_id in late]:
             self.remove(member)
@@ -182,7 +181,7 @@ class GroupMembership:
         return self.target.subscribed.union(*(member.topic_names for member in self.roster))
 
     def restore(self, now: float, record: GroupRecord) -> None:
-        """Carry on where the last coordinator stood: the same epochs and assignments, fresh sessions."""
+        """Continue where the last coordinator was: the same epochs and assignments, fresh sessions."""
         state = decode(record.data)
         self.target.group_epoch, self.target.epoch = state.group_epoch, state.target_epoch
         self.target.topics_digest, self.target.subscribed = state.topics_digest, frozenset(state.subscribed)

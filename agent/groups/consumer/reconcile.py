@@ -1,9 +1,8 @@
 """The next step of one member towards its part of the target: a pure function.
 
 Place: called by group.py on every heartbeat of a member that is not there yet.
-Invariant: a partition is added only when nobody else holds it, and a partition that the member is to
+Invariant: a partition is added only when no other member holds it, and a partition that the member is to
 give up stays with it until it shows that it no longer owns it. So no partition ever has two holders.
-If the process dies here nothing is lost: the step is stored before the member hears of it.
 Source: KIP-848 (reconciliation), Kafka's CurrentAssignmentBuilder.
 """
 

@@ -2,7 +2,6 @@
 
 Place: under group.py, which decides when any of this changes.
 Invariant: a partition has one holder; an instance id belongs to one member.
-If the process dies here nothing is lost: saved.py has every member.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Place: made from the settings by handlers.py, read by group.py and the handlers.
 Invariant: `assignors` names only assignors that exist; the first is the one for members that ask for none.
-If the process dies here nothing is lost: no state.
 Source: Kafka's group.consumer.* settings; KIP-848 for the group configs that override them.
 """
 

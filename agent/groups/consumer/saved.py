@@ -3,7 +3,7 @@
 Place: written by each change of group.py, read when an agent becomes the group's coordinator.
 Invariant: fields are added with defaults, never renumbered; an unknown format is refused. Partitions are
 kept per topic number, so a group of 10,000 partitions takes some 60 KB.
-If the process dies before it is written, no member has heard of the change.
+No member learns of a change before it is written.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 Place: under membership.py, which says when members change; members go to it step by step (reconcile.py).
 Invariant: epochs never go back. The group epoch rises when members, subscriptions or subscribed topics
-change; the target is of the group epoch `epoch`, and is made anew only while that is behind. It gives
+change; the target is of the group epoch `epoch`, and is made again only while that is behind. It gives
 every partition of a subscribed topic to one member that subscribes to it.
-If the process dies here, the last stored target stands.
 Source: KIP-848 (group epoch, assignment epoch).
 """
 
@@ -51,14 +50,14 @@ class Target:
         self._parts[successor_id] = self._parts.pop(member_id, NOTHING)
 
     def forget(self, member_id: str) -> None:
-        """A member went: its part is free, and the target has to be made anew."""
+        """A member went: its part is free, and the target has to be made again."""
         self._parts.pop(member_id, None)
         self.group_epoch += 1
         self._seen = None
 
     @property
     def is_judged(self) -> bool:
-        """Whether the group was judged by any topics since it is here and since somebody went."""
+        """Whether the group was judged by any topics since it was loaded and since a member last left."""
         return self._seen is not None
 
     def is_judged_by(self, by_name: Mapping[str, TopicImage]) -> bool:

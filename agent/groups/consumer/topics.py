@@ -1,11 +1,10 @@
 """What members' subscriptions mean on the cluster's topics: names, and patterns in RE2's syntax.
 
 Place: asked by group.py, which judges a group by one picture of the topics at a time.
-Patterns come from clients. RE2 matches in time linear in the name whatever the pattern is, and a
+Patterns come from clients. RE2 matches any pattern in time linear in the name, and a
 pattern's program is bounded (`PROGRAM_BYTES`), so neither can be used to stop the agent; Kafka uses
 the same syntax. Matches are kept per pattern until topics come or go, and are made on a thread.
 Invariant: two pictures have the same `by_name` only if no topic came, went or grew between them.
-If the process dies here nothing is lost: no state.
 Source: KIP-848 (SubscribedTopicRegex).
 """
 
@@ -26,7 +25,7 @@ PROGRAM_BYTES = 256 * 1024
 """Memory that one pattern's program and its automaton may take."""
 PATTERNS_MAX = 1_000
 MATCHES_MAX = 4_000_000
-"""Topic numbers and characters of patterns: anybody may ask for any number of patterns, and is remembered till then."""
+"""Topic numbers and characters of patterns: any client may ask for any number of patterns; beyond this all are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class KnownTopics:
     by_name: Mapping[str, TopicImage]
     by_number: Mapping[int, TopicImage]
     matches: dict[str, frozenset[int]]
-    """Topic pattern -> numbers of the topics whose whole name it matches; filled as patterns are asked for.
+    """Topic pattern -> numbers of the topics with a name that it matches as a whole; filled as patterns are asked for.
     The metadata log's topic has to be named."""
 
     def of(self, names: Iterable[str], pattern: str) -> frozenset[int]:
@@ -81,7 +80,7 @@ class GroupTopics:
         return self._cluster.image.topics_by_id.get(topic_id)
 
     def _matches(self) -> dict[str, frozenset[int]]:
-        """Of the newest picture, which is made anew when topics came, went or grew."""
+        """Of the newest picture, which is made again when topics came, went or grew."""
         image = self._cluster.image
         if image.topics_by_name is not self._source:
             own = METADATA_TOPIC_IMAGE

@@ -20,13 +20,13 @@ LEAVE_FOR_A_WHILE_EPOCH = -2
 
 
 class MemberState(enum.Enum):
-    """Where a member stands between what it has and what it is to have."""
+    """How far a member has come from what it has to what it is to have."""
 
     STABLE = "stable"
     UNREVOKED = "unrevoked"
-    """It was told to give partitions up and has not said yet that it did."""
+    """It was asked to give partitions up and has not confirmed it yet."""
     UNRELEASED = "unreleased"
-    """Partitions that it is to get are still with somebody else."""
+    """Another member still holds partitions that it is to get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,14 @@ class HeartbeatRequest:
 
     @property
     def is_full(self) -> bool:
-        """Sent when joining and after an error: the member wants to know where it stands."""
+        """Sent when joining and after an error: the member asks for its whole assignment."""
         subscribes = self.topic_names is not None or self.topic_pattern is not None
         return self.rebalance_timeout is not None and subscribes and self.owned is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHeartbeatAnswer:
-    """`assigned` None: as it was told last."""
+    """`assigned` None: as in the last answer."""
 
     code: ErrorCode
     member_id: str

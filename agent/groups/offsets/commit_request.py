@@ -1,9 +1,9 @@
 """OffsetCommit (key 8, versions 2-10): by name, from version 10 by topic id.
 
-Place: request fields to positions by partition key, then offsets.py.
-Invariant: a partition that is refused for itself does not keep its neighbours' positions from being
+Place: request fields to committed offsets by partition key, then group_offsets.py.
+Invariant: a partition that is refused for itself does not keep the offsets of others from being
 stored; those are stored all together or not at all. Versions 2-4 name a retention time: it is ignored,
-as Kafka's newer brokers do (KIP-211). If the process dies here, the client asks the next coordinator.
+as Kafka's newer brokers do (KIP-211).
 Source: Kafka's message schemas, KIP-848 (topic ids).
 """
 

@@ -1,9 +1,9 @@
 """OffsetFetch (key 9, versions 1-10): by name, from version 10 by topic id; several groups from 8 on.
 
-Place: request fields to partition keys and back, around offsets.py.
-Invariant: keys carry the topic's number, so a deleted topic's positions are never shown for its
-successor of the same name. Without transactions every stored position is stable: require_stable
-changes nothing. If the process dies here, the client asks the next coordinator.
+Place: request fields to partition keys and back, around group_offsets.py.
+Invariant: keys carry the topic's number, so a deleted topic's offsets are never shown for its
+successor of the same name. Without transactions every stored offset is stable: require_stable
+changes nothing.
 Source: Kafka's message schemas, KIP-709 (several groups), KIP-848 (topic ids).
 """
 
@@ -32,7 +32,7 @@ _FIRST_OF_SEVERAL_GROUPS = 8
 _FIRST_WITH_GROUP_ERROR = 2
 
 
-class _Position(NamedTuple):
+class _PartitionAnswer(NamedTuple):
     """A partition's answer; `stored` None: nothing was ever committed."""
 
     partition_index: int
@@ -44,7 +44,7 @@ class _Position(NamedTuple):
 class _Topic:
     name: str | None
     topic_id: uuid.UUID | None
-    positions: list[_Position]
+    partitions: list[_PartitionAnswer]
 
 
 class OffsetFetch:
@@ -62,7 +62,8 @@ class OffsetFetch:
         code, topics = await self._fetch(entity.group_id, entity.topics, None, by_id=False)
         if code is not ErrorCode.none and request.api_version < _FIRST_WITH_GROUP_ERROR:
             topics = [
-                _Topic(t.name, None, [_Position(i, None, code) for i in t.partition_indexes]) for t in entity.topics
+                _Topic(t.name, None, [_PartitionAnswer(i, None, code) for i in t.partition_indexes])
+                for t in entity.topics
             ]
         response = schema.response(
             throttle_time=NO_THROTTLE,
@@ -108,12 +109,12 @@ class OffsetFetch:
         )
         if isinstance(stored, ErrorCode):
             return stored, []
-        positions: dict[int | None, CommittedOffset] = {offset.partition_key: offset for offset in stored}
+        by_key: dict[int | None, CommittedOffset] = {offset.partition_key: offset for offset in stored}
         return ErrorCode.none, [
             _Topic(
                 getattr(topic, "name", None),
                 getattr(topic, "topic_id", None),
-                [_Position(index, positions.get(key), code) for index, key in keys],
+                [_PartitionAnswer(index, by_key.get(key), code) for index, key in keys],
             )
             for topic, keys, code in wanted
         ]
@@ -122,17 +123,17 @@ class OffsetFetch:
         stored = await self._offsets.fetch(group_id, None, member)
         if isinstance(stored, ErrorCode):
             return stored, []
-        by_topic: defaultdict[int, list[_Position]] = defaultdict(list)
+        by_topic: defaultdict[int, list[_PartitionAnswer]] = defaultdict(list)
         for offset in stored:
             topic_number, index = split_partition_key(offset.partition_key)
-            by_topic[topic_number].append(_Position(index, offset))
+            by_topic[topic_number].append(_PartitionAnswer(index, offset))
         image = self._cluster.image
         if any(topic_by_number(image, number) is None for number in by_topic):
             try:
                 image = await self._cluster.catch_up()
             except UnavailableError:
                 return ErrorCode.coordinator_load_in_progress, []
-        known = [(topic_by_number(image, number), positions) for number, positions in by_topic.items()]
+        known = [(topic_by_number(image, number), partitions) for number, partitions in by_topic.items()]
         return ErrorCode.none, [_Topic(topic.name, topic.topic_id, each) for topic, each in known if topic is not None]
 
 
@@ -152,13 +153,13 @@ def _rendered(schema: Schema, topics: list[_Topic], topic_class: str, partition_
             partitions=tuple(
                 schema.make(
                     partition_class,
-                    partition_index=position.partition_index,
-                    committed_offset=-1 if position.stored is None else position.stored.offset,
-                    committed_leader_epoch=-1 if position.stored is None else position.stored.leader_epoch,
-                    metadata="" if position.stored is None else position.stored.metadata,
-                    error_code=position.code,
+                    partition_index=partition.partition_index,
+                    committed_offset=-1 if partition.stored is None else partition.stored.offset,
+                    committed_leader_epoch=-1 if partition.stored is None else partition.stored.leader_epoch,
+                    metadata="" if partition.stored is None else partition.stored.metadata,
+                    error_code=partition.code,
                 )
-                for position in topic.positions
+                for partition in topic.partitions
             ),
         )
         for topic in topics

@@ -1,9 +1,8 @@
-"""Positions of a group's members: stored under the coordinator's epoch, read from the metastore.
+"""Committed offsets of groups: stored under the coordinator's epoch, read from the metastore.
 
 Place: between the handlers of OffsetCommit and OffsetFetch and the metastore's GroupApi.
-Invariant: a position is stored only for a member that the group knows, by the group's holder; commits
+Invariant: an offset is stored only for a member that the group knows, by the group's holder; commits
 of one group are stored in order, and a fetch shows every commit that came here before it.
-If the process dies here, the client asks the next coordinator.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class GroupOffsets:
-    """All groups' positions. Every answer carries a code."""
+    """All groups' committed offsets. Every answer carries a code."""
 
     def __init__(self, api: GroupApi, groups: HeldGroups, clock: Clock, metrics: GroupMetrics) -> None:
         self._api = api
@@ -36,7 +35,7 @@ class GroupOffsets:
     async def commit(
         self, group_id: str, member: MemberRef, offsets: Sequence[CommittedOffset], *, version: int
     ) -> list[bool] | ErrorCode:
-        """Per position whether it was stored (False: its partition is gone); a code when none was."""
+        """Per offset whether it was stored (False: its partition is gone); a code when none was."""
         held = await self._groups.find(group_id)
         if isinstance(held, ErrorCode):
             return held
@@ -66,7 +65,7 @@ class GroupOffsets:
     async def fetch(
         self, group_id: str, partition_keys: Sequence[int] | None, member: MemberRef | None = None
     ) -> list[CommittedOffset] | ErrorCode:
-        """Stored positions, all when `partition_keys` is None. `member`: who asks, where it says so (version 9 on)."""
+        """Committed offsets, all when `partition_keys` is None. `member`: who asks, where it says so (version 9 on)."""
         code = self._groups.refusal(group_id)
         if code is not ErrorCode.none:
             return code

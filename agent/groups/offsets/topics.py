@@ -2,7 +2,7 @@
 
 Place: under offset_commit.py and offset_fetch.py.
 Invariant: what the image lacks is unknown only after catching up with the log; when that fails, it
-is unresolved, which clients take as a reason to ask again. If the process dies here nothing is lost.
+is unresolved, which clients take as a reason to ask again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def resolve(cluster: ClusterView, asked: Iterable[Any], *, by_id: bool) ->
 
 
 def topic_by_number(image: MetadataImage, number: int) -> TopicImage | None:
-    """The topic whose partitions a stored key names; the metadata log's is in no image."""
+    """The topic of that number, as stored keys name it; the metadata log's is in no image."""
     return METADATA_TOPIC_IMAGE if number == METADATA_TOPIC_IMAGE.topic_number else image.topics_by_number.get(number)
 
 

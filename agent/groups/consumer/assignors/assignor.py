@@ -3,7 +3,6 @@
 Place: under target.py, which calls the one that most members ask for.
 Invariant: pure and deterministic: the same members, topics and earlier target give the same answer,
 whichever agent computes it. Every partition of a subscribed topic goes to exactly one subscriber.
-If the process dies here nothing is lost: no state.
 Source: KIP-848 (server-side assignors).
 """
 

@@ -8,7 +8,6 @@ path no assignment is more even (optimal semi-matching: no cost-reducing path).
 Invariant: a shift takes one partition from the most loaded end and moves nothing else than the path,
 so what need not move stays.
 Cost: each search of `relief` is O(subscriptions); there are as many as partitions that must move.
-If the process dies here nothing is lost: no state.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class _Board:
                 self._subscribers[number].append(member.member_id)
 
     def keep(self) -> None:
-        """Everybody keeps what exists and is subscribed; of two that claim a partition, the first."""
+        """Each member keeps what exists and it subscribes to; of two that claim a partition, the first."""
         taken: set[int] = set()
         for member in self._members:
             for key in sorted(member.had):
@@ -58,7 +57,7 @@ class _Board:
                     self._give(member.member_id, number, key)
 
     def hand_out(self) -> None:
-        """What nobody has goes to the least loaded of those who may have it."""
+        """An unassigned partition goes to the least loaded member that subscribes to its topic."""
         taken = {key for owned in self.owned.values() for keys in owned.values() for key in keys}
         for number in sorted(self._topics, key=lambda number: (len(self._subscribers[number]), number)):
             waiting = [(self._load[member_id], member_id) for member_id in self._subscribers[number]]
@@ -70,10 +69,10 @@ class _Board:
                     heapq.heapreplace(waiting, (load + 1, member_id))
 
     def relief(self) -> list[tuple[str, int, str]]:
-        """Steps (from, topic, to) whose ends differ by two or more; [] when nobody can be relieved.
+        """Steps (from, topic, to), with ends that differ by two or more; [] when no member can be relieved.
 
-        The searches share what they have seen: whoever was reached in vain from a higher load is no
-        relief for a lower one, nor is anybody behind it.
+        The searches share what they have seen: a member that was reached in vain from a higher load is no
+        relief for a lower one, nor is any member behind it.
         """
         came_by: dict[str, tuple[str, int, str] | None] = {}
         seen_topics: set[int] = set()

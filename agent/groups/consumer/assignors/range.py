@@ -3,9 +3,8 @@
 Place: one of the choices of target.py.
 Invariant: topics with the same subscribers and partition counts are split at the same places, so
 partition i of each goes to the same member (co-partitioning). Runs differ by one at most. Members
-stand in order of their instance id, static ones first, so a static member that comes back stands where
-it stood. Stickiness is what that order gives, no more.
-If the process dies here nothing is lost: no state.
+are ordered by instance id, static ones first, so a static member that comes back gets the place that
+it had. That order is the only stickiness.
 Source: KIP-848, Kafka's RangeAssignor.
 """
 

@@ -1,10 +1,9 @@
-"""The assignor `uniform`: the same number of partitions for everybody, and as few moves as that allows.
+"""The assignor `uniform`: the same number of partitions for each member, and as few moves as that allows.
 
 Place: one of the choices of target.py, and the default.
 Invariant: with equal subscriptions, members differ by one partition at most, and a member loses only
 what it has beyond its share. With different subscriptions, levelling.py brings members as close
 together as their subscriptions allow.
-If the process dies here nothing is lost: no state.
 Source: KIP-848, Kafka's UniformAssignor.
 """
 
@@ -25,7 +24,7 @@ def assign_uniformly(members: Sequence[Subscriber], topics: Mapping[int, int]) -
 
 
 def _share(members: Sequence[Subscriber], topics: Mapping[int, int]) -> dict[str, Partitions]:
-    """Everybody subscribes to all of `topics`."""
+    """All members subscribe to all of `topics`."""
     if not members:
         return {}
     partitions = partitions_of(topics)
