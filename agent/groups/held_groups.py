@@ -1,6 +1,6 @@
 """The groups that this agent holds: claimed, restored, kept in time, stored, released. Of either kind.
 
-Place: under coordinator.py (classic members), consumer/ (KIP-848) and offsets.py; above the metastore's GroupApi.
+Place: under classic/coordinator.py, consumer/coordinator.py and offsets/; above the metastore's GroupApi.
 Invariant: a group is kept only while this agent is its coordinator by routing, under the lease and
 registration it was claimed with. No other agent can claim it before this one released it or lost its lease,
 by a count that began before the heartbeat was sent: so two agents never both answer from memory.
@@ -205,7 +205,7 @@ class HeldGroups:
             del self._loading[group_id]
 
     async def _claim(self, group_id: str, broker_epoch: int) -> GroupClaim | ErrorCode:
-        """Until it is known who holds the group: a claim with a lost answer may have been made, and then it bars all others."""
+        """Until it is known who holds the group: a claim with a lost answer may have been made, and bars all others."""
         until = self._clock.monotonic() + CLAIM_WAIT_SECONDS
         unknown = False
         while unknown or self._clock.monotonic() < until:

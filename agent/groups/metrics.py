@@ -1,6 +1,6 @@
 """What the groups of an agent count, for Prometheus.
 
-Place: written by held_groups.py and offsets.py, read by the HTTP listener.
+Place: written by held_groups.py and offsets/group_offsets.py, read by the HTTP listener.
 Invariant: labels have few values; groups and topics are never labels. A group is counted by the one
 agent that holds it, so sums over agents are right.
 """

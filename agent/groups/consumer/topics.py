@@ -25,7 +25,7 @@ PROGRAM_BYTES = 256 * 1024
 """Memory that one pattern's program and its automaton may take."""
 PATTERNS_MAX = 1_000
 MATCHES_MAX = 4_000_000
-"""Topic numbers and characters of patterns: any client may ask for any number of patterns; beyond this all are forgotten."""
+"""Topic numbers and characters of patterns. Clients may ask for any number of patterns: beyond this all are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
