@@ -1,26 +1,43 @@
 """The settings of config/settings.py as data: names, default, accepted values and meaning.
 
 Place: between the declarations and their users: load.py (validation), docs.py (the page), the command line
-(flags), broker configs (DescribeConfigs).
+(flags), broker configs (DescribeConfigs), cluster_values.py (what is the same for all processes).
 Invariant: the accepted values shown here are the ones that msgspec enforces.
 """
 
 from __future__ import annotations
 
+import enum
 import functools
 from typing import Any, NamedTuple
 
 import msgspec
 
+from headrace.config.bounds import LONG_MAX
+from headrace.config.cluster_settings import ClusterSettings
+from headrace.config.process_settings import ProcessSettings
 from headrace.config.settings import Settings
 
 ENV_PREFIX = "HEADRACE_"
 
 
+class SettingScope(enum.Enum):
+    """Who shares one value: see config/settings.py."""
+
+    PROCESS = "process"
+    CLUSTER = "cluster"
+    TOPIC_DEFAULT = "topic default"
+
+
+_SCOPES = list(SettingScope)
+
+
 class Declared(NamedTuple):
-    """One setting. `annotation` is what msgspec converts to."""
+    """One setting. `field` is its attribute in Settings, `annotation` is what msgspec converts to."""
 
     name: str
+    field: str
+    scope: SettingScope
     environment: str
     default: Any
     annotation: Any
@@ -30,8 +47,9 @@ class Declared(NamedTuple):
 
 @functools.cache
 def declared() -> dict[str, Declared]:
-    """Every setting by its dotted name, in the order of declaration."""
-    return {field.encode_name: _declared(field) for field in msgspec.structs.fields(Settings)}
+    """Every setting by its dotted name: by scope, then in the order of declaration."""
+    found = map(_declared, msgspec.structs.fields(Settings))
+    return {setting.name: setting for setting in sorted(found, key=lambda setting: _SCOPES.index(setting.scope))}
 
 
 def _declared(field: msgspec.structs.FieldInfo) -> Declared:
@@ -40,6 +58,8 @@ def _declared(field: msgspec.structs.FieldInfo) -> Declared:
     extra = info.extra_json_schema or {}
     return Declared(
         field.encode_name,
+        field.name,
+        _scope(field.name),
         ENV_PREFIX + field.encode_name.replace(".", "_").upper(),
         field.default,
         field.type,
@@ -48,13 +68,20 @@ def _declared(field: msgspec.structs.FieldInfo) -> Declared:
     )
 
 
+def _scope(name: str) -> SettingScope:
+    """By the class that declares the field."""
+    if name in ProcessSettings.__struct_fields__:
+        return SettingScope.PROCESS
+    return SettingScope.CLUSTER if name in ClusterSettings.__struct_fields__ else SettingScope.TOPIC_DEFAULT
+
+
 def _accepted(info: Any) -> str:
     if isinstance(info, msgspec.inspect.UnionType):
         return " or ".join(_accepted(t) for t in info.types if not isinstance(t, msgspec.inspect.NoneType))
     if isinstance(info, msgspec.inspect.BoolType):
         return "true, false"
     if isinstance(info, msgspec.inspect.IntType):
-        if info.ge is not None and info.le is not None:
+        if info.ge is not None and info.le not in (None, LONG_MAX):
             return f"{info.ge} to {info.le}"
         return f"integer ≥ {info.ge}" if info.ge is not None else "integer"
     pattern = getattr(info, "pattern", None)

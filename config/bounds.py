@@ -1,0 +1,18 @@
+"""Types of settings with their bounds.
+
+Place: used by the declarations (process_settings.py, cluster_settings.py, settings.py).
+Invariant: every number fits a bigint of Postgres, because the metastore's functions read cluster settings.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+LONG_MAX = 2**63 - 1
+
+PositiveInt = Annotated[int, Meta(ge=1, le=LONG_MAX)]
+NonNegativeInt = Annotated[int, Meta(ge=0, le=LONG_MAX)]
+AtLeastMinusOne = Annotated[int, Meta(ge=-1, le=LONG_MAX)]
+Port = Annotated[int, Meta(ge=0, le=65535)]

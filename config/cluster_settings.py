@@ -1,0 +1,177 @@
+"""The settings that have one value in the cluster: what is kept and for how long, leases, limits of groups.
+
+Place: the second part of config/settings.py.
+Invariant: two processes with different values would disagree about data or about who coordinates. So the value in
+the metadata log applies to every process. A file only proposes a value while the cluster has none
+(docs/decisions/0033-one-value-per-cluster.md).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from headrace.config.bounds import LONG_MAX, NonNegativeInt, PositiveInt
+from headrace.config.process_settings import ProcessSettings
+
+
+class ClusterSettings(ProcessSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Adds scope `cluster`."""
+
+    # -- write path
+    producer_id_expiration_ms: Annotated[
+        PositiveInt, Meta(description="Producer state that is unused for this time is removed.")
+    ] = field(default=86_400_000, name="producer.id.expiration.ms")
+    file_delete_delay_ms: Annotated[
+        NonNegativeInt,
+        Meta(
+            description="A segment file's object is deleted this long after its last live byte was removed, but never"
+            " within 75 minutes of its commit. At least the age of the oldest metastore backup that may be restored.",
+        ),
+    ] = field(default=3_600_000, name="file.delete.delay.ms")
+
+    # -- topics
+    auto_create_topics_enable: Annotated[
+        bool, Meta(description="Create a topic when a producer or consumer asks for its metadata.")
+    ] = field(default=True, name="auto.create.topics.enable")
+    num_partitions: Annotated[PositiveInt, Meta(description="Default number of partitions of a new topic.")] = field(
+        default=1, name="num.partitions"
+    )
+    default_replication_factor: Annotated[
+        PositiveInt, Meta(description="Only shown to clients: the object store replicates the data.")
+    ] = field(default=1, name="default.replication.factor")
+
+    # -- membership and groups
+    broker_session_timeout_ms: Annotated[
+        PositiveInt, Meta(description="An agent that does not renew its lease for this time is fenced.")
+    ] = field(default=18_000, name="broker.session.timeout.ms")
+    metadata_max_lag_records: Annotated[
+        NonNegativeInt,
+        Meta(description="An agent is unfenced only when it is at most this far behind the metadata log."),
+    ] = field(default=100, name="metadata.max.lag.records")
+    controller_lease_ms: Annotated[
+        int,
+        Meta(
+            ge=100,
+            le=LONG_MAX,
+            description="A standby controller takes over when the active one has not renewed its lease for this time.",
+        ),
+    ] = field(default=3_000, name="controller.lease.ms")
+    metadata_snapshot_bytes: Annotated[
+        PositiveInt, Meta(description="A metadata snapshot is written after at most this many bytes of log.")
+    ] = field(default=20_971_520, name="metadata.log.max.record.bytes.between.snapshots")
+    metadata_snapshot_interval_ms: Annotated[
+        PositiveInt,
+        Meta(description="A metadata snapshot is written after at most this time if there are new records."),
+    ] = field(default=3_600_000, name="metadata.log.max.snapshot.interval.ms")
+    group_min_session_timeout_ms: Annotated[
+        PositiveInt, Meta(description="Shortest session timeout a member may request.")
+    ] = field(default=6_000, name="group.min.session.timeout.ms")
+    group_max_session_timeout_ms: Annotated[
+        PositiveInt, Meta(description="Longest session timeout a member may request.")
+    ] = field(default=1_800_000, name="group.max.session.timeout.ms")
+    group_initial_rebalance_delay_ms: Annotated[
+        NonNegativeInt, Meta(description="A new group waits this long for more members before its first rebalance.")
+    ] = field(default=3_000, name="group.initial.rebalance.delay.ms")
+    group_consumer_session_timeout_ms: Annotated[
+        PositiveInt,
+        Meta(description="A member of a consumer group (KIP-848) that sends no heartbeat for this time is removed."),
+    ] = field(default=45_000, name="group.consumer.session.timeout.ms")
+    group_consumer_min_session_timeout_ms: Annotated[
+        PositiveInt, Meta(description="Smallest consumer.session.timeout.ms that a group config may set.")
+    ] = field(default=45_000, name="group.consumer.min.session.timeout.ms")
+    group_consumer_max_session_timeout_ms: Annotated[
+        PositiveInt, Meta(description="Largest consumer.session.timeout.ms that a group config may set.")
+    ] = field(default=60_000, name="group.consumer.max.session.timeout.ms")
+    group_consumer_heartbeat_interval_ms: Annotated[
+        PositiveInt, Meta(description="Heartbeat interval of the members of consumer groups (KIP-848).")
+    ] = field(default=5_000, name="group.consumer.heartbeat.interval.ms")
+    group_consumer_min_heartbeat_interval_ms: Annotated[
+        PositiveInt, Meta(description="Smallest consumer.heartbeat.interval.ms that a group config may set.")
+    ] = field(default=5_000, name="group.consumer.min.heartbeat.interval.ms")
+    group_consumer_max_heartbeat_interval_ms: Annotated[
+        PositiveInt, Meta(description="Largest consumer.heartbeat.interval.ms that a group config may set.")
+    ] = field(default=15_000, name="group.consumer.max.heartbeat.interval.ms")
+    group_consumer_max_size: Annotated[
+        PositiveInt,
+        Meta(description="Maximum number of members of a consumer group; beyond it GROUP_MAX_SIZE_REACHED."),
+    ] = field(default=2_147_483_647, name="group.consumer.max.size")
+    group_consumer_assignors: Annotated[
+        str,
+        Meta(
+            pattern="^(uniform|range)(,(uniform|range))*$",
+            description="Server-side assignors that members may request; the first is the default.",
+            extra_json_schema={"accepted": "uniform, range, separated by commas"},
+        ),
+    ] = field(default="uniform,range", name="group.consumer.assignors")
+    group_consumer_migration_policy: Annotated[
+        str,
+        Meta(
+            pattern="^(disabled|upgrade|downgrade|bidirectional)$",
+            description="Directions in which a group with members may change between the two group protocols.",
+            extra_json_schema={"accepted": "disabled, upgrade, downgrade, bidirectional"},
+        ),
+    ] = field(default="bidirectional", name="group.consumer.migration.policy")
+    group_max_size: Annotated[
+        PositiveInt, Meta(description="Maximum number of members of a classic group; beyond it GROUP_MAX_SIZE_REACHED.")
+    ] = field(default=2_147_483_647, name="group.max.size")
+    offsets_retention_minutes: Annotated[
+        PositiveInt,
+        Meta(
+            description="Committed offsets expire this long after their group lost its last member, or after"
+            " their commit if no member consumes the topic."
+        ),
+    ] = field(default=10_080, name="offsets.retention.minutes")
+    offset_metadata_max_bytes: Annotated[
+        PositiveInt, Meta(description="Maximum length of the metadata string of a committed offset.")
+    ] = field(default=4_096, name="offset.metadata.max.bytes")
+
+    # -- access
+    delegation_token_max_lifetime_ms: Annotated[
+        PositiveInt, Meta(description="A delegation token cannot be renewed beyond this age.")
+    ] = field(default=604_800_000, name="delegation.token.max.lifetime.ms")
+    delegation_token_expiry_time_ms: Annotated[
+        PositiveInt, Meta(description="A delegation token that is not renewed expires after this time.")
+    ] = field(default=86_400_000, name="delegation.token.expiry.time.ms")
+
+    # -- retention
+    log_retention_check_interval_ms: Annotated[
+        PositiveInt, Meta(description="How often retention looks for records to delete.")
+    ] = field(default=300_000, name="log.retention.check.interval.ms")
+
+    # -- background work
+    log_cleaner_backoff_ms: Annotated[
+        PositiveInt, Meta(description="How often compaction looks for files to merge.")
+    ] = field(default=15_000, name="log.cleaner.backoff.ms")
+    compaction_min_age_ms: Annotated[
+        NonNegativeInt,
+        Meta(
+            description="Younger segment files are not compacted: consumers near the log end read them from caches.",
+        ),
+    ] = field(default=30_000, name="compaction.min.age.ms")
+    compaction_max_age_ms: Annotated[
+        PositiveInt,
+        Meta(
+            description="Flushed files are merged after at most this time; merged files are rewritten"
+            " after six times this time."
+        ),
+    ] = field(default=600_000, name="compaction.max.age.ms")
+    compaction_file_bytes: Annotated[
+        int,
+        Meta(
+            ge=1_048_576,
+            le=1_073_741_824,
+            description="Target size of compacted files; a job uses up to three times as much memory.",
+        ),
+    ] = field(default=67_108_864, name="compaction.file.bytes")
+    compaction_spark_min_bytes: Annotated[
+        NonNegativeInt,
+        Meta(
+            description="Compaction jobs of at least this many live bytes are left to the Spark application; 0: none.",
+        ),
+    ] = field(default=0, name="compaction.spark.min.bytes")
+    compaction_spark_max_wait_ms: Annotated[
+        NonNegativeInt,
+        Meta(description="If the Spark application does not finish a job within this time, this process does it."),
+    ] = field(default=3_600_000, name="compaction.spark.max.wait.ms")
