@@ -35,7 +35,7 @@ from headrace.metastore.log.records import (
     encode_new_partitions,
     encode_record,
 )
-from headrace.storage.errors import FencedError, HeadraceError, InvalidError, TruncatedError
+from headrace.storage.errors import AlreadyExistsError, FencedError, HeadraceError, InvalidError, TruncatedError
 from tests.manual_clock import ManualClock
 
 FIRST_LEASED_NODE_ID = 1_000
@@ -65,6 +65,8 @@ class FakeClusterApi:
     fail_after: defaultdict[str, list[HeadraceError]] = field(default_factory=lambda: defaultdict(list))
     before_append: Callable[[], None] | None = None
     agents: dict[int, _Agent] = field(default_factory=dict)
+    topics: dict[uuid.UUID, str] = field(default_factory=dict)
+    """Names of those that were created here."""
     next_producer_id: int = 0
     log_start: int = 0
     snapshots: list[StoredSnapshot] = field(default_factory=list)
@@ -143,6 +145,8 @@ class FakeClusterApi:
         await self._begin("create_topics")
         if not self._compare(expected_head):
             return False
+        if taken := {topic.name for topic in topics} & set(self.topics.values()):
+            raise AlreadyExistsError(f"topic exists: names={sorted(taken)}")
         for topic in topics:
             self._append_topic(topic)
         self._end("create_topics")
@@ -152,6 +156,10 @@ class FakeClusterApi:
         await self._begin("delete_topics")
         if not self._compare(expected_head):
             return False
+        if unknown := set(topic_ids) - self.topics.keys():
+            raise InvalidError(f"a topic is not there: topic_ids={unknown}")
+        for topic_id in topic_ids:
+            del self.topics[topic_id]
         self.append(*(RemoveTopicRecord(topic_id=topic_id) for topic_id in topic_ids))
         self._end("delete_topics")
         return True
@@ -175,7 +183,7 @@ class FakeClusterApi:
             node_id = next(n for n in range(FIRST_LEASED_NODE_ID, 2_000) if n not in self.agents)
         holder = self.agents.get(node_id)
         if holder is not None and self.clock.monotonic() < holder.last_contact + holder.timeout:
-            raise InvalidError(f"another incarnation holds the node id: node_id={node_id}")
+            raise AlreadyExistsError(f"another incarnation holds the node id: node_id={node_id}")
         epoch = self._append_registration(node_id, registration)
         self.agents[node_id] = _Agent(registration, epoch, True, self.clock.monotonic())
         self._end("register_agent")
@@ -265,6 +273,8 @@ class FakeClusterApi:
     async def save_snapshot(self, controller_epoch: int, snapshot: StoredSnapshot) -> None:
         await self._begin("save_snapshot")
         self._require_controller(controller_epoch)
+        if not 1 <= snapshot.end_offset <= len(self.log):
+            raise InvalidError(f"a snapshot of what is not in the log: end_offset={snapshot.end_offset}")
         self.snapshots = [*self.snapshots, snapshot][-2:]
         self.snapshot_at = self.clock.monotonic()
 
@@ -319,6 +329,7 @@ class FakeClusterApi:
 
     def _append_topic(self, topic: NewTopic) -> None:
         count = topic.partition_count
+        self.topics[topic.topic_id] = topic.name
         self.append(
             TopicRecord(
                 topic_name=topic.name,

@@ -48,6 +48,13 @@ class FakeGroupApi:
         """Somebody else's claim, as after this agent was fenced."""
         self.groups[group_id].epoch = next(self.epochs)
 
+    def delete_partitions(self, keys: Sequence[int]) -> None:
+        """As after their topic was deleted."""
+        self.deleted_keys.update(keys)
+        for offsets in self.offsets.values():
+            for key in keys:
+                offsets.pop(key, None)
+
     def saved(self, group_id: str) -> SavedGroup:
         """What a classic group's coordinator saved last."""
         record = self.groups[group_id].record

@@ -1,0 +1,276 @@
+"""ClusterApi and ControllerApi in Postgres and in the fake that the agent's tests use.
+
+Time passes by minutes, so that what the test itself takes makes no difference.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Protocol
+
+import pytest
+
+from headrace.config.settings import Settings
+from headrace.metastore.api.agents import HeartbeatAnswer, RegisteredAgent
+from headrace.metastore.api.cluster import ClusterApi
+from headrace.metastore.api.controller import ControllerApi
+from headrace.metastore.api.metadata_log import StoredSnapshot
+from headrace.metastore.api.topics import NewTopic, PartitionApi, PartitionGrowth
+from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.records import TOPIC_RESOURCE, ConfigRecord
+from headrace.metastore.log.snapshot import encode_snapshot
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.errors import AlreadyExistsError, FencedError, InvalidError, TruncatedError
+from tests.agent.cluster.fake_cluster_api import FakeClusterApi
+from tests.manual_clock import ManualClock
+from tests.metastore.sessions import move_time, new_agent, new_topic, session
+
+MINUTE_MS = 60_000
+SESSION_MS = 18 * MINUTE_MS
+LEASE_MS = 10 * MINUTE_MS
+A, B = uuid.UUID(int=1), uuid.UUID(int=2)
+
+
+class Api(ClusterApi, PartitionApi, ControllerApi, Protocol):
+    """What the fake implements."""
+
+
+class ClusterUnderTest(Protocol):
+    """An Api with a clock that tests move."""
+
+    @property
+    def api(self) -> Api: ...
+    async def pass_minutes(self, minutes: float) -> None:
+        """Let the metastore's clock go on."""
+
+
+class InPostgres:
+    """The real thing; its clock begins long after the server did."""
+
+    def __init__(self, metastore: PostgresMetastore, url: str) -> None:
+        self.api, self._url, self._ahead = metastore, url, 60_000.0
+
+    async def begin(self) -> None:
+        await self.pass_minutes(0)
+        async with session(self._url) as raw:
+            await raw.execute("UPDATE lease_watch SET last_contact_at = wall_time(), resumed_at = '-infinity'")
+
+    async def pass_minutes(self, minutes: float) -> None:
+        self._ahead += minutes * 60
+        async with session(self._url) as raw:
+            await move_time(raw, self._ahead)
+
+
+class InFake:
+    """tests/agent/cluster/fake_cluster_api.py."""
+
+    def __init__(self) -> None:
+        self._clock = ManualClock()
+        self.api = FakeClusterApi(self._clock)
+
+    async def pass_minutes(self, minutes: float) -> None:
+        self._clock.jump(minutes * 60)
+
+
+@pytest.fixture(params=["postgres", "fake"])
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[ClusterUnderTest]:
+    if request.param == "fake":
+        yield InFake()
+        return
+    url = request.getfixturevalue("metastore_url")
+    settings = Settings(metastore_pool_size=2, broker_session_timeout_ms=SESSION_MS)
+    store = await PostgresMetastore.open(url, settings)
+    real = InPostgres(store, url)
+    await real.begin()
+    yield real
+    await store.close()
+
+
+async def beat(api: Api, agent: RegisteredAgent, *, behind: int = 0, fence: bool = False) -> HeartbeatAnswer:
+    """A heartbeat of an agent that has applied all but the last `behind` records."""
+    return await api.heartbeat(
+        *agent,
+        metadata_offset=await api.metadata_head() - behind,
+        want_fence=fence,
+        session_timeout_ms=SESSION_MS,
+    )
+
+
+async def create(api: Api, *topics: NewTopic) -> None:
+    assert await api.create_topics(await api.metadata_head(), topics)
+
+
+async def test_the_log_is_read_without_gaps_and_ends_empty(cluster: ClusterUnderTest) -> None:
+    api = cluster.api
+    start = await api.metadata_head()
+    await create(api, new_topic("a", 3, **{"retention.ms": "5"}))
+    head = await api.metadata_head()
+    records = await api.read_metadata(start)
+    assert len(records) == head - start == 5
+    assert await api.read_metadata(start + 1, 2) == records[1:3]
+    assert await api.read_metadata(head) == []
+
+
+async def test_an_append_at_another_head_does_nothing(cluster: ClusterUnderTest) -> None:
+    api, topic = cluster.api, new_topic("a")
+    await create(api, topic)
+    head = await api.metadata_head()
+    config = ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name="a", name="retention.ms", value="5")
+    for stale in (head - 1, head + 1):
+        assert not await api.create_topics(stale, [new_topic("b")])
+        assert not await api.delete_topics(stale, [topic.topic_id])
+        assert not await api.create_partitions(stale, [PartitionGrowth(topic.topic_id, 1, 2)])
+        assert not await api.append_records(stale, [config])
+    assert await api.metadata_head() == head
+    assert await api.append_records(head, [config])
+    assert await api.metadata_head() == head + 1
+
+
+async def test_topics_appear_grow_and_disappear_in_the_image(cluster: ClusterUnderTest) -> None:
+    api, topic = cluster.api, new_topic("a", 2, **{"retention.ms": "5"})
+    await create(api, topic, new_topic("b"))
+    assert await api.create_partitions(await api.metadata_head(), [PartitionGrowth(topic.topic_id, 2, 4)])
+    image = await load_image(api)
+    assert {name: found.undeleted_partition_count for name, found in image.topics_by_name.items()} == {"a": 4, "b": 1}
+    assert await api.delete_topics(await api.metadata_head(), [topic.topic_id])
+    assert set((await load_image(api)).topics_by_name) == {"b"}
+
+
+async def test_a_name_that_is_taken_and_a_topic_that_is_not_there_are_errors(cluster: ClusterUnderTest) -> None:
+    api = cluster.api
+    await create(api, new_topic("a"))
+    head = await api.metadata_head()
+    with pytest.raises(AlreadyExistsError):
+        await api.create_topics(head, [new_topic("b"), new_topic("a")])
+    with pytest.raises(InvalidError):
+        await api.delete_topics(head, [uuid.uuid4()])
+    assert await api.metadata_head() == head
+
+
+async def test_a_registration_is_repeated_by_incarnation_and_refused_to_another(cluster: ClusterUnderTest) -> None:
+    api, own = cluster.api, new_agent(7)
+    agent = await api.register_agent(own)
+    assert await api.register_agent(own) == agent
+    with pytest.raises(AlreadyExistsError):
+        await api.register_agent(new_agent(7))
+    await cluster.pass_minutes(8)
+    await beat(api, agent)
+    await cluster.pass_minutes(8)
+    await beat(api, await api.register_agent(new_agent(8)))
+    await cluster.pass_minutes(8)
+    with pytest.raises(AlreadyExistsError):
+        await api.register_agent(new_agent(7))
+    await beat(api, await api.register_agent(new_agent(9)))
+    await cluster.pass_minutes(3)
+    taken = await api.register_agent(new_agent(7))
+    assert taken.broker_epoch > agent.broker_epoch, "silent for over a session timeout"
+    with pytest.raises(FencedError):
+        await beat(api, agent)
+
+
+async def test_a_leased_node_id_is_nobodys(cluster: ClusterUnderTest) -> None:
+    ids = [(await cluster.api.register_agent(new_agent())).node_id for _ in range(3)]
+    assert len(set(ids)) == 3
+    assert set((await load_image(cluster.api)).agents) == set(ids)
+
+
+async def test_an_agent_is_unfenced_once_it_has_caught_up(cluster: ClusterUnderTest) -> None:
+    api = cluster.api
+    agent = await api.register_agent(new_agent(7))
+    behind = await beat(api, agent, behind=1)
+    assert (behind.is_caught_up, behind.is_fenced) == (False, True)
+    caught_up = await beat(api, agent)
+    assert (caught_up.is_caught_up, caught_up.is_fenced) == (True, False)
+    assert caught_up.metadata_head == await api.metadata_head(), "the record that says so included"
+    assert (await beat(api, agent, fence=True)).is_fenced
+    assert [a.node_id for a in (await load_image(api)).live_agents()] == []
+
+
+async def test_leaving_frees_the_node_id_and_a_stale_epoch_is_ignored(cluster: ClusterUnderTest) -> None:
+    api, own = cluster.api, new_agent(7)
+    agent = await api.register_agent(own)
+    await api.unregister_agent(7, agent.broker_epoch - 1)
+    assert set((await load_image(api)).agents) == {7}
+    await api.unregister_agent(*agent)
+    assert (await load_image(api)).agents == {}
+    assert (await api.register_agent(replace(own, incarnation_id=uuid.uuid4()))).node_id == 7
+
+
+async def test_the_lease_is_kept_taken_over_and_resigned(cluster: ClusterUnderTest) -> None:
+    api = cluster.api
+    assert await api.describe_controller() is None
+    first = await api.hold_controller_lease(1, A, LEASE_MS)
+    assert first.is_own
+    assert await api.hold_controller_lease(1, A, LEASE_MS) == first
+    standby = await api.hold_controller_lease(2, B, LEASE_MS)
+    assert (standby.controller_id, standby.is_own) == (1, False)
+    await cluster.pass_minutes(11)
+    assert await api.describe_controller() is None
+    second = await api.hold_controller_lease(2, B, LEASE_MS)
+    assert (second.controller_id, second.is_own) == (2, True)
+    assert second.controller_epoch > first.controller_epoch
+    await api.resign_controller(first.controller_epoch)
+    assert (await api.describe_controller()) == second._replace(is_own=False), "a stale epoch resigns nothing"
+    await api.resign_controller(second.controller_epoch)
+    assert (await api.hold_controller_lease(1, A, LEASE_MS)).is_own
+
+
+async def test_a_replaced_controller_is_refused_everything(cluster: ClusterUnderTest) -> None:
+    api = cluster.api
+    stale = (await api.hold_controller_lease(1, A, LEASE_MS)).controller_epoch
+    await cluster.pass_minutes(11)
+    await api.hold_controller_lease(2, B, LEASE_MS)
+    await create(api, new_topic("a"))
+    head = await api.metadata_head()
+    with pytest.raises(FencedError):
+        await api.fence_silent_agents(stale, session_timeout_ms=SESSION_MS)
+    with pytest.raises(FencedError):
+        await api.save_snapshot(stale, StoredSnapshot(head, b""))
+    with pytest.raises(FencedError):
+        await api.truncate_metadata(stale, 10)
+    with pytest.raises(FencedError):
+        await api.append_records(head, [], controller_epoch=stale)
+    assert await api.newest_snapshot() is None
+
+
+async def test_the_controller_fences_who_is_silent(cluster: ClusterUnderTest) -> None:
+    api = cluster.api
+    silent, heard = await api.register_agent(new_agent(1)), await api.register_agent(new_agent(2))
+    for agent in (silent, heard):
+        assert not (await beat(api, agent)).is_fenced
+    for _ in range(4):
+        await cluster.pass_minutes(5)
+        await beat(api, heard)
+    epoch = (await api.hold_controller_lease(1, A, LEASE_MS)).controller_epoch
+    assert await api.fence_silent_agents(epoch, session_timeout_ms=SESSION_MS) == [1]
+    assert await api.fence_silent_agents(epoch, session_timeout_ms=SESSION_MS) == []
+    assert [agent.node_id for agent in (await load_image(api)).live_agents()] == [2]
+
+
+async def test_the_log_is_truncated_to_the_older_of_two_snapshots(cluster: ClusterUnderTest) -> None:
+    api = cluster.api
+    epoch = (await api.hold_controller_lease(1, A, LEASE_MS)).controller_epoch
+    ends = []
+    for name in ("a", "b"):
+        await create(api, new_topic(name))
+        image = await load_image(api)
+        await api.save_snapshot(epoch, StoredSnapshot(image.offset, encode_snapshot(image)))
+        ends.append(image.offset)
+        if name == "a":
+            assert await api.truncate_metadata(epoch, 100) == 0, "there is one snapshot"
+    with pytest.raises(InvalidError):
+        await api.save_snapshot(epoch, StoredSnapshot(ends[1] + 1, b""))
+    newest = await api.newest_snapshot()
+    assert newest is not None
+    assert newest.end_offset == ends[1]
+    start = await api.metadata_log_start()
+    assert await api.truncate_metadata(epoch, 1) == 1
+    assert await api.truncate_metadata(epoch, 100) == ends[0] - 2 - start
+    assert await api.metadata_log_start() == ends[0] - 1
+    with pytest.raises(TruncatedError):
+        await api.read_metadata(start)
+    state = await api.snapshot_state()
+    assert (state.end_offset, state.log_records) == (ends[1], 0)
+    assert set((await load_image(api)).topics_by_name) == {"a", "b"}
