@@ -10,19 +10,21 @@ import argparse
 import asyncio
 import importlib.util
 import json
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 
 from rich.console import Console
 
-from headrace.cli.bench.loads import Bounds
+from headrace.cli.bench.kafka_target import find_jars
 from headrace.cli.bench.measurement import summarise
 from headrace.cli.bench.progress import BenchProgress
 from headrace.cli.bench.report import document, legend, machine, make_table
-from headrace.cli.bench.rows import ROWS, JavaProduce, pick
+from headrace.cli.bench.rows import ROWS, JavaProduce, Row, pick
 from headrace.cli.bench.run import BenchPlan, Outcome, run_plan
-from headrace.cli.bench.target_spec import DEV, PUT_DELAY, TargetSpec, parse_target
+from headrace.cli.bench.target_bench import Bounds
+from headrace.cli.bench.target_spec import DEV, KAFKA, PUT_DELAY, TargetSpec, parse_target
 from headrace.cli.numbers import INT32_MAX, whole
 from headrace.cli.tables import PIPE_WIDTH
 from headrace.config.errors import ConfigError
@@ -64,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--kafka", type=Path, metavar="DIR", help="folder of Apache Kafka's jars, or its home")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run to this file")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw PNG plots of the medians in this folder")
     parser.add_argument(
         "--work-dir", type=Path, metavar="DIR", help="where targets keep their data (the temporary folder)"
     )
@@ -72,10 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print; 1 if a run failed."""
-    if importlib.util.find_spec("confluent_kafka") is None:
-        raise ConfigError("headrace bench needs librdkafka: pip install 'headrace[bench]'")
+    for module in ("confluent_kafka", *(["matplotlib"] if args.plots else [])):
+        if importlib.util.find_spec(module) is None:
+            raise ConfigError(f"{module} is not installed: pip install 'headrace[bench]'")
     specs = _specs(args)
-    rows = [row for row in pick(args.rows) if not isinstance(row.load, JavaProduce)]
+    jars = _jars(args, specs)
+    rows = _rows(args.rows, jars)
     bounds = Bounds(
         seconds=args.seconds or (QUICK_SECONDS if args.quick else SECONDS),
         records=args.records,
@@ -88,11 +93,15 @@ def run(args: argparse.Namespace) -> int:
     ):
         folder = Path(directory)
         folder.chmod(0o711)
-        plan = BenchPlan(specs, rows, rounds, bounds, folder, args.kafka)
+        plan = BenchPlan(specs, rows, rounds, bounds, folder, jars)
         outcome = asyncio.run(run_plan(plan, SystemClock(), progress))
     _show(plan, outcome)
     if args.json:
         args.json.write_text(json.dumps(document(plan, outcome), indent=1) + "\n", encoding="utf-8")
+    if args.plots:
+        from headrace.cli.bench.plots import draw_plots  # here: only plots need matplotlib
+
+        draw_plots(summarise(outcome.runs), args.plots)
     return 1 if outcome.failures else 0
 
 
@@ -106,6 +115,26 @@ def _specs(args: argparse.Namespace) -> list[TargetSpec]:
     if len(set(names)) < len(names):
         raise ConfigError(f"two targets have the same name: {', '.join(names)} (NAME=TARGET gives one another)")
     return specs
+
+
+def _jars(args: argparse.Namespace, specs: list[TargetSpec]) -> Path | None:
+    """Of --kafka, or of the first Kafka that is measured; None if there are none. ConfigError for a wrong folder."""
+    folders = [Path(spec.where) for spec in specs if spec.kind == KAFKA and spec.where]
+    folder = args.kafka or (folders[0] if folders else None)
+    return find_jars(folder) if folder or any(spec.kind == KAFKA for spec in specs) else None
+
+
+def _rows(names: str | None, jars: Path | None) -> list[Row]:
+    """Without Java or jars the rows of Kafka's load generator are left out, unless they are asked for: ConfigError."""
+    rows = pick(names)
+    java = [row.name for row in rows if isinstance(row.load, JavaProduce)]
+    if not java or (jars and shutil.which("java")):
+        return rows
+    reason = "they need java and the jars of --kafka (tests/tools/install_kafka.sh brings them)"
+    if names is not None:
+        raise ConfigError(f"rows {','.join(java)}: {reason}")
+    print(f"left out rows {','.join(java)}: {reason}", file=sys.stderr)
+    return [row for row in rows if row.name not in java]
 
 
 def _show(plan: BenchPlan, outcome: Outcome) -> None:

@@ -6,7 +6,6 @@ Invariant: a row is the same load for every target: only what is named here diff
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.config.errors import ConfigError
@@ -123,8 +122,3 @@ def pick(names: str | None) -> list[Row]:
     if unknown := set(wanted) - {row.name for row in ROWS}:
         raise ConfigError(f"unknown rows: {', '.join(sorted(unknown))} (known: {', '.join(row.name for row in ROWS)})")
     return [row for row in ROWS if row.name in wanted]
-
-
-def needs_java(rows: Sequence[Row]) -> list[str]:
-    """Names of the rows that Kafka's own load generator drives."""
-    return [row.name for row in rows if isinstance(row.load, JavaProduce)]

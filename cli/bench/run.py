@@ -12,9 +12,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from headrace.cli.bench.loads import Bounds, TargetBench
+from headrace.cli.bench.loads import run_row
 from headrace.cli.bench.measurement import Measurement
 from headrace.cli.bench.rows import IDEMPOTENT, MEGABYTE_BATCHES, Produce, Row
+from headrace.cli.bench.target_bench import Bounds, TargetBench
 from headrace.cli.bench.target_spec import TargetSpec
 from headrace.cli.bench.targets import open_target
 from headrace.storage.clock import Clock
@@ -62,9 +63,9 @@ async def run_plan(plan: BenchPlan, clock: Clock, watch: Watcher) -> Outcome:
             folder.chmod(0o711)  # an embedded Postgres that root starts runs as another user
             target = await stack.enter_async_context(open_target(spec, folder, plan.jars))
             outcome.versions[spec.name] = target.version
-            benches.append(TargetBench(target, plan.bounds, clock))
+            benches.append(TargetBench(target, plan.bounds, clock, plan.jars))
             brief = replace(plan.bounds, seconds=min(1.0, plan.bounds.seconds))
-            await TargetBench(target, brief, clock).run(WARM_UP, 0)
+            await run_row(TargetBench(target, brief, clock, plan.jars), WARM_UP, 0)
         done = 0
         for round_number in range(1, plan.rounds + 1):
             for row in plan.rows:
@@ -78,7 +79,7 @@ async def run_plan(plan: BenchPlan, clock: Clock, watch: Watcher) -> Outcome:
 
 async def _try(bench: TargetBench, row: Row, round_number: int, outcome: Outcome) -> Measurement | str:
     try:
-        measurement = await bench.run(row, round_number)
+        measurement = await run_row(bench, row, round_number)
     except HeadraceError as error:
         outcome.failures.append(f"{row.name} on {bench.target.name}: {error}")
         return str(error)

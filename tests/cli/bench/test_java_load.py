@@ -1,0 +1,108 @@
+"""Kafka's load generator: its command line, its last line, how many records a run has; and a real run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.bench.java_load import (
+    PerformanceTotals,
+    long_enough,
+    next_records,
+    parse_totals,
+    performance_command,
+)
+from headrace.cli.bench.kafka_target import find_jars, server_properties
+from headrace.cli.bench.rows import JavaProduce
+from headrace.cli.main import main
+from headrace.config.errors import ConfigError
+from headrace.storage.errors import UnavailableError
+
+PRINTED = """\
+SLF4J: Defaulting to no-operation (NOP) logger implementation
+24951 records sent, 4990.2 records/sec (4.76 MB/sec), 2041.8 ms avg latency, 3310.0 ms max latency.
+26000 records sent, 5199.0 records/sec (4.96 MB/sec), 3500.1 ms avg latency, 3610.0 ms max latency.
+60000 records sent, 5000.0 records/sec (4.77 MB/sec), 3001.27 ms avg latency, 3610.00 ms max latency, \
+3391 ms 50th, 3592 ms 95th, 3601 ms 99th, 3609 ms 99.9th.
+"""
+JARS = Path(os.environ.get("HEADRACE_TEST_TOOLS", Path.home() / ".cache" / "headrace-test-tools")) / "kafka" / "lib"
+
+
+def test_the_totals_are_the_line_with_percentiles() -> None:
+    assert parse_totals(PRINTED) == PerformanceTotals(60_000, 12.0, 3391.0, 3601.0)
+
+
+@pytest.mark.parametrize(
+    ("printed", "message"),
+    [
+        ("", "nothing at all"),
+        ("org.apache.kafka.common.errors.TimeoutException: Topic t not present\n", "Topic t not present"),
+        (PRINTED.replace("5000.0", "0.0"), "no totals"),
+    ],
+)
+def test_without_totals_the_last_line_is_the_reason(printed: str, message: str) -> None:
+    with pytest.raises(UnavailableError, match=message):
+        parse_totals(printed)
+
+
+@pytest.mark.parametrize(
+    ("records", "seconds", "wanted", "records_max", "following", "enough"),
+    [
+        (500, 0.5, 3.0, 10**9, 10_000, False),  # no more than 20 times
+        (10_000, 1.0, 3.0, 10**9, 50_000, False),
+        (50_000, 2.4, 3.0, 10**9, 75_000, True),
+        (500, 3.4, 3.0, 10**9, 500, True),
+        (500, 12.4, 3.0, 10**9, 125, True),
+        (500, 0.5, 3.0, 700, 700, False),
+        (1, 600.0, 1.0, 10**9, 1, True),
+    ],
+)
+def test_trials_lead_to_a_run_of_the_wanted_time(
+    records: int, seconds: float, wanted: float, records_max: int, following: int, enough: bool
+) -> None:
+    totals = PerformanceTotals(records, seconds, 1.0, 1.0)
+    assert next_records(totals, wanted, records_max) == pytest.approx(following, abs=1)
+    assert long_enough(totals, wanted) == enough
+
+
+def test_the_rows_settings_are_the_producers() -> None:
+    command = performance_command("java", Path("/jars"), "a:1", "t", 7, JavaProduce(client={"linger.ms": "50"}))
+    assert command[command.index("-cp") + 1] == "/jars/*"
+    assert command[-3:] == ["--producer-props", "bootstrap.servers=a:1", "linger.ms=50"]
+    assert command[command.index("--num-records") + 1] == "7"
+
+
+def test_jars_are_found_in_a_folder_or_in_kafkas_home(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no jar of Apache Kafka"):
+        find_jars(tmp_path)
+    with pytest.raises(ConfigError, match="--kafka DIR"):
+        find_jars(None)
+    (tmp_path / "libs").mkdir()
+    (tmp_path / "libs" / "kafka_2.13-4.1.1.jar").touch()
+    assert find_jars(tmp_path) == find_jars(tmp_path / "libs") == tmp_path / "libs"
+
+
+def test_kafkas_settings_name_its_addresses_and_nothing_of_other_folders(tmp_path: Path) -> None:
+    properties = server_properties(tmp_path, 1, 2)
+    assert properties["listeners"] == "PLAINTEXT://127.0.0.1:1,CONTROLLER://127.0.0.1:2"
+    assert properties["controller.quorum.voters"] == "1@127.0.0.1:2"
+    assert [value for value in properties.values() if "/" in value.replace("//", "")] == [str(tmp_path)]
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason="needs java")
+@pytest.mark.skipif(not JARS.is_dir(), reason="needs Apache Kafka's jars: tests/tools/install_kafka.sh")
+def test_kafka_is_measured_by_its_own_load_generator(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    words = ["--rows", "java-1p", "--quick", "--records", "600", "--kafka", str(JARS), "--json", str(result)]
+    assert main(["bench", "--target", "kafka", *words]) == 0
+    found = json.loads(result.read_text(encoding="utf-8"))
+    assert found["targets"][0]["version"].startswith("Apache Kafka ")
+    (run,) = found["runs"]
+    assert run["read_back"] == run["records"] > 0
+    assert 0 <= run["produce_p50_ms"] <= run["produce_p99_ms"]
+    assert run["cpu_seconds"].keys() == run["peak_mb"].keys() == {"kafka"}
+    assert run["puts"] is None
