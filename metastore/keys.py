@@ -1,6 +1,6 @@
 """Partition keys and commit shards: pure arithmetic that agents and SQL share.
 
-A topic's number is the metadata-log offset of its TopicRecord: unique for ever, so a topic that is
+A topic's number is the metadata-log offset of its TopicRecord: never used again, so a topic that is
 deleted and created again under its name inherits nothing. A partition key packs number and index
 into one bigint, which is the key of every per-partition row.
 """

@@ -39,7 +39,7 @@ class Listener(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AgentRegistration:
-    """What an agent says of itself when it starts. `node_id` None asks for a leased one (C16)."""
+    """What an agent reports when it starts. `node_id` None asks for a leased one (C16)."""
 
     node_id: int | None
     incarnation_id: uuid.UUID
@@ -83,7 +83,7 @@ class AgentApi(Protocol):
         AlreadyExistsError while another incarnation holds the node id: until one session timeout after
         its last contact, and after an outage of the metastore until one session timeout has passed.
         WrongClusterError for another cluster's id; UnsupportedFeatureError when an active feature level
-        lies outside `registration.features`.
+        is outside `registration.features`.
         """
 
     async def heartbeat(
@@ -100,7 +100,7 @@ class AgentApi(Protocol):
 
         `metadata_offset`: of its image, the next offset that it has not applied. It is unfenced only when
         caught up. With `want_shut_down` it drops out of routing but may still commit; once every other
-        live agent knows, it is told to go. FencedError for a stale epoch: register again.
+        live agent knows, the answer says that it may stop. FencedError for a stale epoch: register again.
         """
 
     async def unregister_agent(self, node_id: int, broker_epoch: int) -> None:

@@ -33,7 +33,7 @@ class StagedBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileCommit:
-    """A segment file that the bucket holds whole. Batches stand in file order."""
+    """A complete segment file in the bucket. Batches are in file order."""
 
     file_id: uuid.UUID
     size: int
@@ -41,7 +41,7 @@ class FileCommit:
 
 
 class FileStatus(enum.IntEnum):
-    """What became of a file in a commit call."""
+    """The result of a file in a commit call."""
 
     COMMITTED = 0
     """Its batches were judged; also when this very commit had happened before (the same answer again)."""
@@ -50,11 +50,11 @@ class FileStatus(enum.IntEnum):
     CONDEMNED = 2
     """Nothing happened, and never will: the sweeper owns this id."""
     TOO_OLD = 3
-    """Nothing happens under this id any more: it was born before answers are kept."""
+    """Nothing happens under this id any more: it is older than the answers that are kept."""
 
 
 class BatchOutcome(enum.IntEnum):
-    """What became of a batch of a committed file. Numbers are stored: never reuse one."""
+    """The result of a batch of a committed file. Numbers are stored: never reuse one."""
 
     APPENDED = 0
     DUPLICATE = 1
@@ -84,7 +84,7 @@ class FileAnswer:
 
 
 class CommitApi(Protocol):
-    """The heart: order, offsets, duplicates."""
+    """Order, offsets, duplicates."""
 
     async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
         """Order the files' batches, in the given order; one answer per file.
@@ -94,4 +94,4 @@ class CommitApi(Protocol):
         """
 
     async def allocate_producer_ids(self, count: int) -> range:
-        """A block of producer ids that nobody else ever gets."""
+        """A block of producer ids that no other call ever gets."""

@@ -1,8 +1,8 @@
-"""Compaction's side of the metastore: which files wait, what of them is live, and the swap.
+"""Compaction's side of the boundary: files that wait to be merged, their live extents, and the swap.
 
-Place: asked by the compactor's planner and by whoever carries out its jobs; part of metastore.api.metastore.Metastore.
-Invariant: an extent is replaced only while its very inputs still stand, under the job's epoch; so a
-swap may be repeated, stopped half-way or raced by anybody, and readers see either the old or the new.
+Place: called by the compactor's planner and by the workers that run its jobs, here or on Spark.
+Invariant: an extent is replaced only while exactly its inputs are still there, under the job's epoch. So a
+swap can be repeated, interrupted or raced, and readers see either the old extents or the new one.
 Units: sizes in bytes, ages and times in milliseconds on the database's clock.
 """
 
@@ -23,7 +23,7 @@ class FileFacts(NamedTuple):
     file_id: uuid.UUID
     level: int
     body_bytes: int
-    """Of all batches that lie in it, dead or alive."""
+    """Of all batches in it, live or dead."""
     live_bytes: int
     age_ms: int
 
@@ -45,7 +45,7 @@ class LivePartition(NamedTuple):
     """The topic's own setting, else the cluster's; "" when there is neither."""
     extents: list[Extent]
     max_message_bytes: int | None
-    """max.message.bytes likewise; None when there is neither."""
+    """max.message.bytes in the same way; None when there is neither."""
 
 
 class LiveExtents(NamedTuple):
@@ -56,7 +56,7 @@ class LiveExtents(NamedTuple):
 
 
 class SwapInput(NamedTuple):
-    """An extent that is to go. It stands while (partition, last offset) still names this file."""
+    """An extent to be replaced. It is still there while (partition, last offset) refers to this file."""
 
     last_offset: int
     file_id: uuid.UUID
@@ -85,12 +85,12 @@ class NewFile(NamedTuple):
 
 
 class SwapOutcome(enum.IntEnum):
-    """What became of one swap. Numbers are SQL's."""
+    """The result of one swap. Numbers are SQL's."""
 
     DONE = 0
     """Also when this very swap had happened before."""
     LOST = 1
-    """Retention, a deletion or another job was first: what stands, stands."""
+    """Nothing changed: retention, a deletion or another job was first."""
 
 
 class CompactionApi(Protocol):
@@ -106,13 +106,13 @@ class CompactionApi(Protocol):
         """Payloads of the jobs of this kind that wait or run: what must not be planned again."""
 
     async def live_extents(self, file_ids: Sequence[uuid.UUID]) -> LiveExtents:
-        """All extents that lie in these files, of topics that still exist."""
+        """All extents in these files, of topics that still exist."""
 
     async def swap_extents(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
         """Let the new file take over, one outcome per swap; names the file with the first call.
 
         One short transaction; give it the partitions of one commit shard, a few dozen at a time. NotFoundError
-        when the file's id is no longer to be had: it was condemned, or born over an hour ago.
+        if the file's id can no longer be used: it was condemned, or is over an hour old.
         """
 
     async def mark_unreadable(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> None:

@@ -13,7 +13,7 @@ from headrace.metastore.api.metadata_log import StoredSnapshot
 
 
 class ControllerLease(NamedTuple):
-    """Who the active controller is. `is_own`: whoever asked."""
+    """The active controller. `is_own`: it is the caller."""
 
     controller_id: int
     controller_epoch: int
@@ -32,25 +32,25 @@ class SnapshotState(NamedTuple):
 class ControllerApi(Protocol):
     """The active controller: one lease, and what only its holder may do (C15).
 
-    Every action takes the holder's epoch and answers FencedError once somebody else took the lease over.
+    Every action takes the holder's epoch and raises FencedError after another controller took the lease over.
     """
 
     async def hold_controller_lease(
         self, controller_id: int, incarnation_id: uuid.UUID, lease_ms: int
     ) -> ControllerLease:
-        """Renew the lease if `incarnation_id` holds it, take it over if it ran out; who holds it now.
+        """Renew the lease if `incarnation_id` holds it, take it over if it expired; the holder afterwards.
 
-        Idempotent: who holds it already gets the same epoch again. A new holder's epoch is higher than any before.
+        Idempotent: the holder gets the same epoch again. A new holder's epoch is higher than any before.
         """
 
     async def describe_controller(self) -> ControllerLease | None:
-        """Who holds the lease (`is_own` False); None while nobody does."""
+        """The holder of the lease (`is_own` False); None while there is none."""
 
     async def resign_controller(self, controller_epoch: int) -> None:
         """Let a standby take over at once. A stale epoch is ignored."""
 
     async def fence_silent_agents(self, controller_epoch: int, *, session_timeout_ms: int) -> list[int]:
-        """Fence every agent whose lease ran out; their node ids. After an outage nobody for one session timeout."""
+        """Fence every agent with an expired lease; their node ids. After an outage none for one session timeout."""
 
     async def snapshot_state(self) -> SnapshotState:
         """How much log the newest snapshot leaves; scans that part of the log."""

@@ -1,10 +1,10 @@
-"""The end of segment files: which may be deleted, which objects nobody names, and what an audit compares.
+"""The end of segment files: which files may be deleted, and which objects have no row.
 
-Place: under the compactor's janitor, sweeper and audit; part of metastore.api.metastore.Metastore.
+Place: called by the compactor's janitor and sweeper.
 Invariant: an object is deleted only after its row says so (`deleting`, or `condemned` under the same
-unique key that a commit inserts) and a row goes only after the store confirmed; neither state ever
-ends otherwise. So a deletion may be repeated, stopped half-way or done by a worker that lost its lease.
-If the process dies in mid-call, the same call again is safe.
+unique key that a commit inserts), and a row is deleted only after the store confirmed that the object is
+gone; neither state ends in another way. So a deletion can be repeated, interrupted, or done by a worker that
+lost its lease.
 Sizes in bytes, times in milliseconds on the database's clock.
 """
 
@@ -37,7 +37,7 @@ class FileState(enum.IntEnum):
 
 
 class DeadFile(NamedTuple):
-    """`size` is 0 for a condemned one: nobody knows it."""
+    """`size` is 0 for a condemned one: it is not known."""
 
     file_id: uuid.UUID
     size: int
@@ -69,11 +69,11 @@ class FileApi(Protocol):
     ) -> list[DeadFile]:
         """Files to delete now: dead for `delay_ms`, and what was taken before and not dropped.
 
-        Not what died since the oldest lease of a job in progress, periodic ones aside: that is its read pin.
+        Not those that are dead only since the oldest lease of a running job that is not periodic: its read pin.
         """
 
     async def drop_files(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> int:
-        """Forget files whose objects are gone; how many. What is not deleting or condemned stays."""
+        """Forget files after their objects were deleted; how many. Files in other states stay."""
 
     async def unnamed_files(self, file_ids: Sequence[uuid.UUID]) -> list[uuid.UUID]:
         """Those that no row names."""

@@ -1,11 +1,10 @@
-"""Consumer groups at the metastore's boundary: who coordinates one, what it saved, where its members are.
+"""Consumer groups: which agent coordinates a group, its saved state, its committed offsets.
 
-Place: under agent/groups; metastore/postgres/groups/ implements it; part of metastore.api.metastore.Metastore.
-Invariant: a group has at most one holder, and nobody claims it while the holder is a live agent that has
-not let go; every write names the claim's epoch, which no other claim ever gets. So neither an answer from
-the holder's memory nor a write of it can meet a successor's.
-If the process dies here, the group is free once the holder's lease ran out (claim_group.sql).
-Errors as in metastore/api/.
+Place: under agent/groups.
+Invariant: a group has at most one holder, and no other agent can claim it while the holder is a live agent
+that has not released it. Every write names the claim's epoch, which no other claim ever gets. So an answer
+from the holder's memory, or a write of it, cannot conflict with those of its successor.
+If the holder crashes, the group is free after its lease expired (claim_group.sql).
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class GroupListing(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """A consumer group's position in one partition. `metadata` is the client's own text, whatever is in it."""
+    """A consumer group's committed offset in one partition. `metadata` is the client's text, unchanged."""
 
     partition_key: int
     offset: int
@@ -71,7 +70,7 @@ class GroupApi(Protocol):
         """
 
     async def release_groups(self, claims: Mapping[str, int]) -> None:
-        """Let go of groups (id -> coordinator epoch), so that other agents may claim them.
+        """Release groups (id -> coordinator epoch), so that other agents may claim them.
 
         One with nothing in it is forgotten. A stale epoch is ignored.
         """
@@ -88,10 +87,10 @@ class GroupApi(Protocol):
     async def commit_offsets(
         self, group_id: str, coordinator_epoch: int, offsets: Sequence[CommittedOffset]
     ) -> list[bool]:
-        """Store positions, all in one transaction; False for a partition that is gone."""
+        """Store offsets, all in one transaction; False for a partition that is gone."""
 
     async def fetch_offsets(self, group_id: str, partition_keys: Sequence[int] | None) -> list[CommittedOffset]:
-        """Stored positions of the asked partitions (all when None); those without one are left out."""
+        """Stored offsets of the asked partitions (all when None); those without one are left out."""
 
     async def delete_offsets(self, group_id: str, coordinator_epoch: int, partition_keys: Sequence[int]) -> None:
-        """Forget positions. Those that are not there are no error."""
+        """Forget offsets. Those that are not there are no error."""

@@ -2,9 +2,9 @@
 
 Place: the active controller keeps periodic jobs there, planners add others, workers claim them
 (compactor/runner.py). Time is the database's, read after the job's row lock.
-Invariant: a job's epoch rises with each lease, and whatever its holder does for it is done under
-(job id, epoch): SQL that acts for a job calls assert_job first, under which nobody can claim the job.
-So a worker that lost its lease changes nothing any more. If a worker dies, its lease runs out and the
+Invariant: a job's epoch rises with each lease, and all that its holder does for it is done under
+(job id, epoch): SQL that acts for a job calls assert_job first, under which no worker can claim the job.
+So a worker that lost its lease changes nothing any more. If a worker crashes, its lease expires and the
 next one claims the job.
 """
 
@@ -48,7 +48,7 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class JobSchedule:
-    """Work to be done again and again: `period_ms` lie between its end and its next beginning."""
+    """Work to be done again and again: the next run starts `period_ms` after the end of the last."""
 
     kind: str
     period_ms: int
@@ -81,18 +81,18 @@ class JobApi(Protocol):
         """
 
     async def enqueue_jobs(self, jobs: Sequence[NewJob], *, by: JobToken | None = None) -> list[bool]:
-        """Add jobs; False for one whose key is taken by an unfinished job of its kind. `by` fences the planner."""
+        """Add jobs; False where an unfinished job of the kind has the same key. `by` fences the planner."""
 
     async def hand_over_jobs(self, kind: str, to_kind: str, *, after_ms: int, attempts: int, by: JobToken) -> int:
         """Let jobs of `kind` be `to_kind` that were added `after_ms` ago or claimed `attempts` times; how many.
 
-        Only jobs that nobody holds; they begin anew, and whoever held one before has lost it. `by` fences the planner.
+        Only jobs without a holder; they start again, and a former holder has lost the job. `by` fences the planner.
         """
 
     async def claim_job(self, worker: str, kinds: Sequence[str], lease_ms: int) -> Job | None:
-        """Lease the most urgent job that is due or whose lease ran out; None when there is none.
+        """Lease the most urgent job that is due or has an expired lease; None when there is none.
 
-        If the answer is lost, the lease runs out.
+        If the answer is lost, the lease expires.
         """
 
     async def heartbeat_job(self, token: JobToken, lease_ms: int, progress: str) -> None:

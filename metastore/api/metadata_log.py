@@ -1,4 +1,4 @@
-"""The metadata log (KIP-631): reading it, and appending records that have no operation of their own.
+"""The metadata log (KIP-631): reading it, and appending records that have no separate operation.
 
 Place: under every agent's image of the cluster (agent/cluster/follower.py) and the admin requests.
 Invariant: the log has no gaps, and its projection in tables changes in the same transaction.
@@ -40,7 +40,7 @@ class MetadataLogApi(Protocol):
     async def append_records(
         self, expected_head: int, records: Sequence[MetadataRecord], *, controller_epoch: int | None = None
     ) -> bool:
-        """Append records that have no operation of their own, judged against the image at `expected_head`.
+        """Append records that have no separate operation, judged against the image at `expected_head`.
 
         For configs, access control, SCRAM credentials, delegation tokens, quotas, failed replicas, feature
         levels and partition changes, and the removals of these. False, and nothing happened, when the log's head

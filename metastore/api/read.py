@@ -61,9 +61,9 @@ class OffsetQuery(NamedTuple):
 
 
 class OffsetAnswer(NamedTuple):
-    """`extent` is set for a timestamp (and MAX_TIMESTAMP) look-up: the first extent whose max_timestamp
+    """`extent` is set for a timestamp (and MAX_TIMESTAMP) look-up: the first extent with a max_timestamp
 
-    reaches it; the caller opens it to find the record. Otherwise `offset` is the answer.
+    that reaches it; the caller opens it to find the record. Otherwise `offset` is the answer.
     """
 
     known: bool
@@ -101,7 +101,7 @@ class FeedRow:
 
 @dataclass(frozen=True, slots=True)
 class FeedPage:
-    """Rows after the asked positions, per shard in seq order. `incarnation_id` names the metastore's life.
+    """Rows after the asked positions, per shard in seq order. `incarnation_id` changes when the metastore is restored.
 
     `lost_shards`: rows after the asked position are no longer kept (or the feed went back): drop
     what the index holds of that shard and go on from `heads[shard]`.
@@ -118,7 +118,7 @@ class FeedPage:
 
 
 class EpochQuery(NamedTuple):
-    """Where does the partition's log end for whoever knows it up to `leader_epoch`?"""
+    """Where does the partition's log end for a reader that knows it up to `leader_epoch`?"""
 
     partition_key: int
     leader_epoch: int
@@ -140,7 +140,7 @@ class ReadApi(Protocol):
     """What a reader must know; always from the primary."""
 
     async def find_extents(self, queries: Sequence[ExtentQuery]) -> list[PartitionExtents]:
-        """One answer per query, in order; O(result), whatever the history."""
+        """One answer per query, in order; O(result), independent of the history."""
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
         """One answer per query, in order; O(log n) each."""

@@ -89,7 +89,7 @@ class AgentLease(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Live segment files, their stored and live bytes, and the extents that lie in them."""
+    """Live segment files, their stored and live bytes, and the extents in them."""
 
     files: int
     bytes: int

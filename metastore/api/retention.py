@@ -1,10 +1,10 @@
-"""Log starts, sizes and producers: what retention, DeleteRecords and the tools that look at logs need.
+"""Log starts: what decides them, and what moves them.
 
 Place: compactor/retention.py decides with `oldest_extents` and acts with `move_log_starts`; agents
-answer DeleteRecords, DescribeLogDirs and DescribeProducers from here.
-Invariant: a log start only moves forward, never past the high watermark, and readers hear of it in the
-feed. Extents below it go in chunks: what is left of them is invisible to every reader, and whoever
-comes next goes on. If the process dies in mid-call, all of that call happened or nothing.
+answer DeleteRecords with the latter.
+Invariant: a log start only moves forward, never past the high watermark, and the feed announces it to
+readers. Extents below it are removed in chunks, each in one transaction: those that are left are invisible
+to every reader, and the next call continues.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class RetentionApi(Protocol):
     ) -> list[LogStartAnswer]:
         """Move log starts and remove up to `max_extents` extents below them; one answer per target, in order.
 
-        Each partition stands once. Idempotent. `by`: FencedError unless that lease still holds.
+        Each partition is named once. Idempotent. `by`: FencedError unless that lease still holds.
         """
 
     async def oldest_extents(self, queries: Sequence[OldestQuery]) -> tuple[int, list[OldestExtents]]:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 
 class NewTopic(NamedTuple):
-    """A topic to create. `preferred`: node ids for each partition in turn, best first; empty: nobody is."""
+    """A topic to create. `preferred`: node ids for each partition in turn, best first; empty: none."""
 
     name: str
     topic_id: uuid.UUID
@@ -25,7 +25,7 @@ class NewTopic(NamedTuple):
 class PartitionGrowth(NamedTuple):
     """A topic that gets partitions `first_index` (how many it has) to `partition_count - 1`.
 
-    `preferred`: node ids for each of these in turn, best first; empty: nobody is.
+    `preferred`: node ids for each of these in turn, best first; empty: none.
     """
 
     topic_id: uuid.UUID

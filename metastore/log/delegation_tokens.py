@@ -1,10 +1,10 @@
-"""Delegation tokens: who may have one, for how long, and when it goes (KIP-48).
+"""Delegation tokens: who may have one, for how long, and when it expires (KIP-48).
 
 Place: behind the token requests (agent/admin/access/delegation_tokens.py); the active controller drops
 the expired. Pure: times come in.
 Invariant: a token is its id and the HMAC of that id under the cluster's secret key; the HMAC is nowhere
-stored. It never lives past `max_timestamp`; until `expiration_timestamp` it may be renewed, by its owner
-and its renewers. If the process dies here nothing is lost: no state.
+stored. It never lasts longer than `max_timestamp`; until `expiration_timestamp` it may be renewed, by its owner
+and its renewers.
 Source: KIP-48; Kafka's DelegationTokenControlManager.
 """
 
@@ -57,7 +57,7 @@ def issue_token(
 
 
 def may_renew(token: DelegationTokenRecord, principal: str) -> bool:
-    """Whether the principal may renew it, end it and be told of it."""
+    """Whether the principal may renew, expire and describe it."""
     return principal == token.owner or principal in token.renewers
 
 

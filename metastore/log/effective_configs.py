@@ -1,10 +1,10 @@
-"""Which value of a config holds: the resource's own, the cluster's, the one in an agent's file, or Kafka's default.
+"""Which value of a config applies: the resource's own, the cluster's, the one in an agent's file, or Kafka's default.
 
-Place: between the metadata image and whoever acts on a config: produce, groups, retention, compaction, and
+Place: between the metadata image and the code that applies a config: produce, groups, retention, compaction, and
 the requests that show configs.
-Invariant: the first of these that says something rules: the topic's own config, the cluster's (the broker
+Invariant: the first of these that is set applies: the topic's own config, the cluster's (the broker
 config of the same meaning, set while brokers run), the process's settings, Kafka's default. What the image
-says is the same for every process. Pure; nothing is lost if the process dies.
+says is the same for every process. Pure.
 Source: KIP-226 (layers and their order).
 """
 
@@ -29,7 +29,7 @@ GROUP_RESOURCE = 32
 """ConfigResource.Type.GROUP."""
 WHOLE_CLUSTER = ""
 _DECLARED = {field.encode_name: field for field in msgspec.structs.fields(Settings)}
-"""By its dotted name. Once: msgspec evaluates all annotations anew each time it is asked."""
+"""By its dotted name. Once: msgspec evaluates all annotations again each time it is asked."""
 
 
 class ConfigSource(enum.IntEnum):

@@ -2,10 +2,9 @@
 
 Place: before records are appended, when the log is read, and behind the UpdateFeatures request.
 Invariant: a record is written only at a metadata.format that has it, and a format is active only while
-every registered agent supports it: so nobody meets a record that it cannot read.
+every registered agent supports it: so no agent reads a record that it does not know.
     format 1  KIP-631's 15 record types, in version 0; a log that says nothing
-    format 2  and the types of our own (metastore/log/records.py), in version 0; new clusters
-If the process dies here nothing is lost: no state.
+    format 2  and our additional types (metastore/log/records.py), in version 0; new clusters
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 Place: every request that names a topic, partition or agent is answered from it, without a query.
 Invariant: an image is immutable and belongs to exactly one log offset; metastore/log/replay.py is the
 only one that makes the next from it, metastore/log/snapshot.py the only one that describes it in records.
-If the process dies, the next one reads snapshot and log again.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class TopicImage:
     undeleted_partition_count: int
     leader_epochs: tuple[int, ...]
     assignments: Mapping[int, Assignment] = field(default_factory=_empty)
-    """By partition index; those that anybody leads are left out."""
+    """By partition index; those without preferred agents are left out."""
 
     def key(self, partition_index: int) -> int | None:
         """The partition's key; None when there is no such partition."""
@@ -101,7 +100,7 @@ class AgentImage:
     rack: str | None
     fenced: bool
     leaving: bool = False
-    """In a controlled shutdown: nobody is sent to it any more, but it may still commit."""
+    """In a controlled shutdown: clients are no longer sent to it, but it may still commit."""
     listeners: tuple[Listener, ...] = ()
     features: Mapping[str, FeatureRange] = field(default_factory=_empty)
     """What it supports."""

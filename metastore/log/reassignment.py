@@ -1,10 +1,10 @@
 """Partition reassignment: which agents are preferred for a partition (KIP-455, for stateless agents).
 
 Place: behind AlterPartitionReassignments and ListPartitionReassignments, and in the active controller,
-which completes what is under way. Pure: from an image to the records to append at its offset.
+which completes reassignments. Pure: from an image to the records to append at its offset.
 Invariant: all of a reassignment's state is in the log, so it survives every failover and ends with
 its topic. An agent holds no data, so it is in sync as soon as it is registered and live; an added one
-becomes preferred only then. If the process dies, the next controller finds the same state.
+becomes preferred only then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.storage.errors import InvalidError, NotFoundError
 def reassign(image: MetadataImage, topic_id: uuid.UUID, index: int, target: Sequence[int]) -> PartitionChangeRecord:
     """Prefer the agents of `target`, best first; one that is under way is replaced.
 
-    It is complete at once when nobody is added. NotFoundError for an unknown partition, InvalidError
+    It is complete at once when no agent is added. NotFoundError for an unknown partition, InvalidError
     for a target that is empty, names an agent twice or one that is not registered (fenced is fine).
     """
     topic = _topic(image, topic_id, index)
@@ -46,7 +46,7 @@ def cancel_reassignment(image: MetadataImage, topic_id: uuid.UUID, index: int) -
 
 
 def reassignments(image: MetadataImage) -> Iterator[tuple[TopicImage, int, Assignment]]:
-    """Every partition whose reassignment is under way. Looks at assigned partitions only."""
+    """Every partition with a reassignment in progress. Looks at assigned partitions only."""
     for topic in image.topics_by_id.values():
         for index, assignment in topic.assignments.items():
             if assignment.under_way:

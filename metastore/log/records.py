@@ -5,7 +5,6 @@ Invariant: a record's bytes are `frame type, record type, version` as unsigned v
 payload in Kafka's flexible encoding. Names, numbers, order and types of the fields are KIP-631's;
 tags of ours start at OWN_TAGS, types of ours at OWN_TYPES: Kafka's later numbers name other payloads
 than KIP-631's records would need. A stored number is never reused.
-If the process dies here nothing is lost: no state.
 Source: KIP-631, "Record Formats" (seed kip-631-quorum-controller).
 """
 
@@ -105,7 +104,7 @@ def decode_record(data: bytes) -> MetadataRecord:
 
 
 def plain_partition(data: bytes) -> tuple[int, bytes, int] | None:
-    """(partition, topic id, leader epoch) of a PartitionRecord that nobody is preferred for; None for any other record.
+    """(partition, topic id, leader epoch) of a PartitionRecord without preferred agents; None for any other record.
 
     A log is mostly these, and read so they cost a tenth.
     """
@@ -121,7 +120,7 @@ def encode_plain_partition(partition_id: int, topic_id: bytes, leader_epoch: int
 
 
 def encode_new_partitions(topic_id: uuid.UUID, indexes: range, preferred: Sequence[Sequence[int]]) -> list[bytes]:
-    """A framed PartitionRecord for each; `preferred`: node ids for each in turn, or empty for nobody."""
+    """A framed PartitionRecord for each; `preferred`: node ids for each in turn, or empty for none."""
     if not preferred:
         return [encode_plain_partition(index, topic_id.bytes, _FIRST_EPOCH) for index in indexes]
     return [
@@ -193,7 +192,7 @@ class UnregisterBrokerRecord(MetadataRecord):
 class TopicRecord(MetadataRecord):
     """The tagged fields are ours; -1 where another writer left them out.
 
-    `topic_number` stands in snapshots only: in the log it is the record's own offset.
+    `topic_number` is set in snapshots only: in the log it is the record's own offset.
     """
 
     topic_name: Text
@@ -359,7 +358,7 @@ class RemoveFeatureLevelRecord(MetadataRecord):
 
 @_record(OWN_TYPES + 4)
 class ControlledShutdownRecord(MetadataRecord):
-    """The agent is about to go: nobody is sent to it any more, but it may still commit."""
+    """The agent is about to go: clients are no longer sent to it, but it may still commit."""
 
     broker_id: Int32
     broker_epoch: Int64

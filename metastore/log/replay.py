@@ -3,8 +3,7 @@
 Place: the follower of every agent and controller, and tools, from a snapshot or from nothing on.
 Invariant: pure: an image after records a and then b equals the image after a + b, wherever the cut
 is. A record that contradicts what came before it (a partition of an unknown topic, a stale epoch) is
-CorruptError: the log is written under a lock by code that checked. If the process dies, the next one
-reads again.
+CorruptError: the log is written under a lock by code that checked.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from headrace.storage.errors import CorruptError
 
 
 def apply(image: MetadataImage, records: Iterable[bytes]) -> MetadataImage:
-    """The image after the framed `records`, which stand in the log from `image.offset` on.
+    """The image after the framed `records`, which are in the log from `image.offset` on.
 
     Errors as decode_record's, CorruptError for a record that contradicts the image, and InvalidError
     for a metadata.format that this software does not know.
@@ -70,7 +69,7 @@ class ImageBuilder:
         self._epochs: dict[uuid.UUID, list[int]] = {}
         """Leader epochs of topics that got partitions here: a tuple would be copied for each."""
         self._assignments: dict[uuid.UUID, dict[int, Assignment]] = {}
-        """Likewise."""
+        """The same for another kind."""
         self._agents = dict(image.agents)
         self._configs = dict(image.configs)
         self._features = dict(image.features)

@@ -7,8 +7,7 @@ File, version 1, all numbers big-endian:
     magic "HRMS" · version uint16 · end offset int64 (the log below it is what this replaces) ·
     record count uint32 · CRC32C of the body uint32 · body length uint32 (uncompressed) ·
     zlib-compressed body: per record its length as unsigned varint, then its framed bytes
-A partial file never passes: the length and the CRC cover the whole body. If the process dies while a
-snapshot is made, the next controller makes one.
+A partial file never passes: the length and the CRC cover the whole body.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ Place: under the metadata log's records (metastore/log/records.py).
 Invariant: a field's annotation is its whole wire description; decoding what was encoded gives an
 equal value. Tagged fields that equal their default are left out; tags that this version does not
 know are skipped, so a newer writer may add them.
-If the process dies here nothing is lost: no state.
 Source: KIP-482 (compact strings and arrays, tagged fields), Kafka protocol guide (primitive types).
 """
 

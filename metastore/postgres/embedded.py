@@ -1,13 +1,13 @@
-"""A Postgres of our own for `headrace dev`, the demo and the tests; nothing in production depends on it.
+"""A private Postgres for `headrace dev`, the demo and the tests; nothing in production depends on it.
 
 Place: started before everything else and stopped after it; the metastore only sees its address.
 Layout of the directory that the caller names: `pgdata/` (or a symlink, see installation.py),
 `postgres.log`, `supervisor.lock`.
-Invariant: one supervisor per directory (flock), and a server never outlives it: a watchdog shell
+Invariant: one supervisor per directory (flock), and a server never runs longer than it: a watchdog shell
 holds one end of a pipe and stops Postgres (fast) once the other end closes, however this process
 ended. What a killed supervisor left running is stopped before the next start. Committed rows
 survive kill -9 of anything, as long as `fsync` is on.
-Trust: whoever may log in to this machine may use the server; it listens on 127.0.0.1 and on a
+Trust: any user who can log in to this machine can use the server; it listens on 127.0.0.1 and on a
 socket in its own 0700 directory.
 """
 
@@ -61,7 +61,7 @@ wait $postmaster; status=$?
 kill -9 $watcher 2>/dev/null
 exit $status
 """
-"""Runs Postgres, and stops it when our standard input ends: when the supervisor closes it or dies."""
+"""Runs Postgres, and stops it when our standard input ends: when the supervisor closes it or crashes."""
 
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -80,7 +80,7 @@ _THROW_AWAY = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": 
 class EmbeddedPostgres:
     """Supervisor of one Postgres on one directory. Synchronous; call it from any one thread at a time.
 
-    `fsync=False` is for servers whose data nobody will miss.
+    `fsync=False` is for servers with data that may be lost.
     """
 
     def __init__(self, data_dir: Path, *, fsync: bool = True, installation: Installation | None = None) -> None:
@@ -101,7 +101,7 @@ class EmbeddedPostgres:
         """
         if self._process is not None and self._process.poll() is None:
             return self.url()
-        self.stop()  # it died: tidy up after it
+        self.stop()  # it crashed: clean up after it
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._lock_fd = _lock(self.data_dir / "supervisor.lock")
         try:
@@ -155,7 +155,7 @@ class EmbeddedPostgres:
 
     @property
     def _identity(self) -> dict[str, Any]:
-        """How subprocess is told to run as the account."""
+        """The arguments that let subprocess run as the account."""
         if self._account is None:
             return {}
         return {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
@@ -213,7 +213,7 @@ class EmbeddedPostgres:
         for name, value in settings.items():
             postgres += ["-c", f"{name}={value}"]
         with (self.data_dir / "postgres.log").open("ab") as log_file:
-            # a session of its own: a terminal's Ctrl-C is for us, and we stop Postgres when we are done
+            # a separate session: a terminal's Ctrl-C is for us, and we stop Postgres when we are done
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _WATCHDOG, "postgres-watchdog", *postgres],
                 stdin=subprocess.PIPE,
@@ -273,7 +273,7 @@ def _lock(path: Path) -> int:
 def _stop_leftovers(pgdata: Path) -> None:
     """End the server that a killed supervisor left on this directory, and its orphans.
 
-    Every process of a server works in its data directory: that tells ours from a stranger who got
+    Every process of a server works in its data directory: that distinguishes ours from another process that got
     the process id in a stale postmaster.pid. Caller holds the supervisor lock. Without /proc
     nothing is found, and Postgres itself refuses a directory that is in use.
     """

@@ -1,10 +1,9 @@
 """psycopg's errors as storage/errors.py: what happened, by what the server did with the statement.
 
 Place: around every statement that the metastore sends.
-Invariant: every statement is a transaction of its own, so an error that Postgres reports with
+Invariant: every statement is a separate transaction, so an error that Postgres reports with
 severity ERROR rolled all of it back: nothing happened. A connection that breaks under a writing
 statement leaves its outcome unknown; reading, connecting and migrating can simply be repeated.
-If the process dies here nothing is lost: no state.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def translate(error: psycopg.Error, operation: str, *, writes: bool) -> Headrace
 
 
 def _rolled_back(error: psycopg.Error) -> bool:
-    """The server answered that the statement failed, and lives on.
+    """The server answered that the statement failed, and keeps the session.
 
     FATAL and PANIC end the session, and may come after the statement was committed.
     """

@@ -1,7 +1,7 @@
 """Whether a database has been made a cluster's metastore, asked before anything is opened on it.
 
 Place: `headrace storage info` and `format`; agents find out by PostgresMetastore.open.
-Invariant: reads only. If the process dies here nothing is lost.
+Invariant: reads only.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Which Postgres binaries the embedded server runs, as which user, and where its data may lie.
+"""Which Postgres binaries the embedded server runs, as which user, and where its data may be.
 
 Place: asked once by `embedded.EmbeddedPostgres` before it starts anything.
 Invariant: permissions of directories that are not ours are never changed. Postgres refuses to run
 as root, so root hands it to an unprivileged account; what that account cannot reach (a venv or a
 data directory below a home directory of mode 0700) is placed where it can, and a log line says so.
-If the process dies while copying, the half copy is under a temporary name that nobody uses.
+If the process crashes while copying, the half copy is under a temporary name that is never used.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def reachable_installation(installation: Installation, account: pwd.struct_passw
 def make_data_dir(wanted: Path, account: pwd.struct_passwd | None) -> Path:
     """A new empty directory of mode 0700 at `wanted`, which must not exist; returns where it really is.
 
-    It belongs to the account. Where that cannot reach `wanted`, the directory lies below SHARED_DATA
-    and `wanted` is a symlink to it: whoever removes the symlink starts from nothing again.
+    It belongs to the account. Where that cannot reach `wanted`, the directory is below SHARED_DATA
+    and `wanted` is a symlink to it: after the symlink is removed, the next start makes a new directory.
     """
     if account is None or reachable(wanted, account):
         place = wanted

@@ -3,8 +3,8 @@
 Place: `headrace migrate` and `headrace dev`, before any agent of this version starts.
 Invariant: a migration file is applied whole or not at all, in order, once, and never changes after
 that (its checksum is recorded). Functions carry no state and are replaced each time.
-Two processes that migrate at once wait for each other. If the process dies here, the next run goes
-on with the first file that is not recorded.
+Two processes that migrate at once wait for each other. If the process crashes, the next run
+continues with the first file that is not recorded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.storage.errors import InvalidError
 
 MIGRATIONS = resources.files("headrace.migrations")
 LOCK = (7200, 1)
-"""Transaction-level advisory lock held by whoever migrates."""
+"""Transaction-level advisory lock held by the process that migrates."""
 LOCK_TIMEOUT_MS = 3_000
 """A migration waits so long for a table, less than agents wait (metastore.lock.timeout.ms): they queue behind it."""
 
@@ -35,7 +35,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class MigrationReport:
-    """What a run did (`applied`, in order) and what the cluster is, whoever made it."""
+    """What a run did (`applied`, in order) and what the cluster is."""
 
     applied: tuple[str, ...]
     cluster_id: str
@@ -52,8 +52,8 @@ def migrate(url: str, *, commit_shards: int = 8, cluster_id: str | None = None) 
 
     `commit_shards` counts only for a new cluster. `cluster_id` is a base64url UUID; None takes a
     random one. InvalidError when a recorded migration has changed or is unknown to this version,
-    or the cluster has another id; UnavailableError when Postgres is not there, or somebody holds a
-    table for long (a dump): what is missing stays missing, and a later run goes on.
+    or the cluster has another id; UnavailableError when Postgres is not there, or another session
+    locks a table for long (a dump): what is missing stays missing, and a later run continues.
     """
     with translated("migrate", writes=False), psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
         applied = [file.name for file in sql_files(MIGRATIONS) if _apply(connection, file)]
@@ -152,5 +152,5 @@ def _create_cluster(connection: Connection, commit_shards: int, cluster_id: str 
     connection.execute(
         "INSERT INTO lease_watch (last_contact_at, resumed_at) VALUES (clock_timestamp(), clock_timestamp())"
     )
-    # tick 0 lies long before any real slot: the first rotation clears all of them
+    # tick 0 is long before any real slot: the first rotation clears all of them
     connection.execute("INSERT INTO log_slots (name, cleared_tick) VALUES ('commit_log', 0), ('commit_answers', 0)")

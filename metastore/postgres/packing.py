@@ -3,7 +3,6 @@
 Place: under commit, extents and feed; SQL's side is packing.sql.
 Invariant: fixed width, big endian, no header; both sides change together. An array that psycopg
 builds from a Python list costs forty times as much as one that numpy lays out.
-If the process dies here nothing is lost: no state.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 Place: opened once per process; every statement of the metastore takes one connection for one
 statement.
 Invariant: no client-held transaction. Autocommit, and the server itself ends what takes too long:
-a statement, a wait for a lock, a transaction that somebody left open. So a paused agent cannot hold
-up the others. A connection that the server closed while it was idle is replaced before use.
+a statement, a wait for a lock, a transaction that was left open. So a paused agent cannot block
+the others. A connection that the server closed while it was idle is replaced before use.
 What is committed is durable as far as the server's `synchronous_commit` says: never set it to off.
-If the process dies here, Postgres notices through TCP keepalives and drops the session.
+If the process crashes, Postgres notices through TCP keepalives and drops the session.
 
 Behind a pooler in transaction mode (PgBouncer 1.22 or newer: prepared statements need
 `max_prepared_statements` > 0): nothing here relies on a session but the start-up `options`. Let

@@ -1,9 +1,9 @@
 """The metastore's tables as SQLAlchemy Core knows them: what migrations/ add up to.
 
-Place: for tools and people who want to query the metastore from Python; the paths use .sql files.
+Place: under reports/, and for people who query the metastore from Python; the paths use .sql files.
 Invariant: a database made from this description equals a migrated one, in columns, types, keys,
 checks, indexes and storage parameters (tests/metastore/test_schema.py compares the catalogs).
-The meaning of tables and columns stands in migrations/. If the process dies here nothing is lost.
+The meaning of tables and columns is in migrations/.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _singleton() -> tuple[Column[Any], CheckConstraint]:
 
 
 def _churning(scale: float, threshold: int, **more: float) -> dict[str, Any]:
-    """Storage parameters of a table whose rows are updated all the time."""
+    """Storage parameters of a table with rows that are updated all the time."""
     options = {**more, "autovacuum_vacuum_scale_factor": scale, "autovacuum_vacuum_threshold": threshold}
     return {"postgresql_with": options}
 

@@ -2,10 +2,10 @@
 
 Place: between the metastore's operations and psycopg.
 Invariant: one statement is one transaction (the pool's connections are in autocommit), so no lock
-outlives it and nobody waits for a caller that stopped in mid-call. Every call ends: the server ends
-what takes too long, and when not even its word of that arrives (a pooler or a network that swallows
-everything and keeps the connection open), we hang up.
-If the process dies here, Postgres finishes or rolls back the statement by itself.
+lasts longer, and no other session waits for a caller that paused in mid-call. Every call ends: the server
+ends what takes too long, and if even its error does not arrive (a pooler or a network that drops packets
+and keeps the connection open), we close the connection.
+If the process crashes, Postgres finishes or rolls back the statement.
 """
 
 from __future__ import annotations
@@ -106,6 +106,6 @@ class Statement:
 
 
 def _hang_up(connection: Connection) -> None:
-    """Let whoever waits for an answer find the connection closed. Cancelling would wait for the server's consent."""
+    """The waiting caller finds the connection closed. Cancelling would wait for the server."""
     with socket.socket(fileno=os.dup(connection.fileno())) as wire:
         wire.shutdown(socket.SHUT_RDWR)

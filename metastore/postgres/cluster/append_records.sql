@@ -1,6 +1,6 @@
 -- Append records that no other function writes, unless the log has moved on: then false, and nothing
--- happened. NULL for a stale controller epoch. Feature levels and configs are projected, the rest lives in the
--- log alone. No config is named twice.
+-- happened. NULL for a stale controller epoch. Feature levels and configs are projected, the rest is only
+-- in the log. No config is named twice.
 -- Locks: controller (shared, if an epoch is given), metadata_head. Idempotent: a repeated call finds the
 -- head moved and does nothing. Cost: one row per record, one index probe per changed partition and per config.
 CREATE OR REPLACE FUNCTION append_records(
@@ -29,7 +29,7 @@ BEGIN
     IF p_format > metadata_format() THEN
         RAISE EXCEPTION 'metadata.format is too low for these records: wanted=% active=%', p_format, metadata_format();
     END IF;
-    -- a record of an unknown partition would stop everybody who reads the log
+    -- a record of an unknown partition would stop every reader of the log
     IF EXISTS (SELECT FROM unnest(p_topic_ids, p_indexes) AS c (topic_id, index)
                 WHERE NOT EXISTS (SELECT FROM partitions p
                                    WHERE p.topic_id = c.topic_id AND p.partition_index = c.index)) THEN

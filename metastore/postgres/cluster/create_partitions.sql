@@ -36,7 +36,7 @@ BEGIN
     UPDATE topics t SET undeleted_partition_count = g.count
       FROM unnest(p_topic_ids, p_counts) AS g (topic_id, count)
      WHERE t.topic_id = g.topic_id;
-    -- nobody sees any of it yet: the locks only keep the end of this transaction out of the midst of a commit
+    -- no other session sees any of it yet: the locks only keep this transaction from ending in the middle of a commit
     PERFORM lock_shards(array_agg(DISTINCT shard)) FROM partitions WHERE topic_id = ANY (p_topic_ids);
     RETURN true;
 END $$;

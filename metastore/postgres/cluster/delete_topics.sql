@@ -23,11 +23,11 @@ BEGIN
     END IF;
     DELETE FROM configs WHERE resource_type = topic_resource() AND resource_name = ANY (v_names);
 
-    -- partitions come and go under the head's lock only, so what is read before the shards' locks stands
+    -- partitions are added and deleted under the head's lock only, so what is read before the shards' locks is final
     PERFORM FROM partitions WHERE topic_id = ANY (p_topic_ids) ORDER BY partition_key FOR UPDATE;
     SELECT array_agg(partition_key), array_agg(DISTINCT shard) INTO v_keys, v_shards
       FROM partitions WHERE topic_id = ANY (p_topic_ids);
-    -- any number of groups: nobody adds positions while we hold the partitions' rows, and no commit waits for this
+    -- any number of groups: none adds offsets while we hold the partitions' rows, and no commit waits for this
     PERFORM FROM group_offsets WHERE partition_key = ANY (v_keys) ORDER BY partition_key, group_id FOR UPDATE;
     DELETE FROM group_offsets WHERE partition_key = ANY (v_keys);
     PERFORM lock_shards(v_shards);

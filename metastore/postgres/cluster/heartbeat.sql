@@ -24,7 +24,7 @@ DECLARE
     v_agent   agents;
     v_change  int;
 BEGIN
-    PERFORM silence_counts_from(p_session_timeout);  -- notices that everybody was silent
+    PERFORM silence_counts_from(p_session_timeout);  -- notices that all agents were silent
     SELECT h.next_offset INTO metadata_head FROM metadata_head h;
     SELECT * INTO v_agent FROM agents a WHERE a.node_id = p_node_id;
     is_caught_up := p_metadata_offset > p_broker_epoch
@@ -61,8 +61,8 @@ BEGIN
     controller_id := active_controller_id();
 END $$;
 
--- The type of the record that a heartbeat's wishes ask for; NULL for none. Who asks for a controlled
--- shutdown may go at once when nobody else is live, so that clients are not told of an empty cluster,
+-- The type of the record that a heartbeat asks for; NULL for none. An agent that asks for a
+-- controlled shutdown may stop at once if no other agent is live, so that clients do not see an empty cluster,
 -- and before metadata.format 2, which has no record for it.
 CREATE OR REPLACE FUNCTION wanted_change(
     p_agent agents, p_want_fence boolean, p_want_shut_down boolean, p_is_caught_up boolean

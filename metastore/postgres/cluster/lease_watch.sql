@@ -1,6 +1,6 @@
--- From when on agents may be fenced, or their node ids taken over, for silence. After the metastore
--- was away, nobody is until one full session timeout has passed: their silence was its own.
--- It was away when it started anew, and when nobody at all was heard for half a session timeout
+-- The time from which agents may be fenced, or their node ids taken over, for silence. After the metastore was
+-- unavailable, none is until one full session timeout has passed: they were silent because it was.
+-- It was unavailable if it was restarted, and if no agent at all was heard for half a session timeout
 -- (an outage between the agents and a Postgres that kept running, a fail-over, a stopped machine).
 -- Locks: lease_watch's only row, and only after such a gap; before metadata_head.
 -- Idempotent: yes. Cost: reads agent_leases, one row per agent.

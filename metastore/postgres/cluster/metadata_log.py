@@ -1,4 +1,4 @@
-"""The metadata log: reading it, its newest snapshot, and appending records without an operation of their own.
+"""The metadata log: reading it, its newest snapshot, and appending records that have no separate operation.
 
 Place: under every agent's follower and the admin requests; part of ClusterApi.
 Invariant: an append is one call of one server-side function, which takes the log head's lock and writes
@@ -86,7 +86,7 @@ class PostgresMetadataLog:
     async def append_records(
         self, expected_head: int, records: Sequence[MetadataRecord], *, controller_epoch: int | None = None
     ) -> bool:
-        """False when the head is not `expected_head`; InvalidError for a type that has an operation of its own."""
+        """False when the head is not `expected_head`; InvalidError for a type that has a separate operation."""
         for record in records:
             _refuse_unprojected(record)
         changes = [record for record in records if isinstance(record, PartitionChangeRecord)]

@@ -1,9 +1,9 @@
 -- Register an agent, fenced, under a broker epoch that is the log offset of its RegisterBrokerRecord.
--- p_node_id NULL leases the lowest id whose holder left or has been silent for a session timeout.
--- Answers why it was refused, if it was: 'cluster', 'feature' (detail: its name) or 'node id', whose
--- holder may still be alive.
+-- p_node_id NULL leases the lowest id without a holder, or with one that was silent for a session timeout.
+-- Answers why it was refused, if it was: 'cluster', 'feature' (detail: its name) or 'node id': its holder
+-- may still be running.
 -- Locks: lease_watch, metadata_head, then all leases (registering is rare, and while it looks
--- nobody's lease may be renewed). Idempotent: the same incarnation gets the same answer.
+-- no lease may be renewed). Idempotent: the same incarnation gets the same answer.
 -- Cost: one pass over agent_leases, four rows.
 CREATE OR REPLACE FUNCTION register_agent(
     p_node_id          int,

@@ -1,6 +1,6 @@
--- Lease a block of producer ids that nobody else ever gets; returns the first. Ids start at 1,000.
+-- Lease a block of producer ids that no other call ever gets; returns the first. Ids start at 1,000.
 -- When a block was leased tells a commit whether an id may be old enough to have been forgotten.
--- Locks: advisory (7202, 0). Idempotent: no; a call whose answer is lost wastes its block.
+-- Locks: advisory (7202, 0). Idempotent: no; if the answer is lost, the block is never used.
 -- Cost: one index probe, one insert.
 CREATE OR REPLACE FUNCTION allocate_producer_ids(p_count int) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$

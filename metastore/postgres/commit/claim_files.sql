@@ -1,8 +1,8 @@
 -- Make new file ids the caller's, and say which ones: commit and sweeper insert under this same
--- unique key, and whoever inserts first has decided what becomes of the file.
--- A birth over an hour ago (its answer may be gone, so it could not be told from a new file) or more
--- than ten minutes ahead (a clock that lies) is left out.
--- An id that has a row is looked at, not inserted: ON CONFLICT would wait for whoever changes that row, a swap
+-- unique key, and the first to insert decides what happens to the file.
+-- A creation time over an hour ago (its answer may be gone, so it would look like a new file) or more
+-- than ten minutes ahead (a wrong clock) is left out.
+-- An id that has a row is looked up, not inserted: ON CONFLICT would wait for a transaction that changes the row, a swap
 -- or a log start that holds it and waits for our shard, when a commit comes again.
 -- Locks: the new rows, ascending; the caller holds its shards' locks already.
 -- Idempotent: an id is claimed once. Cost: one probe and one insert per file.
@@ -34,7 +34,7 @@ BEGIN
     RETURN p_born_ms BETWEEN v_now - 3600000 AND v_now + 600000;
 END $$;
 
--- What a file that could not be claimed is answered. What was committed is acknowledged, whoever asks.
+-- The answer for a file that could not be claimed. A committed file is acknowledged to any caller.
 -- Locks: none. Idempotent: reads only. Cost: two index probes.
 CREATE OR REPLACE FUNCTION settled_file(p_id uuid, p_born_ms bigint, p_fenced boolean)
 RETURNS TABLE (status smallint, answer bytea)

@@ -47,15 +47,15 @@ DECLARE
     v_part_head    bigint[];   -- by partition: its high watermark before this call
     v_part_row     tid[];      -- by partition: where its head is; it stays there, we hold the shard
     v_part_regular boolean;
-    v_prod_row     tid[];      -- by producer: where its state is, likewise
+    v_prod_row     tid[];      -- by producer: where its state is, in the same way
     v_prod_regular boolean[];
     v_hour         int;
-    v_full         bigint[];   -- partitions whose open time block has become full
+    v_full         bigint[];   -- partitions with an open time block that is now full
     v_answer       bytea[];    -- by file
 BEGIN
     PERFORM lock_shards(array_agg(DISTINCT commit_shard(key, v_shards))) FROM unnest(p_part_key) AS key;
 
-    -- Whose are the files?
+    -- Which files are ours to commit?
     v_fenced := NOT EXISTS (SELECT FROM agents
                              WHERE node_id = p_node_id AND broker_epoch = p_broker_epoch AND NOT fenced);
     IF NOT v_fenced THEN
@@ -183,7 +183,7 @@ BEGIN
       FROM entry
      WHERE row IS NULL;
 
-    -- What the caller is told, now and if it asks again.
+    -- The answer to the caller, now and if it asks again.
     INSERT INTO commit_answers (slot, file_id, answer)
     SELECT answer_slot(born_ms), id, answer
       FROM unnest(p_file_id, p_file_born_ms, v_ours, v_answer) AS f (id, born_ms, ours, answer)

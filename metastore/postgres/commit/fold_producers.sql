@@ -8,7 +8,7 @@
 -- leader epoch), or with one that is final (-1, unknown partition). original and append_time are a duplicate's
 -- first base offset and time; original -n names batch n of this call: its offset is not known yet.
 -- A never-seen producer may start above 0 only if its id was leased so long ago that its state may
--- have expired; an id that nobody leased has no such excuse.
+-- have expired; for an id that was never leased that cannot be.
 -- Locks: none; the caller holds the shards' locks. Idempotent: reads only.
 -- Cost: a loop over the batches of these producers, one index probe per producer.
 CREATE OR REPLACE FUNCTION fold_producers(

@@ -1,7 +1,7 @@
--- Take commit shards' locks until the transaction ends: whoever numbers a feed row, or changes what
--- a commit judges by (heads, producer state, the partition itself), holds its shard's.
--- Call it in a statement of its own: the statements after it see what the last holder committed.
--- Locks: advisory (7201, shard), ascending, whatever the order of the array; before any file id,
+-- Take commit shards' locks until the transaction ends. A transaction that numbers a feed row, or changes what
+-- a commit judges by (heads, producer state, the partition itself), holds its shard's lock.
+-- Call it in a separate statement: the statements after it see what the last holder committed.
+-- Locks: advisory (7201, shard), ascending, in any order of the array; before any file id,
 -- after metadata_head. Idempotent: a lock that is held already is taken again. Cost: no I/O.
 CREATE OR REPLACE FUNCTION lock_shards(p_shards smallint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$

@@ -15,7 +15,7 @@ CREATE OR REPLACE FUNCTION feed_slot() RETURNS smallint
 LANGUAGE sql VOLATILE PARALLEL SAFE
 RETURN (log_tick('commit_log') % 8)::smallint;
 
--- An answer lies where the birth in the file id says, so that it is found by the id alone.
+-- The slot of an answer follows from the creation time in the file id, so that it is found by the id alone.
 CREATE OR REPLACE FUNCTION answer_slot(p_born_ms bigint) RETURNS smallint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (p_born_ms / log_tick_ms('commit_answers') % 8)::smallint;

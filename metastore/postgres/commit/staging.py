@@ -5,7 +5,6 @@ Invariant: says nothing that the batches alone do not tell: which partitions and
 which batches are neighbours in bytes or in sequence, how many records come before each. Whether they
 are accepted is Postgres' to judge; but it need not sort and group what numpy has grouped here,
 where processors are plenty. Rows are numbered from 1 on the other side; 0 is none.
-If the process dies here nothing is lost: no state.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Staged:
     def __init__(self, files: Sequence[FileCommit]) -> None:
         self.files = files
         if len({file.file_id for file in files}) != len(files):
-            raise InvalidError("commit refused: a file id stands twice in one call")
+            raise InvalidError("commit refused: a file id is in one call twice")
         table = _table(files)
         sizes = [len(file.batches) for file in files]
         file = np.repeat(np.arange(len(files)), sizes)

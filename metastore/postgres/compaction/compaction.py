@@ -1,8 +1,7 @@
 """Compaction in Postgres: waiting files, live extents, the swap (swap_extents.sql).
 
 Place: under the compactor's planner and jobs; implements metastore.api.compaction.CompactionApi.
-Invariant: each call is one statement, and whatever it changes is fenced by the job's lease in it.
-If the process dies in mid-call, Postgres finishes it or rolls it back.
+Invariant: each call is one statement, and all that it changes is fenced by the job's lease in it.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class PostgresCompaction:
             input_file=pack_uuids([file_id for _, _, file_id in inputs]),
         )
         if outcomes is None:
-            raise NotFoundError(f"file id is not to be had: file={file.file_id}")
+            raise NotFoundError(f"file id cannot be used any more: file={file.file_id}")
         return [SwapOutcome(outcome) for outcome in outcomes]
 
     async def mark_unreadable(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> None:

@@ -1,6 +1,6 @@
 -- What is live in some files, by partition: extents packed (packing.sql) in offset order, and what the topic's
--- configs say of its batches. What lies below a log start is dead, though retention may not have come by yet; so
--- is all of a deleted topic. One row with the time and NULLs when nothing is live.
+-- configs say of its batches. Extents below a log start are dead, even before retention removes them; so
+-- are all of a deleted topic. One row with the time and NULLs when nothing is live.
 -- Locks: none; one snapshot for all. Idempotent: reads only. Cost: two index probes per extent.
 CREATE OR REPLACE FUNCTION find_live_extents(p_file_ids uuid[])
 RETURNS TABLE (now_ms bigint, partition_key bigint, topic_id uuid, partition_index int, compression_type text,

@@ -2,18 +2,18 @@
 --
 -- Input: the file (born_ms as its id carries it); the swaps as p_key .. p_time, one element each; and
 -- their inputs, any number per swap: p_input_swap is the swap's number from 1, p_input_last and
--- p_input_file what must stand there. Output: metastore.api.compaction.SwapOutcome per swap; NULL, and
--- nothing happened, when the file's id is not to be had: condemned, deleted, or born over an hour ago.
+-- p_input_file what must be there. Output: metastore.api.compaction.SwapOutcome per swap; NULL, and
+-- nothing happened, when the file's id cannot be used any more: condemned, deleted, or over an hour old.
 --
--- A swap stands while each of its inputs does, but for those below the log start. Retention, deletion or
--- another job may take one away at any time: that swap is lost, its neighbours are not.
+-- A swap is done only if each of its inputs is still there, except those below the log start. Retention, deletion
+-- or another job may remove one at any time: that swap is lost, its neighbours are not.
 -- A new extent is as old as the newest thing in its inputs (appended_at): a merge expires nothing, and
 -- keeps nothing for longer.
--- The file's row is claimed by the first call, dead until something lives in it: a job that stops before
+-- The file's row is claimed by the first call, dead until something in it is live: a job that stops before
 -- or between two calls leaves nothing that the janitor does not find.
 --
 -- Locks: the job's row, shared; the partitions' rows, ascending; the files' rows, ascending (the new one
--- before them if it is claimed now: nobody else can see it); last, and only to number the feed's rows, the
+-- before them if it is claimed now: no other session can see it); last, and only to number the feed's rows, the
 -- commit shards'. Commits never wait for the former, so no swap stalls them longer than its own commit.
 -- Idempotent: a swap that was done is done. Cost: a few index probes per input and swap.
 CREATE OR REPLACE FUNCTION swap_extents(
@@ -34,7 +34,7 @@ AS $$
 DECLARE
     v_shards   smallint := (SELECT commit_shards FROM cluster);
     v_before   boolean[];      -- by swap: done by an earlier call
-    v_stands   boolean[];      -- by swap
+    v_intact   boolean[];      -- by swap
     v_appended timestamptz[];  -- by swap: the newest commit of records without a timestamp, if there are any
     v_keys     bigint[];       -- by extent removed
     v_files    uuid[];
@@ -54,13 +54,13 @@ BEGIN
         RETURN NULL;
     END IF;
 
-    -- Which swaps stand?
-    SELECT array_agg(before ORDER BY swap), array_agg(stands ORDER BY swap), array_agg(appended ORDER BY swap)
-      INTO v_before, v_stands, v_appended
+    -- Which swaps can be done?
+    SELECT array_agg(before ORDER BY swap), array_agg(intact ORDER BY swap), array_agg(appended ORDER BY swap)
+      INTO v_before, v_intact, v_appended
       FROM (SELECT i.swap,
                    coalesce(bool_or(e.file_id = p_file_id), false) AS before,
                    bool_and(p.partition_key IS NOT NULL AND p_last[i.swap] >= p.log_start_offset
-                            AND (i.last < p.log_start_offset OR e.file_id IS NOT DISTINCT FROM i.file_id)) AS stands,
+                            AND (i.last < p.log_start_offset OR e.file_id IS NOT DISTINCT FROM i.file_id)) AS intact,
                    max(CASE WHEN e.appended_at IS NULL AND e.max_timestamp < 0
                             THEN (SELECT committed_at FROM segment_files WHERE file_id = e.file_id)
                             ELSE e.appended_at END) FILTER (WHERE e.file_id = i.file_id) AS appended
@@ -73,7 +73,7 @@ BEGIN
     WITH removed AS (
         DELETE FROM extents e
          USING unnest(p_input_swap, p_input_last, p_input_file) AS i (swap, last, file_id)
-         WHERE v_stands[i.swap] AND e.partition_key = p_key[i.swap] AND e.last_offset = i.last
+         WHERE v_intact[i.swap] AND e.partition_key = p_key[i.swap] AND e.last_offset = i.last
            AND e.file_id = i.file_id
         RETURNING e.partition_key, e.file_id, e.length
     )
@@ -83,9 +83,9 @@ BEGIN
     SELECT p_key[swap], p_base[swap], p_last[swap], p_file_id, p_position[swap], p_length[swap],
            p_leader_epoch[swap], p_time[swap], v_appended[swap]
       FROM generate_subscripts(p_key, 1) AS swap
-     WHERE v_stands[swap];
+     WHERE v_intact[swap];
     PERFORM thin_time_blocks(array_agg(p_key[swap]), array_agg(p_base[swap]), array_agg(p_last[swap]))
-       FROM generate_subscripts(p_key, 1) AS swap WHERE v_stands[swap];
+       FROM generate_subscripts(p_key, 1) AS swap WHERE v_intact[swap];
 
     -- What files and partitions hold.
     UPDATE segment_files f
@@ -94,7 +94,7 @@ BEGIN
       FROM (SELECT file_id, sum(bytes) AS bytes
               FROM (SELECT file_id, -bytes AS bytes FROM unnest(v_files, v_bytes) AS r (file_id, bytes)
                     UNION ALL
-                    SELECT p_file_id, p_length[swap] FROM generate_subscripts(p_key, 1) AS swap WHERE v_stands[swap]
+                    SELECT p_file_id, p_length[swap] FROM generate_subscripts(p_key, 1) AS swap WHERE v_intact[swap]
                    ) AS change
              GROUP BY file_id) AS b
      WHERE f.file_id = b.file_id;
@@ -104,20 +104,20 @@ BEGIN
               FROM (SELECT key, bytes FROM unnest(v_keys, v_bytes) AS r (key, bytes)
                     UNION ALL
                     SELECT p_key[swap], -p_length[swap]
-                      FROM generate_subscripts(p_key, 1) AS swap WHERE v_stands[swap]) AS change
+                      FROM generate_subscripts(p_key, 1) AS swap WHERE v_intact[swap]) AS change
              GROUP BY key) AS b
      WHERE p.partition_key = b.key;
 
     -- What readers hear.
     PERFORM lock_shards(array_agg(DISTINCT commit_shard(p_key[swap], v_shards)))
-       FROM generate_subscripts(p_key, 1) AS swap WHERE v_stands[swap];
+       FROM generate_subscripts(p_key, 1) AS swap WHERE v_intact[swap];
     PERFORM append_feed(r.shard, feed_swap(), r.payload)
        FROM (SELECT commit_shard(p_key[swap], v_shards) AS shard,
                     string_agg(pack_extent(p_key[swap], p_base[swap], p_last[swap], p_file_id, p_position[swap],
                                            p_length[swap], p_leader_epoch[swap], p_time[swap]), ''::bytea
                                ORDER BY p_key[swap], p_base[swap]) AS payload
-               FROM generate_subscripts(p_key, 1) AS swap WHERE v_stands[swap]
+               FROM generate_subscripts(p_key, 1) AS swap WHERE v_intact[swap]
               GROUP BY 1 ORDER BY 1) AS r;
-    RETURN array(SELECT CASE WHEN v_stands[swap] OR v_before[swap] THEN swap_done() ELSE swap_lost() END
+    RETURN array(SELECT CASE WHEN v_intact[swap] OR v_before[swap] THEN swap_done() ELSE swap_lost() END
                    FROM generate_subscripts(p_key, 1) AS swap ORDER BY swap);
 END $$;

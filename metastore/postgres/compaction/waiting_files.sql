@@ -19,7 +19,7 @@ BEGIN
                    (1::smallint, '00000000-0000-0000-0000-000000000000'::uuid),
                    (2::smallint, p_scan_from)) AS l (level, after)
      CROSS JOIN LATERAL (SELECT * FROM segment_files s
-                          -- spelled so that only the one index gives this order, whatever the planner believes
+                          -- spelled so that only the one index gives this order, independent of statistics
                           WHERE s.state = file_live() AND s.dead_at IS NULL
                             AND (s.level, s.file_id) > (l.level, l.after) AND s.level <= l.level
                             AND coalesce(s.unreadable_at < v_day_ago, true)

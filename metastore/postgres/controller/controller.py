@@ -38,7 +38,7 @@ class PostgresController:
         return ControllerLease(*row)
 
     async def describe_controller(self) -> ControllerLease | None:
-        """Who holds the lease; None while nobody does."""
+        """The holder of the lease; None while there is none."""
         rows = await _DESCRIBE_CONTROLLER.rows(self.pool)
         return ControllerLease(rows[0][0], rows[0][1], is_own=False) if rows else None
 

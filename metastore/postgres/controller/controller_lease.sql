@@ -52,7 +52,7 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Who holds the lease; -1 while nobody does. Locks: none. Idempotent: reads only. Cost: one row.
+-- The holder of the lease; -1 while there is none. Locks: none. Idempotent: reads only. Cost: one row.
 CREATE OR REPLACE FUNCTION active_controller_id() RETURNS int
 LANGUAGE sql VOLATILE AS $$
     SELECT coalesce((SELECT controller_id FROM controller WHERE deadline >= wall_time()), -1)

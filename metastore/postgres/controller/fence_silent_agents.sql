@@ -1,6 +1,6 @@
--- Fence every agent whose own lease ran out; answers their node ids, NULL for a stale controller epoch.
+-- Fence every agent with an expired lease; answers their node ids, NULL for a stale controller epoch.
 -- That the controller is heard shows that the metastore was there, so its own call is a contact.
--- Locks: controller (shared), lease_watch; where somebody is silent, metadata_head and the leases of
+-- Locks: controller (shared), lease_watch; where an agent is silent, metadata_head and the leases of
 -- the silent by node id. Idempotent: yes. Cost: reads agents and agent_leases, one row per agent.
 CREATE OR REPLACE FUNCTION fence_silent_agents(p_controller_epoch bigint, p_session_timeout interval) RETURNS int[]
 LANGUAGE plpgsql VOLATILE AS $$

@@ -1,5 +1,5 @@
--- Make ids the sweeper's that no row names and that were born p_min_age ago: a commit inserts under the
--- same unique key, so whoever is first has decided. Returns those of the ids that are condemned, now or
+-- Condemn ids without a row that are p_min_age old: a commit inserts under the
+-- same unique key, so the first to insert decides. Returns those of the ids that are condemned, now or
 -- since an earlier call: their objects may be deleted.
 -- Locks: the job's row, shared; the new rows, ascending (an insert waits for a commit that is at the same id).
 -- Idempotent: yes. Cost: an insert or an index probe per id.

@@ -1,8 +1,8 @@
-"""The end of segment files, in Postgres: implements metastore.api.files.FileApi.
+"""The end of segment files: implements metastore.api.files.FileApi.
 
-Place: under the compactor's janitor, sweeper and audit.
-Invariant: one statement each, fenced where something is deleted. If the process dies in mid-call,
-Postgres finishes it or rolls it back, and the next worker is given the same files again.
+Place: under the compactor's janitor and sweeper.
+Invariant: one statement each, fenced where something is deleted. If a worker crashes, the next one is given
+the same files again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BEGIN_INCARNATION = Statement("begin_incarnation", writes=True)
 
 
 class PostgresDeletion:
-    """Mixed into PostgresMetastore."""
+    """Implements FileApi."""
 
     pool: Pool
 

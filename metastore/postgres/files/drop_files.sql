@@ -1,4 +1,4 @@
--- Forget files whose objects are gone for certain. A condemned id stays until no commit of it could be
+-- Forget files after their objects were deleted. A condemned id stays until no commit of it could be
 -- accepted any more; until then it is given by take_dead_files again, and its object deleted once more.
 -- Locks: the job's row, shared; the files' rows, ascending. Idempotent: what is gone is gone. Cost: O(files).
 CREATE OR REPLACE FUNCTION drop_files(p_job_id bigint, p_epoch bigint, p_ids uuid[]) RETURNS int

@@ -1,7 +1,7 @@
--- Take bytes out of files whose extents were removed: what still lives in a file, and when nothing does.
+-- Subtract the bytes of removed extents from their files: what is still live in a file, and since when nothing is.
 -- One element per file; a file that is not there any more is left out.
 -- Locks: the files' rows, ascending by id; after partitions' rows. Idempotent: no, the caller removes an
--- extent once. Cost: one index probe and one HOT update per file; a second index entry when it dies.
+-- extent once. Cost: one index probe and one HOT update per file; a second index entry when it becomes dead.
 CREATE OR REPLACE FUNCTION drop_live_bytes(p_files uuid[], p_bytes bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off

@@ -1,4 +1,4 @@
--- How often objects were deleted under this metastore, and which of its lives this is.
+-- How often objects were deleted under this metastore, and its incarnation.
 -- Locks: none. Idempotent: reads only. Cost: two rows.
 CREATE OR REPLACE FUNCTION janitor_state() RETURNS TABLE (incarnation_id uuid, generation bigint)
 LANGUAGE sql STABLE AS $$
@@ -25,7 +25,7 @@ LANGUAGE sql VOLATILE AS $$
     UPDATE janitor SET generation = greatest(generation, p_seen) + 1 RETURNING generation
 $$;
 
--- A new life for a metastore that was restored from a backup or rebuilt: agents drop what they remember,
+-- A new incarnation for a metastore that was restored from a backup or rebuilt: agents drop what they remember,
 -- and nothing is deleted until an audit. Locks: the cluster's row. Idempotent: no. Cost: one update.
 CREATE OR REPLACE FUNCTION begin_incarnation() RETURNS uuid
 LANGUAGE sql VOLATILE AS $$

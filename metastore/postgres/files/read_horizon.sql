@@ -1,7 +1,7 @@
--- The read pins: files that died before this are read by nobody who must have them. A lease of a job that is
+-- The read pins: files that are dead since before this are no longer needed by a reader. A lease of a job that is
 -- done once pins every file that was live when it began: its holder plans under it and reads what it planned.
 -- Periodic jobs keep house and plan no reads, p_janitor's least of all. Heartbeats keep the pin, the lease's end ends it.
--- What dies while a statement still runs carries a time from within that statement, and a plan that was made
+-- A file that becomes dead while a statement runs has a time from within that statement, and a plan that was made
 -- meanwhile still names it; so a pin reaches back as far as a statement may run.
 -- Locks: none. Idempotent: reads only. Cost: one row per unfinished job.
 CREATE OR REPLACE FUNCTION read_horizon(p_janitor bigint) RETURNS timestamptz

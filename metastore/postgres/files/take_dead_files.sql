@@ -1,6 +1,6 @@
 -- Which files' objects may be deleted now: dead for p_delay and since before any read pin, and
--- whatever an earlier call took or the sweeper condemned and nobody dropped yet. From then on a dead file
--- is `deleting`: it never comes back, so its object may be deleted late, twice, or by a worker that died.
+-- all files that an earlier call took or the sweeper condemned and that are not dropped yet. From then on a dead file
+-- is `deleting`: it never becomes live again, so its object may be deleted late, twice, or by a worker that crashed.
 -- None is younger than settled_age(): its row could go at once.
 --
 -- Locks: the job's row, shared; the files' rows, ascending. Idempotent: what was taken is given again.
@@ -39,8 +39,8 @@ BEGIN
                   WHERE f.file_id = ANY (v_ids) AND f.state IN (file_condemned(), file_deleting()) ORDER BY f.file_id;
 END $$;
 
--- How long a row outlives its commit: an id is accepted up to 10 minutes before its birth and up to an
--- hour after it, and its answer is kept that long (claim_files.sql); five more for good measure.
+-- How long a row is kept after its commit: an id is accepted up to 10 minutes before its birth and up to an
+-- hour after it, and its answer is kept that long (claim_files.sql); five more as a margin.
 -- Locks: none. Idempotent: pure. Cost: none.
 CREATE OR REPLACE FUNCTION settled_age() RETURNS interval
 LANGUAGE sql IMMUTABLE PARALLEL SAFE

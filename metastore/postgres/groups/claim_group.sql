@@ -1,6 +1,6 @@
 -- Make a registered, unfenced agent a group's holder, under an epoch that no other claim ever got.
 -- Answers why not, if so: 'agent' (it is not registered so, or fenced) or 'held' by another live agent.
--- A live holder answers its members from memory; it lets go when it sees that it is no longer the
+-- A live holder answers its members from memory; it releases the group when it sees that it is no longer the
 -- group's coordinator (release_groups.sql), or when its lease ran out and it is fenced: its own count
 -- of the lease began earlier, so it has stopped answering by then.
 -- Locks: the group's row. Idempotent: a repeated claim only raises the epoch again. Cost: one upsert.
@@ -44,7 +44,7 @@ BEGIN
          INTO coordinator_epoch, kind, state, protocol_type, subscribed, saved;
 END $$;
 
--- Whether an agent's registration stands and it may answer clients.
+-- Whether an agent is registered so and may answer clients.
 CREATE OR REPLACE FUNCTION is_live_agent(p_node_id int, p_broker_epoch bigint) RETURNS boolean
 LANGUAGE sql VOLATILE AS $$
     SELECT EXISTS (SELECT FROM agents

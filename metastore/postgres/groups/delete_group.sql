@@ -1,6 +1,7 @@
 -- Remove a group and its offsets; whether there was anything of it, or NULL when p_coordinator_epoch
 -- is no longer the group's.
--- Locks: the group's row, then its offsets, ascending by (partition, group) as everybody takes them. Idempotent: a repeated call is refused: its epoch is gone.
+-- Locks: the group's row, then its offsets, ascending by (partition, group) as all functions take them.
+-- Idempotent: a repeated call is refused, as its epoch is gone.
 -- Cost: O(the group's offsets).
 CREATE OR REPLACE FUNCTION delete_group(p_group_id text, p_coordinator_epoch bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$

@@ -1,5 +1,6 @@
 -- Forget a group's positions in some partitions; false when p_coordinator_epoch is no longer the group's.
--- Locks: shares the group's row, then the offsets, ascending by (partition, group). Idempotent: yes. Cost: one row per partition.
+-- Locks: shares the group's row, then the offsets, ascending by (partition, group).
+-- Idempotent: yes. Cost: one row per partition.
 CREATE OR REPLACE FUNCTION delete_group_offsets(p_group_id text, p_coordinator_epoch bigint, p_keys bigint[])
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$

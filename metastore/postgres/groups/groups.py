@@ -1,9 +1,8 @@
-"""The durable part of consumer groups: who coordinates, what it saved, where consumers are.
+"""The durable part of consumer groups: coordinator, saved state, committed offsets.
 
 Place: under agent/groups; implements GroupApi.
 Invariant: every write of a coordinator names its epoch, and a claim by another agent raises it
 first: an old coordinator cannot overwrite what the new one read.
-If the process dies here, the next coordinator claims the group and reads what was saved last.
 """
 
 from __future__ import annotations

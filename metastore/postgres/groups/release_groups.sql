@@ -1,4 +1,4 @@
--- Let go of groups, so that other agents may claim them; forget those with nothing in them.
+-- Release groups, so that other agents may claim them; forget those with nothing in them.
 -- Locks: the groups' rows, ascending. Idempotent: yes; where the epoch is stale nothing happens.
 -- Cost: one row per group.
 CREATE OR REPLACE FUNCTION release_groups(p_group_ids text[], p_coordinator_epochs bigint[]) RETURNS void
@@ -15,7 +15,7 @@ BEGIN
     PERFORM forget_empty_groups(v_released);
 END $$;
 
--- Of these groups, whose rows the caller has locked, remove those without members, offsets and live holder.
+-- The caller has locked these groups' rows. Remove those without members, offsets and live holder.
 CREATE OR REPLACE FUNCTION forget_empty_groups(p_group_ids text[]) RETURNS void
 LANGUAGE sql VOLATILE AS $$
     DELETE FROM consumer_groups g

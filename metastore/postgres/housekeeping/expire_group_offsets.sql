@@ -1,9 +1,9 @@
--- Forget offsets that nobody has used for p_retention, and groups in which nothing is left; looks at up
+-- Forget offsets that were unused for p_retention, and groups in which nothing is left; looks at up
 -- to p_limit offsets and as many groups, and returns how many it looked at.
 -- As Kafka counts (KIP-211): from when the group became empty; from the commit for consumers that assign
 -- themselves, for topics that an active group does not consume, and wherever the commit is later.
 -- What is old enough but may not go yet is met again one retention later: no pass meets it twice.
--- Locks: the groups' rows (those that somebody is at are left for later), then their offsets, ascending
+-- Locks: the groups' rows (those that another session has locked are left for later), then their offsets, ascending
 -- by (partition, group).
 -- Idempotent: repeating goes on with the next ones. Cost: O(looked at), through the indexes on expiry_slot.
 CREATE OR REPLACE FUNCTION expire_group_offsets(p_retention interval, p_limit int) RETURNS int
@@ -14,7 +14,7 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 DECLARE
-    v_slot    int := expiry_slot(wall_time() - p_retention);  -- what lies in an earlier slot is older, for sure
+    v_slot    int := expiry_slot(wall_time() - p_retention);  -- an earlier slot is certainly older
     v_now     timestamptz;
     v_ids     text[];
     v_keys    bigint[];

@@ -1,4 +1,4 @@
--- Forget up to p_limit producers that nobody has heard of for p_expiration_ms; returns how many.
+-- Forget up to p_limit producers that were silent for p_expiration_ms; returns how many.
 -- Locks: the commit shards of what it is about to forget, ascending, for the time of one chunk; so no
 -- commit judges by a row that is being deleted. Idempotent: repeating goes on with the next chunk.
 -- Cost: O(expired), through producer_state_touched; an hour's resolution.

@@ -1,7 +1,7 @@
 -- Remove rows that one deleted partition left behind, up to p_limit of each kind; its entry goes once
 -- nothing is left. Returns how many rows went, 0 when there is no deleted partition.
 -- No reader sees these rows: partitions has no such key any more. Files lose the extents' live bytes.
--- Locks: the partition's entry (skipped if somebody is at it), then its files' rows, ascending.
+-- Locks: the partition's entry (skipped if another session has locked it), then its files' rows, ascending.
 -- Idempotent: repeating goes on where it stopped. Cost: O(removed).
 CREATE OR REPLACE FUNCTION purge_deleted_partitions(p_limit int) RETURNS int
 LANGUAGE plpgsql VOLATILE

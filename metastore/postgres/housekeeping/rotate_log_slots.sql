@@ -1,8 +1,8 @@
--- Empty the slots of commit_log and commit_answers whose turn comes next. Any agent calls it every few
+-- Empty the slots of commit_log and commit_answers that are used next. Any agent calls it every few
 -- seconds; one slot per call, so that no two ACCESS EXCLUSIVE locks are held at once. Returns which slot.
 -- In tick T rows are written to slot T (answers: from T - 4 to T + 1, by their file's birth), so slots
--- T + 2 and T + 3 hold only what is at least five ticks old. A slot whose turn came before anybody
--- emptied it works all the same: old rows stay in it until its next turn, and hurt nobody, as seqs and
+-- T + 2 and T + 3 hold only what is at least five ticks old. A slot that is used before it
+-- was emptied works as well: old rows stay in it until its next turn, and do no harm, as seqs and
 -- file ids are never used twice.
 -- Locks: advisory (7203, 0), tried only; then the slot's table, for at most 100 ms.
 -- Idempotent: a slot is emptied once per turn. Cost: nothing to do: two rows read.
@@ -24,7 +24,7 @@ BEGIN
             CONTINUE WHEN v_turn < log_tick(v_log) + 2;  -- we waited, and its turn is near
             EXECUTE format('TRUNCATE %I', v_table);
         EXCEPTION WHEN lock_not_available THEN
-            CONTINUE;  -- somebody reads it: the next call tries again
+            CONTINUE;  -- another session reads it: the next call tries again
         END;
         UPDATE log_slots SET cleared_tick = v_turn WHERE name = v_log AND cleared_tick < v_turn;
         RETURN v_table;

@@ -1,7 +1,7 @@
 -- The fence of everything that is done for a job: raises (SQLSTATE HR001, FencedError) unless the lease
--- (p_job_id, p_epoch) still holds. Until the transaction ends nobody can claim the job, so fence and
--- action are one. Call it first, in a statement of its own. A lease whose time ran out holds until
--- somebody claims the job.
+-- (p_job_id, p_epoch) still holds. Until the transaction ends no worker can claim the job, so fence and
+-- action are one. Call it first, in a separate statement. An expired lease holds until a worker claims
+-- the job.
 -- Locks: the job's row, shared: several actions of one holder run side by side. It comes after the
 -- controller's row and before every other. Idempotent: reads only. Cost: one index probe.
 CREATE OR REPLACE FUNCTION assert_job(p_job_id bigint, p_epoch bigint) RETURNS void

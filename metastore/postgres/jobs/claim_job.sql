@@ -1,6 +1,6 @@
--- Lease the most urgent job of p_kinds that is due, or whose lease ran out; no row when there is none.
--- A lease that ran out on the last attempt ends its job: work that kills whoever does it is not tried for ever.
--- Locks: the rows that it changes, skipping those that somebody holds. Idempotent: no; a lost answer
+-- Lease the most urgent job of p_kinds that is due, or has an expired lease; no row when there is none.
+-- A lease that expires on the last attempt ends its job: work that crashes its worker is not repeated without limit.
+-- Locks: the rows that it changes, skipping those that are locked. Idempotent: no; a lost answer
 -- costs one lease. Cost: reads the unfinished jobs, through jobs_unfinished.
 CREATE OR REPLACE FUNCTION claim_job(p_worker text, p_kinds text[], p_lease interval)
 RETURNS TABLE (job_id bigint, epoch bigint, kind text, key text, payload bytea, attempts int, progress text)

@@ -34,7 +34,7 @@ END $$;
 -- A new one is due at once. A waiting one is never due later than one period from now, also when
 -- the period became shorter or the clock went back.
 -- Locks: controller (shared), then the jobs' rows by kind and key. Idempotent: yes.
--- Cost: one index probe per job; one update for each whose period, priority or payload is another.
+-- Cost: one index probe per job; one update for each with another period, priority or payload.
 CREATE OR REPLACE FUNCTION schedule_jobs(
     p_controller_epoch bigint,
     p_kinds text[], p_keys text[], p_payloads bytea[], p_priorities smallint[], p_periods bigint[]

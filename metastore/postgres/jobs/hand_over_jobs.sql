@@ -1,8 +1,8 @@
--- Let the workers of another kind have the jobs of p_kind that nobody holds and that were added p_after ago,
--- or were claimed p_attempts times in vain; how many. They begin anew: due at once, attempts from 0. A lease
--- that ran out is over with it. Only while p_by's lease holds (assert_job).
--- Locks: the planner's job row, then those rows, skipping those that somebody holds; one whose key is taken
--- by an unfinished job of the other kind stays. Idempotent: yes. Cost: one update per job.
+-- Give the jobs of p_kind without a holder to the workers of another kind, if they were added p_after ago or
+-- were claimed p_attempts times in vain; how many. They start again: due at once, attempts from 0. This ends an
+-- expired lease. Only while p_by's lease holds (assert_job).
+-- Locks: the planner's job row, then those rows, skipping those that are locked; one with the key of
+-- an unfinished job of the other kind stays. Idempotent: yes. Cost: one update per job.
 CREATE OR REPLACE FUNCTION hand_over_jobs(
     p_by_job bigint, p_by_epoch bigint, p_kind text, p_to_kind text, p_after interval, p_attempts int
 ) RETURNS int

@@ -2,7 +2,6 @@
 
 Place: under the controller's schedules, planners and the workers' runner; implements metastore.api.jobs.JobApi.
 Invariant: each operation is one statement that judges the lease under the job's row lock.
-If the process dies in mid-call, Postgres finishes it or rolls it back; a lease that nobody renews runs out.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_low    bigint := p_log_start;         -- what lies below is not of a later epoch
-    v_high   bigint := p_high_watermark;    -- what lies from here on is of a later epoch
+    v_low    bigint := p_log_start;         -- what is below is not of a later epoch
+    v_high   bigint := p_high_watermark;    -- what is from here on is of a later epoch
     v_middle bigint;
     v_extent extents;
 BEGIN

@@ -3,7 +3,7 @@
 -- One row per query, in order: NULLs for a partition that is gone, else log start, high watermark and
 -- the extents, packed (packing.py), all as of one instant.
 -- Locks: none; one snapshot for all. Idempotent: reads only.
--- Cost: two index probes per query and one per extent in the answer; whatever else there is.
+-- Cost: two index probes per query and one per extent in the answer, independent of the history.
 CREATE OR REPLACE FUNCTION find_extents(p_keys bigint[], p_offsets bigint[], p_max_bytes bigint[])
 RETURNS TABLE (log_start_offset bigint, high_watermark bigint, extents bytea)
 LANGUAGE plpgsql STABLE

@@ -1,7 +1,7 @@
 -- What happened after p_seqs[i] in commit shard p_shards[i], up to 64 rows per shard and without a gap.
 -- One row: incarnation, the database's clock, the metadata log's head, all shards' heads; then the feed
--- rows as four arrays of one length, by shard and seq. A shard whose head is higher than asked, but of
--- which no row is here, has lost its next row.
+-- rows as four arrays of one length, by shard and seq. If a shard's head is higher than asked, but no
+-- row of it is here, its next row is lost.
 -- Locks: none; one snapshot for all. Idempotent: reads only.
 -- Cost: one row per shard; if any moved on, eight index probes for each that did, and its new rows.
 CREATE OR REPLACE FUNCTION poll_feed(p_shards smallint[], p_seqs bigint[])

@@ -16,7 +16,7 @@ LANGUAGE sql STABLE PARALLEL SAFE
 RETURN coalesce((SELECT last_offset FROM time_blocks WHERE partition_key = p_key AND level = p_level
                   ORDER BY last_offset DESC LIMIT 1), -1);
 
--- Close the open blocks of partitions whose block is full.
+-- Close the open blocks of partitions that are full.
 -- Locks: the caller holds the shards' locks. Idempotent: no, each call closes a block.
 -- Cost: one insert and one HOT update each; now and then 64 rows read and one inserted per level.
 CREATE OR REPLACE FUNCTION close_time_blocks(p_keys bigint[]) RETURNS void
@@ -42,7 +42,7 @@ END $$;
 -- Let merged extents (arrays of one length) have few blocks: what ends inside one leads to it and nowhere else.
 -- A block that goes leaves its range to the next one inside, which takes the highest timestamp of them all. One
 -- that ends a block of level 1 stays, as look-ups come down on it; higher levels end where level 1 does.
--- Locks: none; the caller holds the partitions' rows, so that nobody else changes or removes their blocks.
+-- Locks: none; the caller holds the partitions' rows, so that no other session changes or removes their blocks.
 -- Commits only add, behind all that is here. Idempotent: yes. Cost: the blocks that end inside, and a probe each.
 CREATE OR REPLACE FUNCTION thin_time_blocks(p_keys bigint[], p_bases bigint[], p_lasts bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
@@ -64,7 +64,7 @@ BEGIN
       FROM inside i WHERE b.ctid = i.row AND i.stays AND b.max_timestamp < i.highest;
 END $$;
 
--- The first extent, from the one that holds p_from on, whose max_timestamp reaches p_timestamp.
+-- The first extent, from the one that holds p_from on, with a max_timestamp that reaches p_timestamp.
 -- Locks: none. Idempotent: reads only.
 -- Cost: up to 64 rows per level, one block's extents, and as much again for each block that promised more than it still holds.
 CREATE OR REPLACE FUNCTION find_timestamp(p_key bigint, p_from bigint, p_timestamp bigint) RETURNS SETOF extents
@@ -75,8 +75,8 @@ SET enable_bitmapscan = off
 AS $$
 DECLARE
     c_end   CONSTANT bigint := 9223372036854775807;
-    v_from  bigint := p_from;   -- the answer does not lie before it
-    v_until bigint;             -- last offset of the block that it must lie in; c_end behind the last block
+    v_from  bigint := p_from;   -- the answer is not before it
+    v_until bigint;             -- last offset of the block that it must be in; c_end after the last block
     v_block bigint;
 BEGIN
     <<search>>

@@ -1,6 +1,6 @@
 -- Move log starts forward and remove up to p_limit extents below them: retention and DeleteRecords.
 -- p_offsets[i]: the wanted log start of partition p_keys[i]; -1 is its high watermark. One beyond the high
--- watermark, or below the log start, changes nothing. Each partition stands once.
+-- watermark, or below the log start, changes nothing. Each partition is named once.
 -- Output: one row per partition, in order; NULLs for one that is gone. What has_more says is left below a
 -- log start is invisible to every reader; any later call goes on with it.
 -- p_job: acts only while this lease holds (assert_job); NULL acts for a client.

@@ -1,9 +1,8 @@
-"""Log starts, sizes and producers in Postgres.
+"""Log starts: looked at, and moved.
 
-Place: under retention, DeleteRecords, DescribeLogDirs and DescribeProducers; implements
-metastore.api.retention.RetentionApi.
+Place: under retention and DeleteRecords; implements metastore.api.retention.RetentionApi.
 Invariant: a call that moves log starts is one transaction, so that a partition's size, its files' live
-bytes and what readers are told never disagree. If the process dies in mid-call, all of it happened or nothing.
+bytes and the feed never disagree.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class PostgresRetention:
         if not targets:
             return []
         if len({target.partition_key for target in targets}) != len(targets):
-            raise InvalidError(f"log starts refused: a partition stands twice: targets={targets}")
+            raise InvalidError(f"log starts refused: a partition is named twice: targets={targets}")
         keys, offsets = np.array(targets, dtype=np.int64).T
         rows = await _MOVE_LOG_STARTS.rows(
             self.pool,
