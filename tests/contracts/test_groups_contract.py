@@ -16,7 +16,7 @@ from tests.metastore.commit_scenes import open_scene
 from tests.metastore.sessions import beat, delete, join
 
 STABLE = GroupRecord(GroupKind.CONSUMER, "Stable", "consumer", ("events",), b"members")
-EMPTY = GroupRecord(GroupKind.CLASSIC, "Empty", "consumer", None, b"nobody")
+EMPTY = GroupRecord(GroupKind.CLASSIC, "Empty", "consumer", None, b"no members")
 
 
 Write = Callable[[GroupApi, int, int], Awaitable[object]]
@@ -124,7 +124,7 @@ async def test_a_live_holder_bars_others_until_it_releases(groups: GroupsUnderTe
     assert await claimed(groups, second) > again
 
 
-async def test_a_fenced_holder_bars_nobody_and_may_not_claim(groups: GroupsUnderTest) -> None:
+async def test_a_fenced_holder_bars_no_other_and_may_not_claim(groups: GroupsUnderTest) -> None:
     first, second = await groups.agent(), await groups.agent()
     epoch = await claimed(groups, first)
     await groups.fence(first)

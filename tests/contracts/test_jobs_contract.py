@@ -19,7 +19,7 @@ LEASE_MS = 30_000
 
 
 class JobsUnderTest(Protocol):
-    """A JobApi whose time tests move."""
+    """A JobApi with a clock that tests move."""
 
     @property
     def api(self) -> JobApi: ...
@@ -130,7 +130,7 @@ async def test_a_worker_that_lost_its_lease_changes_nothing(jobs: JobsUnderTest)
     assert await api.enqueue_jobs([NewJob("merge", "z")], by=new.token) == [True]
 
 
-async def test_a_lease_that_ran_out_holds_until_somebody_claims_the_job(jobs: JobsUnderTest) -> None:
+async def test_an_expired_lease_holds_until_another_worker_claims_the_job(jobs: JobsUnderTest) -> None:
     api = jobs.api
     await api.enqueue_jobs([NewJob("merge", "x")])
     job = await claim(api)
@@ -235,8 +235,8 @@ async def test_finished_jobs_are_kept_for_a_day(jobs: JobsUnderTest) -> None:
     assert (await only_job(api)).key == "z"
 
 
-async def test_jobs_that_nobody_finishes_are_handed_over_and_begin_anew(jobs: JobsUnderTest) -> None:
-    """By age, or by claims in vain; not what somebody holds, and not beside an unfinished job of the same key."""
+async def test_jobs_that_no_worker_finishes_are_handed_over_and_start_again(jobs: JobsUnderTest) -> None:
+    """By age, or by claims in vain; not a leased one, and not while an unfinished job has the same key."""
     api = jobs.api
     await api.enqueue_jobs([NewJob("plan", ""), NewJob("large", "old", b"files"), NewJob("large", "held", priority=1)])
     await api.enqueue_jobs([NewJob("large", "twin"), NewJob("small", "twin")])
@@ -255,7 +255,7 @@ async def test_jobs_that_nobody_finishes_are_handed_over_and_begin_anew(jobs: Jo
     old = await claim(api, "w", "small")
     assert (old.key, old.payload, old.attempts) == ("old", b"files", 1)
 
-    await jobs.move_clock(61 + LEASE_MS / 1000 + 1)  # the driver died
+    await jobs.move_clock(61 + LEASE_MS / 1000 + 1)  # the driver crashed
     assert await hand_over(3_600_000, attempts=2) == 0
     assert await hand_over(3_600_000, attempts=1) == 1
     with pytest.raises(FencedError):
@@ -280,7 +280,7 @@ async def test_it_is_counted_how_long_jobs_wait_for_a_worker(jobs: JobsUnderTest
     overdue = {(kind, state): overdue_ms for kind, state, _, overdue_ms in await api.count_jobs()}
     assert 20_000 <= overdue.pop(("merge", JobState.WAITING)) < 50_000
     assert overdue == {("sweep", JobState.LEASED): 0}
-    await jobs.move_clock(LEASE_MS / 1000 + 20)  # its holder died
+    await jobs.move_clock(LEASE_MS / 1000 + 20)  # its holder crashed
     overdue = {(kind, state): overdue_ms for kind, state, _, overdue_ms in await api.count_jobs()}
     assert 10_000 <= overdue["sweep", JobState.LEASED] < 50_000
     await api.heartbeat_job(sweep.token, LEASE_MS, "")

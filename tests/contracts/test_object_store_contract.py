@@ -38,7 +38,7 @@ KEYS = ["a", "b-c", "b/c", "b/d/e", "ba", "segments/0f/x", "segments/10/y", "z Ã
 
 
 class HastyClock:
-    """Time that passes as soon as somebody sleeps, so that retries and throttles cost a test nothing."""
+    """Time that passes as soon as a task sleeps, so that retries and throttles cost a test nothing."""
 
     def __init__(self) -> None:
         self._now = 1000.0
@@ -55,7 +55,7 @@ class HastyClock:
 
 
 def dressed(store: ObjectStore) -> ObjectStore:
-    """Under every decorator. The hedge's clock stands still: tests/storage/objects/test_hedging.py moves it."""
+    """Under every decorator. The hedge's clock does not move: tests/storage/objects/test_hedging.py moves it."""
     hasty = HastyClock()
     store = HedgedStore(MeasuredStore(store, hasty), after_ms=1, clock=ManualClock())
     store = RetryingStore(store, retries=2, clock=hasty, rng=random.Random(1))
@@ -65,7 +65,7 @@ def dressed(store: ObjectStore) -> ObjectStore:
 
 @pytest.fixture(params=STORES)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
-    """An empty store of each kind. S3 stores lie under a prefix of the test's own."""
+    """An empty store of each kind. S3 stores use a separate prefix for each test."""
     kind = request.param.removeprefix("dressed ")
     plain: ObjectStore
     if kind == "memory":

@@ -1,7 +1,7 @@
-"""What must always hold: extents lie in live files, live bytes of files, when a file is dead, sizes of partitions,
+"""What must always hold: extents are in live files, live bytes of files, when a file is dead, sizes of partitions,
 and what was removed.
 
-Whatever a test did to a database, `unaccounted` must find nothing in the end.
+After any test of a database, `unaccounted` must find nothing.
 """
 
 from __future__ import annotations
@@ -40,6 +40,6 @@ SELECT e.partition_key, e.last_offset, e.file_id, f.state
 
 
 async def unaccounted(connection: Session) -> list[tuple[Any, ...]]:
-    """Files and partitions whose sums are wrong, partitions with rows below where all were removed, extents without
+    """Files and partitions with wrong sums, partitions with rows below where all were removed, extents without
     a live file."""
     return [row for query in (FILES, PARTITIONS, REMOVED, NAMED) for row in await rows(connection, query)]

@@ -1,4 +1,4 @@
-"""One agent, one topic and files to commit: what the tests of the commit are told with."""
+"""One agent, one topic and files to commit: what the tests of the commit start from."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Scene:
 
 
 async def open_scene(store: PostgresMetastore, partitions: int = 1) -> Scene:
-    """A new topic, and an agent of its own."""
+    """A new topic and a new agent."""
     topic = new_topic(f"topic-{next(_names)}", partitions)
     image = await create(store, topic)
     found = image.topics_by_id[topic.topic_id]
@@ -98,7 +98,7 @@ def pairs(answers: Sequence[BatchAnswer]) -> list[tuple[BatchOutcome, int]]:
 
 @asynccontextmanager
 async def shard_gate(url: str, *shards: int) -> AsyncIterator[Session]:
-    """Hold commit shards' locks, as a slow commit would; whoever needs them waits, first come first served."""
+    """Hold commit shards' locks, as a slow commit would; sessions that need them wait, first come first served."""
     async with session(url) as gate:
         for shard in shards:
             await gate.execute("SELECT pg_advisory_lock(%s, %s)", (COMMIT_LOCK_CLASS, shard))

@@ -1,6 +1,6 @@
 """The sweeper's and the janitor's operations, as tests/metastore/interleavings.py sets them against the others.
 
-Files come of age between rounds: `age` moves the metastore's clock beyond the time for which a row outlives
+Files come of age between rounds: `age` moves the metastore's clock beyond the time for which a row is kept after
 its answer, and the readers of before have gone.
 """
 
@@ -49,13 +49,13 @@ class FileEnds:
     shift_ms: int = 0
 
     async def begin_jobs(self) -> None:
-        """A janitor for good, and a compactor until the clock moves on."""
+        """A janitor until the end, and a compactor until the clock moves on."""
         self.incarnation_id = (await self.store.janitor_state()).incarnation_id
         self.janitor = await self._claim("janitor", JANITOR_LEASE_MS)
         await self._begin_compaction()
 
     async def age(self) -> None:
-        """All that is there comes of age, and whoever read it is done."""
+        """All that is there comes of age, and all readers of it are done."""
         await self.store.finish_job(self.token)
         self.shift_ms += AGE_MS
         async with session(self.url) as raw:
@@ -71,7 +71,7 @@ class FileEnds:
         return [FileView(f.file_id, f.state, f.live_bytes, f.dead_ms is not None) for f in audited]
 
     def new_id(self) -> uuid.UUID:
-        """Born now."""
+        """Created now."""
         return new_file_id(time.time_ns() // 1_000_000 + self.shift_ms, self.rng)
 
     # -- what may happen

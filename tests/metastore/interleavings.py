@@ -43,7 +43,7 @@ EVERYBODY_MS = -2 * 3_600_000
 """producer.id.expiration.ms under which all that were heard of until now are forgotten."""
 EXPIRE_PRODUCERS = Statement("expire_producer_state", writes=True)
 OPERATIONS_MAX = 4
-"""As many as the pool has connections: who waits for one would hold up everybody."""
+"""As many as the pool has connections: an operation that waits for one would delay all others."""
 STEPS_MAX = 6
 """Of one round: the orders to look through are their permutations."""
 
@@ -223,7 +223,7 @@ class History(FileEnds):
         )
 
     def _move_leader_epoch(self) -> Operation:
-        """As whoever moves one has to: the partition's row, then its shard's lock, for a commit judges by it."""
+        """As any code that moves one has to: the partition's row, then its shard's lock, for a commit judges by it."""
         key = self.rng.choice(self._live_keys())
         epoch = self.model.partitions[key].leader_epoch + 1
 
@@ -292,7 +292,7 @@ class History(FileEnds):
 
 
 def _orders(operations: list[Operation]) -> Iterator[tuple[int, ...]]:
-    """Every order of the operations' steps; an operation that announces stands twice."""
+    """Every order of the operations' steps; an operation that announces is in it twice."""
     return iter(set(itertools.permutations(_steps(operations))))
 
 

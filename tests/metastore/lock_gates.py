@@ -1,7 +1,7 @@
 """Gates at the metastore's lock points: operations queue up behind them and are let through one by one.
 
 Place: under tests/metastore/interleavings.py. The gates hold every commit shard's lock, and sometimes a shard's
-feed row; between two openings everybody runs until it is done or waits again.
+feed row; between two openings each operation runs until it is done or waits again.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Operation:
 
 
 async def run_gated(url: str, rng: random.Random, shards: int, busy: int, operations: list[Operation]) -> list[Any]:
-    """Everybody's result or error, by operation. `busy`: the shard whose feed row may be held."""
+    """Each operation's result or error. `busy`: the shard with a feed row that may be held."""
     async with AsyncExitStack() as stack:
         watcher = await stack.enter_async_context(session(url))
         gate = await stack.enter_async_context(session(url))
         openings = [f"SELECT pg_advisory_unlock({COMMIT_LOCK_CLASS}, {shard})" for shard in range(shards)]
         for shard in range(shards):
             await gate.execute(f"SELECT pg_advisory_lock({COMMIT_LOCK_CLASS}, {shard})".encode())
-        if rng.random() < 0.7:  # somebody's feed row waits too, in the middle of a commit
+        if rng.random() < 0.7:  # another feed row waits too, in the middle of a commit
             row_gate = await stack.enter_async_context(session(url))
             await row_gate.execute("BEGIN")
             await rows(row_gate, "SELECT 1 FROM commit_shards WHERE shard = %s FOR UPDATE", busy)

@@ -1,4 +1,4 @@
-"""What tests of the real metastore need beside it: raw sessions, gates that force an order, and time."""
+"""What tests of the real metastore need in addition: raw sessions, gates that force an order, and time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def waiting(connection: Session, count: int) -> None:
         if (await rows(connection, query))[0][0] >= count:
             return
         await asyncio.sleep(0.005)
-    raise AssertionError(f"nobody waits: wanted={count}")
+    raise AssertionError(f"no session waits: wanted={count}")
 
 
 async def kill_session(connection: Session, query: str) -> None:
@@ -51,7 +51,7 @@ async def kill_session(connection: Session, query: str) -> None:
         if await rows(connection, kill, query):
             return
         await asyncio.sleep(0.005)
-    raise AssertionError(f"nobody runs: {query}")
+    raise AssertionError(f"no session runs: {query}")
 
 
 async def move_time(connection: Session, total_seconds: float) -> None:
@@ -68,13 +68,13 @@ def new_topic(name: str, partition_count: int = 1, **configs: str) -> NewTopic:
 
 
 async def create(store: PostgresMetastore, *topics: NewTopic) -> MetadataImage:
-    """Create them at whatever the head is; the image after that."""
+    """Create them at the current head; the image after that."""
     assert await store.create_topics(await store.metadata_head(), topics)
     return await load_image(store)
 
 
 async def delete(store: PostgresMetastore, *topic_ids: uuid.UUID) -> MetadataImage:
-    """Delete them at whatever the head is; the image after that."""
+    """Delete them at the current head; the image after that."""
     assert await store.delete_topics(await store.metadata_head(), topic_ids)
     return await load_image(store)
 

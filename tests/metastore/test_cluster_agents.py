@@ -28,7 +28,7 @@ PassTime = Callable[[float], Awaitable[None]]
 
 
 async def _beat(store: PostgresMetastore, agent: RegisteredAgent, *, want_fence: bool = False) -> bool:
-    """Whether the agent is unfenced after its heartbeat and, as it were, the active controller's next turn."""
+    """Whether the agent is unfenced after its heartbeat and the active controller's next turn."""
     answer = await beat(store, agent, want_fence=want_fence)
     await fence(store, SESSION_MS)
     return not answer.is_fenced
@@ -49,7 +49,7 @@ async def metastore(metastore_url: str) -> AsyncIterator[PostgresMetastore]:
 
 @pytest.fixture
 async def pass_time(metastore: PostgresMetastore, metastore_url: str) -> PassTime:
-    """Moves the metastore's clock on by minutes. It starts long after the server did, with nobody registered."""
+    """Moves the metastore's clock on by minutes. It starts long after the server did, with no agent registered."""
     ahead = 1_000.0 * 60
 
     async def forward(minutes: float) -> None:
@@ -215,7 +215,7 @@ async def test_of_many_who_claim_one_node_id_at_once_one_gets_it(metastore: Post
     assert len([answer for answer in answers if isinstance(answer, AlreadyExistsError)]) == 3
 
 
-async def test_a_lease_renewed_while_others_wait_to_fence_it_stands(
+async def test_a_lease_renewed_while_others_wait_to_fence_it_is_kept(
     metastore: PostgresMetastore, metastore_url: str, pass_time: PassTime
 ) -> None:
     """The clock is read, and the lease judged again, after the lock."""
@@ -236,7 +236,7 @@ async def test_a_lease_renewed_while_others_wait_to_fence_it_stands(
     assert await _live(metastore) == [late.node_id, heard.node_id]
 
 
-async def test_after_everybody_was_silent_nobody_is_fenced_or_replaced_for_a_session_timeout(
+async def test_after_all_were_silent_none_is_fenced_or_replaced_for_a_session_timeout(
     metastore: PostgresMetastore, pass_time: PassTime
 ) -> None:
     """An outage between agents and metastore, or a stopped machine: the silence was not theirs."""
@@ -259,7 +259,7 @@ async def test_after_everybody_was_silent_nobody_is_fenced_or_replaced_for_a_ses
 async def test_refused_registrations_alone_end_the_grace_after_an_outage(
     metastore: PostgresMetastore, pass_time: PassTime
 ) -> None:
-    """All agents died with the metastore; their successors must get their ids without anybody's heartbeat."""
+    """All agents crashed with the metastore; their successors must get their ids without any heartbeat."""
     await join(metastore, 1)
     await pass_time(3600)
     registration = new_agent(1)
@@ -270,7 +270,7 @@ async def test_refused_registrations_alone_end_the_grace_after_an_outage(
     assert (await metastore.register_agent(registration)).node_id == 1
 
 
-async def test_after_a_restart_of_postgres_nobody_is_fenced_for_a_session_timeout(
+async def test_after_a_restart_of_postgres_none_is_fenced_for_a_session_timeout(
     metastore: PostgresMetastore, metastore_url: str
 ) -> None:
     """The machine's own clock at first: the server of this test run started less than a week ago."""

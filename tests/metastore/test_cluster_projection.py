@@ -1,4 +1,4 @@
-"""The projection is the log: whatever happens, the tables say what the image says."""
+"""The projection is the log: after every change the tables say what the image says."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def test_tables_and_image_agree_after_every_step(
             if rng.random() < 0.1:
                 await _keep_snapshot(metastore, followed)
     assert await metastore.metadata_log_start() > 0, "the log has lost its beginning meanwhile"
-    assert await load_image(metastore) == followed, "whoever was away ends with the same image"
+    assert await load_image(metastore) == followed, "a follower that was away ends with the same image"
 
 
 @pytest.mark.parametrize(

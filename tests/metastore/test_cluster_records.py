@@ -1,4 +1,4 @@
-"""Records without an operation of their own: appended at a head, gated by format, kept from breaking the log."""
+"""Records without a separate operation: appended at a head, gated by format, kept from breaking the log."""
 
 from __future__ import annotations
 

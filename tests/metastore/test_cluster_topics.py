@@ -145,7 +145,7 @@ async def test_one_record_deletes_a_topic_with_everything_that_names_it(
 
 
 async def _file(store: PostgresMetastore, *batches: StagedBatch) -> FileCommit:
-    """A file that was born just now."""
+    """A file that was created just now."""
     now_ms = (await store.poll_feed({})).wall_ms
     size = sum(batch.length for batch in batches)
     return FileCommit(new_file_id(now_ms, random.Random(batches[0].partition_key)), size, list(batches))
@@ -227,7 +227,7 @@ async def test_a_deletion_waits_for_an_offset_commit_that_is_under_way(
 async def test_commits_do_not_wait_for_the_positions_of_a_deleted_topic(
     metastore: PostgresMetastore, metastore_url: str
 ) -> None:
-    """A topic may have positions of any number of groups, and somebody may be at one of them."""
+    """A topic may have offsets of any number of groups, and another session may have locked one of them."""
     agent = await join(metastore)
     doomed, other = new_topic("doomed", 1), new_topic("other", metastore.commit_shards)
     image = await create(metastore, doomed, other)

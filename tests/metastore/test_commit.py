@@ -68,7 +68,7 @@ async def test_the_last_five_batches_are_known_again(scene: Scene, back: int) ->
 
 
 @pytest.mark.requirement("W7")
-async def test_a_duplicate_is_told_its_first_offset_and_time_through_another_agent(scene: Scene) -> None:
+async def test_a_duplicate_gets_its_first_offset_and_time_through_another_agent(scene: Scene) -> None:
     key = scene.keys[0]
     (first,) = await scene.commit(file_of([batch(key, 0)]))
     other = await join(scene.store)
@@ -185,14 +185,16 @@ async def test_a_fenced_agent_commits_nothing_new_but_hears_of_what_it_did(scene
     assert pairs(accepted.batches) == appended(5)
 
 
-async def test_a_file_born_too_long_ago_or_ahead_is_refused(scene: Scene) -> None:
+async def test_a_file_created_too_long_ago_or_ahead_is_refused(scene: Scene) -> None:
     key = scene.keys[0]
     files = [file_of([batch(key)], age_ms=age) for age in (HOUR_MS + 60_000, HOUR_MS - 60_000, -540_000, -660_000)]
     statuses = [answer.status for answer in await scene.commit(*files)]
     assert statuses == [FileStatus.TOO_OLD, FileStatus.COMMITTED, FileStatus.COMMITTED, FileStatus.TOO_OLD]
 
 
-async def test_an_answer_outlives_its_file_s_time_until_its_slot_is_emptied(scene: Scene, metastore_url: str) -> None:
+async def test_an_answer_is_kept_beyond_its_file_s_time_until_its_slot_is_emptied(
+    scene: Scene, metastore_url: str
+) -> None:
     file = file_of([batch(scene.keys[0])])
     first = await scene.commit(file)
     async with session(metastore_url) as raw:
@@ -251,13 +253,13 @@ async def test_a_number_that_cannot_be_right_poisons_the_call_and_nothing_happen
     assert pairs(answer.batches) == appended(0)
 
 
-async def test_a_batch_must_lie_inside_its_file(scene: Scene) -> None:
+async def test_a_batch_must_be_inside_its_file(scene: Scene) -> None:
     file = FileCommit(file_of([]).file_id, BATCH_BYTES - 1, [batch(scene.keys[0])])
     with pytest.raises(InvalidError, match=str(file.file_id)):
         await scene.commit(file)
 
 
-async def test_a_file_id_stands_for_one_list_of_batches(scene: Scene) -> None:
+async def test_a_file_id_means_one_list_of_batches(scene: Scene) -> None:
     file = file_of([batch(scene.keys[0])])
     with pytest.raises(InvalidError, match="twice in one call"):
         await scene.commit(file, file)

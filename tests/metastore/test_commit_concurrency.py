@@ -1,6 +1,6 @@
 """Commits side by side with commits, deletions, the sweeper, expiry and housekeeping.
 
-Real sessions on a real server. A gate holds commit shards' locks, so that everybody queues up in the
+Real sessions on a real server. A gate holds commit shards' locks, so that all sessions queue up in the
 order that the test asks for; Postgres hands advisory locks out first come, first served.
 """
 
@@ -61,7 +61,7 @@ class Line:
 
 @asynccontextmanager
 async def gate(url: str, *shards: int) -> AsyncIterator[Line]:
-    """Nobody commits to these shards inside the block; afterwards the line moves on."""
+    """No session commits to these shards inside the block; afterwards the line moves on."""
     async with session(url) as watcher, shard_gate(url, *shards):
         yield Line(watcher)
 
@@ -163,7 +163,7 @@ async def test_the_file_id_decides_between_a_commit_and_the_sweeper(
     assert await scene.read() == ([] if swept else [(0, 4)])
 
 
-async def test_shards_are_locked_in_one_order_whatever_the_files_order(scene: Scene, metastore_url: str) -> None:
+async def test_shards_are_locked_in_one_order_for_any_order_of_files(scene: Scene, metastore_url: str) -> None:
     up = [batch(key) for key in scene.keys]
     lowest = min(range(8), key=scene.shard)
     async with gate(metastore_url, scene.shard(lowest)) as line:
@@ -229,7 +229,7 @@ async def _empty_slots(scene: Scene, count: int) -> list[str]:
 
 
 @pytest.mark.requirement("W7")
-async def test_a_commit_whose_session_is_killed_is_repeated_until_it_is_known(scene: Scene, metastore_url: str) -> None:
+async def test_a_commit_with_a_killed_session_is_repeated_until_it_is_known(scene: Scene, metastore_url: str) -> None:
     file = file_of([batch(scene.keys[0], 0)])
     async with session(metastore_url) as raw, gate(metastore_url, scene.shard(0)) as line:
         commit = await line.join(scene.commit(file))

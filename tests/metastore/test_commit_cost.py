@@ -84,7 +84,7 @@ async def retention_costs(scene: Scene, pages: dict[str, int]) -> dict[str, int]
 
 
 async def fill(scene: Scene, calls: int, rng: random.Random) -> None:
-    """Commits of many extents each, every one of its own producer, with clocks that disagree."""
+    """Commits of many extents each, each of another producer, with clocks that disagree."""
     a, b = scene.keys
     (latest,) = await scene.store.list_offsets([OffsetQuery(a, OffsetKind.LATEST)])
     for call in range(calls):

@@ -1,4 +1,4 @@
-"""The embedded Postgres: found again, never left behind, never shared, whoever starts it."""
+"""The embedded Postgres: found again, never left behind, never shared, for any user that starts it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _postmaster(data_dir: Path) -> int:
 
 
 def _gone(pid: int) -> bool:
-    """Ended, though perhaps not yet reaped by whoever inherited it."""
+    """Ended, though perhaps not yet reaped by the process that inherited it."""
     try:
         return (Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except FileNotFoundError:
@@ -106,7 +106,7 @@ def test_a_directory_has_one_supervisor(place: Path) -> None:
         _execute(url, "SELECT 1")
 
 
-def test_a_stale_process_id_file_that_names_a_stranger_is_overcome(place: Path) -> None:
+def test_a_stale_process_id_file_that_names_another_process_is_replaced(place: Path) -> None:
     with EmbeddedPostgres(place / "data", fsync=False) as url:
         _execute(url, "CREATE TABLE kept (n int)")
         stale = (place / "data" / "pgdata" / "postmaster.pid").read_text()
@@ -115,7 +115,7 @@ def test_a_stale_process_id_file_that_names_a_stranger_is_overcome(place: Path) 
         (place / "data" / "pgdata" / "postmaster.pid").write_text(content)
         with EmbeddedPostgres(place / "data", fsync=False) as url:
             assert _numbers(url) == []
-        assert stranger.poll() is None, "a stranger must not be signalled"
+        assert stranger.poll() is None, "another process must not be signalled"
         stranger.kill()
 
 
@@ -152,7 +152,7 @@ def _start_in_another_process(data_dir: Path) -> tuple[subprocess.Popen[str], st
     return holder, url, int(watchdog)
 
 
-def test_postgres_dies_with_its_supervisor(place: Path) -> None:
+def test_postgres_ends_with_its_supervisor(place: Path) -> None:
     holder, url, _ = _start_in_another_process(place / "data")
     _execute(url, "CREATE TABLE kept (n int)")
     postmaster = _postmaster(place / "data")
@@ -165,7 +165,7 @@ def test_postgres_dies_with_its_supervisor(place: Path) -> None:
         assert _numbers(again) == []
 
 
-def test_a_server_whose_supervisor_and_watchdog_were_killed_is_stopped_by_the_next_start(place: Path) -> None:
+def test_a_server_with_killed_supervisor_and_watchdog_is_stopped_by_the_next_start(place: Path) -> None:
     holder, url, watchdog = _start_in_another_process(place / "data")
     _execute(url, "CREATE TABLE kept (n int)")
     postmaster = _postmaster(place / "data")
@@ -173,7 +173,7 @@ def test_a_server_whose_supervisor_and_watchdog_were_killed_is_stopped_by_the_ne
         os.kill(pid, signal.SIGKILL)
     holder.kill()
     holder.communicate()
-    _execute(url, "INSERT INTO kept VALUES (7)")  # nobody looks after it, and it runs on
+    _execute(url, "INSERT INTO kept VALUES (7)")  # nothing supervises it, and it keeps running
 
     with EmbeddedPostgres(place / "data") as again:
         assert _gone(postmaster)
@@ -261,7 +261,7 @@ def test_what_the_account_cannot_reach_is_placed_where_it_can_and_no_mode_is_cha
     assert home.stat().st_mode & 0o777 == 0o700
     assert list((place / "cache").glob(f"postgres-{hidden.version}/*/*/bin/postgres"))
 
-    shutil.rmtree(home / "data")  # whoever removes the directory that they named starts from nothing
+    shutil.rmtree(home / "data")  # after the directory that they named is removed, a start begins from nothing
     with EmbeddedPostgres(home / "data", fsync=False, installation=hidden) as url, psycopg.connect(url) as connection:
         assert connection.execute("SELECT to_regclass('kept')").fetchone() == (None,)
 

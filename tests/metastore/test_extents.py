@@ -1,4 +1,4 @@
-"""Where data lies: what find_extents and list_offsets answer at the edges."""
+"""Where data is: what find_extents and list_offsets answer at the edges."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_epochs_are_those_of_the_data(scene: Scene, metastore_url: str) ->
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_timestamps_are_found_in_long_disorderly_histories(scene: Scene, metastore_url: str, seed: int) -> None:
-    """Over two levels of time blocks, with clocks that lie, log starts in mid-block, and merged extents."""
+    """Over two levels of time blocks, with wrong clocks, log starts in mid-block, and merged extents."""
     key, rng = scene.keys[0], random.Random(seed)
     stamps = [rng.choice([10**9, -1]) if rng.random() < 0.01 else n + rng.randint(0, 300) for n in range(4_500)]
     for first in range(0, len(stamps), 60):

@@ -20,7 +20,7 @@ async def scene(metastore: PostgresMetastore) -> Scene:
     return await open_scene(metastore, partitions=8)
 
 
-async def test_a_first_poll_tells_where_everything_stands(scene: Scene) -> None:
+async def test_a_first_poll_answers_where_every_shard_is(scene: Scene) -> None:
     await scene.commit(file_of([batch(scene.keys[2])]))
     page = await scene.store.poll_feed({})
     assert page.heads == {shard: int(shard == scene.shard(2)) for shard in range(8)}
@@ -122,8 +122,8 @@ async def test_rows_behind_a_gap_wait_until_the_gap_is_first(scene: Scene, metas
     assert (second.rows, second.lost_shards) == ([], [shard])
 
 
-async def test_commits_go_on_when_nobody_empties_slots(scene: Scene, metastore_url: str) -> None:
-    """Two turns of all slots without housekeeping: old rows stay beside new ones and hurt nobody."""
+async def test_commits_go_on_when_no_agent_empties_slots(scene: Scene, metastore_url: str) -> None:
+    """Two turns of all slots without housekeeping: old rows stay next to new ones and do no harm."""
     shard = scene.shard(0)
     seqs = []
     async with session(metastore_url) as raw:

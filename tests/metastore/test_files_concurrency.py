@@ -19,7 +19,7 @@ from tests.metastore.commit_scenes import batch, file_of, open_scene, shard_gate
 from tests.metastore.sessions import move_time, session, waiting
 
 AGE_SECONDS = 80 * 60
-"""More than the 75 minutes for which a file's row outlives its birth."""
+"""More than the 75 minutes for which a file's row is kept after its creation."""
 
 
 async def _claim(store: PostgresMetastore, kind: str) -> JobToken:
@@ -30,7 +30,7 @@ async def _claim(store: PostgresMetastore, kind: str) -> JobToken:
 
 
 @pytest.mark.requirement("W7")
-async def test_a_commit_that_comes_again_does_not_wait_for_whoever_changes_its_file(
+async def test_a_commit_that_comes_again_does_not_wait_for_a_change_of_its_file(
     metastore: PostgresMetastore, metastore_url: str
 ) -> None:
     """It holds its shard; a log start that moves holds the file's row and wants the shard: that was a deadlock."""

@@ -1,4 +1,4 @@
-"""What the janitor asks costs what it gets, whatever else lives, waits or is pinned in the metastore."""
+"""What the janitor asks costs what it gets, independent of what else is live, waits or is pinned in the metastore."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SELECT gen_random_uuid(), 0, 100, CASE WHEN n %% 3 = 0 THEN 100 ELSE 0 END, cloc
        CASE n %% 3 WHEN 1 THEN clock_timestamp() - interval '2 days' WHEN 2 THEN clock_timestamp() END
   FROM generate_series(1, %s) AS n RETURNING 1
 """
-"""A third lives, a third died long ago, a third died now."""
+"""A third is live, a third is dead since long ago, a third since now."""
 
 
 @pytest.mark.parametrize("files", [FILES, 8 * FILES])

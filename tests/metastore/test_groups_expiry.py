@@ -1,4 +1,4 @@
-"""Offsets expire as Kafka's do (KIP-211), in chunks, and never while somebody uses them."""
+"""Offsets expire as Kafka's do (KIP-211), in chunks, and never while a member uses them."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ async def test_a_group_with_nothing_in_it_goes_unless_a_live_agent_holds_it(grou
         assert await rows(raw, "SELECT group_id FROM consumer_groups") == [("held",)]
 
 
-async def test_expiry_leaves_a_group_alone_that_somebody_is_at(groups: Groups, metastore_url: str) -> None:
+async def test_expiry_leaves_a_locked_group_alone(groups: Groups, metastore_url: str) -> None:
     """A commit, a claim or a save under way is not waited for, and what it does is judged afterwards."""
     for group_id in ("busy", "idle"):
         await groups.claim(group_id)

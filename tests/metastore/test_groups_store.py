@@ -49,8 +49,8 @@ async def test_a_claim_hands_over_what_was_saved_last_under_a_higher_epoch(metas
     assert second.coordinator_epoch > first.coordinator_epoch
 
 
-async def test_nobody_claims_what_a_live_agent_holds(metastore: PostgresMetastore) -> None:
-    """The holder answers from memory: a successor waits until it let go, left, or was fenced."""
+async def test_no_agent_claims_what_a_live_agent_holds(metastore: PostgresMetastore) -> None:
+    """The holder answers from memory: a successor waits until it released the group, left, or was fenced."""
     holder, heir = await join(metastore), await join(metastore)
     epoch = await _claim(metastore, "g", holder)
     assert await metastore.claim_group("g", *heir) is None
@@ -60,14 +60,14 @@ async def test_nobody_claims_what_a_live_agent_holds(metastore: PostgresMetastor
     released = await metastore.claim_group("g", *heir)
     assert released is not None
     assert released.record == _record(b"still its own")
-    await metastore.release_groups({"g": epoch})  # late, and nobody's any more
+    await metastore.release_groups({"g": epoch})  # late, and without a holder
     assert await metastore.claim_group("g", *holder) is None
 
     await metastore.unregister_agent(*heir)
     assert await metastore.claim_group("g", *holder) is not None
 
 
-async def test_a_fenced_holder_bars_nobody(metastore: PostgresMetastore) -> None:
+async def test_a_fenced_holder_bars_no_other(metastore: PostgresMetastore) -> None:
     holder, heir = await join(metastore), await join(metastore)
     await _claim(metastore, "g", holder)
     await metastore.heartbeat(*holder, metadata_offset=0, want_fence=True, session_timeout_ms=18_000)
@@ -94,7 +94,7 @@ async def test_an_old_coordinator_can_write_nothing(metastore: PostgresMetastore
     assert await _claim(metastore, "g", agent) > new
 
 
-async def test_a_group_made_anew_is_safe_from_the_coordinator_of_the_one_before(metastore: PostgresMetastore) -> None:
+async def test_a_group_made_again_is_safe_from_the_coordinator_of_the_one_before(metastore: PostgresMetastore) -> None:
     agent = await join(metastore)
     old = await _claim(metastore, "g", agent)
     await metastore.release_groups({"g": old})  # nothing is in it: forgotten
@@ -127,7 +127,7 @@ async def test_a_commit_that_waits_behind_a_claim_is_fenced(metastore: PostgresM
     assert await metastore.fetch_offsets("g", None) == []
 
 
-async def test_of_many_claims_at_once_each_gets_an_epoch_of_its_own(metastore: PostgresMetastore) -> None:
+async def test_of_many_claims_at_once_each_gets_a_separate_epoch(metastore: PostgresMetastore) -> None:
     agent = await join(metastore)
     epochs = await asyncio.gather(*(_claim(metastore, "g", agent) for _ in range(8)))
     assert len(set(epochs)) == 8
@@ -195,7 +195,7 @@ async def test_positions_are_stored_replaced_and_fetched(metastore: PostgresMeta
     assert await metastore.fetch_offsets("g", None) == [_at(keys[0], 6, "\N{SNOWMAN}\0"), _at(keys[1], 7, "note")]
     assert await metastore.fetch_offsets("g", [keys[2], keys[1]]) == [_at(keys[1], 7, "note")]
     assert await metastore.fetch_offsets("g", []) == []
-    assert await metastore.fetch_offsets("nobody", None) == []
+    assert await metastore.fetch_offsets("unknown", None) == []
 
 
 async def test_unknown_partitions_are_refused_one_by_one_and_the_rest_is_stored(
@@ -240,10 +240,10 @@ async def test_commits_of_overlapping_partitions_in_any_order_do_not_deadlock(
 
 
 @pytest.mark.parametrize("operation", ["topic", "group", "positions"])
-async def test_whoever_removes_positions_takes_them_in_one_order(
+async def test_every_removal_of_offsets_locks_them_in_one_order(
     metastore: PostgresMetastore, metastore_url: str, operation: str
 ) -> None:
-    """By partition, whatever order they were written in: a topic's deletion and a group's once ended in a deadlock."""
+    """By partition, in any order of writing: a topic's deletion and a group's once ended in a deadlock."""
     agent, keys = await join(metastore), await _keys(metastore, 2)
     topic_id = (await load_image(metastore)).topics_by_name["events"].topic_id
     epoch = await _claim(metastore, "g", agent)

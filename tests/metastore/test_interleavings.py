@@ -88,7 +88,7 @@ BUGS: dict[str, tuple[str, list[tuple[str, str]]]] = {
         "delete_topics",
         [("PERFORM FROM partitions WHERE topic_id = ANY (p_topic_ids) ORDER BY partition_key FOR UPDATE;", "")],
     ),
-    "a swap that does not look whether its inputs stand": (
+    "a swap that does not check that its inputs are there": (
         "swap_extents",
         [("(i.last < p.log_start_offset OR e.file_id IS NOT DISTINCT FROM i.file_id)", "true")],
     ),

@@ -20,7 +20,7 @@ async def move_clock(url: str, total_seconds: float) -> None:
         await move_time(connection, total_seconds)
 
 
-async def test_nobody_claims_a_job_while_an_action_of_its_holder_runs(
+async def test_no_worker_claims_a_job_while_an_action_of_its_holder_runs(
     metastore: PostgresMetastore, metastore_url: str
 ) -> None:
     await metastore.enqueue_jobs([NewJob("merge", "x")])
@@ -34,7 +34,7 @@ async def test_nobody_claims_a_job_while_an_action_of_its_holder_runs(
         assert await metastore.claim_job("b", ["merge"], LEASE_MS) is not None
 
 
-async def test_a_lease_pins_what_died_since_it_began(metastore: PostgresMetastore, metastore_url: str) -> None:
+async def test_a_lease_pins_what_is_dead_since_it_began(metastore: PostgresMetastore, metastore_url: str) -> None:
     async with session(metastore_url) as raw:
 
         async def seconds_pinned() -> float:
@@ -49,7 +49,7 @@ async def test_a_lease_pins_what_died_since_it_began(metastore: PostgresMetastor
         await metastore.schedule_jobs(lease.controller_epoch, [JobSchedule("sweep", 60_000)])
         assert await metastore.claim_job("a", ["sweep"], 10 * LEASE_MS) is not None
         await metastore.enqueue_jobs([NewJob("merge", "x"), NewJob("merge", "y")])
-        assert await seconds_pinned() == 0, "nobody reads"
+        assert await seconds_pinned() == 0, "no job reads"
         job = await metastore.claim_job("a", ["merge"], LEASE_MS)
         assert job is not None
         assert 60 <= await seconds_pinned() < 80, "what a statement that still runs may have killed"
@@ -65,7 +65,7 @@ async def test_a_lease_pins_what_died_since_it_began(metastore: PostgresMetastor
         await move_clock(metastore_url, 100)
         assert await seconds_pinned() == 0, "its lease ran out"
         await metastore.heartbeat_job(other.token, LEASE_MS, "")
-        assert await seconds_pinned() >= 120, "nobody took it over: it goes on"
+        assert await seconds_pinned() >= 120, "no worker took it over: it goes on"
         await metastore.fail_job(other.token, "no", 0)
         assert await seconds_pinned() == 0
 

@@ -1,4 +1,4 @@
-"""Where leader epochs end: what find_epoch_ends answers, beside a model that walks every extent."""
+"""Where leader epochs end: what find_epoch_ends answers, compared with a model that walks every extent."""
 
 from __future__ import annotations
 

@@ -58,9 +58,7 @@ def test_two_processes_migrating_at_once_both_succeed_with_one_cluster(empty_url
     assert sorted(applied) == [file.name for file in sql_files(module.MIGRATIONS)]
 
 
-def test_a_table_that_somebody_reads_for_long_is_not_waited_for(
-    empty_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_is_read_for_long_is_not_waited_for(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dump, for example: agents would queue behind the migration for as long as it lasts."""
     monkeypatch.setattr(module, "LOCK_TIMEOUT_MS", 100)
     every, newest = sql_files, "0011_when_records_were_appended"

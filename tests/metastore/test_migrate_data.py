@@ -1,6 +1,6 @@
 """Migrations on a database that is in use: what each of them fills in for rows that were there before it.
 
-The database stands at 0002, the last version that had no groups, jobs or deletion, and holds a row of every
+The database is at 0002, the last version that had no groups, jobs or deletion, and holds a row of every
 kind that a later migration looks at.
 """
 
@@ -94,8 +94,8 @@ async def test_positions_that_were_committed_without_a_group_expire_and_hold_not
     await store.commit_offsets("later", claim.coordinator_epoch, [CommittedOffset(KEYS[0], 8, -1, "")])
     async with session(used_url) as raw:
         await move_time(raw, 8 * DAY_SECONDS)
-    for _ in range(10):  # one at a time: what cannot expire must not stand before what can
+    for _ in range(10):  # one at a time: what cannot expire must not come before what can
         await store.expire_group_offsets(1)
     left = [group_id for group_id in ("members", "alone", "later") if await store.fetch_offsets(group_id, None)]
-    assert left == ["members"], "it may have members: nobody knows before it is claimed"
+    assert left == ["members"], "it may have members: that is known only after a claim"
     await store.close()

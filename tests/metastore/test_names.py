@@ -51,7 +51,7 @@ QUESTIONS = [
     " VALUES ('a', 'b', '', 0, job_waiting(), now(), now())"
     " ON CONFLICT (kind, key) WHERE state IN (job_waiting(), job_leased()) DO NOTHING",
 ]
-"""Each needs an index whose condition or key is a number."""
+"""Each needs an index with a number in its condition or key."""
 
 
 def test_every_name_is_pythons_and_every_python_number_has_a_name(metastore_url: str) -> None:

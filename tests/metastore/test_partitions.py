@@ -40,7 +40,7 @@ async def test_new_partitions_take_data_and_keep_the_old_ones(metastore: Postgre
     assert (latest.known, latest.offset) == (True, 5)
 
 
-async def test_who_is_preferred_for_a_new_partition_stands_in_the_log(metastore: PostgresMetastore) -> None:
+async def test_who_is_preferred_for_a_new_partition_is_in_the_log(metastore: PostgresMetastore) -> None:
     topic = new_topic("assigned", 2)._replace(preferred=[[5, 6], [6]])
     image = await create(metastore, topic)
     growth = PartitionGrowth(topic.topic_id, 2, 4, preferred=[[6, 5], [5]])
@@ -79,7 +79,7 @@ async def test_growth_waits_for_a_commit_in_progress(metastore: PostgresMetastor
 async def test_commits_do_not_wait_while_partitions_are_written(
     metastore: PostgresMetastore, metastore_url: str
 ) -> None:
-    """There may be ten thousand. Here somebody is at the second one's place, and goes away."""
+    """There may be ten thousand. Here another session holds the second one's place, and ends."""
     scene = await open_scene(metastore, partitions=1)
     head = await metastore.metadata_head()
     async with session(metastore_url) as slow, session(metastore_url) as watching:
@@ -120,7 +120,7 @@ async def test_several_topics_grow_in_one_call(metastore: PostgresMetastore) -> 
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_commit_that_races_growth_sees_it_whole_or_not_at_all(metastore: PostgresMetastore, seed: int) -> None:
-    """Batches of one call lie in all commit shards and name the count: every one is judged by the same."""
+    """Batches of one call are in all commit shards and name the count: every one is judged by the same."""
     rng = random.Random(seed)
     scene = await open_scene(metastore, partitions=8)
     count = 8

@@ -151,7 +151,7 @@ def test_errors_of_ours_pass_unchanged() -> None:
         raise psycopg.OperationalError("server closed the connection unexpectedly")
 
 
-async def test_a_transaction_that_somebody_left_open_ends_by_itself(
+async def test_a_transaction_that_was_left_open_ends_by_itself(
     metastore: PostgresMetastore, metastore_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "IDLE_IN_TRANSACTION_TIMEOUT_MS", 100)
@@ -179,7 +179,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_process_that_is_stopped_anywhere_in_a_call_holds_up_nobody(
+async def test_a_process_that_is_stopped_anywhere_in_a_call_delays_no_other(
     metastore: PostgresMetastore, metastore_url: str
 ) -> None:
     writer = await asyncio.create_subprocess_exec(
@@ -200,7 +200,7 @@ async def test_a_process_that_is_stopped_anywhere_in_a_call_holds_up_nobody(
 
 
 async def _create_despite(store: PostgresMetastore, name: str) -> None:
-    """Whatever the stopped process had sent is finished by Postgres: at most one head behind."""
+    """All that the stopped process had sent is finished by Postgres: at most one head behind."""
     attempts: list[Any] = []
     while not attempts or not attempts[-1]:
         attempts.append(await store.create_topics(await store.metadata_head(), [new_topic(name)]))

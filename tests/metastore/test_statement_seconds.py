@@ -1,4 +1,4 @@
-"""Every call to the metastore is timed, whoever makes it: the latency and rate of commits to the metadata log (C14)."""
+"""Every call to the metastore is timed: the latency and rate of commits to the metadata log (C14)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _calls(operation: str) -> float:
 
 
 @pytest.mark.requirement("C14")
-async def test_whoever_appends_to_the_metadata_log_is_timed(metastore: PostgresMetastore) -> None:
+async def test_every_append_to_the_metadata_log_is_timed(metastore: PostgresMetastore) -> None:
     operations = ("register_agent", "heartbeat", "create_topics", "delete_topics", "append_records", "unregister_agent")
     before = {operation: _calls(operation) for operation in operations}
     agent = await join(metastore)

@@ -1,7 +1,7 @@
 """Compaction makes nothing older or younger: retention sees a merged extent as the newest of its inputs.
 
 Records without a timestamp (-1) are the ones at risk: their age is their commit's, and a merged file is
-younger than they. As in Kafka, whose cleaner hands its segments' modification time on.
+younger than they. As in Kafka: its cleaner keeps the segments' modification time.
 """
 
 from __future__ import annotations

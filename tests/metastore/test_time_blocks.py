@@ -28,7 +28,7 @@ ROUNDS = 40
 
 
 class History:
-    """One partition whose every record has a timestamp of its own choice."""
+    """One partition; each record has a timestamp that the test chooses."""
 
     def __init__(self, scene: Scene, url: str, token: JobToken, rng: random.Random) -> None:
         self.scene, self.url, self.token, self.rng = scene, url, token, rng
@@ -149,7 +149,7 @@ async def test_blocks_become_few_as_extents_do_and_look_ups_cost_no_more(
 async def test_a_block_above_is_closed_while_blocks_below_it_go(
     metastore: PostgresMetastore, metastore_url: str
 ) -> None:
-    """The commit sees them still, and waits for nobody."""
+    """The commit still sees them, and waits for no other session."""
     history = await begin(metastore, metastore_url, random.Random(8))
     await history.append(63 * BLOCK)
     extents = await history.extents()

@@ -1,7 +1,7 @@
 """The reference model's swaps: CompactionApi.swap_extents in plain Python, in the two steps that it has.
 
 Place: the part of tests/model/metastore_model.py that compaction talks to. Invariant: as there; a swap
-stands or falls by itself. Leases of jobs are judged elsewhere (tests/model/job_model.py).
+is done or lost by itself. Leases of jobs are judged elsewhere (tests/model/job_model.py).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class ShiftedClock(SystemClock):
 
 @dataclass
 class ModelFile:
-    """One row. `dead_ms` is None while an extent lies in it."""
+    """One row. `dead_ms` is None while an extent is in it."""
 
     state: FileState
     named_ms: int
@@ -59,7 +59,7 @@ class ModelWithFiles(ModelMetastore):
         super().__init__(clock, shards=shards)
         self.files: dict[uuid.UUID, ModelFile] = {}
         self.purges: set[int] = set()
-        """Deleted partitions whose rows are still there."""
+        """Deleted partitions with rows that are still there."""
 
     def view(self) -> list[FileView]:
         """All files, in order of their ids."""
@@ -129,7 +129,7 @@ class ModelWithFiles(ModelMetastore):
         return sorted(f for f in file_ids if f in self.files and self.files[f].state is FileState.CONDEMNED)
 
     def take_dead_files(self, *, pinned_ms: int) -> list[tuple[uuid.UUID, bool]]:
-        """(file id, is condemned) in order of the ids; nothing that died after `pinned_ms`, when a reader began."""
+        """(file id, is condemned) in order of the ids; nothing that is dead only since after `pinned_ms`, when a reader began."""
         settled_ms = self.clock.wall_ms() - SETTLED_MS
         taken = []
         for file_id, file in sorted(self.files.items()):

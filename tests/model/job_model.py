@@ -1,6 +1,6 @@
 """The reference model of jobs: JobApi in plain sequential Python, on an injected clock.
 
-Place: what Postgres is compared with (tests/contracts/test_jobs_contract.py), and a stand-in for it
+Place: what Postgres is compared with (tests/contracts/test_jobs_contract.py), and a fake of it
 under the job loop. Invariant: one list, gone through from the start, each time.
 """
 

@@ -1,7 +1,7 @@
 """The reference model of the metastore: CommitApi and ReadApi in plain sequential Python.
 
 Place: what the Postgres implementation is compared with (tests/properties/test_commit_machine.py),
-and a stand-in for it in tests of the produce and fetch paths. Invariant: dicts and loops, one batch
+and a fake of it in tests of the produce and fetch paths. Invariant: dicts and loops, one batch
 after the other; when this file and a clever one disagree, this one is right until shown otherwise.
 Every topic, agent or condemned id is made by a helper below; `clock.wall_ms` is the database's clock.
 """
@@ -37,9 +37,9 @@ from tests.model.producer_model import find_duplicate, judge, remember
 from tests.model.retention_model import ModelRetention
 
 ANSWERS_KEPT_MS = 3_600_000
-"""A file born longer ago is refused, unless its answer is still there."""
+"""A file created longer ago is refused, unless its answer is still there."""
 BORN_AHEAD_MS = 600_000
-"""A file born further in the future is refused."""
+"""A file created further in the future is refused."""
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 FIRST_PRODUCER_ID = 1000
 EXTENTS_PER_QUERY = 500
@@ -56,7 +56,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         self.metadata_offset = 0
         self.partitions: dict[int, ModelPartition] = {}
         self.leftovers: dict[int, list[Extent]] = {}
-        """Extents of deleted partitions: nobody reads them, and nothing here purges them."""
+        """Extents of deleted partitions: they are not read, and nothing here purges them."""
         self.partition_counts: dict[int, int] = {}
         """Topic number -> undeleted partition count."""
         self.agents: dict[int, int] = {}
@@ -126,7 +126,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         self.feed[shard].clear()
 
     def expire_producers(self) -> None:
-        """Forget all producer state, as if nobody had produced for producer.id.expiration.ms."""
+        """Forget all producer state, as if no producer had produced for producer.id.expiration.ms."""
         for partition in self.partitions.values():
             partition.producers.clear()
 
@@ -135,7 +135,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
     async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
         """See metastore.api.commit.CommitApi."""
         if len({file.file_id for file in files}) != len(files):
-            raise InvalidError("commit refused: a file id stands twice in one call")
+            raise InvalidError("commit refused: a file id is in one call twice")
         appended: list[Extent] = []
         answers = [self._commit_file(node_id, broker_epoch, file, appended) for file in files]
         for shard in sorted({self._shard(extent.partition_key) for extent in appended}):

@@ -46,7 +46,7 @@ def topic_records(topic_id: uuid.UUID, name: str, count: int) -> list[MetadataRe
 
 
 def partition_record(topic_id: uuid.UUID, index: int) -> PartitionRecord:
-    """One that nobody is preferred for."""
+    """One without preferred agents."""
     return PartitionRecord(
         partition_id=index,
         topic_id=topic_id,

@@ -1,4 +1,4 @@
-"""Log starts that move: in chunks, beside commits that wait for none of it, and times found behind them."""
+"""Log starts that move: in chunks, while commits wait for none of it, and times found behind them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_commits_do_not_wait_for_what_a_move_holds(metastore: PostgresMeta
     assert [outcome.base_offset for outcome in answer.batches] == [5]
 
 
-async def test_a_move_that_waits_for_a_slow_commit_holds_up_nobody_else(
+async def test_a_move_that_waits_for_a_slow_commit_delays_no_other(
     metastore: PostgresMetastore, metastore_url: str
 ) -> None:
     scene = await open_scene(metastore, partitions=2)
@@ -88,7 +88,7 @@ async def test_a_move_that_waits_for_a_slow_commit_holds_up_nobody_else(
     assert await scene.read(0) == []
 
 
-async def test_a_partition_stands_once(metastore: PostgresMetastore) -> None:
+async def test_a_partition_is_named_once(metastore: PostgresMetastore) -> None:
     scene = await open_scene(metastore)
     twice = [LogStartTarget(scene.keys[0], 0)] * 2
     with pytest.raises(InvalidError):
