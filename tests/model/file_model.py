@@ -129,7 +129,7 @@ class ModelWithFiles(ModelMetastore):
         return sorted(f for f in file_ids if f in self.files and self.files[f].state is FileState.CONDEMNED)
 
     def take_dead_files(self, *, pinned_ms: int) -> list[tuple[uuid.UUID, bool]]:
-        """(file id, is condemned) in order of the ids; nothing that is dead only since after `pinned_ms`, when a reader began."""
+        """(file id, is condemned) in order of the ids; none dead only since `pinned_ms` (a reader began)."""
         settled_ms = self.clock.wall_ms() - SETTLED_MS
         taken = []
         for file_id, file in sorted(self.files.items()):
