@@ -1,6 +1,6 @@
 """The controller role of a process: a candidate for the active controller, and its listener if it has one.
 
-Place: in an agent with that role (agent/process.py) or alone (agent/controller_process.py).
+Place: under controller_role.py.
 Invariant: the listener is for operators and other software, never for clients: no Metadata response contains
 it. A standby answers NOT_CONTROLLER to requests for the active controller.
 After a crash, a standby takes over within controller.lease.ms.

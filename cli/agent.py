@@ -1,6 +1,6 @@
 """`headrace agent`: run one stateless agent in the foreground, with the roles that the settings name.
 
-Place: a thin command; serving.py composes the process and stops it.
+Place: a thin command; process/serve.py composes the process and stops it.
 """
 
 from __future__ import annotations
@@ -40,6 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; 0 after a clean drain."""
-    from headrace.cli.serving import serve  # here, so that --help imports no agent
+    from headrace.cli.process.serve import serve  # here, so that --help imports no agent
 
     return serve(settings_from(args))

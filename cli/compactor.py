@@ -40,6 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Work until a signal arrives; 0 after a clean stop."""
-    from headrace.cli.serving import serve  # here, so that --help imports no agent
+    from headrace.cli.process.serve import serve  # here, so that --help imports no agent
 
     return serve(settings_from(args, **{"process.roles": COMPACTOR}))

@@ -38,7 +38,6 @@ from headrace.metastore.api.retention import RETENTION_JOB
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import Clock, SystemClock
-from headrace.storage.cluster_properties import require_formatted
 from headrace.storage.objects.open import StoreOptions, open_store
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.objects.throttled import ThrottledStore
@@ -50,8 +49,13 @@ SPARE_CONNECTIONS = 2
 """Metastore connections in addition to one per job: heartbeats must not wait for a swap."""
 
 
+def with_worker_pool(settings: Settings) -> Settings:
+    """The settings, with as many metastore connections as a worker needs."""
+    return msgspec.structs.replace(settings, metastore_pool_size=settings.log_cleaner_threads + SPARE_CONNECTIONS)
+
+
 class Worker:
-    """Create it with `open`, then `start` and finally `stop`."""
+    """Create it with `open`, then `start`, and finally `stop` and `close`; or on connections that others close."""
 
     def __init__(
         self,
@@ -87,13 +91,8 @@ class Worker:
         """Connect to metastore and bucket; errors as PostgresMetastore.open and open_store."""
         clock, rng = SystemClock(), random.Random()
         store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
-        own = msgspec.structs.replace(settings, metastore_pool_size=settings.log_cleaner_threads + SPARE_CONNECTIONS)
-        metastore = await PostgresMetastore.open(settings.metastore_url, own)
+        metastore = await PostgresMetastore.open(settings.metastore_url, with_worker_pool(settings))
         return cls(settings, store, metastore, clock, rng, registry)
-
-    async def require_formatted_storage(self) -> None:
-        """InvalidError, with instructions, unless bucket and metastore were formatted as the same cluster."""
-        await require_formatted(self._store, self.metastore.cluster_id)
 
     def start(self) -> None:
         """Start to look for jobs, at the configured pace. The event loop is the worker's."""
@@ -108,6 +107,9 @@ class Worker:
         if self._following is not None:
             self._following.cancel()
         await self._runner.stop(self._settings.shutdown_grace_ms / 1000)
+
+    async def close(self) -> None:
+        """Close the connections that `open` opened, after `stop`."""
         await self.metastore.close()
         await self._store.close()
 

@@ -26,9 +26,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.process import Agent
 from headrace.agent.produce.trace import FileTrace
 from headrace.cli.bench.percentiles import percentile
+from headrace.cli.process.open_process import open_agent
 from headrace.config.settings import Settings
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
@@ -60,12 +60,12 @@ class AgentBench:
         self._topic = f"{TOPIC}-{topic_id}"
         self._first_producer_id = (await metastore.allocate_producer_ids(100))[0]
         await metastore.close()
-        self._agent = await Agent.open(self.settings, self.traces.append, CollectorRegistry())
-        await self._agent.start()
+        self._process, self._agent = await open_agent(self.settings, self.traces.append, CollectorRegistry())
+        await self._process.start()
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await self._agent.stop()
+        await self._process.stop()
 
     async def load(self, *, idempotent: bool = False, **flags: object) -> dict[str, Any]:
         """Run the generator; its summary, with `cpu_seconds` of this process while it ran."""

@@ -29,9 +29,9 @@ import psycopg
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.process import Agent
 from headrace.agent.produce.trace import FileTrace
 from headrace.cli.bench.percentiles import percentile
+from headrace.cli.process.open_process import open_agent
 from headrace.cli.storage import format_bucket
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
@@ -88,13 +88,13 @@ class Hostile:
         self._traces: list[FileTrace] = []
 
     async def __aenter__(self) -> Hostile:
-        self._agent = await Agent.open(self._settings, self._traces.append, CollectorRegistry())
-        await self._agent.start()
+        self._process, self._agent = await open_agent(self._settings, self._traces.append, CollectorRegistry())
+        await self._process.start()
         tune_collector()
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await self._agent.stop()
+        await self._process.stop()
 
     async def measure(self, mode: Mode, topic: str, producers: int, rate: float, seconds: float) -> Result:
         """Warm up, then once without a consumer and once with one."""

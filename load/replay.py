@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.process import Agent
+from headrace.cli.process.open_process import Connections, compose_agent
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import Clock
@@ -43,9 +43,10 @@ async def replay(url: str, store: CountingStore, clock: Clock, topic: str, parti
     """Read all of it once. RuntimeError when the client fails."""
     settings = Settings(metastore_url=url, kafka_port=0, http_port=0, metastore_pool_size=4)
     metastore = await PostgresMetastore.open(url, settings)
-    agent = Agent(settings, MergingStore(store), metastore, clock, random.Random(1), CollectorRegistry())
+    connections = Connections(MergingStore(store), metastore, clock, random.Random(1), CollectorRegistry())
+    process, agent = compose_agent(settings, connections)
     try:
-        await agent.start()
+        await process.start()
         reader = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "load.backfill_reader", str(agent.kafka_port), topic, str(partitions),
             str(min(CONNECTIONS, partitions)), "once", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -60,4 +61,4 @@ async def replay(url: str, store: CountingStore, clock: Clock, topic: str, parti
         found = json.loads(output)
         return Replay(found["bytes"], found["seconds"], store.gets, store.get_bytes)
     finally:
-        await agent.stop()
+        await process.stop()

@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import sys
 
-from headrace.agent.process import Agent
 from headrace.cli.numbers import whole
 from headrace.cli.options import add_settings, settings_from
-from headrace.cli.serving import serve
+from headrace.cli.process.open_process import open_process
+from headrace.cli.process.serve import serve
+from headrace.cli.process.shell import ProcessShell
 from headrace.config.settings import Settings
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.delayed import DelayedStore
@@ -27,13 +28,13 @@ def main() -> int:
     add_settings(parser, ())
     args = parser.parse_args()
 
-    async def open_agent(settings: Settings) -> Agent:
-        return await Agent.open(
+    async def open_slow(settings: Settings) -> ProcessShell:
+        return await open_process(
             settings,
             decorate=lambda store: DelayedStore(store, put_seconds=args.put_delay_ms / 1000, clock=SystemClock()),
         )
 
-    return serve(settings_from(args), open_agent)
+    return serve(settings_from(args), open_slow)
 
 
 if __name__ == "__main__":

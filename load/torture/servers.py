@@ -16,7 +16,7 @@ from types import TracebackType
 
 import boto3
 
-from load.torture.writers import TOOLS
+from load.tools import TOOLS
 
 BUCKET = "torture"
 CREDENTIALS = {

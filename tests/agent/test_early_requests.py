@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.process import Agent
+from headrace.agent.broker import Broker
+from headrace.cli.process.open_process import Connections, compose_agent
 from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import ClientConnection, Promise, Request, Response
@@ -30,7 +31,7 @@ def _request(correlation_id: int) -> Request:
 async def test_a_request_does_not_overtake_one_that_waited_for_the_agent_to_serve() -> None:
     clock = ManualClock()
     no_metastore = cast(Any, None)
-    agent = Agent(Settings(http_port=0), MemoryStore(clock), no_metastore, clock, random.Random(0), CollectorRegistry())
+    agent = Broker(Settings(), MemoryStore(clock), no_metastore, clock, random.Random(0), CollectorRegistry())
     started: list[int] = []
 
     def handle(request: Request) -> Promise:
@@ -69,7 +70,9 @@ class _NoMetastore:
 async def test_an_agent_whose_metastore_went_away_while_it_started_says_so_and_stops() -> None:
     clock = ManualClock()
     settings = Settings(kafka_port=0, http_port=0)
-    agent = Agent(settings, MemoryStore(clock), cast(Any, _NoMetastore()), clock, random.Random(0), CollectorRegistry())
+    metastore = cast(Any, _NoMetastore())
+    shared = Connections(MemoryStore(clock), metastore, clock, random.Random(0), CollectorRegistry())
+    process, _ = compose_agent(settings, shared)
     with pytest.raises(UnavailableError):
-        await agent.start()
-    await agent.stop()
+        await process.start()
+    await process.stop()

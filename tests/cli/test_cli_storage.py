@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.agent.process import Agent
 from headrace.cli.main import main
+from headrace.cli.process.open_process import open_agent
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.formatted import formatted_cluster_id
@@ -111,15 +111,15 @@ def test_random_ids_never_look_like_a_flag() -> None:
 @pytest.mark.requirement("C12")
 async def test_an_agent_refuses_storage_that_is_not_formatted_or_anothers(places: list[str]) -> None:
     assert main_in_thread(["migrate", *places[:2]]) == 0
-    agent = await Agent.open(_settings(places))
+    process, _ = await open_agent(_settings(places))
     try:
         with pytest.raises(InvalidError, match=r"bucket is not formatted: run `headrace storage format .*--cluster-id"):
-            await agent.require_formatted_storage()
-        await agent._store.put(OBJECT_KEY, render(ANOTHER))
+            await process.require_formatted_storage()
+        await process._store.put(OBJECT_KEY, render(ANOTHER))
         with pytest.raises(InvalidError, match=f"different clusters: bucket={ANOTHER}"):
-            await agent.require_formatted_storage()
+            await process.require_formatted_storage()
     finally:
-        await agent.stop()
+        await process.stop()
 
 
 @pytest.mark.requirement("C12")

@@ -59,3 +59,4 @@ async def test_a_workers_steps_are_limited_when_it_is_told_to(
         assert name.startswith("paced") is is_paced
     finally:
         await worker.stop()
+        await worker.close()

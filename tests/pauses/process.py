@@ -1,4 +1,4 @@
-"""One agent without sockets: membership, controller, write path and groups, composed as agent/process.py does.
+"""One agent without sockets: membership, controller, write path and groups, composed as agent/broker.py does.
 
 Fault model: none; the loop stops it (tests/pauses/loop.py).
 """

@@ -1,4 +1,4 @@
-"""Agents as processes: the real write and read path, composed as agent/process.py does, without sockets.
+"""Agents as processes: the real write and read path, composed as agent/broker.py does, without sockets.
 
 Fault model: a process is killed between any two steps (its memory is gone, what it had sent still
 arrives) and started anew; it is paused, perhaps so long that it is fenced, and goes on as if nothing
@@ -160,7 +160,7 @@ class Process:
                 await self.clock.sleep(RETRY_SECONDS)
 
     async def stop(self) -> None:
-        """As agent/process.py does it: no new clients, everything received is answered, or the grace is over."""
+        """As agent/broker.py does it: no new clients, everything received is answered, or the grace is over."""
         self.serving.clear()
         self.fetch.drain()
         with contextlib.suppress(TimeoutError):

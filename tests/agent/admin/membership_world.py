@@ -13,7 +13,7 @@ from kio.serial import entity_reader, entity_writer
 from headrace.agent.admin.describe_cluster import DescribeCluster
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.controller_endpoint import controller_handlers
-from headrace.agent.controller_process import ControllerView
+from headrace.agent.controller_role import ControllerView
 from headrace.agent.dispatch import Dispatcher
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration

@@ -1,6 +1,6 @@
 """The HTTP endpoints: health for the load balancer, metrics for Prometheus, status for people.
 
-Place: separate from the Kafka listener, on another thread and loop (agent/http/server.py), so that it
+Place: separate from the Kafka listener, on another thread and loop (http_server.py), so that it
 cannot delay a produce request.
 Invariant: read-only. /healthz says that the process is running, /readyz that it should get traffic:
 metastore and bucket answered recently, and it is not draining.

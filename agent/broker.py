@@ -1,8 +1,8 @@
-"""One composed agent: opened, started, drained, closed.
+"""The broker role: the Kafka front of one agent, composed: started, drained, closed.
 
-Place: cli/serving.py runs it; benchmarks and simulations may run it inside their process.
-Invariant: clients are served only between joining and leaving the cluster. Stopping drains: received batches are
-flushed, committed and answered, unless the grace period ends.
+Place: run by cli/process/shell.py, which owns the connections and the HTTP server.
+Invariant: clients are served only between joining and leaving the cluster. Draining flushes, commits and answers the
+batches that were received, unless the grace period ends.
 After a crash nothing acknowledged is lost; clients retry batches with an unknown outcome.
 """
 
@@ -12,46 +12,42 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any, Self
+from typing import Any
 
-from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import BrokerState, Identity, Membership
 from headrace.agent.cluster.metadata_metrics import MetadataMetrics
 from headrace.agent.cluster.zone_traffic import ZoneTraffic
-from headrace.agent.controller_endpoint import ControllerEndpoint
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.groups.handlers import GroupHandlers
 from headrace.agent.handlers import register_handlers
 from headrace.agent.housekeeping import keep_house
-from headrace.agent.http.app import make_app
-from headrace.agent.http.server import HttpServer, ask
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.loop_lag import watch_loop_lag
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
-from headrace.config.listeners import CONTROLLER, listeners, roles
+from headrace.config.listeners import listeners
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.protocol.request import Request, Response
-from headrace.storage.clock import Clock, SystemClock
-from headrace.storage.cluster_properties import require_formatted
-from headrace.storage.errors import HeadraceError, NotFoundError
-from headrace.storage.objects.open import StoreOptions, open_store
+from headrace.storage.clock import Clock
 from headrace.storage.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
 
-class Agent:
-    """The stateless agent process: create it with `open`, then `start` and finally `stop`."""
+class Broker:
+    """Serves Kafka clients: `start`, then `drain` and `close`."""
+
+    title = "agent"
+    needs_bucket = True
 
     def __init__(
         self,
@@ -60,7 +56,7 @@ class Agent:
         metastore: Metastore,
         clock: Clock,
         rng: random.Random,
-        registry: CollectorRegistry = REGISTRY,
+        registry: CollectorRegistry,
         on_settled: Callable[[FileTrace], None] = lambda trace: None,
     ) -> None:
         """`on_settled` gets the times of each flushed file's steps: for load reports."""
@@ -69,7 +65,6 @@ class Agent:
         self._store, self._metastore, self._clock, self._rng = store, metastore, clock, rng
         self._registry = registry
         self._configs = EffectiveConfigs(settings)
-        self._loop = asyncio.get_running_loop()
         self._serving = asyncio.Event()
         self._early = 0
         """Requests that arrived before the agent served and have not started. Later requests may not overtake
@@ -78,38 +73,16 @@ class Agent:
         self._listener = KafkaListener(
             self._handle, Limits.from_settings(settings), clock, registry, self._max_connections
         )
-        self._http = HttpServer(make_app(self, registry), settings.http_host, settings.http_port)
         self.kafka_port = 0
         self.cluster: Cluster | None = None
-        self._controller: ControllerEndpoint | None = None
+        self.is_active_controller: Callable[[], bool] = lambda: False
+        """Whether the controller in the same process, if any, is the active one."""
         self._background: set[asyncio.Task[None]] = set()
-
-    @classmethod
-    async def open(
-        cls,
-        settings: Settings,
-        on_settled: Callable[[FileTrace], None] = lambda trace: None,
-        registry: CollectorRegistry = REGISTRY,
-        decorate: Callable[[ObjectStore], ObjectStore] = lambda store: store,
-    ) -> Self:
-        """Connect to metastore and bucket; errors as PostgresMetastore.open and open_store.
-
-        `decorate` makes the store that the agent uses of the one that was opened: for benchmarks.
-        """
-        clock, rng = SystemClock(), random.Random()
-        store = decorate(open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng))
-        metastore = await PostgresMetastore.open(settings.metastore_url, settings)
-        return cls(settings, store, metastore, clock, rng, registry, on_settled)
-
-    async def require_formatted_storage(self) -> None:
-        """InvalidError, with instructions, unless bucket and metastore were formatted as the same cluster."""
-        await require_formatted(self._store, self._metastore.cluster_id)
 
     async def start(self) -> None:
         """Listen, join the cluster, then serve. Raises the error that prevented it."""
-        where = listeners(self.settings)
-        self._http.start()
-        self.kafka_port = await self._listener.start(where.client.host, where.client.port)
+        client = listeners(self.settings).client
+        self.kafka_port = await self._listener.start(client.host, client.port)
         cluster = self._compose_cluster()
         await cluster.follower.catch_up()
         MetadataMetrics(cluster.follower, self._registry)
@@ -119,33 +92,27 @@ class Agent:
         await self._produce.start()
         self._dispatcher.warm_up()  # it blocks the loop, so it must precede the first heartbeat
         await cluster.start()
-        if CONTROLLER in roles(self.settings):
-            self._controller = self._compose_controller(cluster)
-            await self._controller.start(where.controller)
         self._spawn(watch_loop_lag(self._clock, self._registry))
         self._spawn(keep_house(self._metastore, self._clock, self._rng))
         self._serving.set()
-        logger.info("agent started: %s", self.ready_line())
 
-    async def stop(self) -> None:
-        """Drain and leave. Safe in any state, also after a failed start."""
-        grace = self.settings.shutdown_grace_ms / 1000
+    async def drain(self, grace_seconds: float) -> None:
+        """Leave the routing, then answer every request in progress. Nothing to do after a failed start."""
         if self.cluster is not None:
             await self.cluster.membership.controlled_shutdown()
             self._fetch.drain()
-            await asyncio.gather(self._drain_produce(grace), self._listener.drain(grace))
+            await asyncio.gather(self._drain_produce(grace_seconds), self._listener.drain(grace_seconds))
             await self._groups.close()
             await self._produce.close()
-            if self._controller is not None:
-                await self._controller.stop(grace)
+
+    async def close(self, grace_seconds: float) -> None:
+        """Leave the cluster."""
+        if self.cluster is not None:
             await self.cluster.stop()
             await self._fetch.close()
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        await asyncio.to_thread(self._http.stop)
-        await self._metastore.close()
-        await self._store.close()
 
     async def _drain_produce(self, grace_seconds: float) -> None:
         """Limited in time: with the metastore unavailable a file's outcome may stay unknown for as long."""
@@ -154,42 +121,19 @@ class Agent:
         except TimeoutError:
             logger.warning("drain ran out of time: clients retry batches with an unknown outcome")
 
-    def ready_line(self) -> str:
-        """The line that the command prints when clients can connect."""
+    def ready_fields(self) -> str:
+        """Node id, and the address that clients connect to."""
         assert self.cluster is not None
-        return (
-            f"ready node={self.cluster.node_id} kafka={self._advertised_host()}:{self._advertised_port()} "
-            f"http={self.settings.http_host}:{self._http.port}"
-        )
+        return f"node={self.cluster.node_id} kafka={self._advertised_host()}:{self._advertised_port()}"
 
-    # -- agent.http.app.Probe, called on the HTTP loop
-
-    async def not_ready_reason(self) -> str | None:
-        """None if this agent should get traffic."""
-        return await ask(self._loop, self._not_ready_reason())
+    def not_ready_reason(self) -> str | None:
+        """None while it is a running member and can produce."""
+        if self.cluster is None or self.cluster.membership.state is not BrokerState.RUNNING:
+            return "not a running member of the cluster"
+        return f"produce is stopped: {self._produce.stopped}" if self._produce.stopped else None
 
     async def status(self) -> dict[str, Any]:
         """Identity and image, for people."""
-        return await ask(self._loop, self._status())
-
-    async def _not_ready_reason(self) -> str | None:
-        if self.cluster is None or self.cluster.membership.state is not BrokerState.RUNNING:
-            return "not a running member of the cluster"
-        if self._produce.stopped:
-            return f"produce is stopped: {self._produce.stopped}"
-        try:
-            await self._metastore.metadata_head()
-        except HeadraceError as error:
-            return f"metastore: {error}"
-        try:
-            await self._store.head("readiness-probe")
-        except NotFoundError:
-            return None
-        except HeadraceError as error:
-            return f"bucket: {error}"
-        return None
-
-    async def _status(self) -> dict[str, Any]:
         if self.cluster is None:
             return {"state": BrokerState.NOT_RUNNING.name}
         image = self.cluster.image
@@ -228,14 +172,6 @@ class Agent:
             registry=self._registry,
         )
         return Cluster(self._metastore.cluster_id, self._metastore.commit_shards, follower, membership)
-
-    def _compose_controller(self, cluster: Cluster) -> ControllerEndpoint:
-        return ControllerEndpoint(
-            self._metastore, cluster, cluster.follower, self.settings, self._clock, self._rng, self._registry
-        )
-
-    def _is_active_controller(self) -> bool:
-        return self._controller is not None and self._controller.controller.is_active
 
     def _compose_paths(self, cluster: Cluster, zone_secret: bytes) -> None:
         settings, clock, rng = self.settings, self._clock, self._rng
@@ -283,7 +219,7 @@ class Agent:
             fetch=self._fetch,
             groups=self._groups,
             traffic=traffic,
-            is_active_controller=self._is_active_controller,
+            is_active_controller=lambda: self.is_active_controller(),
         )
 
     def _handle(self, request: Request) -> Awaitable[Response]:

@@ -1,7 +1,6 @@
-"""The background worker in an agent's process, on a separate thread with a separate event loop.
+"""The compactor next to other roles: a worker on a separate thread, with a separate event loop and connections.
 
-Place: under serving.py, together with an agent or controller; without one, the worker needs no thread
-(compactor_process.py).
+Place: run by shell.py; without other roles, the worker needs no thread (compactor_role.py).
 Invariant: background work never runs on the event loop of the Kafka listener, because planning ten thousand extents
 would block it. Both share the interpreter; docs/COMPACTION.md says when to use a separate process.
 If the thread crashes, Kafka traffic continues and the leases of its jobs expire.
@@ -23,7 +22,9 @@ Running = tuple[asyncio.AbstractEventLoop, asyncio.Event]
 
 
 class WorkerThread:
-    """`start`, then `stop`, both awaited on the process's main loop."""
+    """Implements Role: its methods run on the process's main loop."""
+
+    needs_bucket = False
 
     def __init__(self, settings: Settings, registry: CollectorRegistry) -> None:
         self._settings, self._registry = settings, registry
@@ -35,11 +36,18 @@ class WorkerThread:
         self._thread.start()
         await asyncio.wrap_future(self._opened)
 
-    async def stop(self) -> None:
-        """As Worker.stop, once. Safe in any state, also after a failed start."""
+    async def drain(self, grace_seconds: float) -> None:
+        """Finish jobs within the grace period, then return the rest to the queue; once."""
         if self._thread.ident is not None:
             self._opened.add_done_callback(_end)  # at once, if it is open
             await asyncio.to_thread(self._thread.join)
+
+    async def close(self, grace_seconds: float) -> None:
+        """It holds nothing else."""
+
+    def not_ready_reason(self) -> str | None:
+        """None: jobs wait."""
+        return None
 
     async def _work(self) -> None:
         stopping = asyncio.Event()
@@ -52,6 +60,7 @@ class WorkerThread:
         self._opened.set_result((asyncio.get_running_loop(), stopping))
         await stopping.wait()
         await worker.stop()
+        await worker.close()
 
 
 def _end(opened: Future[Running]) -> None:

@@ -1,1 +1,0 @@
-"""Health, metrics and status, on a separate thread with a separate event loop."""

@@ -1,0 +1,109 @@
+"""From settings to a process: connections opened, roles made.
+
+Place: under serve.py, and under benchmarks and tests that run an agent inside their process.
+Invariant: only here the roles of one process get to know each other. A controller in the same process as a broker is
+the same node as the broker and follows the same log.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from headrace.agent.broker import Broker
+from headrace.agent.controller_role import ControllerRole
+from headrace.agent.produce.trace import FileTrace
+from headrace.cli.process.compactor_role import CompactorRole
+from headrace.cli.process.role import MainRole, Role
+from headrace.cli.process.shell import ProcessShell
+from headrace.cli.process.worker_thread import WorkerThread
+from headrace.compactor.worker import Worker, with_worker_pool
+from headrace.config.errors import ConfigError
+from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER, roles
+from headrace.config.settings import Settings
+from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import Clock, SystemClock
+from headrace.storage.objects.open import StoreOptions, open_store
+from headrace.storage.objects.store import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """What the roles of a process share."""
+
+    store: ObjectStore
+    metastore: Metastore
+    clock: Clock
+    rng: random.Random
+    registry: CollectorRegistry
+
+
+async def open_process(
+    settings: Settings,
+    registry: CollectorRegistry = REGISTRY,
+    decorate: Callable[[ObjectStore], ObjectStore] = lambda store: store,
+) -> ProcessShell:
+    """The process of `process.roles`. ConfigError, and errors as PostgresMetastore.open and open_store.
+
+    `decorate` makes the store that the roles use of the one that was opened: for benchmarks.
+    """
+    wanted = roles(settings)
+    if wanted == {CONTROLLER} and settings.node_id is None:
+        raise ConfigError("node.id is not set: a process that is only a controller cannot lease one")
+    own = with_worker_pool(settings) if wanted == {COMPACTOR} else settings
+    return compose_process(settings, await _connect(own, registry, decorate))
+
+
+async def open_agent(
+    settings: Settings,
+    on_settled: Callable[[FileTrace], None] = lambda trace: None,
+    registry: CollectorRegistry = REGISTRY,
+) -> tuple[ProcessShell, Broker]:
+    """A process with a broker, and its broker: for benchmarks and tests that run it inside their own process."""
+    return compose_agent(settings, await _connect(settings, registry, lambda store: store), on_settled)
+
+
+def compose_process(settings: Settings, shared: Connections) -> ProcessShell:
+    """Every role of `process.roles`: the member of the cluster first, then background work."""
+    wanted = roles(settings)
+    if BROKER in wanted:
+        return compose_agent(settings, shared)[0]
+    if CONTROLLER in wanted:
+        controller = ControllerRole(settings, shared.metastore, shared.clock, shared.rng, shared.registry)
+        return _shell(settings, shared, controller, [controller])
+    worker = Worker(settings, shared.store, shared.metastore, shared.clock, shared.rng, shared.registry)
+    alone = CompactorRole(worker)
+    return ProcessShell(settings, shared.store, shared.metastore, shared.registry, alone, [[alone]])
+
+
+def compose_agent(
+    settings: Settings, shared: Connections, on_settled: Callable[[FileTrace], None] = lambda trace: None
+) -> tuple[ProcessShell, Broker]:
+    """A broker, and the other roles of `process.roles` next to it."""
+    broker = Broker(settings, shared.store, shared.metastore, shared.clock, shared.rng, shared.registry, on_settled)
+    member: list[Role] = [broker]
+    if CONTROLLER in roles(settings):
+        controller = ControllerRole(settings, shared.metastore, shared.clock, shared.rng, shared.registry, broker)
+        broker.is_active_controller = lambda: controller.is_active
+        member.append(controller)
+    return _shell(settings, shared, broker, member), broker
+
+
+def _shell(settings: Settings, shared: Connections, main: MainRole, member: list[Role]) -> ProcessShell:
+    members = [member]
+    if COMPACTOR in roles(settings):
+        members.append([WorkerThread(settings, shared.registry)])
+    return ProcessShell(settings, shared.store, shared.metastore, shared.registry, main, members)
+
+
+async def _connect(
+    settings: Settings, registry: CollectorRegistry, decorate: Callable[[ObjectStore], ObjectStore]
+) -> Connections:
+    clock, rng = SystemClock(), random.Random()
+    store = decorate(open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng))
+    metastore = await PostgresMetastore.open(settings.metastore_url, settings)
+    return Connections(store, metastore, clock, rng, registry)

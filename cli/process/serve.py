@@ -1,0 +1,57 @@
+"""A long-running process: started, and stopped by a signal.
+
+Place: under `headrace agent` and `headrace compactor`; owns the process's signals.
+Invariant: SIGTERM drains (no acknowledged record is lost either way); a second signal ends the process at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+
+from headrace.cli.process.allocator_tuning import tune_allocator
+from headrace.cli.process.open_process import open_process
+from headrace.cli.process.shell import ProcessShell
+from headrace.config.errors import ConfigError
+from headrace.config.listeners import listeners
+from headrace.config.settings import Settings
+from headrace.storage.collector_tuning import tune_collector
+
+
+def serve(settings: Settings, opened: Callable[[Settings], Awaitable[ProcessShell]] = open_process) -> int:
+    """Serve until a signal arrives; 0 after a clean drain. `opened` makes the process."""
+    for name, value in (("metastore.url", settings.metastore_url), ("bucket", settings.bucket)):
+        if not value:
+            raise ConfigError(f"{name} is not set (--{name.replace('.', '-')}); `headrace dev` needs neither")
+    listeners(settings)  # refuses contradictory listeners before anything is opened
+    logging.basicConfig(
+        level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    return asyncio.run(_serve(settings, opened))
+
+
+async def _serve(settings: Settings, opened: Callable[[Settings], Awaitable[ProcessShell]]) -> int:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, stopping)
+    process = await opened(settings)
+    try:
+        await process.require_formatted_storage()
+        await process.start()
+        tune_allocator()
+        tune_collector()
+        print(process.ready_line(), flush=True)
+        await stopping.wait()
+    finally:
+        await process.stop()
+    return 0
+
+
+def _on_signal(stopping: asyncio.Event) -> None:
+    if stopping.is_set():
+        raise KeyboardInterrupt
+    stopping.set()
