@@ -45,8 +45,7 @@ class ProduceDriver:
         """Send one record to each partition, so that connections and producer id exist before the measured time."""
         for partition in range(self._order.partitions):
             self._produce(partition)
-        self._producer.flush(FLUSH_SECONDS)
-        if self._failed:
+        if self._producer.flush(FLUSH_SECONDS) or self._failed:
             raise SystemExit(f"the first records failed: {self._first_error}")
 
     def run(self) -> ProduceAnswer:
@@ -61,15 +60,15 @@ class ProduceDriver:
             left = started + self._order.seconds - self._clock.monotonic()
             self._producer.flush(max(left, 0))
             self._producer.purge(in_queue=True, in_flight=False, blocking=True)
-        self._producer.flush(FLUSH_SECONDS)
+        unanswered = self._producer.flush(FLUSH_SECONDS)
         seconds = self._clock.monotonic() - started
         latencies = self._latencies
         return ProduceAnswer(
             records=sum(self._acknowledged) - before,
             seconds=seconds,
             numbers=self._acknowledged,
-            failed=self._failed,
-            first_error=self._first_error,
+            failed=self._failed + unanswered,
+            first_error=self._first_error or "no answer",
             p50_ms=percentile(latencies, 50) * 1000 if latencies else None,
             p99_ms=percentile(latencies, 99) * 1000 if latencies else None,
         )

@@ -7,11 +7,13 @@ minutes of the same machine. A run that fails is reported and left out; the othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
+from headrace.cli.bench.idle import until_idle
 from headrace.cli.bench.loads import run_row
 from headrace.cli.bench.measurement import Measurement
 from headrace.cli.bench.rows import IDEMPOTENT, MEGABYTE_BATCHES, Produce, Row
@@ -46,6 +48,14 @@ class Outcome:
     failures: list[str] = field(default_factory=list)
 
 
+class Run(NamedTuple):
+    """One row on one target."""
+
+    round: int
+    row: Row
+    bench: TargetBench
+
+
 Watcher = Callable[[str, int, int, Measurement | str | None], None]
 """Is called with (what runs, runs done, runs in all, what the last run gave)."""
 
@@ -66,22 +76,27 @@ async def run_plan(plan: BenchPlan, clock: Clock, watch: Watcher) -> Outcome:
             benches.append(TargetBench(target, plan.bounds, clock, plan.jars))
             brief = replace(plan.bounds, seconds=min(1.0, plan.bounds.seconds))
             await run_row(TargetBench(target, brief, clock, plan.jars), WARM_UP, 0)
-        done = 0
-        for round_number in range(1, plan.rounds + 1):
-            for row in plan.rows:
-                for bench in benches:
-                    label = f"round {round_number}/{plan.rounds} {row.name} {bench.target.name}"
-                    watch(label, done, total, None)
-                    done += 1
-                    watch(label, done, total, await _try(bench, row, round_number, outcome))
+        for number, run in enumerate(schedule(plan.rounds, plan.rows, benches)):
+            label = f"round {run.round}/{plan.rounds} {run.row.name} {run.bench.target.name}"
+            watch(label, number, total, None)
+            await until_idle([each.target.roots for each in benches], clock)
+            watch(label, number + 1, total, await _try(run, outcome))
     return outcome
 
 
-async def _try(bench: TargetBench, row: Row, round_number: int, outcome: Outcome) -> Measurement | str:
+def schedule(rounds: int, rows: Sequence[Row], benches: Sequence[TargetBench]) -> Iterator[Run]:
+    """The runs in order: of each round, of each row, the targets in turns. Pure."""
+    for round_number in range(1, rounds + 1):
+        for row in rows:
+            for bench in benches:
+                yield Run(round_number, row, bench)
+
+
+async def _try(run: Run, outcome: Outcome) -> Measurement | str:
     try:
-        measurement = await run_row(bench, row, round_number)
+        measurement = await run_row(run.bench, run.row, run.round)
     except HeadraceError as error:
-        outcome.failures.append(f"{row.name} on {bench.target.name}: {error}")
+        outcome.failures.append(f"round {run.round}, {run.row.name} on {run.bench.target.name}: {error}")
         return str(error)
     outcome.runs.append(measurement)
     return measurement

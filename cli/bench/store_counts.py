@@ -13,6 +13,8 @@ from urllib.request import urlopen
 
 import msgspec
 
+from headrace.storage.errors import UnavailableError
+
 TIMEOUT_SECONDS = 30
 SAMPLE = re.compile(r"^(?P<name>[a-z_]+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)$", re.MULTILINE)
 
@@ -48,9 +50,12 @@ def parse_counts(pages: Iterable[str]) -> StoreCounts:
 
 
 def read_counts(addresses: Iterable[str]) -> StoreCounts:
-    """From each process at host:port."""
+    """From each process at host:port; UnavailableError if one does not answer."""
     pages = []
     for address in addresses:
-        with urlopen(f"http://{address}/metrics", timeout=TIMEOUT_SECONDS) as page:
-            pages.append(page.read().decode())
+        try:
+            with urlopen(f"http://{address}/metrics", timeout=TIMEOUT_SECONDS) as page:
+                pages.append(page.read().decode())
+        except OSError as error:
+            raise UnavailableError(f"no metrics from {address}: {error}") from error
     return parse_counts(pages)
