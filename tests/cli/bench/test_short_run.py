@@ -10,6 +10,7 @@ import pytest
 from headrace.cli.main import main
 
 RECORDS = 300
+PUT_DELAY_MS = 10
 
 
 def test_a_short_run_measures_one_agent_and_reads_back_all_records(
@@ -17,19 +18,21 @@ def test_a_short_run_measures_one_agent_and_reads_back_all_records(
 ) -> None:
     result = tmp_path / "result.json"
     words = ["--rows", "16kib,one,read-1", "--rounds", "1", "--seconds", "2", "--records", str(RECORDS), "--quick"]
-    assert main(["bench", "--target", "t=dev linger.ms=25", *words, "--json", str(result)]) == 0
+    words += ["--put-delay-ms", str(PUT_DELAY_MS), "--json", str(result)]
+    assert main(["bench", "--target", "t=dev linger.ms=25", *words]) == 0
     shown = capsys.readouterr()
     assert "1 KB values, 16 KiB batches, linger 5 ms, idempotent" in shown.out
     assert "CPU and peak memory of t: agent + postgres + compactor" in shown.out
     assert "[3/3] round 1/1 read-1 t: " in shown.err
     found = json.loads(result.read_text(encoding="utf-8"))
     assert found["failures"] == []
+    assert found["targets"][0]["settings"] == {"linger.ms": "25", "put-delay-ms": str(PUT_DELAY_MS)}
     assert found["targets"][0]["version"].startswith("headrace ")
     produced, one, read = found["runs"]
     assert 0 < produced["records"] <= RECORDS
     assert produced["read_back"] == produced["records"] + 12, "a record of each partition is sent before the start"
     assert one["read_back"] == one["records"] + 12
-    assert 0 < one["produce_p50_ms"] <= one["produce_p99_ms"]
+    assert PUT_DELAY_MS <= one["produce_p50_ms"] <= one["produce_p99_ms"]
     assert 0 < one["end_to_end_p50_ms"] <= one["end_to_end_p99_ms"]
     assert read["records"] > 0
     for run in (produced, one):
