@@ -66,7 +66,7 @@ async def measure(setup: Setup, requests: int, flushes: int) -> None:
         registry,
     )
     await pipeline.start()
-    connection = ClientConnection(1, "127.0.0.1:1", "127.0.0.1")
+    connection = ClientConnection(1, "127.0.0.1:1")
     frames = Sequenced(ProduceWorkload("", 0, TOPIC.name, PARTITIONS, REQUEST_BYTES, 1, 1, 1, 0, -1), -1)
 
     async def flush() -> None:

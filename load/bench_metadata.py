@@ -148,7 +148,7 @@ async def measure_answer() -> None:
         cluster, object.__new__(PostgresMetastore), SystemClock(), random.Random(1), TopicDefaults(1, 1)
     )
     request = Request(
-        connection=ClientConnection(1, "bench", "localhost"),
+        connection=ClientConnection(1, "bench"),
         api_key=METADATA_KEY,
         api_version=METADATA_VERSION,
         correlation_id=1,

@@ -109,8 +109,6 @@ class ApiVersionsHandler:
     async def __call__(self, request: Request) -> Response:
         """The version ranges; UNSUPPORTED_VERSION in v0 for an unknown version, INVALID_REQUEST for a malformed
         software name.
-
-        A valid software name and version is stored with the connection.
         """
         version = request.api_version
         if not APIS[ApiKey.API_VERSIONS].serves(version):
@@ -121,7 +119,6 @@ class ApiVersionsHandler:
         software, software_version = asked.client_software_name, asked.client_software_version
         if not (_SOFTWARE.fullmatch(software) and _SOFTWARE.fullmatch(software_version)):
             return Response(self._encode(request.correlation_id, version, ErrorCode.invalid_request))
-        request.connection.client_software = f"{software}/{software_version}"
         return Response(self._encode(request.correlation_id, version, ErrorCode.none))
 
     def _encode(self, correlation_id: int, version: int, error: ErrorCode) -> list[bytes | memoryview]:

@@ -19,8 +19,6 @@ class ClientConnection:
 
     connection_id: int
     peer: str
-    listener_host: str
-    client_software: str = ""
     principal: str | None = None
     """The authenticated principal as type:name; None on PLAINTEXT listeners, which do not authenticate."""
     produce_order: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -76,10 +76,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._transport = transport
         self._writer = ReplyWriter(transport)
         self._replies = ReplyQueue(self._writer, self._host.metrics)
-        peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        self._client = ClientConnection(
-            connection_id=self._host.next_connection_id(), peer=f"{peer[0]}:{peer[1]}", listener_host=local[0]
-        )
+        peer = transport.get_extra_info("peername")
+        self._client = ClientConnection(self._host.next_connection_id(), f"{peer[0]}:{peer[1]}")
         refusal = self._host.refusal()
         self._host.connections.add(self)
         self._host.metrics.connections.inc()

@@ -38,7 +38,7 @@ def a_request(
     correlation_id: int = 42,
 ) -> Request:
     """A Request as the listener makes it."""
-    connection = ClientConnection(connection_id=1, peer="127.0.0.1:50000", listener_host="127.0.0.1")
+    connection = ClientConnection(connection_id=1, peer="127.0.0.1:50000")
     return Request(connection, api_key, version, correlation_id, client_id, memoryview(bytes(body)), received_at)
 
 

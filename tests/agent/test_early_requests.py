@@ -25,7 +25,7 @@ class _Kept(Promise):
 
 
 def _request(correlation_id: int) -> Request:
-    return Request(ClientConnection(1, "peer", "host"), ApiKey.METADATA, 12, correlation_id, None, memoryview(b""), 0.0)
+    return Request(ClientConnection(1, "peer"), ApiKey.METADATA, 12, correlation_id, None, memoryview(b""), 0.0)
 
 
 async def test_a_request_does_not_overtake_one_that_waited_for_the_agent_to_serve() -> None:

@@ -93,7 +93,7 @@ class Producer:
             base_sequence=sequence,
         )
         body = memoryview(protocol.encode_produce({self.place: batch}, by_id=False, acks=-1, timeout_ms=5_000))
-        new = ClientConnection(self._world.next_number(), "client", "127.0.0.1")
+        new = ClientConnection(self._world.next_number(), "client")
         connection = self._connections.setdefault(process.node_id, new)
         now = process.clock.monotonic()
         request = Request(connection, protocol.PRODUCE, protocol.PRODUCE_BY_NAME, 1, "test", body, now)

@@ -53,7 +53,7 @@ class NeighbourConnection(asyncio.Transport):
         self._protocol = protocol
         self._process = process
         self._asker = contextvars.copy_context()
-        self._connection = ClientConnection(world.next_connection(), f"agent:{process.agent.node_id}", "127.0.0.1")
+        self._connection = ClientConnection(world.next_connection(), f"agent:{process.agent.node_id}")
         self._is_over = self._is_silent = False
         self._last_question = self._last_answer = 0.0
         process.connections[self] = None

@@ -51,7 +51,7 @@ class SimulatedConnection:
         self.number = world.next_connection()
         self.node_id = process.agent.node_id if process is not None else -1
         self.is_closed = process is None or not process.serving.is_set()
-        self._connection = ClientConnection(self.number, f"client:{self.number}", "127.0.0.1")
+        self._connection = ClientConnection(self.number, f"client:{self.number}")
         self._pending: dict[Exchange, None] = {}
         self._slots: deque[Exchange] = deque()
         self._last_arrival = 0.0

@@ -305,7 +305,7 @@ class World:
         schema = typed.schema(api_key, version)
         body = io.BytesIO()
         entity_writer(schema.request_type)(body, entity)
-        connection = ClientConnection(1, "test", "localhost")
+        connection = ClientConnection(1, "test")
         view = memoryview(body.getvalue())
         request = Request(connection, api_key, version, 77, "test", view, self.clock.monotonic())
         response = await handle(request)

@@ -139,7 +139,7 @@ class ProduceWorld:
 
     def connect(self) -> ClientConnection:
         self._connections += 1
-        return ClientConnection(self._connections, f"127.0.0.1:{self._connections}", "127.0.0.1")
+        return ClientConnection(self._connections, f"127.0.0.1:{self._connections}")
 
     async def produce(
         self,

@@ -7,7 +7,7 @@ from headrace.protocol.request import ClientConnection
 
 
 def _connections(count: int) -> list[ClientConnection]:
-    return [ClientConnection(number, f"127.0.0.1:{number}", "127.0.0.1") for number in range(count)]
+    return [ClientConnection(number, f"127.0.0.1:{number}") for number in range(count)]
 
 
 def test_all_clients_wait_once_each_has_an_unanswered_request() -> None:

@@ -85,7 +85,7 @@ class Link(PeerConnection):
             await self._clock.sleep(1e9)
         question = memoryview(member.bend_question(frame[4:]))
         header = read_request_header(question)
-        connection = ClientConnection(1, "peer", "127.0.0.1")
+        connection = ClientConnection(1, "peer")
         request = Request(
             connection, header.api_key, header.api_version, correlation_id, None, question[header.body_start :], 0.0
         )
