@@ -35,7 +35,7 @@ and every object must be known to the metastore or be recent. Exit status 1 if s
   headrace audit --metastore-url postgresql://… --bucket s3://…
   headrace audit --deep …            read every byte and verify every checksum
   headrace audit --resume-janitor …  after a restore of the metastore: allow deletion of objects again
-  headrace audit --rebuild-index …   the metastore is lost and has no backup: see docs/OPERATIONS.md
+  headrace audit --rebuild-index …   the metastore is lost and has no backup: see docs/operate/OPERATIONS.md
 """
 
 

@@ -21,7 +21,7 @@ Create or upgrade the metastore's tables and functions. Forward only; safe to ru
 processes at once. Run it before the new agents start.
 
   headrace migrate --metastore-url postgresql://headrace@db/headrace
-  headrace migrate --restored --metastore-url …       after a restore from a backup: see docs/OPERATIONS.md
+  headrace migrate --restored --metastore-url …       after a restore from a backup: see docs/operate/OPERATIONS.md
 """
 
 

@@ -11,7 +11,7 @@ Place: called by the planner (planner.py) every few seconds; load/compaction_sim
 Invariant: a file is in at most one job. Bytes are written once per level, and bytes that reach the last level in a
 small file once more per size class that they pass: `write_bound`. Merged small files become one file, of a higher
 class or large, so no small rest is merged again and again. The rewriting of partly dead files is limited by the bytes
-it frees (docs/COMPACTION.md has the bounds, tests/properties/test_compaction_policy.py checks them). Any set of files
+it frees (bounds: docs/operate/COMPACTION.md; checked by tests/properties/test_compaction_policy.py). Any set of files
 may be merged, because offsets never change; old files are merged first, so that an extent's inputs are neighbours.
 """
 

@@ -1,6 +1,6 @@
 """Broker configs as Kafka's tools show them: every setting, and which settings can change at run time.
 
-Place: used by the config requests to describe and to validate; docs/TOPIC_CONFIGS.md lists the dynamic ones.
+Place: used by the config requests to describe and to validate; docs/operate/TOPIC_CONFIGS.md lists the dynamic ones.
 Invariant: a setting is declared once, in config/settings.py; a setting that looks like a secret is never shown.
 Source: KIP-226 (dynamic broker configuration).
 """

@@ -22,7 +22,7 @@ class Synonym(NamedTuple):
 
 
 class ConfigEffect(enum.Enum):
-    """The effect of an accepted config, in the words of docs/TOPIC_CONFIGS.md."""
+    """The effect of an accepted config, in the words of docs/operate/TOPIC_CONFIGS.md."""
 
     WORKS = "works"
     LATER = "works later"

@@ -1,4 +1,4 @@
-"""Generate docs/CONFIGURATION.md from the declared settings.
+"""Generate docs/operate/CONFIGURATION.md from the declared settings.
 
 Place: `make docs`; a test compares the file with the generated text.
 """

@@ -1,6 +1,6 @@
 """Kafka's group configs: the configs that can be set for one consumer group of the KIP-848 protocol.
 
-Place: the config requests validate with it, the group coordinator uses it, docs/TOPIC_CONFIGS.md shows it.
+Place: the config requests validate with it, the group coordinator uses it, docs/operate/TOPIC_CONFIGS.md shows it.
 Invariant: a group without its own value uses the broker config's value.
 Source: KIP-848, GroupConfig. Kafka's configs of share and streams groups are unknown here: neither exists.
 """

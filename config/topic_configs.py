@@ -1,7 +1,7 @@
 """Kafka's topic configs: type, bounds and default of each, and its effect in Headrace.
 
 Place: CreateTopics and the config requests validate with it; produce, retention and compaction use it;
-docs/TOPIC_CONFIGS.md is generated from it (config/topic_docs.py).
+docs/operate/TOPIC_CONFIGS.md is generated from it (config/topic_docs.py).
 Invariant: a config works, or is accepted and says why it has no effect, or the value is refused with a reason; no
 config is silently ignored.
 Source: Kafka 4 topic configuration reference; LogConfig's and ServerTopicConfigSynonyms' names for brokers.

@@ -1,4 +1,4 @@
-"""Generate docs/TOPIC_CONFIGS.md from the tables of configs.
+"""Generate docs/operate/TOPIC_CONFIGS.md from the tables of configs.
 
 Place: `make docs`; a test compares the file with the generated text.
 """
@@ -27,8 +27,7 @@ or
 The value of a topic's config is, in this order: the topic's own value; the cluster's default, set at run time
 (`headrace configs set log.retention.ms=… --brokers`, third column); the setting of that name in the agents' files
 ([CONFIGURATION.md](CONFIGURATION.md)); the default. A single broker cannot have a different default, because any
-agent
-serves any partition. A change reaches every agent with the metadata log, within a fraction of a second.
+agent serves any partition. A change reaches every agent with the metadata log, within a fraction of a second.
 
 ## Topics
 

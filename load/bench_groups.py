@@ -94,7 +94,7 @@ def _measure(members: int, partitions: int, mixed: bool) -> str:
 
 
 def main() -> None:
-    """The table of docs/GROUPS.md."""
+    """The table of docs/operate/GROUPS.md."""
     print("| members | partitions | subscriptions | per join | rounds | heartbeat | save | bytes | restore |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for case in CASES:

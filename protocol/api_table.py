@@ -1,8 +1,7 @@
-"""Generate the table of APIs in docs/COMPATIBILITY.md.
+"""Generate the table of APIs in docs/start/COMPATIBILITY.md.
 
-Place: `make docs` (`python -m headrace.protocol.api_table docs/COMPATIBILITY.md`) writes it between two markers; a
-test
-compares. Every API key that kio knows is either served, or has a reason here.
+Place: `make docs` (`python -m headrace.protocol.api_table docs/start/COMPATIBILITY.md`) writes it between two markers;
+a test compares. Every API key that kio knows is either served, or has a reason here.
 """
 
 from __future__ import annotations

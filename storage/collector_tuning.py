@@ -14,7 +14,7 @@ YOUNG_OBJECTS = 200_000
 """Number of new objects before the collector looks at the youngest generation.
 
 More than the requests in flight of a busy agent allocate (about 40 objects each), so that there is no collector pass
-under load (docs/PERFORMANCE.md). Python's default of 700 means several passes per flush that find no garbage.
+under load (docs/understand/PERFORMANCE.md). Python's default of 700 means several useless passes per flush.
 """
 
 

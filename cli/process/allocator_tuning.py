@@ -14,7 +14,7 @@ _M_TRIM_THRESHOLD = -1  # malloc.h
 
 
 def tune_allocator() -> None:
-    """Keep freed memory: saves 17 to 20 % of an agent's CPU at 64 KiB requests (docs/PERFORMANCE.md)."""
+    """Keep freed memory: saves 17 to 20 % of an agent's CPU at 64 KiB requests (docs/understand/PERFORMANCE.md)."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)

@@ -2,7 +2,7 @@
 
 Place: run by shell.py; without other roles, the worker needs no thread (compactor_role.py).
 Invariant: background work never runs on the event loop of the Kafka listener, because planning ten thousand extents
-would block it. Both share the interpreter; docs/COMPACTION.md says when to use a separate process.
+would block it. Both share the interpreter; docs/operate/COMPACTION.md says when to use a separate process.
 If the thread crashes, Kafka traffic continues and the leases of its jobs expire.
 """
 

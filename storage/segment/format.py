@@ -1,4 +1,4 @@
-"""The bytes of a segment file that are not batches: header, footer and trailer (docs/FORMAT.md).
+"""The bytes of a segment file that are not batches: header, footer and trailer (docs/understand/FORMAT.md).
 
 Place: used by writer.py and reader.py.
 Invariant: header and trailer have the same size and place in every version, so a reader can always name an

@@ -5,7 +5,7 @@ half open and slow; see load/torture/proxy.py. Clients time a request out after 
 in the second test give records up after 4 s, so that they go on under another epoch. Only Java's can: its
 epoch moves when nothing is in flight. librdkafka sends what it does not know the outcome of once more
 under the new epoch, and kafkajs gives the sequence numbers of a batch that it gave up to the next one:
-no broker can tell these from new records (docs/TORTURE.md).
+no broker can tell these from new records (docs/understand/TORTURE.md).
 """
 
 from __future__ import annotations

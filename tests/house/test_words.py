@@ -31,7 +31,9 @@ def test_a_phrase_over_two_lines_is_found_at_its_first_line() -> None:
 
 
 def test_parts_of_words_do_not_count() -> None:
-    assert not _found("a.md", "standard delivery, earliest, understand, believes")
+    assert not _found(
+        "a.md", "standard delivery, earliest, understand, believes, short-lived, 0015-what-lives-in-a-file.md"
+    )
 
 
 def test_the_innermost_folder_counts() -> None:

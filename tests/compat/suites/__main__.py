@@ -1,7 +1,7 @@
 """`make compat`: the client libraries' own tests against Headrace, counted.
 
 Place: the command line over runner.py. Prints a line per suite and every failure that
-docs/COMPATIBILITY.md does not explain; exit status 1 if there is one.
+docs/start/COMPATIBILITY.md does not explain; exit status 1 if there is one.
 """
 
 from __future__ import annotations
