@@ -42,7 +42,7 @@ REASONS: dict[str, SkipReason] = {
         for version in ("3.11", "3.12", "3.13")
     },
     "needs root": SkipReason("run the tests as root", lambda: os.geteuid() == 0),
-    "needs another account": SkipReason("check out where the account nobody can read, with its Python"),
+    "needs another account": SkipReason("check out to a folder that the account nobody can read, with its Python"),
     "needs HEADRACE_TEST_SEED": SkipReason(
         "HEADRACE_TEST_SEED=n pytest -s ...", lambda: "HEADRACE_TEST_SEED" in os.environ
     ),

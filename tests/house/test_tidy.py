@@ -15,7 +15,7 @@ PACKAGES = ("agent", "cli", "compactor", "config", "metastore", "migrations", "p
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 FORBIDDEN_MODULE_NAMES = {"utils", "util", "common", "helpers", "core", "misc", "base"}
-# Decisions must not read a clock or a random source of their own (storage/clock.py).
+# Decisions must not read a clock or a random source directly (storage/clock.py).
 CLOCK_CALLS = re.compile(
     r"\b(time\.(time|time_ns|monotonic|sleep)|datetime\.now|datetime\.utcnow|random\.(random|randint|choice|uniform))\("
 )
