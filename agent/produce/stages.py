@@ -136,6 +136,4 @@ class DoubtfulFile:
 
 Droppable = ClosedFile | LaidOutFile | StoredFile
 """No commit of it may have happened: batches can still be removed."""
-Committable = StoredFile | DoubtfulFile
-"""May be part of the next commit call."""
 Stage = Droppable | CommittingFile | DoubtfulFile

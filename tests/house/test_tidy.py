@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
 import subprocess
+import tokenize
 import warnings
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -101,6 +105,55 @@ def test_public_classes_have_distinct_names() -> None:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     found.setdefault(node.name, []).append(_name(path))
     assert not {name: paths for name, paths in found.items() if len(paths) > 1}
+
+
+CALLED_FROM_OUTSIDE = {"buffer_updated", "get_buffer", "connection_made", "connection_lost", "pause_writing"} | {
+    "resume_writing",  # with the five before it, asyncio's callbacks
+    "dump",  # psycopg's
+}
+UNUSED_BUT_KEPT = {
+    "UNKNOWN": "Kafka's number for what is never stored",
+    "read_footer": "tests read golden files with it",
+    "record_types": "tests go through all records of the metadata log",
+    "start_at_record": "will read the footer's index",
+    "start_at_timestamp": "will read the footer's index",
+    "write_bound": "the property tests hold the policy to it",
+}
+
+
+def _public_names(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        if isinstance(node, ast.ClassDef):
+            yield from (each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def _words(source: str) -> Iterator[str]:
+    """Names in code, also in f-strings, which are one token before Python 3.12."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.NAME:
+            yield token.string
+        elif token.type == tokenize.STRING and token.string[0] in "frFR":
+            yield from re.findall(r"\w+", token.string)
+
+
+def test_public_names_are_used() -> None:
+    """In product or load: a name that only tests use is an explicit exception. Tables are compared with the schema."""
+    defined: Counter[str] = Counter()
+    used: Counter[str] = Counter()
+    for path in SOURCES:
+        top, source = path.relative_to(ROOT).parts[0], path.read_text(encoding="utf-8")
+        if path in PRODUCT or top == "load":
+            used.update(_words(source))
+        if path in PRODUCT and path != ROOT / "metastore" / "postgres" / "schema.py":
+            defined.update(name for name in _public_names(ast.parse(source)) if not name.startswith("_"))
+    unused = {name for name, count in defined.items() if used[name] <= count} - CALLED_FROM_OUTSIDE
+    assert unused == set(UNUSED_BUT_KEPT), "use or remove it; what is used again leaves the list"
 
 
 @pytest.mark.parametrize("word", ["TODO", "FIXME", "XXX"])
