@@ -122,24 +122,24 @@ async def recognise_records(store: ObjectStore, found: Scan, placement: Placemen
     """Check the open batches again: their records may be in files that do not contain the original batches."""
     flushed, placement.open = placement.open, []
     oldest_ms = min((batch.born_ms for batch in flushed), default=0)
-    stands: dict[int, int] = {}  # offset -> hash of its record
+    by_offset: dict[int, int] = {}  # offset -> hash of its record
     for offset, batch in placement.batches.items():
         if flushed and batch.level >= _OPENED_LEVEL and batch.born_ms + SKEW_MS >= oldest_ms:
-            stands.update(enumerate(await _records(store, found, batch), start=offset))
+            by_offset.update(enumerate(await _records(store, found, batch), start=offset))
     offsets: dict[int, list[int]] = defaultdict(list)
-    for offset in sorted(stands, reverse=True):
-        offsets[stands[offset]].append(offset)
+    for offset in sorted(by_offset, reverse=True):
+        offsets[by_offset[offset]].append(offset)
     for batch in flushed:
-        records = await _records(store, found, batch) if stands else []
-        placement.recognise(batch, _find(records, stands, offsets))
+        records = await _records(store, found, batch) if by_offset else []
+        placement.recognise(batch, _find(records, by_offset, offsets))
 
 
-def _find(records: Sequence[int], stands: dict[int, int], offsets: dict[int, list[int]]) -> int | None:
-    """The lowest offset at which exactly these records start; they are removed from `stands`."""
+def _find(records: Sequence[int], by_offset: dict[int, int], offsets: dict[int, list[int]]) -> int | None:
+    """The lowest offset at which exactly these records start; they are removed from `by_offset`."""
     for offset in reversed(offsets.get(records[0], ())) if records else ():
-        if all(stands.get(offset + number) == record for number, record in enumerate(records)):
+        if all(by_offset.get(offset + number) == record for number, record in enumerate(records)):
             for number in range(len(records)):
-                del stands[offset + number]
+                del by_offset[offset + number]
             return offset
     return None
 

@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark in turn, each in a process of its own.
+"""`make bench`: every benchmark in turn, each in a separate process.
 
 Figures are of the machine that runs them; what to compare are the ratios within one run.
 """
@@ -22,7 +22,7 @@ BENCHES = {
     "load.bench_groups": "a consumer group's coordinator",
     "load.bench_request": "a Produce request's own Python",
     "load.bench_agent": "a whole agent",
-    "load.bench_isolation": "a backfill beside live producers and consumers",
+    "load.bench_isolation": "a backfill next to live producers and consumers",
 }
 
 

@@ -1,6 +1,6 @@
 """Reads a topic from offset 0 as fast as it is served: raw Fetch v4, record bytes dropped.
 
-Runs as a process of its own, so that it costs the agent nothing but what it asks for. Prints `ready`, reads
+Runs as a separate process, so that it costs the agent only its requests. Prints `ready`, reads
 from the first line of its input on, then prints one JSON object: bytes, seconds. It reads the topic again and
 again until its input ends, or just `once`.
 """

@@ -1,6 +1,6 @@
 """What an agent costs and how long it takes: CPU per GB, acknowledgement over its floor, five in flight.
 
-`python -m load.bench_agent`. The agent runs in this process with a real Postgres beside it; the load
+`python -m load.bench_agent`. The agent runs in this process, with a real Postgres in another; the load
 comes from another process (load.raw_producer) and the bucket is a sink that swallows PUTs
 (load.http_sink), so this process's CPU is the agent's: the client's part of PUTs and commits included,
 Postgres not. CPU is measured under a load that never lets the agent rest, after a warm-up of the same

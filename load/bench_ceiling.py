@@ -1,16 +1,16 @@
 """How much one Postgres orders: `python -m load.bench_ceiling`, about a minute; `--seconds 10` for steadier figures.
 
-Starts a Postgres of its own (fsync and synchronous_commit on). Several agents, each registered and with
-a connection of its own, commit in a closed loop; a call commits one file. Files are made outside of what is
+Starts a separate Postgres (fsync and synchronous_commit on). Several agents, each registered and with
+a separate connection, commit in a closed loop; a call commits one file. Files are made outside of what is
 timed. Three tables:
   shapes   files of 1, 40 and 1,000 extents, of one and of ten batches each, with and without a producer id;
            every agent commits to any partition, so that files of many extents wait for each other's shards
-  shards   the same files under 1, 2, 4 and 8 commit shards, where clients follow the leaders they are told:
+  shards   the same files under 1, 2, 4 and 8 commit shards, where clients use the leaders of the Metadata response:
            no two agents share a shard, while there are enough of them
   reads    what readers ask, in a closed loop of every agent: the feed, and where the next extents are
 A batch of `--batch-bytes` is a row's entry like any other: GiB/s is batches/s times its size, no byte moves.
 Postgres and the agents share this machine, so a figure is what they reach together; CPU per commit and per batch
-and WAL bytes are Postgres' own; the agents' CPU (packing, the driver, unpacking) stands beside it.
+and WAL bytes are those of Postgres; the agents' CPU (packing, the driver, unpacking) is next to it.
 One batch per producer and file costs more: (iii) in load.bench_commit.
 """
 

@@ -1,7 +1,7 @@
 """What the codecs and the listener cost: ours against kio, kafka-python and asyncio streams, in one run.
 
 `python -m load.bench_codec` prints microseconds per message and CPU seconds per GB (10^9 bytes) of
-this process, with ratios to ours. The other end of each socket is a process of its own.
+this process, with ratios to ours. The other end of each socket is a separate process.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ async def bench_receive(frame_bytes: int) -> None:
     """Ours makes a task per request and keeps replies in order; the streams only read.
 
     Both hold the last 16 MiB, as the produce path does: memory that is reused at once stays in the
-    processor's cache and flatters whoever copies most.
+    processor's cache and favours the variant that copies most.
     """
     answer = struct.pack(">i", 1)
     held: deque[object] = deque(maxlen=HELD_BYTES // frame_bytes)

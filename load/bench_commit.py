@@ -1,12 +1,12 @@
 """What a commit costs: `python -m load.bench_commit`, or `--churn --seconds 600` for what hours do to tables.
 
-Starts a Postgres of its own (fsync and synchronous_commit on), with closed-loop committers that all
+Starts a separate Postgres (fsync and synchronous_commit on), with closed-loop committers that all
 write to the same partitions. Batches are idempotent unless the line says otherwise. Postgres CPU is
 that of all its processes, from /proc/<pid>/schedstat; ours is the committers', packing and unpacking
 included.
 The latency table adds 1 ms of sleep inside the timed call, as a network round trip would, and says
-beside the elapsed time for how long Postgres and we were running: what a quiet machine would come
-near to. Python's collector is told to leave modules alone (gc.freeze), as a process that cares for
+next to the elapsed time the running time of Postgres and of this process: a quiet machine would come
+near to. Python's collector does not look at modules (gc.freeze), as in a process that cares for
 its latency does: a full collection took 20 to 30 ms.
 """
 

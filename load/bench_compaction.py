@@ -1,6 +1,6 @@
 """What compaction costs and saves: `python -m load.bench_compaction`.
 
-Starts a Postgres of its own and a bucket in a directory; commits L0 files of many small batches, then
+Starts a separate Postgres and a bucket in a directory; commits L0 files of many small batches, then
 merges them level by level as a worker would, in this process. CPU is this process's, all threads; a GB
 is 10^9 bytes read. Before the first merge and after each, a Kafka client reads the whole topic from its
 beginning (load/replay.py): once from the directory, once with `--get-ms` added to each GET, as S3 would take.

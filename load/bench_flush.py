@@ -1,4 +1,4 @@
-"""What one flush costs, whatever is in it: `python -m load.bench_flush`.
+"""What one flush costs, regardless of its content: `python -m load.bench_flush`.
 
 A lone client in a closed loop: each round sends `--requests` Produce requests of one 16 KiB batch each
 and waits for their answers, so that each round is one flush. CPU microseconds per flush, ours (all
@@ -43,7 +43,7 @@ LENGTH_BYTES = 4
 
 @dataclass
 class Setup:
-    """What the pipeline stands on; `url` of a real Postgres, if there is one."""
+    """The pipeline's dependencies; `url` of a real Postgres, if there is one."""
 
     name: str
     store: Any

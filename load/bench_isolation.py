@@ -1,9 +1,9 @@
-"""Does a backfill slow the living? `python -m load.bench_isolation`.
+"""Does a backfill slow down live clients? `python -m load.bench_isolation`.
 
 One agent with a real Postgres and a directory for a bucket. A live topic is produced to at a steady rate
-and read at its tail, all the time; beside it, in every second window, another client reads a topic of
-some hundred megabytes from offset 0 as fast as it is served. Windows alternate, so that whatever else the
-machine does falls on both kinds alike. Printed: what the backfill got, the live records' acknowledgement
+and read at its tail, all the time; in every second window another client reads a topic of
+some hundred megabytes from offset 0 as fast as it is served. Windows alternate, so that all other load of the
+machine affects both kinds equally. Printed: what the backfill got, the live records' acknowledgement
 and end-to-end p50 and p99 in either kind of window, and the ratio of the p99s (the median over the pairs).
 """
 
@@ -124,7 +124,7 @@ def report(quiet: Windows, busy: Windows, speeds: list[float]) -> int:
         alone, beside = getattr(quiet, what), getattr(busy, what)
         pairs = [percentile(b, 99) / percentile(a, 99) for a, b in zip(alone, beside, strict=True)]
         ratios[what] = statistics.median(pairs)
-        for name, windows in (("without", alone), ("beside", beside)):
+        for name, windows in (("without", alone), ("with backfill", beside)):
             p50, p99 = (statistics.median(percentile(w, p) for w in windows) * 1000 for p in (50, 99))
             print(f"{what:5} {name:8} p50 {p50:6.1f} ms  p99 {p99:6.1f} ms")
         print(f"{what:5} p99 ratio {ratios[what]:.2f} (pairs: {', '.join(f'{r:.2f}' for r in pairs)})")

@@ -43,7 +43,7 @@ PLENTY = 1 << 30
 
 
 class NoTransport(asyncio.Transport):
-    """A connection whose peer is /dev/null."""
+    """A connection with /dev/null as its peer."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""What a PUT and a GET of 4 MiB cost this process in CPU, through S3Store and beside it.
+"""What a PUT and a GET of 4 MiB cost this process in CPU, with S3Store and without it.
 
-Run: `python -m load.bench_store`. The far end is load/http_sink.py in a process of its own, on loopback, over
+Run: `python -m load.bench_store`. The other end is load/http_sink.py in a separate process, on loopback, over
 http and https. Loopback makes the sender's kernel do the receiver's work as well, so figures are higher
-than on a network card. The variants take turns in short rounds, so that a busy machine hurts all alike;
-the least of the rounds is shown, with the median beside it, and the ratio to S3Store's.
+than on a network card. The variants take turns in short rounds, so that a busy machine affects all equally;
+the minimum of the rounds is shown, with the median and the ratio to S3Store's.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ async def cpu_s_per_gb(variant: Variant, url: str, requests: int) -> float:
 
 @contextmanager
 def sink(scheme: str, directory: Path) -> Iterator[str]:
-    """URL of a sink that lives as long as the block."""
+    """URL of a sink that runs as long as the block."""
     command = [sys.executable, "-m", "load.http_sink"]
     if scheme == "https":
         certificate, key = write_certificate(directory)

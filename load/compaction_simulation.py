@@ -71,7 +71,7 @@ class SimulatedFile:
 
 
 class Simulation:
-    """Files as facts. Whoever drives it says when they are flushed, when planning happens and what dies.
+    """Files as facts. The caller decides when they are flushed, when planning happens and what expires.
 
     `kept`: the part of its bytes that opening records leaves, by compressing them together.
     """
@@ -82,7 +82,7 @@ class Simulation:
         self.limits, self.merging, self.partitions, self.kept = limits, merging, partitions, kept
         self.files: dict[uuid.UUID, SimulatedFile] = {}
         self.arrived_bytes = self.written_bytes = self.lost_bytes = 0
-        """Flushed; flushed or merged; died, or were compressed away."""
+        """Flushed; flushed or merged; expired, or saved by compression."""
         self.flushed_files = self.jobs = self.merged_files = self.gets = self.most_writes = 0
         self.smallest_job: int | None = None
         """Bytes that the smallest job from level 1 to 2 made; and the smallest file that any made of level 2:"""

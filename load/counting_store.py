@@ -2,7 +2,7 @@
 
 Place: what benchmarks give to agents and workers in the stead of S3, with a MergingStore around it as
 storage/objects/open.py has it.
-Invariant: it changes nothing but time: each GET takes `get_seconds` longer, as one to S3 would. `close`
+Invariant: it changes only the time: each GET takes `get_seconds` longer, as one to S3 would. `close`
 leaves what is inside open, for the next one who borrows it.
 """
 

@@ -100,13 +100,13 @@ class DevServer:
         return sum(samples.get(name, 0.0) for samples in self._remembered.values())
 
     def remember_metrics(self) -> None:
-        """Read every living agent's /metrics."""
+        """Read the /metrics of every running agent."""
         for agent in self.agents:
             try:
                 with urllib.request.urlopen(f"http://{agent.http}/metrics", timeout=60) as response:
                     text = response.read().decode()
             except OSError:
-                continue  # killed on purpose by whoever runs us
+                continue  # killed on purpose by the caller
             samples: dict[str, float] = {}
             for match in re.finditer(r"^([a-z_]+)(?:\{[^}]*\})? (\S+)$", text, re.MULTILINE):
                 samples[match[1]] = samples.get(match[1], 0.0) + float(match[2])

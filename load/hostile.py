@@ -1,7 +1,7 @@
 """One record per batch from hundreds of producers, idempotent and not: `python -m load.hostile`.
 
-The agent runs in this process with a real Postgres (fsync on) and a local S3 API beside it; producers
-and consumer are processes of their own, so this process's CPU is the agent's. Three loads in one run:
+The agent runs in this process, a real Postgres (fsync on) and a local S3 API run in others; producers
+and consumer are separate processes, so this process's CPU is the agent's. Three loads in one run:
 idempotent; not idempotent, unmerged; not idempotent, merged at ingestion (W11). Each is measured twice:
 without a consumer (CPU per batch) and with one (age of records when its poll returns them).
 Figures are of the machine that runs them; what to compare are the ratios within one round. The loads take
@@ -174,7 +174,7 @@ def _later(first: int, times: int) -> str:
 
 
 async def run(url: str, s3: S3Server, cluster_id: str, args: argparse.Namespace) -> dict[str, list[Result]]:
-    """All modes in each round, each with an agent of its own; results by mode, then by round."""
+    """All modes in each round, each with a separate agent; results by mode, then by round."""
     results: dict[str, list[Result]] = {mode.name: [] for mode in MODES}
     settings = Settings(
         metastore_url=url,

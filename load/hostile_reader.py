@@ -1,6 +1,6 @@
 """How old each record is when a consumer's poll returns it: librdkafka reading from the topic's end.
 
-Runs as a process of its own. Prints `ready` once it reads, then, when its input ends, one JSON list of ages
+Runs as a separate process. Prints `ready` once it reads, then, when its input ends, one JSON list of ages
 in seconds. Values come from load/hostile_producer.py.
 """
 

@@ -1,6 +1,6 @@
 """A server that swallows PUTs and answers GETs with zeros, as fast as Python can: the far end of a measurement.
 
-Place: run as a process of its own (`python -m load.http_sink [certificate key]`) by load/bench_store.py, so
+Place: run as a separate process (`python -m load.http_sink [certificate key]`) by load/bench_store.py, so
 that the measured process pays for its own half only. It prints its port, on 127.0.0.1, and serves
 until it is ended.
 Invariant: it takes a request's word for its length; it checks nothing, so it proves nothing. It names a

@@ -1,4 +1,4 @@
-"""In which state the machine was: printed beside figures, so that they can be judged.
+"""The state of the machine: printed next to figures, so that readers can judge them.
 
 Invariant: it only reads.
 """

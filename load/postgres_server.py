@@ -1,6 +1,6 @@
 """What benchmarks ask of the Postgres that they started themselves: what it spent, and to be as an old one is.
 
-Invariant: nothing is asked while something is measured; each call has a connection of its own.
+Invariant: no query runs during a measurement; each call has a separate connection.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Dead bytes after a run of hostile duplicates: `python -m load.purge_duplicates`.
 
 Every batch that is flushed is followed by batches that were committed before, as from clients that lose every
-answer: the commit names none of them, so their bytes lie dead in the files. Then the compactor and, an hour
+answer: the commit adds no extent for them, so their bytes are dead. Then the compactor and, an hour
 later, the janitor come by, on real Postgres with told time (load/simulated_cluster.py). After each step the
 audit (`headrace audit --deep`) reads every file and says what is dead. Exit status 1 unless that ends at zero
 and every record that was acknowledged is still there once.
@@ -27,7 +27,7 @@ STEP_S = 15
 SETTLE_S = 900
 """After the last flush: files of level 0 are merged at the latest when they are 10 minutes old."""
 GRACE_S = 2 * 3600
-"""Beyond file.delete.delay.ms, and the 75 minutes for which a file's row outlives its commit's answer."""
+"""Beyond file.delete.delay.ms, and the 75 minutes for which a file's row is kept after its commit."""
 
 
 async def run(cluster: SimulatedCluster, flushes: int) -> list[tuple[str, Audit]]:

@@ -1,6 +1,6 @@
 """A load generator that costs little itself: prepared Produce v9 frames over raw connections.
 
-Runs as a process of its own (`python -m load.raw_producer --help`) and prints one JSON object, so
+Runs as a separate process (`python -m load.raw_producer --help`) and prints one JSON object, so
 that a benchmark can count the agent's CPU alone. Each request carries one batch for one partition,
 partitions in turn; each answer's error code is checked.
 """

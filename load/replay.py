@@ -1,7 +1,7 @@
 """A topic read from its beginning by a Kafka client: an agent that has cached nothing, over a socket.
 
 Place: what the benchmarks of compaction call "replay". The agent runs in this process, the client
-(load/backfill_reader.py, one connection per partition up to 4) in one of its own.
+(load/backfill_reader.py, one connection per partition up to 4) in a separate one.
 Invariant: the agent joins for the replay and leaves after it; the bucket stays open.
 """
 

@@ -1,4 +1,4 @@
-"""A cluster whose time is told: flushes, merges and deletions of an hour in less than a minute.
+"""A cluster with a manual clock: flushes, merges and deletions of an hour in less than a minute.
 
 Place: under load/compaction_hour.py and load/purge_duplicates.py. Postgres is real; its clock, wall_ms(), is
 replaced by a row that `advance` moves. So are the files, the commit, the plans, the merges, the swaps
@@ -52,7 +52,7 @@ TELL_TIME = """
 CREATE OR REPLACE FUNCTION wall_ms() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE
 RETURN (SELECT ms FROM told_time)
 """
-"""A table, and not a new function each time, after which Postgres would plan every statement anew."""
+"""A table, not a new function each time: after that Postgres would plan every statement again."""
 REMEMBERED = 4
 """Batches that are sent again: with the new one before them, the metastore knows 5 of a producer and partition."""
 
@@ -138,7 +138,7 @@ class SimulatedCluster:
         self._raw.execute("UPDATE told_time SET ms = %s", (self.now_ms,))
 
     async def flush(self, after_s: float = 0.0) -> None:
-        """Store and commit a file with batches of every partition, born `after_s` from now."""
+        """Store and commit a file with batches of every partition, created `after_s` from now."""
         writer, staged = SegmentWriter(), []
         for index, (key, producer) in enumerate(zip(self.keys, self._producers, strict=True)):
             for data in self._batches(index + 1, producer):
@@ -175,7 +175,7 @@ class SimulatedCluster:
         return found
 
     async def replay(self) -> Replay:
-        """The whole topic, by a client of an agent of its own."""
+        """The whole topic, read by a client of a separate agent."""
         await self.metastore.unregister_agent(*self._agent)  # else that agent would ask it for its cache
         return await replay(self._url, self.store, self._clock, TOPIC, self._shape.partitions)
 

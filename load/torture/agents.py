@@ -31,7 +31,7 @@ COUNTED = (
 
 
 class ProxiedAgent:
-    """`counters`: what its metrics counted, as far as they were read before its processes died."""
+    """`counters`: its metrics, as far as they were read before its processes ended."""
 
     def __init__(self, name: str, proxy: FaultProxy, settings: Mapping[str, object], log: Path) -> None:
         self.name = name

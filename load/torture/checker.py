@@ -53,7 +53,7 @@ class TortureVerdict:
     duplicated: list[str] = field(default_factory=list)
     disordered: list[str] = field(default_factory=list)
     misplaced: list[str] = field(default_factory=list)
-    """Acknowledged at another offset, in another partition, or nobody's."""
+    """Acknowledged with another offset, or in another partition, or sent by no writer."""
     gaps: list[str] = field(default_factory=list)
 
     @property

@@ -1,6 +1,6 @@
 """Postgres (fsync on), an S3 API and three agents, each behind a fault proxy.
 
-Invariant: whatever was struck works again once its fault is over; leaving the context ends every
+Invariant: every part works again after its fault is over; leaving the context ends every
 process that was started here.
 """
 
@@ -170,5 +170,5 @@ class TortureCluster:
 
 
 def _side(target: str) -> str:
-    """Agents alike: which of them was struck says little."""
+    """Agents count together: which of them had the fault says little."""
     return "clients-agent" if target.startswith("agent") else f"agents-{target}"

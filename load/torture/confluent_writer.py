@@ -1,7 +1,7 @@
 """librdkafka's idempotent producer as a writer of the torture run (load/torture/pacing.py says what that is).
 
 When a batch's outcome is unknown and a later batch of its partition is acknowledged, librdkafka takes the
-former for stored, rightly: no broker accepts a gap. Nobody told it an offset, so it reports none
+former as stored, which is correct: no broker accepts a gap. It got no offset, so it reports none
 (rd_kafka_dr_implicit_ack). It logs how many records those were: as many must have come without an offset.
 """
 
@@ -31,7 +31,7 @@ class Transmitted:
 
 
 class Diary(logging.Handler):
-    """librdkafka's debug log of its idempotence, kept on stderr; what bears on duplicates is told."""
+    """librdkafka's debug log of its idempotence, on stderr; lines about duplicates are reported."""
 
     def __init__(self, pacer: Pacer) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ const kafka = new Kafka({
 });
 
 // After a connection that was cut in mid-frame kafkajs reads the next one's bytes as the frame's rest, and
-// throws where nobody can catch it; the requests on it time out and are sent again.
+// throws where no caller can catch it; the requests on it time out and are sent again.
 process.on("uncaughtException", (error) => {
   retries += 1;
   console.error(error);
@@ -43,7 +43,7 @@ async function main() {
 }
 
 // A producer for each partition, and a new one after a send that was given up. kafkajs remembers what is
-// acknowledged by broker: a send to several partitions whose leaders move is written again under new sequence
+// acknowledged by broker: a send to several partitions with moving leaders is written again under new sequence
 // numbers. And it gives the sequence numbers of a batch that it gave up to the next one: if the former was
 // stored the latter is taken for its duplicate, and lost.
 async function write(partition, perPartition) {
@@ -60,7 +60,7 @@ async function write(partition, perPartition) {
   return number;
 }
 
-// kafkajs goes on with a connection on which a request timed out, for ever if it is half open: hang up. Its
+// kafkajs goes on with a connection on which a request timed out, without end if it is half open: close it. Its
 // retries connect again; the producer's id and sequence numbers stay.
 function newProducer() {
   const producer = kafka.producer({ idempotent: true, maxInFlightRequests: 5, metadataMaxAge: 1000 });

@@ -18,7 +18,7 @@ OUTSTANDING_MAX = 1_000
 """Records without an answer; above it a writer waits, as an application would."""
 TICK_S = 0.02
 NOWHERE = -1
-"""Stands for the offset of a record that is acknowledged, by a client that does not know where it is."""
+"""Replaces the offset of an acknowledged record if the client does not know it."""
 
 
 class Arguments(NamedTuple):
@@ -69,7 +69,7 @@ class Pacer:
         _print(f"ack {partition} {number} {NOWHERE if offset is None else offset}")
 
     def implied(self, count: int) -> None:
-        """As many records the client took for stored, without an answer of their own."""
+        """Number of records that the client treated as stored without an answer for them."""
         _print(f"implied {count}")
 
     def failed(self, partition: int, number: int, error: object) -> None:

@@ -3,7 +3,7 @@
 Fault model, per window of time:
   delay      every chunk waits a while
   mute       requests pass, replies are swallowed, then the connection is reset: stored, but nobody was told
-  half_open  connections stay open for ever and carry nothing in either direction; neither side hears of it
+  half_open  connections stay open and transfer nothing in either direction; neither side notices
   cut        the next chunk of each connection is cut in the middle of a frame and both sides are reset
 and at once:
   reset      every connection is reset (RST)
@@ -41,7 +41,7 @@ class Link:
 
 
 class FaultProxy:
-    """Listens on 127.0.0.1; `target` is the port of 127.0.0.1 that it stands for, 0 for none."""
+    """Listens on 127.0.0.1; `target` is the port of 127.0.0.1 that it forwards to, 0 for none."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -57,7 +57,7 @@ class FaultProxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Stop listening, reset everybody, and return when nobody is served any more."""
+        """Stop listening, reset all connections, and return when none is left."""
         self._server.close()
         self._closing.set()
         while self._links:

@@ -37,7 +37,7 @@ def print_outcome(outcome: TortureOutcome) -> None:
     sent = sum(report.sent for report in outcome.reports)
     told = sum(len(report.acknowledged) for report in outcome.reports)
     print(f"records    sent {sent:,}  acknowledged {told:,}  read {verdict.read:,}", end="")
-    print(f" (of these {verdict.unacknowledged:,} that no client was told of)")
+    print(f" (of these {verdict.unacknowledged:,} that no client got)")
     print(
         f"           lost {len(verdict.lost)}  duplicated {len(verdict.duplicated)}  out of order"
         f" {len(verdict.disordered)}  misplaced {len(verdict.misplaced)}  gaps {len(verdict.gaps)}"

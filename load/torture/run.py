@@ -82,8 +82,8 @@ class TortureOutcome:
 
 
 async def torture(plan: TorturePlan, say: Callable[[str], None] = print) -> TortureOutcome:
-    """Run it; the outcome says everything, offences do not raise. Logs lie in `plan.directory`, if it is set.
-    `say` is told how far it is, in words, at each step and now and then."""
+    """Run it; the outcome contains everything, offences do not raise. Logs are in `plan.directory`, if it is set.
+    `say` gets the progress, in words, at each step and from time to time."""
     with tempfile.TemporaryDirectory(prefix="headrace-torture-", ignore_cleanup_errors=True) as place:
         directory = plan.directory or Path(place)
         os.chmod(directory, 0o711)  # started by root, Postgres runs as another user and must get through
@@ -108,7 +108,7 @@ async def _torture(
     for writer in writers:
         await writer.start(cluster.bootstrap, TOPIC, PARTITIONS, plan.rate, plan.delivery_ms)
     progress.step("until every client writes")
-    with suppress(TimeoutError):  # one that never gets there is an offence of its own
+    with suppress(TimeoutError):  # one that never gets there is a separate offence
         async with asyncio.timeout(FIRST_ANSWER_SECONDS):
             await asyncio.gather(*(writer.answered.wait() for writer in writers))
     progress.step(f"faults for {plan.seconds:g} s")
@@ -130,7 +130,7 @@ async def _torture(
 
 
 def _look_at_what_is_left(cluster: TortureCluster, outcome: TortureOutcome) -> None:
-    """Every file has a definite end: the metastore names it and the bucket holds it, or nobody names it."""
+    """Every file has a definite end: it has a row and an object, or no row."""
     for agent in cluster.agents.values():
         in_flight = _files_in_flight(agent)
         if in_flight != 0:

@@ -1,6 +1,6 @@
 """The four idempotent clients as child processes, and what they reported.
 
-A client that is not installed is left out, and why is said. Invariant: a writer that dies, or never
+A client that is not installed is left out, and why is said. Invariant: a writer that exits, or never
 ends its report, fails the run: silence proves nothing.
 """
 
