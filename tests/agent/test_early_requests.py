@@ -67,7 +67,7 @@ class _NoMetastore:
         return fail
 
 
-async def test_an_agent_whose_metastore_went_away_while_it_started_says_so_and_stops() -> None:
+async def test_an_agent_that_loses_its_metastore_while_starting_says_so_and_stops() -> None:
     clock = ManualClock()
     settings = Settings(kafka_port=0, http_port=0)
     metastore = cast(Any, _NoMetastore())

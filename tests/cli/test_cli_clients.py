@@ -159,7 +159,7 @@ def test_a_groups_life(run: Run, server: DevServer, monkeypatch: pytest.MonkeyPa
     assert run("groups", "list") == []
 
 
-def test_whoever_follows_sees_what_comes(
+def test_following_shows_new_records(
     run: Run, server: DevServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("topics", "create", "followed")
@@ -224,7 +224,7 @@ def test_the_wrong_broker_is_believed_and_asked_again(server: DevServer) -> None
         assert cluster.message(ApiKey.FETCH).version == 12
 
 
-def test_nobody_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_cluster_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topics", "list", "-b", "127.0.0.1:1"]) == 1
     assert capsys.readouterr().err.startswith("error: no server answered: 127.0.0.1:1")
     assert main(["topics", "list"]) == 1

@@ -144,7 +144,7 @@ def test_what_is_not_there_is_not_an_empty_table(run: Run) -> None:
     assert refused == "error: unknown config: nope\n"
 
 
-def test_nobody_knows_which_of_two_values_is_meant(run: Run) -> None:
+def test_duplicate_values_are_refused(run: Run) -> None:
     run("topics", "create", "twice")
     for command in (
         ("configs", "set", "segment.ms=1", "segment.ms=2", "--topic", "twice"),

@@ -105,7 +105,7 @@ def _active_first(pair: Sequence[Controller]) -> Sequence[Controller]:
 
 
 @pytest.mark.requirement("C15")
-def test_controllers_stand_apart_and_a_killed_one_is_replaced(
+def test_controllers_run_separately_and_a_killed_one_is_replaced(
     flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with _running(flags, *_controller(101)) as one, _running(flags, *_controller(102)) as two:
@@ -131,7 +131,7 @@ def test_both_roles_in_one_process_listen_apart(flags: list[str]) -> None:
 
 
 @pytest.mark.requirement("C15")
-def test_a_compactor_stands_alone_or_in_an_agent(flags: list[str]) -> None:
+def test_a_compactor_runs_alone_or_in_an_agent(flags: list[str]) -> None:
     with _running(flags, command="compactor") as (alone, addresses):
         assert _status(addresses)["roles"] == ["compactor"]
         beside = ["--process-roles", "broker,controller,compactor", "--kafka-port", "0"]

@@ -144,7 +144,7 @@ def test_secrets_are_not_shown() -> None:
     assert text(b"secret") not in whole
 
 
-def test_a_large_topic_costs_nothing_until_somebody_looks() -> None:
+def test_a_large_topic_costs_nothing_until_it_is_opened() -> None:
     root = tree(IMAGE)
     topics = root.children["topics"]
     assert not isinstance(topics, str)

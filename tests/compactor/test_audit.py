@@ -166,7 +166,7 @@ async def test_another_files_bytes(world: CompactionWorld) -> None:
         ("UPDATE segment_files SET state = 2", {Kind.MISMATCH}),
     ],
 )
-async def test_rows_that_lie(world: CompactionWorld, sql: str, expected: set[Kind]) -> None:
+async def test_rows_with_wrong_values(world: CompactionWorld, sql: str, expected: set[Kind]) -> None:
     await _fill(world, files=1)
     async with session(world.url) as raw:
         await raw.execute(sql.encode())
@@ -201,9 +201,7 @@ async def test_an_object_that_is_swept_between_list_and_question_is_no_violation
 
 
 @pytest.mark.parametrize(("delay_hours", "expected"), [(1, [Kind.UNNAMED]), (7, [Kind.UNNAMED]), (9, []), (24, [])])
-async def test_nobody_need_name_what_may_not_be_deleted_yet(
-    world: CompactionWorld, delay_hours: int, expected: list[Kind]
-) -> None:
+async def test_recent_objects_need_no_row(world: CompactionWorld, delay_hours: int, expected: list[Kind]) -> None:
     old = new_file_id(time.time_ns() // 1_000_000 - 10 * HOUR_MS, world.rng)
     await world.store.put(object_key(old), b"orphan")
     found = await _audit(world, delete_delay_ms=delay_hours * HOUR_MS)

@@ -69,7 +69,7 @@ async def test_compression_type_of_the_topic_rules_at_level_two(world: Compactio
     assert await world.records(key) == before
 
 
-async def test_any_files_may_be_merged_whatever_lies_between_them(world: CompactionWorld) -> None:
+async def test_any_files_may_be_merged_with_others_between_them(world: CompactionWorld) -> None:
     (key,) = await world.topic("t", 1)
     for number in range(5):
         await world.commit((key, batch(b"%d" % number, 2)))
@@ -158,7 +158,7 @@ async def test_a_topics_largest_batch_bounds_merged_ones_too(world: CompactionWo
     assert [await world.records(key) for key in keys.values()] == before
 
 
-async def test_where_nobody_says_the_workers_own_message_max_bytes_bounds_merged_batches(
+async def test_without_configs_the_workers_message_max_bytes_limits_merged_batches(
     world: CompactionWorld,
 ) -> None:
     (key,) = await world.topic("t", 1)
@@ -218,7 +218,7 @@ async def test_five_hundred_partitions_while_others_keep_winning(world: Compacti
         assert values[: 6 - start] == [b"0"] * max(3 - start, 0) + [b"1"] * min(3, 6 - start)
 
 
-async def test_a_reader_whose_files_were_deleted_under_it_asks_once_more(world: CompactionWorld) -> None:
+async def test_a_reader_of_deleted_files_asks_once_more(world: CompactionWorld) -> None:
     """Its index still names the old files: the feed has not told it yet."""
     (key,) = await world.topic("t", 1)
     for number in range(3):

@@ -226,7 +226,7 @@ async def test_what_others_took_meanwhile_is_lost_and_nothing_else(world: Compac
     await world.check_accounts()
 
 
-async def test_a_missing_file_and_a_broken_extent_hold_up_nobody(world: CompactionWorld) -> None:
+async def test_a_missing_file_and_a_broken_extent_block_no_other_file(world: CompactionWorld) -> None:
     keys = await fill(world)
     before = await seen(world, keys)
     files = await world.live_files()
@@ -357,7 +357,7 @@ def janitor_metrics() -> JanitorMetrics:
     return JanitorMetrics(CollectorRegistry())
 
 
-async def test_what_dies_under_a_merge_is_there_until_it_ends(world: CompactionWorld) -> None:
+async def test_files_that_become_dead_during_a_merge_are_kept_until_it_ends(world: CompactionWorld) -> None:
     """Its lease is a read pin: what retention won is lost to it, but nothing is missing, and nobody is alarmed."""
     keys = await fill(world)
     inputs = await world.live_files()

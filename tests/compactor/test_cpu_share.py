@@ -48,9 +48,7 @@ async def test_a_step_that_fails_rests_as_well() -> None:
 
 
 @pytest.mark.parametrize(("percent", "is_paced"), [(100, False), (30, True)])
-async def test_a_workers_steps_are_limited_when_it_is_told_to(
-    metastore_url: str, percent: int, *, is_paced: bool
-) -> None:
+async def test_a_workers_steps_are_limited_if_configured(metastore_url: str, percent: int, *, is_paced: bool) -> None:
     settings = Settings(metastore_url=metastore_url, bucket="memory://cpu", compaction_cpu_percent=percent)
     worker = await Worker.open(settings, CollectorRegistry())
     try:

@@ -67,7 +67,7 @@ async def test_a_file_is_kept_while_its_commits_answer_may_be_asked_for(world: J
     assert await world.files() == {}
 
 
-async def test_a_job_in_progress_keeps_what_died_since_it_began(world: JanitorWorld) -> None:
+async def test_a_job_in_progress_keeps_files_that_became_dead_since_it_started(world: JanitorWorld) -> None:
     before = await world.add_file()
     await world.kill_all()
     await world.advance(DELAY_SECONDS)
@@ -85,7 +85,7 @@ async def test_a_job_in_progress_keeps_what_died_since_it_began(world: JanitorWo
     assert await world.store.keys() == set()
 
 
-async def test_a_job_whose_worker_died_keeps_nothing_for_long(world: JanitorWorld) -> None:
+async def test_a_job_of_a_crashed_worker_keeps_files_only_until_its_lease_expires(world: JanitorWorld) -> None:
     await world.claim("compact")
     await world.add_file()
     await world.kill_all()
@@ -141,7 +141,7 @@ async def test_a_lost_answer_of_a_deletion_is_asked_again(world: JanitorWorld) -
     assert await world.files() == {}
 
 
-async def test_what_was_taken_is_given_again_however_lately_it_died(world: JanitorWorld) -> None:
+async def test_taken_files_are_returned_again_also_recently_dead_ones(world: JanitorWorld) -> None:
     """Or the object of a file that died young would outlive a worker that died by an hour."""
     dead = await world.add_file()
     await world.advance(SETTLED_SECONDS + 1)
@@ -186,7 +186,7 @@ async def test_a_worker_that_lost_its_lease_changes_nothing(world: JanitorWorld)
     assert await world.files() == {dead: 2}
 
 
-async def test_a_file_whose_bytes_were_miscounted_is_not_deleted(world: JanitorWorld, metastore_url: str) -> None:
+async def test_a_file_with_miscounted_bytes_is_not_deleted(world: JanitorWorld, metastore_url: str) -> None:
     live = await world.add_file()
     async with session(metastore_url) as raw:
         await raw.execute("UPDATE segment_files SET live_bytes = 0, dead_at = wall_time()")
@@ -262,7 +262,7 @@ async def test_a_bucket_without_its_mark_stops_it(world: JanitorWorld) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_whatever_happens_no_live_object_goes_and_nothing_leaks(
+async def test_under_all_faults_no_live_object_is_deleted_and_nothing_leaks(
     metastore: PostgresMetastore, metastore_url: str, seed: int
 ) -> None:
     """Random puts, commits (late and repeated ones too), deaths, runs, kills, lost answers and stale lists."""

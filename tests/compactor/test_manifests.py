@@ -62,7 +62,7 @@ def test_a_driver_is_bounded_in_time_and_memory() -> None:
     assert conf(driver)["spark.driver.memory"] == "1g", "the rest is Python's"
 
 
-def test_what_the_driver_starts_lies_in_the_repository() -> None:
+def test_the_files_that_the_driver_starts_are_in_the_repository() -> None:
     (driver,) = by_kind()["CronJob"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     for path in (driver["args"][-1], conf(driver)["spark.kubernetes.executor.podTemplateFile"]):
         assert path.startswith(IN_IMAGE)

@@ -279,7 +279,7 @@ class History:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(6))
-async def test_whatever_happened_before(world: CompactionWorld, lost: Lost, seed: int) -> None:
+async def test_after_any_history(world: CompactionWorld, lost: Lost, seed: int) -> None:
     """Every readable record that the bucket holds is there once, in its old order, where a merged file says it was."""
     keys = await world.topic("t", 2)
     await History(world, seed).run(keys, 12)

@@ -96,7 +96,7 @@ def rebuilt(partition: Partition) -> Placement:
 
 
 @given(STEPS)
-def test_every_live_record_stands_once_in_its_order_where_a_merged_file_says_it_was(steps: list[Step]) -> None:
+def test_every_live_record_is_placed_once_in_order_at_its_offset_in_a_merged_file(steps: list[Step]) -> None:
     partition = Partition()
     for step in steps:
         partition.take(step)

@@ -156,7 +156,7 @@ async def filled(store: PostgresMetastore, files: int = 6) -> Any:
     return scene
 
 
-async def test_old_extents_go_their_files_die_and_sizes_follow(
+async def test_old_extents_are_removed_their_files_are_dead_and_sizes_follow(
     metastore: PostgresMetastore, metastore_url: str
 ) -> None:
     scene = await filled(metastore)
@@ -186,7 +186,7 @@ async def test_batches_without_a_timestamp_are_as_old_as_their_file(metastore: P
     assert await scene.read() == []
 
 
-async def test_what_delete_records_left_goes_whatever_the_rule(metastore: PostgresMetastore) -> None:
+async def test_leftovers_of_delete_records_are_removed_under_any_rule(metastore: PostgresMetastore) -> None:
     scene = await filled(metastore)
     (answer,) = await metastore.move_log_starts([LogStartTarget(scene.keys[0], 23)], max_extents=1)
     assert (answer.removed_extents, answer.has_more) == (1, True)

@@ -145,7 +145,7 @@ async def test_work_stops_when_the_lease_ran_out_unheard_and_goes_on_later(
     assert [job.token.epoch for job in works.began] == [1, 2], "its own lease ran out: claimed anew"
 
 
-async def test_a_worker_that_was_stopped_finds_its_job_elsewhere_and_lets_go(
+async def test_a_stopped_worker_finds_its_job_elsewhere_and_gives_it_up(
     api: FlakyJobs, works: Works, fake_clock: ManualClock
 ) -> None:
     await enqueued(api, fake_clock)
@@ -173,7 +173,7 @@ async def test_a_dead_workers_job_goes_on_elsewhere_with_its_progress(
 
 
 @pytest.mark.parametrize("operation", ["finish_job", "fail_job"])
-async def test_an_end_whose_answer_is_lost_is_told_again(
+async def test_an_end_with_a_lost_response_is_reported_again(
     api: FlakyJobs, works: Works, fake_clock: ManualClock, operation: str
 ) -> None:
     await enqueued(api, fake_clock)
@@ -207,7 +207,7 @@ async def test_what_can_never_work_is_given_up_at_once(api: FlakyJobs, works: Wo
     assert api.jobs[0].state is JobState.GIVEN_UP
 
 
-async def test_a_bug_in_keeping_the_lease_is_told_and_is_no_lost_lease(
+async def test_a_bug_in_lease_renewal_is_logged_and_is_not_a_lost_lease(
     api: FlakyJobs, works: Works, fake_clock: ManualClock
 ) -> None:
     await enqueued(api, fake_clock)
@@ -318,7 +318,7 @@ class Disturbed:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_every_job_is_done_by_one_lease_at_a_time_whatever_happens(
+async def test_every_job_is_done_by_one_lease_at_a_time_under_all_faults(
     api: FlakyJobs, fake_clock: ManualClock, seed: int
 ) -> None:
     rng = random.Random(seed)

@@ -27,7 +27,7 @@ async def test_every_periodic_job_has_a_handler(metastore: PostgresMetastore, fa
     assert periods["retention"] == 7_000
 
 
-async def test_whatever_a_worker_moves_is_throttled(metastore: PostgresMetastore, fake_clock: ManualClock) -> None:
+async def test_everything_a_worker_moves_is_throttled(metastore: PostgresMetastore, fake_clock: ManualClock) -> None:
     """Deletion and sweeping too: their requests count against the same limits."""
     worker = Worker(Settings(), MemoryStore(), metastore, fake_clock, random.Random(1), CollectorRegistry())
     handlers = worker._runner._handlers

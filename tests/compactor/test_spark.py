@@ -271,7 +271,7 @@ async def done(world: SparkWorld) -> bool:
         ({}, 5),
     ],
 )
-def test_a_tasks_share_goes_by_the_executors_that_were_asked_for(conf: dict[str, str], tasks: int) -> None:
+def test_a_tasks_share_depends_on_the_requested_executors(conf: dict[str, str], tasks: int) -> None:
     """They may not all be up when the job begins."""
     context = SimpleNamespace(getConf=lambda: conf, defaultParallelism=5)
     assert tasks_at_a_time(SimpleNamespace(sparkContext=context)) == tasks  # type: ignore[arg-type]

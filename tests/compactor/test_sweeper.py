@@ -20,7 +20,7 @@ async def world(metastore: PostgresMetastore, metastore_url: str) -> JanitorWorl
     return await JanitorWorld.open(metastore, metastore_url)
 
 
-async def test_only_old_objects_that_nobody_names_are_swept(world: JanitorWorld) -> None:
+async def test_only_old_objects_without_a_row_are_swept(world: JanitorWorld) -> None:
     orphan = await world.put(world.new_file(age_seconds=5 * HOUR))
     young = await world.put(world.new_file())
     named = await world.add_file()
@@ -103,7 +103,7 @@ async def test_a_put_that_arrives_after_its_object_was_swept_goes_too(world: Jan
     assert (await world.files(), await world.store.keys()) == ({}, set())
 
 
-async def test_a_stale_list_harms_nobody(world: JanitorWorld) -> None:
+async def test_a_stale_list_does_no_harm(world: JanitorWorld) -> None:
     old = await world.put(world.new_file(age_seconds=5 * HOUR))
     world.store.stale = [info async for info in world.store.list_objects("segments/")]
     stale = world.store.stale
@@ -138,7 +138,7 @@ async def test_a_sweep_goes_on_behind_the_last_finished_page(
 
 
 @pytest.mark.parametrize("after", [False, True])
-async def test_a_sweeper_killed_at_any_step_leaks_nothing_for_good(world: JanitorWorld, *, after: bool) -> None:
+async def test_a_sweeper_killed_at_any_step_leaks_nothing_permanently(world: JanitorWorld, *, after: bool) -> None:
     for step in range(1, 20):
         orphans = [await world.put(world.new_file(age_seconds=5 * HOUR)) for _ in range(2)]
         live = await world.add_file()

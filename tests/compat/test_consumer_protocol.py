@@ -177,7 +177,7 @@ def coordinator(server: DevServer, group: str) -> int:
     return int(describe(server, group).coordinator.id)
 
 
-def test_members_come_and_go_and_their_coordinator_dies(mortal_server: DevServer, start: Start) -> None:
+def test_members_come_and_go_and_their_coordinator_crashes(mortal_server: DevServer, start: Start) -> None:
     server, topic = mortal_server, "lives"
     asyncio.run(server.create_topic(topic, PARTITIONS))
     produce(server, topic, range(300))

@@ -200,12 +200,12 @@ def test_listeners_that_do_not_fit_are_refused_by_name(given: dict[str, str], re
         ({}, ("PLAINTEXT", "127.0.0.1", 0)),
     ],
 )
-def test_what_clients_are_told(given: dict[str, str], told: tuple[str, str, int]) -> None:
+def test_what_is_advertised_to_clients(given: dict[str, str], told: tuple[str, str, int]) -> None:
     assert _listeners(**given).advertised == Endpoint(*told)
 
 
 @pytest.mark.requirement("C17")
-def test_roles_stand_together_or_apart() -> None:
+def test_roles_run_together_or_separately() -> None:
     assert roles(load()) == {BROKER, CONTROLLER}
     assert roles(load(flags={"process.roles": "controller"})) == {CONTROLLER}
     with pytest.raises(ConfigError):

@@ -52,7 +52,7 @@ def test_no_setting_is_explained_by_a_pattern() -> None:
     assert [name for name, setting in declared().items() if set(setting.accepted) & set("^$()*|")] == []
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_one_message_lists_all_problems(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("linger.ms=3\nbroker.rack=a\nnum.io.threads=8\nno setting\nlinger.m=4\n")
     environ = {"HEADRACE_LOG_LEVEL": "loud", "HEADRACE_NUM_IO_THREADS": "8", "HEADRACE_LINGER_MS": "50"}

@@ -113,7 +113,7 @@ async def test_a_delay_keeps_every_byte_in_order(echo: tuple[FaultProxy, list[by
     window.cancel()
 
 
-async def test_without_a_target_nobody_is_let_in(echo: tuple[FaultProxy, list[bytes]]) -> None:
+async def test_without_a_target_no_connection_is_accepted(echo: tuple[FaultProxy, list[bytes]]) -> None:
     echo[0].target = 0
     reader, _ = await _connect(echo[0])
     with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):

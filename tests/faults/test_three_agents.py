@@ -101,7 +101,7 @@ async def _lose_one(
 
 
 @pytest.mark.requirement("W1", "C5")
-async def test_a_killed_agent_is_replaced_and_nobody_notices_but_by_waiting(three_agents: Three) -> None:
+async def test_a_killed_agent_is_replaced_and_clients_only_wait(three_agents: Three) -> None:
     load = await _lose_one(three_agents, "killed", lambda victim: victim.kill())
     load.assert_nothing_went_wrong()
 

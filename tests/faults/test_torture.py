@@ -51,7 +51,7 @@ def test_a_clean_history_is_clean() -> None:
     assert compare(CLEAN, sorted(CLEAN)) == []
 
 
-def test_what_no_client_was_told_of_is_fine_once_and_in_its_place() -> None:
+def test_unacknowledged_records_are_accepted_once_and_in_order() -> None:
     verdict = check({Name("a", 0, 0): 0}, CLEAN)
     assert (verdict.offences, verdict.unacknowledged) == ([], 3)
 

@@ -110,7 +110,7 @@ def test_kill_minus_nine_loses_and_doubles_nothing(two_agents: Pair, victim: int
 
 
 @pytest.mark.requirement("W7")
-def test_a_stopped_agent_holds_up_nobody_and_what_it_resumes_is_right(two_agents: Pair) -> None:
+def test_a_stopped_agent_blocks_no_client_and_resumes_correctly(two_agents: Pair) -> None:
     first, second = two_agents
     _create(_bootstrap(*two_agents), "paused")
     acknowledged = _produce(_bootstrap(*two_agents), "paused", RECORDS, {RECORDS // 3: first.pause})

@@ -21,8 +21,9 @@ def test_the_documents_and_the_code_are_within_their_allowance(
 
 
 def test_comments_strings_and_names_of_tests_are_read_but_identifiers_are_not() -> None:
-    code = '"""Written anew."""\nstands = f"{stands} nobody"  # whoever\ndef test_it_lives() -> None: ...\n'
+    code = '"""Written anew."""\nstands = f"{stands} is nobody"  # whoever\ndef test_it_lives() -> None: ...\n'
     assert _found("a.py", code) == [(1, "anew"), (2, "nobody"), (2, "whoever"), (3, "lives")]
+    assert not _found("a.py", 'user = "nobody"\n')
 
 
 def test_a_phrase_over_two_lines_is_found_at_its_first_line() -> None:

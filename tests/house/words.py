@@ -75,7 +75,8 @@ def prose(path: str, source: str) -> list[tuple[int, str]]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if tokenize.tok_name[token.type] in ("STRING", "COMMENT", "FSTRING_MIDDLE"):
             text = _REPLACED.sub("", token.string) if token.string.startswith(("f", "rf")) else token.string
-            found += [(token.start[0] + n, part) for n, part in enumerate(text.splitlines())]
+            if " " in text.strip("\"'"):  # a single word is data: a name, a key
+                found += [(token.start[0] + n, part) for n, part in enumerate(text.splitlines())]
         elif after_def and token.string.startswith("test_"):
             found.append((token.start[0], token.string.replace("_", " ")))
         after_def = token.string == "def"

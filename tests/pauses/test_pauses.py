@@ -49,7 +49,7 @@ def _run(schedule: Schedule, step: int | None) -> set[Site]:
 
 @pytest.mark.requirement("C5", "C15", "W1", "W7")
 @pytest.mark.timeout(1_200)
-def test_an_agent_paused_wherever_its_code_can_stand_harms_nobody() -> None:
+def test_an_agent_paused_at_any_await_does_no_harm() -> None:
     met: set[Site] = set()
     for schedule in SCHEDULES:
         watched = schedule.world()
@@ -63,7 +63,7 @@ def test_an_agent_paused_wherever_its_code_can_stand_harms_nobody() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: f"agent-{schedule.order[0]}-first")
-def test_an_agent_paused_after_any_step_harms_nobody(schedule: Schedule) -> None:
+def test_an_agent_paused_after_any_step_does_no_harm(schedule: Schedule) -> None:
     watched = schedule.world()
     watched.run()
     for step in range(1, watched.steps + 1):

@@ -143,7 +143,7 @@ class Story:
 @pytest.mark.requirement("W10")
 @settings(max_examples=300, deadline=None)
 @given(policies(), st.lists(st.one_of(living, idle), min_size=1, max_size=6), st.integers(1, 9), st.integers(0, 2**32))
-def test_while_nothing_dies_no_byte_is_written_oftener_than_its_file_can_climb(
+def test_without_expiration_a_byte_is_written_once_per_class_that_its_file_can_climb(
     drawn: tuple[PolicyLimits, MergeLimits], steps: list[Any], partitions: int, seed: int
 ) -> None:
     story = Story(drawn, partitions, seed)
@@ -165,7 +165,7 @@ def test_while_nothing_dies_no_byte_is_written_oftener_than_its_file_can_climb(
     st.sampled_from([1.0, 0.99, 0.9, 0.5, 0.1]),
     st.integers(0, 2**32),
 )
-def test_what_dies_or_is_compressed_away_pays_for_what_is_written_again(
+def test_expired_or_compressed_bytes_pay_for_rewritten_bytes(
     drawn: tuple[PolicyLimits, MergeLimits], steps: list[Any], partitions: int, kept: float, seed: int
 ) -> None:
     story = Story(drawn, partitions, seed, kept)

@@ -147,7 +147,7 @@ def _live(seed: int, store_rate: float, metastore_rate: float, *, poison: bool =
     seed=st.integers(0, 2**32), store_rate=st.sampled_from([0.02, 0.1, 0.3]), metastore_rate=st.sampled_from([0.2, 0.8])
 )
 @settings(max_examples=EXAMPLES)
-def test_what_clients_were_told_is_true(seed: int, store_rate: float, metastore_rate: float) -> None:
+def test_the_answers_to_clients_are_true(seed: int, store_rate: float, metastore_rate: float) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flush_queue, "SHARES_CALL_S", 3.0)  # well below the age at which this sweeper condemns
         run = _live(seed, store_rate, metastore_rate)
@@ -158,7 +158,7 @@ def test_what_clients_were_told_is_true(seed: int, store_rate: float, metastore_
 
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=EXAMPLES // 2)
-def test_poison_files_hurt_nobody_else(seed: int) -> None:
+def test_poison_files_affect_no_other_file(seed: int) -> None:
     run = _live(seed, 0.05, 0.2, poison=True)
     run.check_books()
     run.check_refusals()

@@ -45,7 +45,7 @@ def _flip(rng: random.Random, data: bytes) -> bytes:
 
 @pytest.mark.requirement("W12")
 @pytest.mark.parametrize("seed", range(8))
-async def test_bytes_are_right_whatever_the_zone_does(seed: int) -> None:
+async def test_bytes_are_right_under_all_faults_of_the_zone(seed: int) -> None:
     rng = random.Random(seed)
     zone = Zone(["a", "a", "a", "b"])
     files = [await zone.put(number, rng.randrange(80, 4000) // 8 * 8) for number in range(1, FILES)]

@@ -52,7 +52,7 @@ LYING = [
 
 
 @pytest.mark.parametrize(("version", "body"), LYING)
-def test_a_lie_is_refused(version: int, body: bytes) -> None:
+def test_a_false_length_is_refused(version: int, body: bytes) -> None:
     with pytest.raises(InvalidError, match=f"malformed request: api=fetch version={version}"):
         decode_fetch(memoryview(body), version)
 

@@ -93,7 +93,7 @@ LYING = [
 
 
 @pytest.mark.parametrize(("version", "body"), LYING)
-def test_a_lie_is_refused(version: int, body: bytes) -> None:
+def test_a_false_length_is_refused(version: int, body: bytes) -> None:
     with pytest.raises(InvalidError, match=f"malformed request: api=produce version={version}"):
         decode_produce(memoryview(body), version)
 

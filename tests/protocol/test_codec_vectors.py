@@ -86,7 +86,7 @@ def _decode(vector: Vector, body: bytes) -> object:
     return schema(vector.api_key, vector.version).decode(body)
 
 
-def test_a_tag_that_nobody_knows_changes_nothing() -> None:
+def test_an_unknown_tag_changes_nothing() -> None:
     for vector in FLEXIBLE:
         body = bytes(vector.body)
         assert body[-1] == 0, "a request without tags ends with an empty tag section"

@@ -82,7 +82,7 @@ def test_a_lying_count_costs_nothing(count: int) -> None:
         pytest.param(3, 9, b"\x02\x02\xff\0\x01\0\0\0", id="not utf-8"),
     ],
 )
-def test_a_lie_is_refused(api_key: int, version: int, body: bytes) -> None:
+def test_a_false_length_is_refused(api_key: int, version: int, body: bytes) -> None:
     with pytest.raises(InvalidError, match="malformed request"):
         schema(api_key, version).decode(body)
 

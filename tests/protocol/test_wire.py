@@ -51,7 +51,7 @@ def test_a_tag_that_passes_the_end_is_refused(data: bytes) -> None:
         wire.read_tags(memoryview(data), 0)
 
 
-def test_null_is_refused_where_a_value_must_stand() -> None:
+def test_null_is_refused_where_a_value_is_required() -> None:
     with pytest.raises(InvalidError, match="null"):
         wire.read_string(memoryview(b"\xff\xff"), 0, False)
     with pytest.raises(InvalidError, match="null"):

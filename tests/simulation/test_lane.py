@@ -65,7 +65,7 @@ def test_librdkafka_lets_everything_end_and_repeats_all_in_order() -> None:
     assert send_all(lane) == [first, second, third]
 
 
-def test_java_gives_up_and_numbers_what_is_left_anew_under_the_next_epoch() -> None:
+def test_java_gives_up_and_renumbers_the_rest_under_the_next_epoch() -> None:
     lane = lane_of(Style.JAVA, 3, count=2)
     first, second, third = send_all(lane)
     fail(lane, first, second, third)

@@ -53,7 +53,7 @@ def test_a_clock_may_run_fast_and_jump_but_never_goes_back() -> None:
     assert loop.run(main()) == (2.0, 104.0)
 
 
-def test_a_frozen_process_goes_on_where_it_stood() -> None:
+def test_a_frozen_process_continues_where_it_stopped() -> None:
     loop = make_loop()
     seen: list[float] = []
 
@@ -122,7 +122,7 @@ def test_a_schedule_that_cannot_end_is_an_error() -> None:
             make_loop().run(endless())
 
 
-def test_whoever_dials_gets_what_the_world_has_there() -> None:
+def test_dialing_connects_to_what_the_world_has_at_the_port() -> None:
     loop = make_loop()
 
     async def dial() -> float:

@@ -268,7 +268,7 @@ async def test_several_coordinators_in_one_request(world: World) -> None:
     ("key_type", "code"),
     [(1, ErrorCode.transactional_id_authorization_failed), (2, ErrorCode.invalid_request)],
 )
-async def test_other_coordinators_are_refused_for_good(world: World, version: int, key_type: int, code: int) -> None:
+async def test_other_coordinators_are_refused_finally(world: World, version: int, key_type: int, code: int) -> None:
     message = FindCoordinatorRequest(key="tx", key_type=key_type, coordinator_keys=["tx"])
     answer = await call(world.handlers[FIND_COORDINATOR], message, version)
     found = answer.coordinators[0] if version >= 4 else answer
@@ -310,7 +310,7 @@ async def test_producer_ids_stay_fresh_across_agents_blocks_and_lost_answers(fak
     assert world.api.calls["allocate_producer_ids"] == 1 + 2 * 2
 
 
-async def test_a_transactional_id_is_refused_for_good(world: World) -> None:
+async def test_a_transactional_id_is_refused_finally(world: World) -> None:
     message = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1_000)
     answer = await call(world.handlers[INIT_PRODUCER_ID], message, 4)
     assert (answer.error_code, answer.producer_id) == (ErrorCode.transactional_id_authorization_failed, -1)

@@ -70,7 +70,7 @@ async def test_every_topic_config_is_shown_with_its_source(admin: ConfigsWorld, 
         assert "cleanup.policy=compact" in shown["delete.retention.ms"].documentation
 
 
-async def test_layers_stand_above_each_other_as_in_kafka(fake_clock: ManualClock) -> None:
+async def test_layers_have_kafkas_order(fake_clock: ManualClock) -> None:
     admin = ConfigsWorld(fake_clock, Settings(message_max_bytes=5_000_000))
     await admin.join()
     assert await admin.values(TOPIC, "orders", "max.message.bytes") == {"max.message.bytes": ("5000000", 4)}
@@ -276,7 +276,7 @@ async def test_what_is_so_already_is_not_appended(admin: ConfigsWorld) -> None:
     assert len(admin.api.log) == before
 
 
-async def test_a_moved_head_is_judged_anew(admin: ConfigsWorld) -> None:
+async def test_a_changed_head_is_judged_again(admin: ConfigsWorld) -> None:
     def race() -> None:
         admin.api.append(ConfigRecord(resource_type=TOPIC, resource_name="orders", name="cleanup.policy", value=""))
 

@@ -97,7 +97,7 @@ async def test_only_the_active_controller_answers_registrations_and_heartbeats(w
 
 
 @pytest.mark.requirement("C10")
-async def test_a_heartbeat_of_nobody_is_named(world: World) -> None:
+async def test_a_heartbeat_of_an_unknown_broker_is_refused(world: World) -> None:
     await world.lead()
     beat = {"broker_id": 3, "broker_epoch": 0, "current_metadata_offset": 0, "want_fence": False}
     answer = await world.ask(ApiKey.BROKER_HEARTBEAT, 1, want_shut_down=False, **beat)
@@ -271,7 +271,7 @@ async def test_a_reassignment_waits_for_its_agents_and_can_be_cancelled(world: W
 
 
 @pytest.mark.requirement("C9")
-async def test_what_cannot_be_reassigned_holds_up_nobody(world: World) -> None:
+async def test_a_refused_reassignment_blocks_no_other(world: World) -> None:
     await world.agent(1)
     await world.topic("orders", 2)
     codes = await _alter(world, 1, ("nope", 0, (1,)), ("orders", 9, (1,)), ("orders", 0, (99,)), ("orders", 1, (1,)))

@@ -135,7 +135,7 @@ async def test_readers_follow_the_log_start(world: World) -> None:
         assert (found.error_code, found.offset) == (0, wanted)
 
 
-async def test_who_deleted_records_never_reads_them_again_here_whatever_the_feed_has_come_to(world: World) -> None:
+async def test_deleted_records_are_never_read_again_at_this_agent_even_before_the_feed(world: World) -> None:
     key, other = world.create_topic("t", 2)
     for value in (b"1", b"2", b"3"):
         await world.append(key, value)

@@ -274,7 +274,7 @@ async def test_malformed_deletions_are_refused(admin: Admin) -> None:
 
 
 @pytest.mark.requirement("C8")
-async def test_a_topic_created_anew_under_the_name_survives_the_deletion(admin: Admin) -> None:
+async def test_a_topic_created_again_under_the_name_survives_the_deletion(admin: Admin) -> None:
     old = admin.api.add_topic("orders")
     new: list[uuid.UUID] = []
 

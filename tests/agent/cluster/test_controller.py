@@ -94,7 +94,7 @@ async def test_a_killed_controller_is_replaced_within_its_lease_and_a_clean_stop
 
 
 @pytest.mark.requirement("C15")
-async def test_a_stopped_controller_that_resumes_stands_by(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+async def test_a_stopped_controller_that_resumes_is_a_standby(api: FakeClusterApi, fake_clock: ManualClock) -> None:
     """SIGSTOP between its renewal and its next action."""
     one = Candidate(api, 1)
     await fake_clock.advance(0.5)
@@ -144,7 +144,7 @@ async def test_periodic_jobs_are_kept_by_the_active_controller_only(
     await two.controller.stop()
 
 
-async def test_the_active_controller_shows_jobs_that_nobody_takes(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+async def test_the_active_controller_shows_jobs_without_a_worker(api: FakeClusterApi, fake_clock: ManualClock) -> None:
     api.job_counts = [
         JobCount("compact-large", JobState.WAITING, 3, 7_200_000),
         JobCount("compact-large", JobState.LEASED, 1, 0),
@@ -296,7 +296,7 @@ STEPS = st.lists(
 @pytest.mark.requirement("C15")
 @settings(max_examples=12)
 @given(STEPS, st.sampled_from((0.0, 0.3, 0.8)))
-async def test_no_two_take_themselves_for_active_whatever_stops_and_resumes(
+async def test_no_two_consider_themselves_active_while_processes_stop_and_resume(
     steps: list[tuple[str, int, float]], latency: float
 ) -> None:
     clock = ManualClock()

@@ -135,7 +135,7 @@ async def test_a_failure_reaches_the_caller_and_the_next_read_succeeds(
 
 
 @pytest.mark.parametrize("kept", [0, 2, 5])
-async def test_a_restored_log_is_read_anew(api: FakeClusterApi, kept: int) -> None:
+async def test_a_restored_log_is_read_again(api: FakeClusterApi, kept: int) -> None:
     follower = MetadataFollower(api)
     for name in ("a", "b", "c"):
         api.add_topic(name)
@@ -199,7 +199,7 @@ async def test_a_snapshot_that_is_not_of_this_log_is_an_error_and_no_loop(api: F
         await MetadataFollower(api).catch_up()
 
 
-async def test_who_wants_to_know_is_told_of_each_new_image(api: FakeClusterApi) -> None:
+async def test_callbacks_get_each_new_image(api: FakeClusterApi) -> None:
     follower = MetadataFollower(api)
     offsets: list[int] = []
     follower.on_image.append(lambda image: offsets.append(image.offset))

@@ -142,7 +142,7 @@ async def test_a_standby_takes_over_and_finishes_what_the_first_one_left(metasto
 
 
 @pytest.mark.requirement("C15")
-async def test_a_periodic_job_outlives_the_controller_that_scheduled_it(metastore: PostgresMetastore) -> None:
+async def test_a_periodic_job_remains_after_its_controller_has_left(metastore: PostgresMetastore) -> None:
     """Claimed under one controller, it is finished under the next, and comes again one period later, not at once."""
     first, _ = a_controller(metastore, 1)
     job = None

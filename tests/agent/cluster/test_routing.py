@@ -45,7 +45,7 @@ def test_only_the_share_of_a_lost_agent_moves(nodes: set[int], data: st.DataObje
         assert heir == owner or owner.node_id == lost
 
 
-def test_the_hash_is_fixed_for_ever() -> None:
+def test_the_hash_never_changes() -> None:
     # Agents of different releases must agree: these numbers (of b2sum -l 64) may never change.
     assert score(1, "shard:0") == 0x3866A5D7CF9A182E
     assert score(2, group_role("orders")) == 0x32F9004E8615C835

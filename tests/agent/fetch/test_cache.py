@@ -184,7 +184,7 @@ async def test_what_is_larger_than_the_cache_is_not_kept(store: FaultyStore) -> 
     assert bytes((await cache.read(FileRange(FILE, 0, 10))).data) == DATA[:10]
 
 
-async def test_a_forgotten_file_is_read_anew(store: FaultyStore) -> None:
+async def test_a_forgotten_file_is_read_again(store: FaultyStore) -> None:
     cache = cache_of(store)
     await cache.read(FileRange(FILE, 0, 10))
     cache.put_file(FILE, DATA)

@@ -21,7 +21,7 @@ async def world() -> AsyncIterator[World]:
     await world.service.close()
 
 
-async def test_the_feed_is_polled_once_per_interval_while_somebody_reads(world: World) -> None:
+async def test_the_feed_is_polled_once_per_interval_while_consumers_read(world: World) -> None:
     (key,) = world.create_topic("t", 1)
     await world.service.start()
     waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=10_000, min_bytes=1))
@@ -173,7 +173,7 @@ async def test_a_page_that_is_not_the_whole_feed_is_followed_by_the_next_at_once
     assert world.metastore.asked["poll_feed"] - before == 5
 
 
-async def test_a_metadata_log_that_moved_is_told_and_one_that_did_not_is_not(world: World) -> None:
+async def test_only_a_changed_metadata_log_is_reported(world: World) -> None:
     world.create_topic("t", 1)
     world.model.metadata_offset = world.view.image.offset
     await world.service.start()

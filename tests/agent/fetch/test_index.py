@@ -161,7 +161,7 @@ def test_a_primary_answer_from_before_something_was_forgotten_teaches_nothing() 
     assert index.high_watermark(KEY) == 0
 
 
-def test_a_partition_whose_shard_is_not_followed_is_left_to_the_primary() -> None:
+def test_a_partition_of_an_unfollowed_shard_is_left_to_the_primary() -> None:
     index = TailIndex(SHARDS)
 
     index.observe(PartitionExtents(KEY, True, 0, 5, []), index.generation)

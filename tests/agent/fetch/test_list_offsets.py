@@ -50,7 +50,7 @@ async def test_every_version_knows_earliest_and_latest(world: World, version: in
 
 
 @pytest.mark.requirement("W5")
-async def test_latest_is_the_primarys_even_while_the_feed_stands_still(world: World) -> None:
+async def test_latest_is_the_primarys_even_while_the_feed_stops(world: World) -> None:
     (key,) = world.create_topic("t", 1)
     await world.service.close()
     await world.append(key, b"a", b"b")

@@ -122,7 +122,7 @@ def test_all_agents_render_the_same_bytes() -> None:
     assert [r.offset for r in decode_records(memoryview(render_batch(7, records)))] == [7, 8, 9]
 
 
-async def test_metadata_shows_it_by_name_only_and_nobody_may_create_it(
+async def test_metadata_shows_it_by_name_only_and_it_cannot_be_created(
     api: TruncatedLog, fake_clock: ManualClock
 ) -> None:
     cluster = an_agent(api)

@@ -53,7 +53,7 @@ async def test_a_newest_record_below_the_log_start_is_no_answer() -> None:
     assert await found(World(), batch(900, 80, 10), batch(20, 70), log_start=1) == (1, 80)
 
 
-async def test_a_batch_whose_producer_left_the_maximum_unset_is_found_by_its_base() -> None:
+async def test_a_batch_without_a_maximum_timestamp_is_found_by_its_base() -> None:
     unset = forge(batch(500, 70), max_timestamp=-1)
     assert await found(World(), batch(60), unset, batch(80)) == (1, 500)
 

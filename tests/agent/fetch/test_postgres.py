@@ -86,7 +86,7 @@ async def world(metastore: PostgresMetastore) -> AsyncIterator[PostgresWorld]:
 
 
 @pytest.mark.requirement("W5", "W8")
-async def test_written_here_read_here_and_by_a_stranger(world: PostgresWorld) -> None:
+async def test_written_here_read_here_and_at_another_agent(world: PostgresWorld) -> None:
     key, other = await world.topic("t", 2)
     dead = plain_batch(2, b"dead", **NEVER_SEEN)
     await world.commit((key, plain_batch(3, b"a")), (key, dead), (key, plain_batch(1, b"b")), (other, plain_batch(1)))

@@ -51,7 +51,7 @@ async def test_a_dropped_batch_between_two_live_ones_is_never_sent(world: World,
 
 
 @pytest.mark.requirement("W8")
-async def test_a_retried_batch_is_read_once_whichever_file_it_lies_in(world: World) -> None:
+async def test_a_retried_batch_is_read_once_from_either_file(world: World) -> None:
     (key,) = world.create_topic("t", 1)
     sent = {"producer_id": 1000, "producer_epoch": 0, "base_sequence": 0}
     batch = plain_batch(2, b"once", **sent)
@@ -73,7 +73,7 @@ async def test_an_offset_inside_a_batch_gets_that_batch_whole(world: World) -> N
     assert split_sent(result.records(key)) == expected(world.live[key], 7)
 
 
-async def test_the_leader_epoch_of_the_commit_stands_in_front_of_each_batch(world: World) -> None:
+async def test_each_batch_has_the_leader_epoch_of_its_commit(world: World) -> None:
     (key,) = world.create_topic("t", 1)
     world.model.set_leader_epoch(key, 3)
     await world.append(key, b"a")
@@ -133,7 +133,7 @@ async def test_the_exception_for_one_batch_is_made_once_per_response(world: Worl
     assert sorted(len(result.records(key)) > 0 for key in keys) == [False, False, True]
 
 
-async def test_nobody_starves_behind_a_partition_that_fills_every_response(world: World) -> None:
+async def test_no_partition_starves_behind_one_that_fills_every_response(world: World) -> None:
     keys = world.create_topic("t", 4)
     await world.write([(key, plain_batch(1, b"x" * 5000)) for key in keys])
     served = set()

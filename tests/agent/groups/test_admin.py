@@ -200,7 +200,7 @@ async def test_deleting_in_every_version(world: GroupsWorld, version: int) -> No
     assert again != member
 
 
-async def test_a_deletion_whose_answer_is_lost_or_that_comes_late(world: GroupsWorld) -> None:
+async def test_a_deletion_with_a_lost_or_late_response(world: GroupsWorld) -> None:
     home = world.home
     await home.commit("g", {"orders": {0: 5}})
     world.groups.fail_after["delete_group"] = [OutcomeUnknownError("lost")]

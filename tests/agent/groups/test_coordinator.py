@@ -93,7 +93,7 @@ async def test_the_next_coordinator_goes_on_without_a_rebalance(world: GroupsWor
     assert (synced.error_code, synced.assignment) == (0, b"all")
 
 
-async def test_when_routing_moves_whoever_waits_is_told(world: GroupsWorld) -> None:
+async def test_when_routing_changes_waiting_members_are_redirected(world: GroupsWorld) -> None:
     home, heir = world.home, world.other
     member = await a_member(home)
     waiting = asyncio.create_task(home.join("g", version=3))
@@ -142,7 +142,7 @@ async def test_a_successors_claim_fences_saves_and_commits(world: GroupsWorld) -
     assert [m.assignment for m in stored.members] == [b"all"]
 
 
-async def test_a_new_registration_claims_anew(world: GroupsWorld) -> None:
+async def test_a_new_registration_claims_again(world: GroupsWorld) -> None:
     home = world.home
     member = await a_member(home)
     own = home.cluster.node_id
@@ -204,7 +204,7 @@ async def test_saves_of_one_group_are_stored_in_order(world: GroupsWorld) -> Non
     assert stored.generation == 2
 
 
-async def test_closing_tells_whoever_waits(world: GroupsWorld) -> None:
+async def test_closing_answers_waiting_requests(world: GroupsWorld) -> None:
     home = world.home
     await a_member(home)
     waiting = asyncio.create_task(home.join("g", version=3))

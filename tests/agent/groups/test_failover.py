@@ -196,7 +196,7 @@ async def test_a_group_moves_to_a_new_agent_without_a_rebalance(fake_clock: Manu
         await world.clock.run(agent.cluster.stop())
 
 
-async def test_who_resumes_after_its_lease_answers_nobody_from_memory(scene: Scene) -> None:
+async def test_an_agent_that_resumes_after_its_lease_does_not_answer_from_memory(scene: Scene) -> None:
     """The very first thing that it does is to read a member's heartbeat."""
     world = scene.world
     consumer = scene.add()
@@ -209,7 +209,7 @@ async def test_who_resumes_after_its_lease_answers_nobody_from_memory(scene: Sce
     assert code in REDIRECTS
 
 
-async def test_a_lost_claim_does_not_bar_the_group_for_ever(scene: Scene) -> None:
+async def test_a_lost_claim_does_not_block_the_group_permanently(scene: Scene) -> None:
     """The metastore took the claim, its answer was lost, and the client never asked again."""
     world = scene.world
     victim = world.home_index()

@@ -64,7 +64,7 @@ async def test_bodies_of_every_size_survive(size: int) -> None:
         await client.close()
 
 
-async def test_a_body_stays_valid_while_somebody_holds_it() -> None:
+async def test_a_body_stays_valid_while_it_is_referenced() -> None:
     held: list[memoryview] = []
 
     async def keep(request: Request) -> Response:

@@ -93,7 +93,7 @@ async def test_after_the_grace_what_is_left_is_cut_off() -> None:
         assert await client.ended() == b""
 
 
-async def test_a_handler_whose_client_left_is_waited_for() -> None:
+async def test_a_handler_of_a_disconnected_client_is_waited_for() -> None:
     slow = Slow()
     async with listening(slow.handle) as server:
         client = await server.connect()

@@ -44,7 +44,7 @@ def test_frames_do_not_depend_on_how_bytes_arrive(bodies: list[int], cuts: list[
     assert not reader.opened
 
 
-def test_a_frame_is_read_only_and_of_its_own() -> None:
+def test_a_frame_is_read_only_in_separate_memory() -> None:
     reader = FrameReader(LIMIT)
     slab = bytearray(frame(1, b"kept"))
     (first,) = _feed(reader, bytes(slab))

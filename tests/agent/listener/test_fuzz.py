@@ -114,7 +114,7 @@ async def _besieged() -> AsyncIterator[tuple[Listening, Callable[[], asyncio.Fut
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-async def test_hostile_bytes_reach_nobody_else(attack: Callable[[random.Random], bytes], seed: int) -> None:
+async def test_hostile_bytes_affect_no_other_client(attack: Callable[[random.Random], bytes], seed: int) -> None:
     rng = random.Random(seed)
     async with _besieged() as (server, still_served):
         for _ in range(25):
@@ -149,7 +149,7 @@ async def test_clients_that_vanish_before_they_are_accepted_leave_nothing_behind
         await still_served()
 
 
-async def test_slow_clients_hold_up_nobody() -> None:
+async def test_slow_clients_delay_no_other() -> None:
     """Many connections that send a byte at a time, produce frames that never end among them."""
     async with _besieged() as (server, still_served):
         loris = [await server.connect() for _ in range(20)]
@@ -162,7 +162,7 @@ async def test_slow_clients_hold_up_nobody() -> None:
             await client.close()
 
 
-async def test_the_good_client_shares_its_connection_with_nobody() -> None:
+async def test_the_good_client_has_a_separate_connection() -> None:
     """A bad request ends the connection that it came on, even when that one behaved until then."""
     async with _besieged() as (server, still_served):
         client: Client = await server.connect()

@@ -179,7 +179,7 @@ async def test_a_promise_can_be_awaited_before_and_after_it_is_kept() -> None:
         await _buffers(broken)
 
 
-async def test_a_promise_whose_waiter_was_cancelled_is_kept_in_silence() -> None:
+async def test_a_promise_with_a_cancelled_waiter_is_ignored() -> None:
     word = Word(7)
     waiting = asyncio.ensure_future(_buffers(word))
     await asyncio.sleep(0)

@@ -42,7 +42,7 @@ async def test_a_connection_that_waits_for_us_is_not_idle(fake_clock: ManualCloc
         await waiting.close()
 
 
-async def test_half_a_frame_does_not_hold_memory_for_ever(fake_clock: ManualClock) -> None:
+async def test_half_a_frame_does_not_hold_memory_permanently(fake_clock: ManualClock) -> None:
     async with listening(echo, limits(memory=100_000), fake_clock) as server:
         slow, other = await server.connect(), await server.connect()
         await slow.send(produce_frame(0, 90_000)[:100])

@@ -210,7 +210,7 @@ async def test_a_request_times_out_while_its_file_is_in_doubt_and_still_repeated
         assert await bench.log(0) == _texts("a")
 
 
-async def test_a_file_that_nobody_waits_for_is_not_committed_unless_it_is_in_doubt() -> None:
+async def test_a_file_without_waiting_requests_is_committed_only_if_in_doubt() -> None:
     async with Bench() as bench:
         sent = await bench.flush(0, "a", timeout_ms=1000)
         bench.call(0).fail(UnavailableError("down"))

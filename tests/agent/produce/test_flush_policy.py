@@ -35,7 +35,7 @@ def test_a_file_is_closed_at_once_when_every_client_waits() -> None:
 
 
 @pytest.mark.requirement("W2")
-def test_the_linger_counts_from_the_first_batch_whatever_else_holds() -> None:
+def test_the_linger_always_counts_from_the_first_batch() -> None:
     found = dataclasses.replace(OPEN, last_byte_at=START + 0.1, congested=True)
     for policy in (_policy(), _policy(rate=0), _policy(burst=1)):
         assert policy.judge(found, START + 0.0999).reason is None

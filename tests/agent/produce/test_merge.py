@@ -66,7 +66,7 @@ async def _arrival(data: bytes, owner: int = -2) -> Arrival:
 @pytest.mark.requirement("W11")
 @given(batches=BATCHES, max_bytes=st.sampled_from([0, 300, 1_000, MAX_BYTES]))
 @settings(max_examples=60)
-async def test_reading_back_gives_the_same_records_at_the_offsets_that_each_request_is_told(
+async def test_reading_back_gives_the_same_records_at_the_acknowledged_offsets(
     batches: list[tuple[str, list[Row]]],
     max_bytes: int,
 ) -> None:

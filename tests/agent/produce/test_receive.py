@@ -270,7 +270,7 @@ async def test_acks_1_is_answered_as_acks_all() -> None:
         assert answers == {("t", 0): Answer("none", 0, -1, 0, None)}
 
 
-async def test_the_log_start_is_told() -> None:
+async def test_the_log_start_is_in_the_response() -> None:
     async with ProduceWorld() as world:
         topic = world.create_topic("t")
         await world.clock.run(world.produce(world.connect(), {"t": {0: GOOD}}))

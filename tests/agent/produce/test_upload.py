@@ -157,7 +157,7 @@ def _raise_unavailable() -> int:
     raise UnavailableError("not polled yet")
 
 
-async def test_a_file_that_nobody_waits_for_any_more_is_not_uploaded() -> None:
+async def test_a_file_without_waiting_requests_is_not_uploaded() -> None:
     world, store = _world(upload_parallelism=1)
     async with world:
         topic = world.create_topic("t", 2)

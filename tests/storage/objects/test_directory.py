@@ -131,7 +131,7 @@ async def test_a_key_is_not_another_keys_folder(store: DirectoryStore) -> None:
     assert await store.get("c/d") == b"x"
 
 
-async def test_too_long_a_name_is_refused_for_good(store: DirectoryStore) -> None:
+async def test_too_long_a_name_is_refused_finally(store: DirectoryStore) -> None:
     with pytest.raises(InvalidError, match="File name too long"):
         await store.put("n" * 300, b"x")
 

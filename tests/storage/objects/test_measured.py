@@ -91,7 +91,7 @@ async def test_a_cancelled_request_is_counted() -> None:
     assert value("requests_total", operation="put", result="cancelled") - before == 1
 
 
-def test_every_error_of_a_store_has_a_result_of_its_own() -> None:
+def test_every_error_of_a_store_has_a_separate_result() -> None:
     from headrace.storage.objects.measured import _RESULTS
 
     kinds = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HeadraceError)}

@@ -38,7 +38,7 @@ def plain(store: object) -> object:
     return plain(store._inner) if hasattr(store, "_inner") else store
 
 
-def test_decorators_lie_in_the_stated_order() -> None:
+def test_decorators_are_in_the_stated_order() -> None:
     hedged = StoreOptions(store_hedge_after_ms=200, store_retries=2)
     assert layers(opened("memory://x", hedged)) == [
         MergingStore,

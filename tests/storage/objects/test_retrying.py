@@ -85,7 +85,7 @@ async def test_what_may_pass_is_tried_again_with_the_same_bytes(kind: type[Headr
 
 
 @pytest.mark.parametrize("kind", FOR_GOOD)
-async def test_what_was_refused_for_good_is_raised_at_once(kind: type[HeadraceError]) -> None:
+async def test_a_final_refusal_is_raised_at_once(kind: type[HeadraceError]) -> None:
     inner = FailingStore([kind("x"), kind("y")])
     with pytest.raises(kind, match="x"):
         await retried(inner, ManualClock()).put("k", b"body")  # the clock stands still: no pause was asked for

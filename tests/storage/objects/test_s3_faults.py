@@ -137,7 +137,7 @@ async def test_silence_ends_at_the_time_limit() -> None:
 
 
 @pytest.mark.parametrize("call", READS + WRITES)
-async def test_nobody_listening_means_nothing_happened(call: Call) -> None:
+async def test_a_refused_connection_means_nothing_happened(call: Call) -> None:
     async with ScriptedServer() as server:
         url = server.url
     store = s3_at(url)

@@ -149,9 +149,7 @@ async def test_a_store_that_names_no_checksum_is_asked_for_the_length(
         (refusing(403, "AccessDenied"), InvalidError),
     ],
 )
-async def test_a_put_whose_length_is_not_learned_never_says_that_nothing_happened(
-    step: Step, kind: type[Exception]
-) -> None:
+async def test_a_put_with_an_unknown_length_is_outcome_unknown(step: Step, kind: type[Exception]) -> None:
     async with ScriptedServer([*keeping(0)[:1], step, step, step]) as server:
         store = s3_at(server.url)
         with pytest.raises(kind):

@@ -75,7 +75,7 @@ async def test_bytes_and_requests_are_paid_for() -> None:
     assert clock.monotonic() - started == pytest.approx(6.1)
 
 
-async def test_another_rate_rules_over_what_is_owed() -> None:
+async def test_a_new_rate_applies_to_existing_debts() -> None:
     """Also for who waits already: with a rate set too low by mistake a job would never end."""
     clock = ManualClock()
     store = ThrottledStore(MemoryStore(clock), bytes_per_s=1, requests_per_s=10, clock=clock)

@@ -113,7 +113,7 @@ def test_less_than_a_header_is_corrupt(size: int) -> None:
         check(plain_batch()[:size])
 
 
-def test_an_old_message_set_is_told_apart_from_garbage() -> None:
+def test_an_old_message_set_is_distinguished_from_garbage() -> None:
     """A format 0 message is 26 bytes at the least, shorter than a batch header."""
     message_set = bytes(8) + (14).to_bytes(4, "big") + bytes(14)
     for judge in (check, lambda data: split_batches(memoryview(data))):

@@ -142,7 +142,7 @@ def test_a_batch_is_read_record_by_record() -> None:
     assert [record.offset for record in opened] == list(range(50_000)), "it can be read again"
 
 
-def test_more_records_than_anybody_opens_are_told_from_the_header() -> None:
+def test_too_many_records_to_open_are_detected_from_the_header() -> None:
     """What a producer may send in 5,849 bytes: 9,000,000 records. Nothing is unpacked."""
     limits: dict[str, int]
     for count, limits in ((MAX_OPENED_RECORDS + 1, {}), (9_000_000, {}), (100_000, {"max_opened_bytes": 699_999})):
@@ -183,7 +183,7 @@ def test_broken_records_are_corrupt(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("claimed", [0, 1, 3, 10**9, -1])
-def test_a_record_count_that_lies_is_corrupt(claimed: int) -> None:
+def test_a_wrong_record_count_is_corrupt(claimed: int) -> None:
     with pytest.raises(CorruptError):
         decode_records(memoryview(forge(plain_batch(2), record_count=claimed)))
 
@@ -220,7 +220,7 @@ def test_damage_under_a_valid_checksum_is_corrupt_or_harmless(codec: Codec, data
     assert [record.offset for record in opened] == [0, 1, 2, 3, 4]
 
 
-def test_builders_are_told_what_is_wrong() -> None:
+def test_builders_get_the_reason_of_a_refusal() -> None:
     one = Record(5, 1, None, b"v")
     with pytest.raises(InvalidError, match="needs a record"):
         encode_batch([], base_offset=0)

@@ -134,7 +134,7 @@ def test_a_file_without_partitions_is_corrupt(small: bytes) -> None:
         verify_segment(reseal(without_body, nothing))
 
 
-def test_a_tail_that_misses_the_footer_s_start_is_told_so(small: bytes) -> None:
+def test_a_tail_without_the_footer_s_start_is_refused(small: bytes) -> None:
     with pytest.raises(CorruptError, match="does not hold the footer"):
         read_footer(small[-60:], len(small))
 
@@ -195,7 +195,7 @@ def test_a_footer_that_contradicts_itself_is_corrupt(small: bytes, offset: int, 
         (COUNTS + 2 * ROW + 8, struct.pack(">q", 1)),
     ],
 )
-def test_verification_finds_a_footer_that_lies_about_its_batches(small: bytes, offset: int, value: bytes) -> None:
+def test_verification_finds_a_footer_that_contradicts_its_batches(small: bytes, offset: int, value: bytes) -> None:
     footer = footer_of(small)
     footer[offset : offset + len(value)] = value
     data = reseal(small, bytes(footer))
@@ -230,7 +230,7 @@ def test_walking_stops_at_a_cut_off_batch(kept: int) -> None:
         list(walk_batches(sound + sound[:kept]))
 
 
-def test_walking_begins_where_it_is_told() -> None:
+def test_walking_starts_at_the_given_position() -> None:
     first, second = plain_batch(2), plain_batch(3)
     assert [(p, h.record_count) for p, h in walk_batches(first + second, len(first))] == [(len(first), 3)]
     assert list(walk_batches(first, len(first))) == []

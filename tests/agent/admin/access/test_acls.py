@@ -192,7 +192,7 @@ async def test_a_lost_answer_is_looked_up_so_that_the_deleted_are_named(world: W
     assert (await world.image()).access_controls == frozenset()
 
 
-async def test_a_log_that_moves_is_judged_anew_and_one_that_keeps_moving_is_left(world: World) -> None:
+async def test_a_log_that_changes_is_judged_again_and_one_that_keeps_changing_is_given_up(world: World) -> None:
     await create(world, an_acl())
 
     def another_is_quicker() -> None:

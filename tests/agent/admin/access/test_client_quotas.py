@@ -78,7 +78,7 @@ async def test_quotas_are_set_changed_and_removed(world: World, version: int) ->
     assert (await world.image()).quotas == {}
 
 
-async def test_what_stands_already_is_not_written_again(stocked: World) -> None:
+async def test_an_existing_value_is_not_written_again(stocked: World) -> None:
     head = len(stocked.api.log)
     assert await alter(stocked, entry(dict(ANN), producer_byte_rate=1024.0, request_percentage=None)) == [0]
     assert len(stocked.api.log) == head

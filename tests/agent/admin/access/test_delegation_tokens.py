@@ -165,7 +165,7 @@ async def test_a_token_is_its_owners_and_renewers_business(world: World) -> None
     assert [len((await describe(world, owner)).tokens) for owner in (ANN, BOB, CID)] == [1, 1, 0]
 
 
-async def test_tokens_for_others_need_a_grant_that_nobody_has(world: World) -> None:
+async def test_tokens_for_others_need_a_grant_that_does_not_exist(world: World) -> None:
     own = {"owner_principal_type": "User", "owner_principal_name": "ann"}
     assert (await create(world, **own)).error_code == 0
     code = await refusal(world, ApiKey.CREATE_DELEGATION_TOKEN, BOB, version=3, **own)
@@ -191,7 +191,7 @@ PERIODS = st.integers(-1, 10 * DAY_MS)
 
 
 @given(PERIODS, PERIODS, PERIODS, st.integers(0, 10 * DAY_MS))
-def test_no_token_outlives_its_lifetime(lifetime: int, renewal: int, end: int, later: int) -> None:
+def test_no_token_is_valid_beyond_its_lifetime(lifetime: int, renewal: int, end: int, later: int) -> None:
     times = TokenTimes(7 * DAY_MS, DAY_MS)
     token = issue_token("t", ANN, [BOB], max_lifetime_ms=lifetime, times=times, now_ms=1_000)
     assert token.max_timestamp - 1_000 == (min(lifetime, 7 * DAY_MS) if lifetime > 0 else 7 * DAY_MS)

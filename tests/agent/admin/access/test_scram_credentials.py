@@ -67,7 +67,7 @@ async def test_credentials_come_change_and_go(world: World) -> None:
     assert await describe(world) == {"ann": (0, [(SHA_256, 5000)])}
 
 
-async def test_all_users_are_asked_for_with_null_or_with_nobody(world: World) -> None:
+async def test_null_or_an_empty_list_asks_for_all_users(world: World) -> None:
     await alter(world, upsert("ann"))
     for nobody in (None, []):
         answer = await world.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, users=nobody)
@@ -121,7 +121,7 @@ async def test_a_credential_is_altered_once_per_request(world: World) -> None:
     assert answers == {"ann": ErrorCode.duplicate_resource, "bob": ErrorCode.duplicate_resource, "cid": 0}
 
 
-async def test_a_deletion_whose_answer_was_lost_is_not_answered_not_found(world: World) -> None:
+async def test_a_deletion_with_a_lost_response_is_not_answered_not_found(world: World) -> None:
     await alter(world, upsert("ann"))
     world.api.fail_after["append_records"].append(OutcomeUnknownError("lost"))
     assert await alter(world, drop("ann"), drop("zoe")) == {"ann": 0, "zoe": ErrorCode.resource_not_found}

@@ -96,7 +96,7 @@ async def test_an_answer_of_many_megabytes(owner: Owner) -> None:
     peers.close()
 
 
-async def test_an_owner_that_dies_in_mid_call_is_noticed_at_once(owner: Owner) -> None:
+async def test_an_owner_that_crashes_during_a_call_is_noticed_at_once(owner: Owner) -> None:
     agent = await owner.start()
     peers, _ = _peers()
     reached = asyncio.Event()
@@ -113,7 +113,7 @@ async def test_an_owner_that_dies_in_mid_call_is_noticed_at_once(owner: Owner) -
     assert await asyncio.gather(*calls) == [[Fallback.DOWN]] * 3
 
 
-async def test_nobody_there(owner: Owner) -> None:
+async def test_an_owner_that_is_not_reachable(owner: Owner) -> None:
     agent = await owner.start()
     await owner.listener.drain(0)
     peers, _ = _peers()

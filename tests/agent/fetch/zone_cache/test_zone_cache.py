@@ -87,7 +87,7 @@ async def test_a_reader_that_leaves_does_not_end_the_call_of_the_others() -> Non
     assert len(zone.store.gets) == 1
 
 
-async def test_what_this_agent_flushed_itself_is_asked_of_nobody() -> None:
+async def test_no_agent_is_asked_for_this_agents_own_flushes() -> None:
     zone = Zone(["a", "a"])
     file_id, data = await _foreign_file(zone, asker=1)
     zone.members[1].cache.put_file(file_id, data)
@@ -97,7 +97,7 @@ async def test_what_this_agent_flushed_itself_is_asked_of_nobody() -> None:
     assert (zone.store.gets, zone.connects) == ([], [])
 
 
-async def test_historical_reads_ask_nobody_and_fill_nothing() -> None:
+async def test_historical_reads_ask_no_agent_and_fill_no_cache() -> None:
     zone = Zone(["a", "a"])
     file_id, data = await _foreign_file(zone, asker=1)
     assert _bytes(await zone.read(1, FileRange(file_id, 0, 500, 500, recent=False))) == [data[:500]]
@@ -172,14 +172,14 @@ async def test_an_owner_that_is_silent_costs_no_more_than_the_deadline() -> None
 
 
 @pytest.mark.parametrize("position", [-1, -500])
-async def test_an_owner_whose_bytes_are_altered(position: int) -> None:
+async def test_an_owner_with_altered_bytes(position: int) -> None:
     zone = Zone(["a", "a"])
     zone.members[2].bend = lambda frame: _bent(len(frame) + position)(frame)
     await _read_with_fault(zone, "wrong")
 
 
 @pytest.mark.parametrize("keep", [-1, -700, 50, 10])
-async def test_an_owner_whose_answer_is_short(keep: int) -> None:
+async def test_an_owner_with_a_short_answer(keep: int) -> None:
     zone = Zone(["a", "a"])
     zone.members[2].bend = lambda frame: frame[:keep]
     await _read_with_fault(zone, "wrong")
@@ -206,7 +206,7 @@ async def test_an_owner_that_cannot_read_it_itself() -> None:
     assert zone.members[1].metric("zone_cache_fallbacks_total", reason="failed") == 1
 
 
-async def test_a_file_that_is_gone_is_the_stores_word_and_no_one_elses() -> None:
+async def test_only_the_store_decides_that_a_file_is_missing() -> None:
     zone = Zone(["a", "a"])
     file_id, _ = await _foreign_file(zone, asker=1)
     await zone.store.rewrite(f"segments/{file_id.hex[-2:]}/{file_id}", lambda _: None)
@@ -214,7 +214,7 @@ async def test_a_file_that_is_gone_is_the_stores_word_and_no_one_elses() -> None
     assert isinstance(outcome, NotFoundError)
 
 
-async def test_a_stranger_gets_nothing() -> None:
+async def test_an_unauthorized_client_gets_nothing() -> None:
     zone = Zone(["a", "a"], [b"x" * 32, SECRET])
     await _read_with_fault(zone, "down")
     assert zone.members[2].metric("zone_cache_refused_total") == 1

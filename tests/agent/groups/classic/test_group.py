@@ -39,7 +39,7 @@ def test_only_the_leader_learns_the_members(script: Script) -> None:
     assert told.generation == follower.generation == 2
 
 
-def test_a_client_that_can_is_told_its_id_first(script: Script) -> None:
+def test_a_client_that_supports_it_gets_its_member_id_first(script: Script) -> None:
     told = script.joined(script.join(id_required=True))
     assert told.code is ErrorCode.member_id_required
     assert told.member_id.startswith("client-")
@@ -79,7 +79,7 @@ def test_the_first_rebalance_waits_for_more_members() -> None:
     assert script.joined(first).generation == script.joined(second).generation == 1
 
 
-def test_the_first_rebalance_is_not_put_off_for_ever() -> None:
+def test_the_first_rebalance_is_not_delayed_without_limit() -> None:
     script = Script(initial_delay=3.0)
     tokens = [script.join(rebalance=8.0)]
     for _ in range(8):
@@ -129,7 +129,7 @@ def test_when_all_are_gone_the_group_is_empty_and_stored_so(script: Script) -> N
     assert script.group.is_idle()
 
 
-def test_whoever_does_not_fetch_its_assignment_is_removed(script: Script) -> None:
+def test_a_member_that_does_not_fetch_its_assignment_is_removed(script: Script) -> None:
     leader = script.joined(script.join()).member_id
     mute = script.join()
     again = script.join(leader)
@@ -205,7 +205,7 @@ def test_who_speaks_another_protocol_stays_out(
     assert script.is_in(GroupState.STABLE)
 
 
-def test_requests_of_strangers_and_of_other_generations(script: Script) -> None:
+def test_requests_of_unknown_members_and_of_other_generations(script: Script) -> None:
     member = script.stable(None)[0]
     assert script.heartbeat("nobody") is ErrorCode.unknown_member_id
     assert script.heartbeat(member, generation=0) is ErrorCode.illegal_generation
@@ -239,7 +239,7 @@ def test_a_rebalance_overtakes_a_store(script: Script) -> None:
     assert script.joined(other).generation == 2
 
 
-def test_whoever_leaves_while_it_waits_is_answered(script: Script) -> None:
+def test_a_member_that_leaves_while_waiting_is_answered(script: Script) -> None:
     leader, follower = script.stable(None, None)
     script.join(leader)
     script.join(follower)
@@ -297,7 +297,7 @@ def test_a_store_that_ends_after_closing_changes_nothing(script: Script) -> None
     assert script.is_in(GroupState.DEAD)
 
 
-def test_closing_answers_everybody_who_waits(script: Script) -> None:
+def test_closing_answers_all_waiting_members(script: Script) -> None:
     leader, other = script.stable("i-1", "i-2")
     held = script.join("", "i-2")
     joining = script.join()
@@ -313,7 +313,7 @@ def test_closing_answers_everybody_who_waits(script: Script) -> None:
     script.saves.clear()
 
 
-def test_a_full_group_takes_nobody_else_in() -> None:
+def test_a_full_group_accepts_no_more_members() -> None:
     script = Script(max_size=2)
     first, _ = script.stable(None, "i-2")
     refused = script.join()

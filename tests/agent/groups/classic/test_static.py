@@ -31,7 +31,7 @@ def test_a_restarted_static_member_needs_no_rebalance(script: Script) -> None:
 
 
 @pytest.mark.parametrize("modern", [True, False])
-def test_a_restarted_static_leader_does_not_assign_anew(script: Script, modern: bool) -> None:
+def test_a_restarted_static_leader_does_not_assign_again(script: Script, modern: bool) -> None:
     leader, other = script.stable("i-1", "i-2")
     token = script.join("", "i-1", can_skip_assignment=modern)
     script.store()
@@ -61,7 +61,7 @@ def test_the_old_incarnation_of_a_static_member_is_fenced_while_it_waits(script:
     assert script.joined(script.join(old, "i-2")).code is ErrorCode.fenced_instance_id
 
 
-def test_the_next_coordinator_knows_an_incarnation_whose_generation_was_never_saved() -> None:
+def test_the_next_coordinator_knows_an_incarnation_with_an_unsaved_generation() -> None:
     """Else it would take it for an impostor of the one before, and its client would give up."""
     script = Script()
     leader, old = script.stable("i-1", "i-2")

@@ -129,7 +129,7 @@ def test_one_member_more_takes_from_those_who_share_its_topic() -> None:
     assert assigned["m2"] < had["m2"]
 
 
-def test_ranges_of_like_topics_lie_side_by_side() -> None:
+def test_ranges_of_equal_topics_go_to_the_same_members() -> None:
     members = members_of([frozenset({1, 2, 3})] * 3)
     assigned = assign_ranges(members, {1: 7, 2: 7, 3: 2})
     for partitions in assigned.values():

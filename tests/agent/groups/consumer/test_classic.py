@@ -107,7 +107,7 @@ def test_a_classic_member_shares_the_group_with_a_new_one(world: World) -> None:
     assert world.group.state_name == "Stable"
 
 
-def test_a_classic_member_is_told_when_partitions_have_become_free(world: World) -> None:
+def test_a_classic_member_rejoins_when_partitions_become_free(world: World) -> None:
     everything = world.say("new", 0).assigned
     assert join(world, "k").generation == 2
     assert given_by(world, sync(world, "k", 2)) == []
@@ -141,7 +141,7 @@ def test_what_a_lagging_coordinator_does_not_know_is_no_sign_of_a_revocation(wor
     assert after.holds == before.holds
 
 
-def test_classic_members_are_told_of_topics_that_grow(world: World) -> None:
+def test_classic_members_rejoin_when_topics_grow(world: World) -> None:
     """Nobody of them leads, so nobody of them watches."""
     generation = join(world, "k").generation
     sync(world, "k", generation)
@@ -226,7 +226,7 @@ def test_a_consumer_takes_the_place_of_a_classic_instance(world: World) -> None:
     assert (answer.code, answer.assigned) == (ErrorCode.none, world.topics.keys_of(["t"]))
 
 
-def test_who_was_told_to_join_and_does_not_is_given_up(world: World) -> None:
+def test_a_member_that_does_not_rejoin_is_removed(world: World) -> None:
     generation = join(world, "k").generation
     sync(world, "k", generation)
     world.say("new", 0)
@@ -358,7 +358,7 @@ def test_a_replaced_instance_may_have_been_the_last_new_member(world: World) -> 
     assert answer.code is ErrorCode.rebalance_in_progress, "it joins the classic group then"
 
 
-def test_a_join_that_the_conversion_overtakes_is_told_to_join_again(world: World) -> None:
+def test_a_join_during_the_conversion_must_join_again(world: World) -> None:
     """Its save takes longer than its session: it must not start with what a group that is gone gave it."""
     generation = join(world, "k").generation
     sync(world, "k", generation)

@@ -79,7 +79,7 @@ def test_a_heartbeat_that_changes_nothing_stores_nothing(world: World) -> None:
     assert world.durable is before
 
 
-def test_nobody_is_answered_before_the_save(world: World) -> None:
+def test_no_member_is_answered_before_the_save(world: World) -> None:
     first = world.heartbeat(joining("a"))
     second = world.heartbeat(joining("b"))
     assert not world.answers
@@ -127,7 +127,7 @@ def test_a_member_that_missed_an_answer_may_show_the_epoch_before_it(world: Worl
     assert (answer.code, answer.member_epoch, answer.assigned) == (ErrorCode.none, 2, full(world))
 
 
-def test_a_full_request_is_told_everything(world: World) -> None:
+def test_a_full_request_gets_a_full_response(world: World) -> None:
     told = settled(world, "a")["a"]
     wishes = {"rebalance_timeout": REBALANCE, "topic_names": frozenset({"t"})}
     assert world.say("a", told.member_epoch, **wishes).assigned is None
@@ -306,7 +306,7 @@ def test_commits_and_reads_of_offsets_name_the_epoch(world: World) -> None:
     assert world.group.check_fetch(MemberRef("", None, -1)) is ErrorCode.none
 
 
-def test_a_closed_group_answers_nothing_but_that(world: World) -> None:
+def test_a_closed_group_only_answers_that_it_is_closed(world: World) -> None:
     token = world.heartbeat(joining("a"))
     world.perform(world.group.close(ErrorCode.not_coordinator))
     assert world.answers[token] == ConsumerHeartbeatAnswer(ErrorCode.not_coordinator, "a")

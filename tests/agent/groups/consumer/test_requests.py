@@ -280,7 +280,7 @@ async def test_members_that_fall_silent_are_given_up_by_the_clock(world: GroupsW
     assert (await heartbeat(home, "a", 1)).error_code is ErrorCode.unknown_member_id
 
 
-async def test_a_group_may_have_times_of_its_own(world: GroupsWorld) -> None:
+async def test_a_group_may_have_its_own_timeouts(world: GroupsWorld) -> None:
     for name, value in (("consumer.heartbeat.interval.ms", "9000"), ("consumer.session.timeout.ms", "50000")):
         world.cluster_api.append(ConfigRecord(resource_type=32, resource_name="g", name=name, value=value))
     await world.catch_up()
