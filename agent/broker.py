@@ -25,7 +25,7 @@ from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.groups.handlers import GroupHandlers
 from headrace.agent.handlers import register_handlers
-from headrace.agent.housekeeping import keep_house
+from headrace.agent.housekeeping import Housekeeper
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.loop_lag import watch_loop_lag
@@ -93,7 +93,7 @@ class Broker:
         self._dispatcher.warm_up()  # it blocks the loop, so it must precede the first heartbeat
         await cluster.start()
         self._spawn(watch_loop_lag(self._clock, self._registry))
-        self._spawn(keep_house(self._metastore, self._clock, self._rng))
+        self._spawn(Housekeeper(self._metastore, self._clock, self._rng, self._registry).run())
         self._serving.set()
 
     async def drain(self, grace_seconds: float) -> None:

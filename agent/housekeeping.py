@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Awaitable, Callable
+
+from prometheus_client import CollectorRegistry, Counter
 
 from headrace.metastore.api.housekeeping import HousekeepingApi
 from headrace.storage.clock import Clock
@@ -21,22 +24,53 @@ INTERVAL_SECONDS = 5.0
 CHUNK_ROWS = 1_000
 
 
-async def keep_house(metastore: HousekeepingApi, clock: Clock, rng: random.Random) -> None:
-    """Runs until cancelled. A failure is logged and tried again; random pauses spread the agents of a cluster."""
-    while True:
-        await clock.sleep(INTERVAL_SECONDS * (0.5 + rng.random()))
+class Housekeeper:
+    """The clean-up steps. A step that fails, for whatever reason, does not keep the others from their turn."""
+
+    def __init__(
+        self, metastore: HousekeepingApi, clock: Clock, rng: random.Random, registry: CollectorRegistry
+    ) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._steps: dict[str, Callable[[], Awaitable[bool]]] = {
+            "rotate_log_slots": lambda: _done(metastore.rotate_log_slots()),
+            "expire_producer_state": lambda: _has_more(metastore.expire_producer_state(CHUNK_ROWS), CHUNK_ROWS),
+            "purge_deleted_partitions": lambda: _has_more(metastore.purge_deleted_partitions(CHUNK_ROWS), 1),
+            "expire_group_offsets": lambda: _has_more(metastore.expire_group_offsets(CHUNK_ROWS), CHUNK_ROWS),
+            "prune_jobs": lambda: _has_more(metastore.prune_jobs(CHUNK_ROWS), CHUNK_ROWS),
+        }
+        self._failures = Counter(
+            "headrace_housekeeping_failures_total",
+            "Failed clean-up steps; they are repeated",
+            ["step"],
+            registry=registry,
+        )
+
+    async def run(self) -> None:
+        """Runs until cancelled; random pauses spread the agents of a cluster."""
+        while True:
+            await self._clock.sleep(INTERVAL_SECONDS * (0.5 + self._rng.random()))
+            unfinished = list(self._steps)
+            while unfinished:
+                unfinished = [name for name in unfinished if await self._has_more(name)]
+                await self._clock.sleep(0)
+
+    async def _has_more(self, name: str) -> bool:
+        """One chunk of one step; whether it has more to do."""
         try:
-            while await _one_round(metastore):
-                await clock.sleep(0)
+            return await self._steps[name]()
         except HeadraceError as error:
-            logger.warning("housekeeping failed: error=%s", error)
+            logger.warning("housekeeping failed: step=%s error=%s", name, error)
+        except Exception:  # a bug, or a client library's: it must not end the other steps
+            logger.exception("housekeeping failed unexpectedly: step=%s", name)
+        self._failures.labels(name).inc()
+        return False
 
 
-async def _one_round(metastore: HousekeepingApi) -> bool:
-    """Whether there is more to do."""
-    await metastore.rotate_log_slots()
-    expired = await metastore.expire_producer_state(CHUNK_ROWS)
-    purged = await metastore.purge_deleted_partitions(CHUNK_ROWS)
-    offsets = await metastore.expire_group_offsets(CHUNK_ROWS)
-    jobs = await metastore.prune_jobs(CHUNK_ROWS)
-    return max(expired, offsets, jobs) >= CHUNK_ROWS or purged > 0
+async def _done(step: Awaitable[object]) -> bool:
+    await step
+    return False
+
+
+async def _has_more(step: Awaitable[int], full_chunk: int) -> bool:
+    return await step >= full_chunk

@@ -3,20 +3,21 @@
 Place: run by the job loop every minute; the operations that remove files' bytes (retention, DeleteRecords, topic
 deletion, compaction) only mark the files as dead.
 Invariant: first the row gets state `deleting`, which is final, then the object is deleted, and the row is deleted
-only
-after the store confirmed. Delay: file.delete.delay.ms after a file became dead, and as long as a merge is running
-that
-started earlier. After a crash at any step, the next run gets the same files again.
+only after the store confirmed. Delay: file.delete.delay.ms after a file became dead, and as long as a merge is
+running that started earlier. An object that the store refuses to delete is set aside and tried again later; the
+others go on. After a crash at any step, the next run gets the same files again.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.lease import Lease
 from headrace.compactor.permit import permit
-from headrace.metastore.api.files import DELETE_DEAD_FILES, FileApi
+from headrace.compactor.refused_files import RefusedFiles
+from headrace.metastore.api.files import DELETE_DEAD_FILES, DeadFile, FileApi
 from headrace.metastore.api.jobs import Job
 from headrace.storage.errors import UnavailableError
 from headrace.storage.file_id import object_key
@@ -38,30 +39,43 @@ class Janitor:
         self._store = store
         self._metrics = metrics
         self._delay_ms = delay_ms
+        self._refused = RefusedFiles()
 
     async def __call__(self, job: Job, lease: Lease) -> None:
-        """Delete all dead files that are due. UnavailableError if the store did not confirm all deletions."""
+        """Delete all dead files that are due. UnavailableError at the end if the store refused any of them."""
         incarnation_id = await permit(self._api, self._store, lease.token)
         self._metrics.refused.set(incarnation_id is None)
         if incarnation_id is None:
             return
-        deleted = 0
+        deleted = refused = 0
         while True:
             files = await self._api.take_dead_files(
                 lease.token, incarnation_id, delay_ms=self._delay_ms, limit=FILES_PER_CALL
             )
             if not files:
                 break
-            confirmed = set(await self._store.delete_many([object_key(file.file_id) for file in files]))
-            gone = [file for file in files if object_key(file.file_id) in confirmed]
-            if gone:
-                await self._api.drop_files(lease.token, [file.file_id for file in gone])
-            self._metrics.dead_deleted.inc(sum(not file.condemned for file in gone))
-            self._metrics.bytes_deleted.inc(sum(file.size for file in gone))
-            deleted += len(gone)
+            gone = await self._delete(lease, files)
+            deleted += gone
+            refused += len(files) - gone
             lease.progress = f"{deleted} files deleted"
-            if len(gone) < len(files):
-                self._metrics.unconfirmed.inc(len(files) - len(gone))
-                raise UnavailableError(f"deletions not confirmed: files={len(files) - len(gone)} of={len(files)}")
         if deleted:
             logger.info("dead files deleted: files=%d", deleted)
+        if refused:
+            raise UnavailableError(f"deletions refused by the store, to be tried again: files={refused}")
+
+    async def _delete(self, lease: Lease, files: Sequence[DeadFile]) -> int:
+        """Delete objects, then the rows of those that the store confirmed; how many those were."""
+        confirmed = set(await self._store.delete_many([object_key(file.file_id) for file in files]))
+        gone = [file for file in files if object_key(file.file_id) in confirmed]
+        if gone:
+            await self._api.drop_files(lease.token, [file.file_id for file in gone])
+            self._refused.deleted(file.file_id for file in gone)
+        if len(gone) < len(files):
+            refused = self._refused.refused({file.file_id for file in files} - {file.file_id for file in gone})
+            await self._api.set_aside_files(lease.token, refused)
+            self._metrics.unconfirmed.inc(len(refused))
+            logger.warning("deletions refused by the store: files=%d first=%s", len(refused), min(refused))
+        self._metrics.set_aside.set(len(self._refused))
+        self._metrics.dead_deleted.inc(sum(not file.condemned for file in gone))
+        self._metrics.bytes_deleted.inc(sum(file.size for file in gone))
+        return len(gone)

@@ -28,6 +28,11 @@ class JanitorMetrics:
             "Deletions that the store did not confirm; they are repeated",
             registry=registry,
         )
+        self.set_aside = Gauge(
+            "headrace_janitor_files_set_aside",
+            "Files whose objects the store refused to delete at the last try, to be tried again later",
+            registry=registry,
+        )
         self.listed = Counter(
             "headrace_sweeper_objects_listed_total", "Objects that the sweeper listed", registry=registry
         )

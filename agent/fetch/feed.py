@@ -65,6 +65,8 @@ class FeedFollower:
         self._read_at = -math.inf
         self._wall_minus_monotonic: float | None = None
         self._task: asyncio.Task[None] | None = None
+        self._catching_up: list[asyncio.Future[None]] = []
+        """Readers that wait for a poll that begins after they asked."""
 
     async def start(self) -> None:
         """Poll once, then keep polling. Raises what the first poll raises."""
@@ -77,12 +79,26 @@ class FeedFollower:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+            for one in self._catching_up:
+                one.cancel()
 
     def poke(self) -> None:
         """This agent committed something: poll without waiting for the next turn."""
         self._poked = True
         if self._timer is not None:
             self._timer.cancel()
+
+    async def catch_up(self) -> None:
+        """Return once the index has what was committed before this call, or the metastore did not answer.
+
+        All readers that ask while a poll is under way share the next one.
+        """
+        if self._task is None or self._task.done():
+            return
+        asked = asyncio.get_running_loop().create_future()
+        self._catching_up.append(asked)
+        self.poke()
+        await asked
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -121,6 +137,20 @@ class FeedFollower:
     async def _poll(self) -> bool:
         """One page. True if the feed has more rows than the page."""
         self._poked = False
+        asked, self._catching_up = self._catching_up, []
+        is_behind = False
+        try:
+            is_behind = await self._apply_page()
+        finally:
+            if is_behind:
+                self._catching_up += asked
+            else:
+                for one in asked:
+                    if not one.done():
+                        one.set_result(None)
+        return is_behind
+
+    async def _apply_page(self) -> bool:
         page = await self._metastore.poll_feed(self._index.heads)
         self._wall_minus_monotonic = page.wall_ms / 1000 - self._clock.monotonic()
         self._metrics.feed_polls.labels("ok").inc()

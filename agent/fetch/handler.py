@@ -10,7 +10,7 @@ the last stable offset is the high watermark and no transaction is aborted, for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
 
@@ -48,6 +48,10 @@ METADATA_POLL_SECONDS = 0.05
 Answer = tuple[Ref, FetchPartitionReply]
 
 
+async def _nothing_to_catch_up_with() -> None:
+    """For a handler whose index is always up to date."""
+
+
 class FetchHandler:
     """Serves API key 1. `max_bytes` limits every response, regardless of its request."""
 
@@ -61,10 +65,14 @@ class FetchHandler:
         clock: Clock,
         *,
         max_bytes: int,
+        catch_up: Callable[[], Awaitable[None]] = _nothing_to_catch_up_with,
         metadata_topic: MetadataTopic | None = None,
         on_sent: Callable[[str | None, int], None] = lambda zone, size_bytes: None,
     ) -> None:
-        """`on_sent` is called with (the client's zone if it sent one, record bytes) for each response."""
+        """`catch_up` returns once the index has everything that was committed before the call.
+
+        `on_sent` is called with (the client's zone if it sent one, record bytes) for each response.
+        """
         self._view = view
         self._sessions = sessions
         self._locator = locator
@@ -72,6 +80,7 @@ class FetchHandler:
         self._waiters = waiters
         self._clock = clock
         self._max_bytes = max_bytes
+        self._catch_up = catch_up
         self._metadata_topic = metadata_topic
         self._on_sent = on_sent
         self._draining = False
@@ -166,7 +175,13 @@ class FetchHandler:
         """The extents, when there are `min_bytes` of them, or an error, or at the timeout."""
         lookups = await self._locator.locate(queries)
         if self._missing(queries, lookups, min_bytes, deadline) <= 0:
-            return lookups
+            if not any(lookup.status is LookupStatus.FOUND and not lookup.extents for lookup in lookups):
+                return lookups
+            if min_bytes > 0 and self._clock.monotonic() < deadline:
+                return lookups  # other partitions have enough: the next fetch sees these
+            # a fetch that does not wait shows at least what was acknowledged before it, on any agent
+            await self._catch_up()
+            return await self._locator.locate(queries)
         with self._waiters.watch(query.partition_key for query in queries) as waiter:
             while True:
                 waiter.reset()

@@ -105,6 +105,7 @@ class FetchService:
             waiters,
             clock,
             max_bytes=settings.fetch_max_bytes,
+            catch_up=self._feed.catch_up,
             metadata_topic=metadata_topic,
             on_sent=partial(traffic.count, Path.FETCH),
         )

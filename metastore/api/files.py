@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from headrace.metastore.api.jobs import JobSchedule, JobToken
@@ -74,6 +74,9 @@ class FileApi(Protocol):
 
     async def drop_files(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> int:
         """Forget files after their objects were deleted; how many. Files in other states stay."""
+
+    async def set_aside_files(self, token: JobToken, delays_ms: Mapping[uuid.UUID, int]) -> None:
+        """Let take_dead_files leave out files whose objects the store refused to delete, each for its time."""
 
     async def unnamed_files(self, file_ids: Sequence[uuid.UUID]) -> list[uuid.UUID]:
         """Those that no row names."""

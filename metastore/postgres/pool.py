@@ -8,6 +8,9 @@ the others. A connection that the server closed while it was idle is replaced be
 What is committed is durable as far as the server's `synchronous_commit` says: never set it to off.
 If the process crashes, Postgres notices through TCP keepalives and drops the session.
 
+A server that only reads (a hot standby, or a primary that became one) is refused when a connection is made; a
+connection that turns read-only later is closed (statement.py). Every answer is a primary's.
+
 Behind a pooler in transaction mode (PgBouncer 1.22 or newer: prepared statements need
 `max_prepared_statements` > 0): nothing here relies on a session but the start-up `options`. Let
 the pooler ignore them (`ignore_startup_parameters = options`) and give the role the same settings
@@ -68,19 +71,23 @@ def _connection_arguments(url: str, settings: Settings) -> dict[str, Any]:
         "default_transaction_isolation": "read\\ committed",
     }
     options = " ".join(f"-c {name}={value}" for name, value in server_side.items())
-    return arguments | {
-        "autocommit": True,
-        "prepare_threshold": 0,  # the same few statements all day
-        "application_name": "headrace",
-        "options": f"{arguments.get('options', '')} {options}".strip(),
-        "connect_timeout": CONNECT_TIMEOUT_S,
-        # a peer that vanished is noticed within about 15 s, in a silent connection as in a busy one
-        "keepalives": 1,
-        "keepalives_idle": 5,
-        "keepalives_interval": 3,
-        "keepalives_count": 3,
-        "tcp_user_timeout": 15_000,
-    }
+    return (
+        {"target_session_attrs": "read-write"}
+        | arguments
+        | {
+            "autocommit": True,
+            "prepare_threshold": 0,  # the same few statements all day
+            "application_name": "headrace",
+            "options": f"{arguments.get('options', '')} {options}".strip(),
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            # a peer that vanished is noticed within about 15 s, in a silent connection as in a busy one
+            "keepalives": 1,
+            "keepalives_idle": 5,
+            "keepalives_interval": 3,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 15_000,
+        }
+    )
 
 
 async def _replace_if_closed(connection: AsyncConnection[tuple[Any, ...]]) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from prometheus_client import Histogram
 from psycopg import AsyncConnection
+from psycopg.errors import ReadOnlySqlTransaction
 from psycopg_pool import AsyncConnectionPool
 
 from headrace.metastore.postgres.errors import translated
@@ -66,6 +67,11 @@ class Statement:
                 try:
                     cursor = await connection.execute(self.sql, parameters, binary=True)
                     return await cursor.fetchall()
+                except ReadOnlySqlTransaction:
+                    # the primary became a standby: nothing was written, and its neighbours lead there too
+                    await connection.close()
+                    await pool.drain()
+                    raise
                 finally:
                     hang_up.cancel()
                     if loop.time() >= silent_at:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 
-from headrace.agent.housekeeping import CHUNK_ROWS, INTERVAL_SECONDS, keep_house
+from prometheus_client import CollectorRegistry
+
+from headrace.agent.housekeeping import CHUNK_ROWS, INTERVAL_SECONDS, Housekeeper
 from headrace.storage.errors import UnavailableError
 from tests.manual_clock import ManualClock
 
@@ -48,7 +50,7 @@ class ScriptedMetastore:
 
 async def test_works_in_chunks_and_goes_on_after_a_failure() -> None:
     clock, metastore = ManualClock(), ScriptedMetastore()
-    task = asyncio.create_task(keep_house(metastore, clock, random.Random(7)))
+    task = asyncio.create_task(Housekeeper(metastore, clock, random.Random(7), CollectorRegistry()).run())
     while metastore.rotations == 0:
         await clock.advance(INTERVAL_SECONDS / 10)
     assert metastore.left == 0, "all expired producers in one go"
@@ -56,4 +58,29 @@ async def test_works_in_chunks_and_goes_on_after_a_failure() -> None:
     assert metastore.deleted_partitions < 0, "all deleted partitions in one go, one a call"
     while metastore.rotations < 9:  # the eighth fails; hangs, and times out, if that ends the loop
         await clock.advance(INTERVAL_SECONDS / 10)
+    task.cancel()
+
+
+class Broken(ScriptedMetastore):
+    """Fault model: a bug in the first step and in the third, in every round."""
+
+    async def rotate_log_slots(self) -> str | None:
+        self.rotations += 1
+        raise KeyError("a bug")
+
+    async def purge_deleted_partitions(self, limit: int) -> int:
+        raise ZeroDivisionError
+
+
+async def test_a_step_that_breaks_does_not_starve_the_others() -> None:
+    clock, metastore, registry = ManualClock(), Broken(), CollectorRegistry()
+    task = asyncio.create_task(Housekeeper(metastore, clock, random.Random(7), registry).run())
+    while metastore.rotations < 3:
+        await clock.advance(INTERVAL_SECONDS / 10)
+    assert not task.done()
+    assert metastore.left == metastore.old_offsets == metastore.old_jobs == 0
+    for step in ("rotate_log_slots", "purge_deleted_partitions"):
+        failures = registry.get_sample_value("headrace_housekeeping_failures_total", {"step": step})
+        assert failures is not None
+        assert failures >= 2
     task.cancel()

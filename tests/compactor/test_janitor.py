@@ -9,6 +9,7 @@ import uuid
 import pytest
 
 from headrace.compactor.permit import Mark, read_mark, write_mark
+from headrace.compactor.refused_files import DELAY_MAX_MS, DELAY_MIN_MS, RefusedFiles
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError, OutcomeUnknownError, UnavailableError
 from headrace.storage.file_id import object_key
@@ -153,19 +154,47 @@ async def test_taken_files_are_returned_again_also_recently_dead_ones(world: Jan
         assert [found.file_id for found in taken] == [dead]
 
 
-async def test_what_the_store_does_not_confirm_keeps_its_row(world: JanitorWorld) -> None:
-    stays, goes = await world.add_file(), await world.add_file()
+async def test_what_the_store_refuses_keeps_its_row_and_holds_up_nothing(
+    world: JanitorWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.compactor.janitor.FILES_PER_CALL", 2)
+    stay = [await world.add_file() for _ in range(3)]
+    go = [await world.add_file() for _ in range(5)]
     await world.kill_all()
     await world.advance(DELAY_SECONDS + 1)
-    world.store.refuse = {object_key(stays)}
-    with pytest.raises(UnavailableError):
+    world.store.refuse = {object_key(file_id) for file_id in stay}
+    with pytest.raises(UnavailableError, match="files=3"):
         await world.run("delete")
-    assert await world.files() == {stays: 2}
-    assert object_key(goes) not in await world.store.keys()
-    assert world.counted("janitor_unconfirmed_total") == 1
+    assert await world.files() == dict.fromkeys(stay, 2)
+    assert await world.store.keys() == world.store.refuse
+    assert not {object_key(file_id) for file_id in go} & await world.store.keys()
+    assert world.counted("janitor_unconfirmed_total") == 3
+    assert world.counted("janitor_files_set_aside") == 3
+
+    later = await world.add_file()
+    await world.kill_all()
+    await world.run("delete")  # the refused ones are not due, the new one is too young
+    assert later in await world.files()
+    assert world.counted("janitor_unconfirmed_total") == 3
+
+    await world.advance(DELAY_MIN_MS / 1000 + 1)
+    world.store.refuse = {object_key(stay[0])}
+    with pytest.raises(UnavailableError, match="files=1"):
+        await world.run("delete")
     world.store.refuse = set()
+    await world.advance(DELAY_SECONDS + 1)
     await world.run("delete")
     assert (await world.files(), await world.store.keys()) == ({}, set())
+
+
+def test_the_delay_of_a_refused_file_doubles_up_to_a_day() -> None:
+    refused, file_id, other = RefusedFiles(), uuid.UUID(int=1), uuid.UUID(int=2)
+    delays = [refused.refused([file_id])[file_id] for _ in range(14)]
+    assert delays[:3] == [DELAY_MIN_MS, 2 * DELAY_MIN_MS, 4 * DELAY_MIN_MS]
+    assert delays[-1] == DELAY_MAX_MS
+    assert refused.refused([other]) == {other: DELAY_MIN_MS}
+    refused.deleted([file_id])
+    assert refused.refused([file_id]) == {file_id: DELAY_MIN_MS}
 
 
 async def test_a_worker_that_lost_its_lease_changes_nothing(world: JanitorWorld) -> None:

@@ -115,3 +115,19 @@ async def test_a_hundred_times_the_history_costs_a_few_pages_more(
     for name in shallow:
         more = deep[name] - shallow[name]
         assert more <= (LEVEL_PAGES if name in by_timestamp else DEEPER_PAGES), name
+
+
+async def test_a_block_of_producer_ids_costs_the_same_whatever_was_leased_before(
+    metastore: PostgresMetastore, metastore_url: str, pages: dict[str, int]
+) -> None:
+    await metastore.allocate_producer_ids(10)
+    few = pages["allocate_producer_ids"]
+    async with session(metastore_url) as raw:
+        await raw.execute(
+            "INSERT INTO producer_id_blocks"
+            " SELECT 2000 + 10 * n, 2009 + 10 * n, wall_time() FROM generate_series(0, 19999) AS n"
+        )
+        await raw.execute("ANALYZE producer_id_blocks")
+    block = await metastore.allocate_producer_ids(10)
+    assert block[0] == 2010 + 10 * 19_999
+    assert pages["allocate_producer_ids"] <= few + DEEPER_PAGES

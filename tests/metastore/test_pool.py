@@ -205,3 +205,24 @@ async def _create_despite(store: PostgresMetastore, name: str) -> None:
     while not attempts or not attempts[-1]:
         attempts.append(await store.create_topics(await store.metadata_head(), [new_topic(name)]))
     assert len(attempts) <= 2
+
+
+async def test_a_server_that_only_reads_is_refused(metastore_url: str) -> None:
+    """As a hot standby is, that several hosts in the address or a moved name lead to."""
+    async with session(metastore_url) as raw:
+        name = (await (await raw.execute("SELECT current_database()")).fetchone() or ("",))[0]
+        await raw.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on".encode())
+    with pytest.raises(UnavailableError, match="read-only"):
+        await open_pool(metastore_url, ONE)
+
+
+async def test_a_connection_that_turned_read_only_is_replaced(pool: Pool) -> None:
+    """As one to a primary that became a standby is: nothing was written, and the next call finds a primary."""
+    pid = Inline("SELECT pg_backend_pid()", writes=False)
+    (before,) = await pid.row(pool)
+    await Inline("SELECT set_config('default_transaction_read_only', 'on', false)", writes=False).rows(pool)
+    with pytest.raises(UnavailableError, match="25006"):
+        await Inline("SELECT lock_metadata_head()", writes=True).rows(pool)
+    (after,) = await pid.row(pool)
+    assert after != before
+    await Inline("SELECT lock_metadata_head()", writes=True).rows(pool)

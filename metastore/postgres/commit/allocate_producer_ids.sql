@@ -10,7 +10,8 @@ BEGIN
     PERFORM pg_advisory_xact_lock(7202, 0);
     INSERT INTO producer_id_blocks (first_id, last_id, leased_at)
     SELECT first_id, first_id + p_count - 1, to_timestamp(wall_ms() / 1000.0)
-      FROM (SELECT coalesce(max(last_id) + 1, 1000) AS first_id FROM producer_id_blocks) AS next
+      FROM (SELECT coalesce((SELECT last_id + 1 FROM producer_id_blocks ORDER BY first_id DESC LIMIT 1), 1000)
+                   AS first_id) AS next
     RETURNING first_id INTO v_first;
     RETURN v_first;
 END $$;

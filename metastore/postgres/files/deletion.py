@@ -8,7 +8,7 @@ the same files again.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from headrace.storage.file_id import born_ms
 
 _TAKE_DEAD_FILES = Statement("take_dead_files", writes=True)
 _DROP_FILES = Statement("drop_files", writes=True)
+_SET_ASIDE_FILES = Statement("set_aside_files", writes=True)
 _UNNAMED_FILES = Statement("unnamed_files", writes=False)
 _CONDEMN_FILES = Statement("condemn_files", writes=True)
 _JANITOR_STATE = Statement("janitor_state", writes=False)
@@ -49,6 +50,15 @@ class PostgresDeletion:
     async def drop_files(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> int:
         (dropped,) = await _DROP_FILES.row(self.pool, job_id=token.job_id, epoch=token.epoch, ids=pack_uuids(file_ids))
         return int(dropped)
+
+    async def set_aside_files(self, token: JobToken, delays_ms: Mapping[uuid.UUID, int]) -> None:
+        await _SET_ASIDE_FILES.row(
+            self.pool,
+            job_id=token.job_id,
+            epoch=token.epoch,
+            ids=pack_uuids(list(delays_ms)),
+            delays_ms=pack_int8(np.array(list(delays_ms.values()), dtype=np.int64)),
+        )
 
     async def unnamed_files(self, file_ids: Sequence[uuid.UUID]) -> list[uuid.UUID]:
         return [file_id for (file_id,) in await _UNNAMED_FILES.rows(self.pool, ids=pack_uuids(file_ids))]

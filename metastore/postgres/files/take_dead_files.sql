@@ -1,7 +1,8 @@
 -- Which files' objects may be deleted now: dead for p_delay and since before any read pin, and
 -- all files that an earlier call took or the sweeper condemned and that are not dropped yet. From then on a dead file
 -- is `deleting`: it never becomes live again, so its object may be deleted late, twice, or by a worker that crashed.
--- None is younger than settled_age(): its row could go at once.
+-- None is younger than settled_age(): its row could go at once. Files that the store refused to delete are
+-- left out until their time (set_aside_files.sql).
 --
 -- Locks: the job's row, shared; the files' rows, ascending. Idempotent: what was taken is given again.
 -- Cost: O(result), plus the dead files that only a read pin keeps, or that are younger than settled_age().
@@ -25,6 +26,7 @@ BEGIN
     SELECT array_agg(id) INTO v_ids
       FROM ((SELECT f.file_id AS id FROM segment_files f
               WHERE f.state IN (file_condemned(), file_deleting()) AND f.committed_at < v_settled
+                AND coalesce(f.dead_at, '-infinity') <= wall_time()
               ORDER BY f.dead_at LIMIT p_limit)
             UNION
             (SELECT f.file_id FROM segment_files f

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from headrace.storage.errors import UnavailableError
 from tests.agent.fetch.fetch_world import World, expected, split_sent
 from tests.storage.batches import plain_batch
 
@@ -177,3 +178,30 @@ async def test_a_deleted_topic_ends_the_wait(world: World) -> None:
     await world.clock.advance(0.1)
 
     assert waiting.result().code(key) == 100  # UNKNOWN_TOPIC_ID
+
+
+@pytest.mark.parametrize("options", [{"max_wait_ms": 0}, {"max_wait_ms": 10_000, "min_bytes": 0}])
+async def test_a_fetch_that_does_not_wait_shows_what_was_acknowledged_before_it(
+    world: World, options: dict[str, int]
+) -> None:
+    """On an agent that did not make the commit, and whose last poll of the feed was just before it."""
+    (key,) = world.create_topic("t", 1)
+    for number in range(5):
+        await world.append(key, b"%d" % number)
+        before = world.clock.monotonic()
+        result = await world.fetch({key: number}, **options)
+        assert split_sent(result.records(key)) == expected(world.live[key], number)
+        assert world.clock.monotonic() == before
+
+
+async def test_fetches_that_do_not_wait_share_one_poll_and_survive_an_outage(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    await world.append(key, b"a")
+    await world.fetch({key: 0})
+    before = world.metastore.asked["poll_feed"]
+    answers = await world.clock.run(asyncio.gather(*(world.request_fetch({key: 1}, max_wait_ms=0) for _ in range(20))))
+    assert world.metastore.asked["poll_feed"] - before <= 3
+    assert {answer.code(key) for answer in answers} == {0}
+    world.metastore.fail = UnavailableError("away")
+    result = await world.fetch({key: 1}, max_wait_ms=0)
+    assert (result.records(key), result.code(key)) == (b"", 0)
