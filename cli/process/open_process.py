@@ -7,6 +7,7 @@ the same node as the broker and follows the same log.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,8 +28,14 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import Clock, SystemClock
+from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.open import StoreOptions, open_store
 from headrace.storage.objects.store import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 2.0
+"""Between attempts to connect to the metastore at the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,5 +112,22 @@ async def _connect(
 ) -> Connections:
     clock, rng = SystemClock(), random.Random()
     store = decorate(open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng))
-    metastore = await PostgresMetastore.open(settings.metastore_url, settings)
+    metastore = await open_metastore(settings, clock)
     return Connections(store, metastore, clock, rng, registry)
+
+
+async def open_metastore(settings: Settings, clock: Clock) -> Metastore:
+    """Connect to Postgres, waiting for it at most initial.broker.registration.timeout.ms.
+
+    Every role waits alike: a compactor that starts while Postgres is away must not exit. Errors as
+    PostgresMetastore.open.
+    """
+    give_up_at = clock.monotonic() + settings.initial_broker_registration_timeout_ms / 1000
+    while True:
+        try:
+            return await PostgresMetastore.open(settings.metastore_url, settings)
+        except UnavailableError as error:
+            if clock.monotonic() + RETRY_SECONDS >= give_up_at:
+                raise
+            logger.warning("metastore not available, trying again: error=%s", error)
+            await clock.sleep(RETRY_SECONDS)

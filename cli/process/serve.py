@@ -38,14 +38,20 @@ async def _serve(settings: Settings, opened: Callable[[Settings], Awaitable[Proc
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stopping)
-    process = await opened(settings)
+    opening = asyncio.ensure_future(opened(settings))
+    ended = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((opening, ended), return_when=asyncio.FIRST_COMPLETED)
+    if not opening.done():  # it still waits for the metastore
+        opening.cancel()
+        return 0
+    process = await opening
     try:
         await process.require_formatted_storage()
         await process.start()
         tune_allocator()
         tune_collector()
         print(process.ready_line(), flush=True)
-        await stopping.wait()
+        await ended
     finally:
         await process.stop()
     return 0
