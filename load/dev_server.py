@@ -19,6 +19,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from headrace.config.settings import Settings
 from headrace.metastore.api.reports import Statistics
+from headrace.metastore.postgres.installation import remove_data_dir
 from headrace.metastore.postgres.store import PostgresMetastore
 
 STOP_SECONDS = 90
@@ -37,7 +38,17 @@ class AgentAddress:
 class DevServer:
     """Started on entry and ready for clients; `settings` are dotted names, as in a properties file."""
 
-    def __init__(self, data_dir: Path, *, agents: int = 1, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        agents: int = 1,
+        settings: Mapping[str, object] | None = None,
+        keep_data: bool = False,
+    ) -> None:
+        """`keep_data`: leave Postgres' data at the end, for another server on the same directory."""
+        self._data_dir = data_dir
+        self._keep_data = keep_data
         flags = [part for name, value in (settings or {}).items() for part in (_flag(name), str(value))]
         self._command = [
             sys.executable, "-m", "headrace.cli.main", "dev", "--data-dir", str(data_dir), "--agents", str(agents),
@@ -70,6 +81,8 @@ class DevServer:
             self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
+        if not self._keep_data:
+            remove_data_dir(self._data_dir / "postgres")
 
     @property
     def pid(self) -> int:

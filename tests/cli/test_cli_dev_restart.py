@@ -1,0 +1,48 @@
+"""`headrace dev` started again on its directory has everything that it had; a thrown-away one leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from load.dev_server import DevServer
+from tests.confluent_records import consume
+
+pytestmark = [pytest.mark.xdist_group("dev"), pytest.mark.timeout(300)]
+RECORDS = 200
+
+
+def _produce(bootstrap: str, first: int) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for number in range(first, first + RECORDS):
+        producer.produce("kept", value=str(number), partition=0)
+    assert producer.flush(60) == 0
+
+
+def test_a_restart_finds_all_topics_records_and_offsets(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    with DevServer(data_dir, keep_data=True) as server:
+        asyncio.run(server.create_topic("kept", 2))
+        _produce(server.bootstrap, 0)
+    with DevServer(data_dir) as server:
+        _produce(server.bootstrap, RECORDS)
+        values = _values(server.bootstrap)
+        placed = (data_dir / "postgres" / "pgdata").resolve()
+        assert placed.is_dir()
+    assert values == list(range(2 * RECORDS))
+    assert not placed.exists(), "a thrown-away server leaves nothing, also where its data was placed elsewhere"
+
+
+def _values(bootstrap: str) -> list[int]:
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "reader", "auto.offset.reset": "earliest"}
+    )
+    consumer.assign([confluent_kafka.TopicPartition("kept", 0, 0)])
+    found: list[int] = []
+    while len(found) < 2 * RECORDS:
+        found += [int(message.value() or b"") for message in consume(consumer, 2 * RECORDS - len(found), 10)]
+    consumer.close()
+    return found
