@@ -46,7 +46,7 @@ def translate(error: psycopg.Error, operation: str, *, writes: bool) -> Headrace
     """The HeadraceError for a failed statement (`writes`: whether it would have changed anything)."""
     message = f"{operation} failed: sqlstate={error.sqlstate or 'none'} {_summary(error)}"
     if error.sqlstate in _NOT_MIGRATED:
-        message += " (was `headrace migrate` run?)"
+        message += " (new storage: run `headrace storage format`; after an upgrade: run `headrace migrate`)"
     if isinstance(error, PoolTimeout | PoolClosed | TooManyRequests):
         return UnavailableError(message)
     if isinstance(error, psycopg.errors.UniqueViolation):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from headrace.cli.main import main
@@ -156,3 +157,15 @@ def main_in_thread(argv: list[str]) -> int:
 
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(main, argv).result()
+
+
+@pytest.mark.parametrize("command", ["agent", "compactor"])
+def test_a_process_on_unformatted_storage_says_what_to_run(
+    command: str, postgres_server: EmbeddedPostgres, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with psycopg.connect(postgres_server.url(), autocommit=True) as raw:
+        name = f"never_formatted_{command}"
+        raw.execute(f"CREATE DATABASE {name}".encode())
+    flags = ["--metastore-url", postgres_server.url(name), "--bucket", tmp_path.as_uri(), "--http-port", "0"]
+    assert main([command, *flags]) == 1
+    assert "headrace storage format" in capsys.readouterr().err
