@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headrace.agent.fetch.file_index import FileIndex
 from headrace.agent.fetch.file_range import FileRange
 from headrace.agent.fetch.read import RangeReader
 from headrace.agent.fetch.resume import ResumeHints
@@ -20,11 +21,12 @@ WINDOW_BYTES = 1024 * 1024
 
 
 class Seeker:
-    """Searches extents; remembers its results in `hints`."""
+    """Searches extents; remembers its results in `hints`. `index` shortens the walk through large extents."""
 
-    def __init__(self, reader: RangeReader, hints: ResumeHints) -> None:
+    def __init__(self, reader: RangeReader, hints: ResumeHints, index: FileIndex) -> None:
         self._reader = reader
         self._hints = hints
+        self._index = index
 
     def known_start(self, extent: Extent, offset: int) -> BatchStart | None:
         """The start of the batch that contains `offset`, if it is known without reading.
@@ -40,7 +42,9 @@ class Seeker:
     async def find_start(self, extent: Extent, offset: int, *, recent: bool) -> BatchStart | HeadraceError:
         """The same by reading; or the error of the read."""
         try:
-            found = await self.first_batch(extent, lambda b: offset < b.next_offset, start_of(extent), recent=recent)
+            near = None if recent else await self._index.before_offset(extent, offset)
+            begin = start_of(extent) if near is None else near
+            found = await self.first_batch(extent, lambda b: offset < b.next_offset, begin, recent=recent)
         except HeadraceError as error:
             return error
         if found is None:
@@ -48,6 +52,11 @@ class Seeker:
         start = BatchStart(found.position, found.offset)
         self._hints.remember(extent, offset, start)
         return start
+
+    async def start_before(self, extent: Extent, timestamp: int) -> BatchStart:
+        """A batch boundary of the extent of which every record before it is older than `timestamp`."""
+        near = await self._index.before_timestamp(extent, timestamp)
+        return start_of(extent) if near is None else near
 
     async def first_batch(
         self, extent: Extent, wanted: Callable[[ExtentBatch], bool], start: BatchStart, *, recent: bool

@@ -19,6 +19,7 @@ from headrace.agent.cluster.zone_traffic import Path, ZoneTraffic
 from headrace.agent.fetch.cache import ChunkCache
 from headrace.agent.fetch.deliver import Delivery
 from headrace.agent.fetch.feed import FeedFollower
+from headrace.agent.fetch.file_index import FileIndex
 from headrace.agent.fetch.handler import FetchHandler
 from headrace.agent.fetch.index import TailIndex
 from headrace.agent.fetch.list_offsets import ListOffsetsHandler
@@ -92,7 +93,7 @@ class FetchService:
             )
         shared = None if self.zone_cache is None else self.zone_cache.shared
         reader = RangeReader(store, self._cache, index.live_end, metrics, shared)
-        seeker = Seeker(reader, ResumeHints())
+        seeker = Seeker(reader, ResumeHints(), FileIndex(store))
         locator = Locator(index, metastore, metrics)
         delivery = Delivery(locator, reader, seeker, self._cache, clock, rng, metrics)
         sessions = FetchSessions(clock, rng, metrics)

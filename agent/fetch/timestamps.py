@@ -13,7 +13,7 @@ import asyncio
 from typing import NamedTuple
 
 from headrace.agent.fetch.seek import Seeker
-from headrace.agent.fetch.walk import ExtentBatch, start_of
+from headrace.agent.fetch.walk import ExtentBatch
 from headrace.metastore.api.read import Extent, ExtentQuery, ReadApi
 from headrace.storage.records.codec import open_batch
 from headrace.storage.records.errors import BatchTooLargeError
@@ -51,7 +51,7 @@ class TimestampSearch:
         def may_hold(batch: ExtentBatch) -> bool:
             return read_header(batch.data).highest_timestamp >= timestamp and batch.next_offset > log_start_offset
 
-        start = start_of(extent)
+        start = await self._seeker.start_before(extent, timestamp)
         while batch := await self._seeker.first_batch(extent, may_hold, start, recent=False):
             found = await asyncio.to_thread(_in_batch, batch, log_start_offset, timestamp)
             if found is not None:

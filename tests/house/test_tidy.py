@@ -115,8 +115,6 @@ UNUSED_BUT_KEPT = {
     "UNKNOWN": "Kafka's number for what is never stored",
     "read_footer": "tests read golden files with it",
     "record_types": "tests go through all records of the metadata log",
-    "start_at_record": "will read the footer's index",
-    "start_at_timestamp": "will read the footer's index",
     "write_bound": "the property tests hold the policy to it",
 }
 
