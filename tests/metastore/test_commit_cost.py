@@ -117,7 +117,7 @@ async def test_a_hundred_times_the_history_costs_a_few_pages_more(
         assert more <= (LEVEL_PAGES if name in by_timestamp else DEEPER_PAGES), name
 
 
-async def test_a_block_of_producer_ids_costs_the_same_whatever_was_leased_before(
+async def test_a_block_of_producer_ids_costs_the_same_for_any_number_of_leased_ones(
     metastore: PostgresMetastore, metastore_url: str, pages: dict[str, int]
 ) -> None:
     await metastore.allocate_producer_ids(10)

@@ -135,7 +135,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
     async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
         """See metastore.api.commit.CommitApi."""
         if len({file.file_id for file in files}) != len(files):
-            raise InvalidError("commit refused: a file id is in one call twice")
+            raise InvalidError("commit refused: a file id is named twice in one call")
         appended: list[Extent] = []
         answers = [self._commit_file(node_id, broker_epoch, file, appended) for file in files]
         for shard in sorted({self._shard(extent.partition_key) for extent in appended}):

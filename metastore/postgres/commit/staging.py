@@ -48,7 +48,7 @@ class Staged:
     def __init__(self, files: Sequence[FileCommit]) -> None:
         self.files = files
         if len({file.file_id for file in files}) != len(files):
-            raise InvalidError("commit refused: a file id is in one call twice")
+            raise InvalidError("commit refused: a file id is named twice in one call")
         table = _table(files)
         sizes = [len(file.batches) for file in files]
         file = np.repeat(np.arange(len(files)), sizes)

@@ -1,5 +1,5 @@
--- Try files whose objects the store refused to delete again later, and not before: until then take_dead_files
--- leaves them out, so that they do not hold up the others.
+-- After the store refused to delete the objects of these files, try them again later, and not before: until then
+-- take_dead_files leaves them out, so that they do not delay the others.
 -- Locks: the job's row, shared; the files' rows, ascending. Idempotent: a later call replaces the time.
 -- Cost: one index probe and one update per file.
 CREATE OR REPLACE FUNCTION set_aside_files(p_job_id bigint, p_epoch bigint, p_ids uuid[], p_delays_ms bigint[])
