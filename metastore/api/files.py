@@ -76,7 +76,7 @@ class FileApi(Protocol):
         """Forget files after their objects were deleted; how many. Files in other states stay."""
 
     async def set_aside_files(self, token: JobToken, delays_ms: Mapping[uuid.UUID, int]) -> None:
-        """After the store refused to delete their objects: take_dead_files leaves these files out, each for its time."""
+        """The store refused to delete their objects: take_dead_files leaves these files out, each for its time."""
 
     async def unnamed_files(self, file_ids: Sequence[uuid.UUID]) -> list[uuid.UUID]:
         """Those that no row names."""
