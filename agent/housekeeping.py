@@ -25,7 +25,7 @@ CHUNK_ROWS = 1_000
 
 
 class Housekeeper:
-    """The clean-up steps. A step that fails, for whatever reason, does not keep the others from their turn."""
+    """The clean-up steps. A step that fails does not keep the others from their turn."""
 
     def __init__(
         self, metastore: HousekeepingApi, clock: Clock, rng: random.Random, registry: CollectorRegistry

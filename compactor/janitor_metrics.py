@@ -30,7 +30,7 @@ class JanitorMetrics:
         )
         self.set_aside = Gauge(
             "headrace_janitor_files_set_aside",
-            "Files whose objects the store refused to delete at the last try, to be tried again later",
+            "Dead files that the store refused to delete at the last try; they are tried again later",
             registry=registry,
         )
         self.listed = Counter(

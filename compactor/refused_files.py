@@ -1,4 +1,4 @@
-"""Files whose objects the store refused to delete: when each is tried again.
+"""Files that the store refused to delete: when each is tried again.
 
 Place: asked by the janitor. Pure: it takes no time, it only counts.
 Invariant: a file's delay doubles with each refusal from DELAY_MIN_MS to DELAY_MAX_MS and is forgotten when the file

@@ -49,7 +49,7 @@ Answer = tuple[Ref, FetchPartitionReply]
 
 
 async def _nothing_to_catch_up_with() -> None:
-    """For a handler whose index is always up to date."""
+    """For a handler with an index that is always up to date."""
 
 
 class FetchHandler:

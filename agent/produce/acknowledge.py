@@ -29,7 +29,7 @@ from headrace.storage.clock import Clock
 log = logging.getLogger(__name__)
 
 ABANDON_AFTER_S = 5.0
-"""A file that is held up this long, and that nobody waits for any more, is not stored or committed."""
+"""A file that is delayed this long, and that no request waits for any more, is not stored or committed."""
 _RETRIABLE = frozenset({BatchOutcome.LEADER_EPOCH_MISMATCH, BatchOutcome.PARTITION_COUNT_MISMATCH})
 """Refusals of a commit after which the client sends the same batch again."""
 
@@ -104,9 +104,9 @@ class Acknowledger:
         self._settle(file)
 
     def drop_if_unwanted(self, file: FlushedFile) -> bool:
-        """Settle a file whose batches were all answered, or that no request has waited for in a while.
+        """Settle a file if all its batches were answered, or if no request has waited for it in a while.
 
-        Not for a file whose commit was sent: that one may have happened.
+        Not for a file that was sent in a commit: that commit may have happened.
         """
         if not file.stage.entries:
             self._settle(file)
@@ -117,7 +117,7 @@ class Acknowledger:
         return False
 
     def expire(self) -> None:
-        """Answer the requests whose deadline has passed."""
+        """Answer the requests that are past their deadline."""
         now = self._clock.monotonic()
         files = [*self._queue, self._buffer.file] if self._buffer.file else list(self._queue)
         late = sum(file.waiting.expire(now) for file in files)
@@ -133,7 +133,7 @@ class Acknowledger:
             self._metrics.count_refused(refusal, len(entries))
 
     def _refuse_behind(self, file: FlushedFile, streams: Set[Stream], refusal: Refusal) -> None:
-        """Files whose commit was sent keep their batches: their own answer decides.
+        """Files that were sent in a commit keep their batches: the answer to that commit decides.
 
         A merged batch takes along the streams that it held, so these fall in the files behind it too.
         """

@@ -37,7 +37,7 @@ class Arrival(NamedTuple):
 
     @property
     def stream(self) -> Stream:
-        """The stream whose order it keeps."""
+        """The stream that it keeps the order of."""
         return self.owner, self.partition_key
 
 
@@ -57,5 +57,5 @@ class PlacedBatch(NamedTuple):
 
     @property
     def stream(self) -> Stream:
-        """The stream whose order it keeps."""
+        """The stream that it keeps the order of."""
         return self.owner, self.batch.partition_key

@@ -1,11 +1,12 @@
 """Group commit: stored files become ordered, readable batches in one metastore call at a time.
 
 Place: between upload and acknowledge; the linearisation point of the write path.
-Invariant: a commit whose outcome is unknown is repeated, unchanged, under the same file ids until a
-definite answer comes; whatever depends on it waits, everything else goes on. A call that certainly
+Invariant: a commit with an unknown outcome is repeated, unchanged, under the same file ids until a
+definite answer arrives; files that depend on it wait, all others go on. A call that certainly
 did nothing puts its files back. A file that the metastore refuses is found by halving the groups,
 and fails alone.
-If the process dies with a call in flight, the batches are stored or not, and nobody was told.
+If the process ends with a call in flight, its outcome is unknown: no batch was acknowledged, and clients
+send them again.
 """
 
 from __future__ import annotations

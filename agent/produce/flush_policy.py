@@ -108,6 +108,6 @@ class FlushPolicy:
         return FlushVerdict(None, min(due_at, ready_at))
 
     def closed(self, size_bytes: int, now: float) -> None:
-        """A file was closed, for whatever reason. One below `free_bytes` uses a token, if there is one."""
+        """A file was closed, for any reason. One below `free_bytes` uses a token, if there is one."""
         if size_bytes < self.limits.free_bytes:
             self._budget.take(now)

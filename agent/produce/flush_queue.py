@@ -48,7 +48,7 @@ class FlushedFile:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a commit of it was sent whose outcome is unknown: it may have happened, or may happen yet."""
+        """Whether a commit of it was sent with an unknown outcome: it may have happened, or may happen yet."""
         return isinstance(self.stage, DoubtfulFile) or (isinstance(self.stage, CommittingFile) and self.stage.in_doubt)
 
     def drop(self, streams: Set[Stream]) -> list[Arrival] | list[PlacedBatch]:

@@ -2,7 +2,7 @@
 
 Place: first half of the upload. Pure.
 Invariant: partitions are laid out by topic id, then index; the batches of a partition keep their order
-of arrival, whatever is merged (merge.py).
+of arrival, merged or not (merge.py).
 """
 
 from __future__ import annotations

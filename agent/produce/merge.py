@@ -6,7 +6,6 @@ side are merged: the commit may drop a single batch of an idempotent producer, n
 record keeps its key, value, headers, timestamp and place; `records_before` turns the merged batch's
 offset back into each request's own. Records are only opened where that pays (few of them, in many
 batches); bytes that do not parse stay as they came, for their reader to refuse.
-If the process dies here nothing was stored.
 """
 
 from __future__ import annotations

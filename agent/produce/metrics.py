@@ -1,9 +1,8 @@
 """What the write path counts, for Prometheus.
 
 Place: written by every file of agent/produce, read by the HTTP listener.
-Invariant: counted per file or per call, never per batch in a loop of its own; a label has few
+Invariant: counted per file or per call, never in an extra loop over batches; a label has few
 values, topics and partitions are never labels.
-If the process dies here the counters start again at 0, as Prometheus expects.
 """
 
 from __future__ import annotations

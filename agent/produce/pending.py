@@ -1,9 +1,8 @@
 """One Produce request on its way: its reply, filled in batch by batch, and who waits for it.
 
 Place: made by receive, carried by every batch of the request, completed by acknowledge.
-Invariant: a batch that nobody judged says REQUEST_TIMED_OUT, so whatever goes wrong, what a client
+Invariant: a batch without an outcome says REQUEST_TIMED_OUT, so in every failure, what a client
 reads is never more than what is known. One callback per request, none per batch; it keeps no record bytes.
-If the process dies here the client sees its connection close, and repeats the request.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ Place: behind the listener's dispatch for Produce; in front of bucket and metast
 Invariant: `handle` answers after the commit of everything it acknowledges, in no case before.
 `drain` returns when nothing is unsettled. A loop that ends by a bug stops the whole path: requests
 are then refused by closing their connections, never left to hang.
-If the process dies here, clients repeat what was not acknowledged.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ EXPIRY_TICK_S = 0.1
 
 
 def _nothing() -> None:
-    """A callback that nobody asked for."""
+    """The default of a callback that is not needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +249,7 @@ class ProducePipeline:
             self._stop(f"{task.get_name()} failed: {error!r}")
 
     def _stop(self, reason: str) -> None:
-        """End all work; whoever waits loses its connection rather than its time."""
+        """End all work; waiting clients lose their connection at once instead of waiting for a time-out."""
         self.stopped = self.stopped or reason
         for task in self._tasks:
             task.cancel()

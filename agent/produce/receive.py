@@ -4,7 +4,7 @@ Place: first step of the write path, called for one request of a connection at a
 batches reach the buffer in the order in which the client sent them.
 Invariant: a request is judged against one metadata image; a name, id or partition that the image
 lacks is unknown only after catching up with the log's head. A refused batch never touches its
-neighbours. If the process dies here nothing was stored.
+neighbours.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def refusal_of(produce: ProduceRequest) -> Refusal | None:
 
 
 class Received(NamedTuple):
-    """A request whose batches were all judged. `arrivals` are the ones that passed."""
+    """A request after all its batches were judged. `arrivals` are the ones that passed."""
 
     pending: PendingRequest
     arrivals: list[Arrival]
@@ -140,7 +140,7 @@ class Receiver:
         pending.judged()
 
     def _to_open(self, image: MetadataImage, topics: Topics) -> dict[uuid.UUID, TopicRules]:
-        """The rules of those topics whose records have to be opened, by topic id."""
+        """The rules of the topics with records that must be opened, by topic id."""
         return {
             topic.topic_id: rules
             for topic in topics
@@ -148,7 +148,7 @@ class Receiver:
         }
 
     async def _look_up(self, produce: ProduceRequest, *, by_id: bool) -> tuple[MetadataImage, Refusal]:
-        """The image to judge against, and what answers the batches whose partition it lacks."""
+        """The image to judge against, and the answer for batches of partitions that it lacks."""
         image = self._view.image
         missing = NO_SUCH_ID if by_id else NO_SUCH_TOPIC
         if _has_all(_find_all(image, produce), produce):

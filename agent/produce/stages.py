@@ -5,7 +5,7 @@
                 its upload     uploaded       committed   |      v
                                                           DoubtfulFile
 
-Place: OpenFile lives in the buffer; the others are held, one at a time, by a FlushedFile of the flush
+Place: the buffer holds the OpenFile; the others are held, one at a time, by a FlushedFile of the flush
 queue (flush_queue.py). A settled file has no stage: every batch has its answer and the file leaves the queue.
 Invariant: a batch is in exactly one file. Batches can be removed (`drop`) from a file only in the stages
 in which no commit of it may have happened; what a commit call was sent with (CommittingFile, DoubtfulFile)
@@ -54,7 +54,7 @@ class ClosedFile:
 
 @dataclass(slots=True)
 class _Placed:
-    """A file whose batches have places in its bytes, and of which no commit may have happened."""
+    """A file with a layout, of which no commit may have happened."""
 
     file_id: uuid.UUID
     size_bytes: int

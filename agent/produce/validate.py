@@ -4,7 +4,6 @@ Place: between receive and buffer. What storage/records/check.py refuses is refu
 Invariant: a batch that passes goes on byte for byte as it came, but for the time of append that
 LogAppendTime topics stamp on a private copy (merge.py may join small ones later). Only topics that are
 compacted, or that refuse old records, have records opened, off the loop.
-If the process dies here nothing was stored.
 Source: Kafka's ProduceRequest.validateRecords and LogValidator; KIP-32, KIP-98, KIP-110.
 """
 
@@ -32,7 +31,7 @@ from headrace.storage.records.patch import stamp_log_append_time
 FIRST_WITH_ZSTD = 7
 """The Produce version from which a client may send zstd (KIP-110)."""
 NO_TIMESTAMP = -1
-"""Of a record whose producer states no time."""
+"""Of a record without a timestamp."""
 RECORDS_MAX = 1 << 28
 """Of one batch. The metastore takes no more, and would refuse the whole file for it."""
 NO_TRANSACTIONS = Refusal(int(ErrorCode.invalid_txn_state), "transactions are not supported")

@@ -31,7 +31,7 @@ class WaitingRequests:
         return all(request.is_answered for request in self.requests)
 
     def expire(self, now: float) -> int:
-        """Answer the requests whose deadline has passed; how many those were."""
+        """Answer the requests that are past their deadline; how many those were."""
         if now < self._first_deadline:
             return 0
         waiting = [request for request in self.requests if not request.is_answered]

@@ -119,7 +119,7 @@ async def _connect(
 async def open_metastore(settings: Settings, clock: Clock) -> Metastore:
     """Connect to Postgres, waiting for it at most initial.broker.registration.timeout.ms.
 
-    Every role waits alike: a compactor that starts while Postgres is away must not exit. Errors as
+    Every role waits: a compactor that starts while Postgres is away must not exit. Errors as
     PostgresMetastore.open.
     """
     give_up_at = clock.monotonic() + settings.initial_broker_registration_timeout_ms / 1000

@@ -1,4 +1,4 @@
-"""A process that starts while Postgres is away: it waits, whatever its roles are, and can be stopped meanwhile."""
+"""A process that starts while Postgres is away: it waits in every role, and can be stopped meanwhile."""
 
 from __future__ import annotations
 
