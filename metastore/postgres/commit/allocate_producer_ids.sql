@@ -3,7 +3,9 @@
 -- Locks: advisory (7202, 0). Idempotent: no; if the answer is lost, the block is never used.
 -- Cost: one index probe, one insert.
 CREATE OR REPLACE FUNCTION allocate_producer_ids(p_count int) RETURNS bigint
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off
+AS $$
 DECLARE
     v_first bigint;
 BEGIN
