@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 
+import confluent_kafka
 import pytest
 
+from load.torture import run
 from load.torture.checker import Name, Read, check, compare
 from load.torture.faults import KINDS, LINK_FAULTS, schedule
 from load.torture.pacing import NOWHERE
+from load.torture.reading import read_with_confluent
 from load.torture.report import print_outcome
 from load.torture.run import TorturePlan, torture
 from load.torture.writers import Report
@@ -43,6 +46,27 @@ def test_nothing_is_lost_doubled_or_out_of_order() -> None:
     if outcome.missing:
         pytest.skip(next(iter(outcome.missing.values())))  # clean, but not with four clients
     assert reports.keys() == FOUR
+
+
+@pytest.mark.xdist_group("torture")
+@pytest.mark.timeout(900)
+def test_one_record_that_is_stored_twice_fails_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted bug of W13: after a run without faults, a stored record is appended again, under no producer id."""
+    appended: list[Read] = []
+
+    def read_after_a_duplicate(bootstrap: str, topic: str, partitions: int) -> list[Read]:
+        twice = read_with_confluent(bootstrap, topic, partitions)[0]
+        producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+        producer.produce(topic, twice.value.encode(), partition=twice.partition)
+        assert producer.flush(60) == 0
+        appended.append(twice)
+        return read_with_confluent(bootstrap, topic, partitions)
+
+    monkeypatch.setattr(run, "read_with_confluent", read_after_a_duplicate)
+    outcome = asyncio.run(torture(TorturePlan(seed=1, seconds=1, kinds=(), clients=("aiokafka",))))
+    (twice,) = appended
+    (offence,) = outcome.offences
+    assert offence.startswith(f"duplicated: value={twice.value} offsets={twice.offset},")
 
 
 def test_a_clean_history_is_clean() -> None:

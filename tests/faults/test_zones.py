@@ -37,6 +37,10 @@ def _bytes(agent: AgentUnderTest, name: str) -> float:
     return sum(float(line.split()[1]) for line in lines if line.startswith(name))
 
 
+def _traffic(path: str, zone: str) -> str:
+    return f'headrace_zone_traffic_bytes_total{{path="{path}",zone="{zone}"}}'
+
+
 def _create(agents: tuple[AgentUnderTest, AgentUnderTest]) -> str:
     """Returns the address of both, each of which knows the topic and the other's zone."""
     bootstrap = ",".join(agent.kafka for agent in agents)
@@ -75,8 +79,26 @@ def test_a_consumer_reads_in_its_own_zone(
     assert _bytes(here, "headrace_fetch_bytes_total") == 0
     assert _bytes(there, "headrace_fetch_bytes_total") > RECORDS * 100
     for path in ("produce", "fetch"):
-        other = f'headrace_zone_traffic_bytes_total{{path="{path}",zone="other"}}'
-        assert [_bytes(agent, other) for agent in zones] == [0, 0]
+        assert [_bytes(agent, _traffic(path, "other")) for agent in zones] == [0, 0]
+
+
+@pytest.mark.requirement("W15")
+def test_bytes_of_clients_that_state_no_zone_are_shown_as_unknown(
+    zones: tuple[AgentUnderTest, AgentUnderTest],
+) -> None:
+    """Both agents serve them; no byte counts as of this or of another zone, and none is left out."""
+    bootstrap = _create(zones)
+    _produce(bootstrap, "writers")
+    assert _consume(bootstrap, {}) == RECORDS
+    for path, least in (("produce", RECORDS * 100), ("fetch", RECORDS * 100)):
+        counted = {
+            zone: sum(_bytes(agent, _traffic(path, zone)) for agent in zones) for zone in ("same", "other", "unknown")
+        }
+        assert counted["same"] == counted["other"] == 0
+        assert counted["unknown"] > least
+    assert sum(_bytes(agent, _traffic("fetch", "unknown")) for agent in zones) == sum(
+        _bytes(agent, "headrace_fetch_bytes_total") for agent in zones
+    )
 
 
 @pytest.mark.requirement("W15")

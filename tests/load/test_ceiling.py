@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from load.bench_ceiling import RECORDS, arguments, measure, measure_shards
+from load.bench_ceiling import RECORDS, Measured, arguments, measure, measure_shards
 from tests.metastore.sessions import rows, session
 
 TINY = ["--seconds", "0.001", "--agents", "2", "--partitions", "12", "--extents", "1", "5", "--batches", "1", "3"]
+TINY += ["--batch-bytes", "262144"]
 WARM_UP = 2 * 12
 """A batch of each agent to each partition."""
+CARRIED = {1024: "1 KiB batches", 262_144: "262,144 bytes"}
+"""Bytes of a batch, and how the bench calls them: large enough that a second's batches are some GiB."""
 
 
 @pytest.mark.requirement("W16")
@@ -29,11 +32,21 @@ async def test_the_ceiling_is_measured(metastore_url: str, capsys: pytest.Captur
     async with session(metastore_url) as raw:
         ((records,),) = await rows(raw, "SELECT sum(high_watermark) FROM partition_heads")
         ((files,),) = await rows(raw, "SELECT count(*) FROM segment_files")
-    assert records == RECORDS * (WARM_UP + sum(shape.batches for shape in shapes))
+    assert records == RECORDS * (WARM_UP + sum(shape.batches for shape in shapes)), "counted as committed, and are not"
     assert files == 2 + sum(shape.operations for shape in shapes)
     shown = capsys.readouterr().out
-    assert "GiB/s" in shown
-    assert "the most in this run" in shown
+    assert_the_most_is_shown(shown, shapes)
+
+
+def assert_the_most_is_shown(shown: str, shapes: list[Measured]) -> None:
+    """Operations/s, batches/s and the GiB/s that they carry: the largest of the run, as it was measured."""
+    commits = max(shape.operations / shape.elapsed for shape in shapes)
+    batches = max(shape.batches / shape.elapsed for shape in shapes)
+    (most,) = [line for line in shown.splitlines() if line.startswith("the most in this run")]
+    assert f" {commits:,.0f} commits/s " in most
+    assert f" {batches:,.0f} batches/s " in most
+    carried = {size: f"{batches * size / 2**30:.2f} GiB/s of {words}" for size, words in CARRIED.items()}
+    assert all(carried[size] in most for size in CARRIED), (carried, most)
 
 
 async def test_agents_that_keep_to_their_shards(metastore_url: str) -> None:

@@ -1,0 +1,213 @@
+"""The proofs of W2, W6, W10, W14, W15 and W16 fail when the promise is broken: each named bug is planted for one.
+
+Place: beside test_commit_bugs.py (W3-W8) and tests/simulation/bugs.py; W13 has its own in tests/faults/test_torture.py.
+A bug replaces one attribute; the proof then runs as it is and must fail where the bug shows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from headrace.agent.cluster.zone_traffic import ZoneTraffic
+from headrace.agent.fetch.handler import FetchHandler
+from headrace.agent.fetch.zone_cache.shared import SharedCache
+from headrace.agent.produce import layout
+from headrace.agent.produce.buffer import ActiveBuffer
+from headrace.agent.produce.flush_policy import FlushPolicy, FlushVerdict, Situation
+from headrace.agent.produce.trace import FlushReason
+from headrace.compactor import merge
+from headrace.compactor.rewrite import CopyBatches
+from headrace.metastore.api.commit import FileCommit
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.errors import CorruptError
+from headrace.storage.segment.writer import SegmentWriter
+from load import bench_ceiling
+from load.bench_ceiling import CommittingAgent
+from tests.agent.fetch import test_zones
+from tests.agent.fetch.zone_cache import test_hostile
+from tests.agent.produce import test_flush_policy, test_pipeline, test_upload
+from tests.compactor import test_compact
+from tests.compactor.world import CompactionWorld
+from tests.load import test_ceiling
+from tests.storage.segment import test_writer
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+class Bug(NamedTuple):
+    """A bug and the proof that must notice it: `match` is part of the failure."""
+
+    plant: Plant
+    prove: Callable[[], Any]
+    error: type[BaseException]
+    match: str
+
+
+def _replace(owner: Any, name: str, wrong: Callable[[Any], Any]) -> Plant:
+    """`wrong` makes the replacement from what is right."""
+    return lambda patch: patch.setattr(owner, name, wrong(getattr(owner, name)))
+
+
+def _from_the_last_batch(right: Any) -> Any:
+    def judge(self: FlushPolicy, found: Situation, now: float) -> FlushVerdict:
+        verdict: FlushVerdict = right(self, dataclasses.replace(found, opened_at=found.last_byte_at), now)
+        return verdict
+
+    return judge
+
+
+def _at_once(right: Any) -> Any:
+    return lambda self, found, now: FlushVerdict(FlushReason.IDLE, now)
+
+
+def _a_call_per_range(right: Any) -> Any:
+    def arrival(self: SharedCache, wanted: Any, calls: dict[int, Any]) -> Any:
+        alone: dict[int, Any] = {}
+        found = right(self, wanted, alone)
+        calls.update({-len(calls) - 1: call for call in alone.values()})
+        return found
+
+    return arrival
+
+
+def _unknown_is_same(right: Any) -> Any:
+    def count(self: ZoneTraffic, path: Any, zone: str | None, size_bytes: int) -> None:
+        right(self, path, zone or self._own_zone, size_bytes)
+
+    return count
+
+
+def _unsorted(patch: pytest.MonkeyPatch) -> None:
+    """The file is laid out in order of arrival, and the writer takes it."""
+    patch.setattr(layout, "_partition_of", lambda run: 0)
+    _without_order_check(patch)
+
+
+def _without_order_check(patch: pytest.MonkeyPatch) -> None:
+    right = SegmentWriter._start
+
+    def start(self: SegmentWriter, *arguments: Any) -> Any:
+        self._open_sort_key = (-1, -1)
+        return right(self, *arguments)
+
+    patch.setattr(SegmentWriter, "_start", start)
+
+
+async def _prove_hostile() -> None:
+    agents = await test_hostile.TwoAgents().start()
+    try:
+        await test_hostile.test_hostile_batches_cost_no_more_calls(agents)
+    finally:
+        await agents.stop()
+
+
+BUGS = {
+    "W2: the linger counts from the last batch": Bug(
+        _replace(FlushPolicy, "judge", _from_the_last_batch),
+        test_flush_policy.test_the_linger_always_counts_from_the_first_batch,
+        AssertionError,
+        "FlushReason",
+    ),
+    "W2: nothing is buffered": Bug(
+        _replace(FlushPolicy, "judge", _at_once),
+        test_pipeline.test_a_buffer_is_flushed_100_ms_after_its_first_batch,
+        AssertionError,
+        "done",
+    ),
+    "W2: a file per request": Bug(
+        _replace(ActiveBuffer, "is_full", lambda right: property(lambda self: True)),
+        test_upload.test_batches_of_many_clients_and_partitions_become_one_sorted_file,
+        ValueError,
+        "too many values",
+    ),
+    "W6: batches lie as they arrived": Bug(
+        _unsorted,
+        test_upload.test_batches_of_many_clients_and_partitions_become_one_sorted_file,
+        CorruptError,
+        "footer out of order",
+    ),
+    "W6: the writer takes any order": Bug(
+        _without_order_check,
+        lambda: test_writer.test_the_writer_refuses_partitions_out_of_order((test_writer.B, 0), (test_writer.A, 0)),
+        pytest.fail.Exception,
+        "DID NOT RAISE",
+    ),
+    "W14: a call per range": Bug(
+        _replace(SharedCache, "_arrival", _a_call_per_range), _prove_hostile, AssertionError, "1.1"
+    ),
+    "W15: the rack is ignored": Bug(
+        _replace(FetchHandler, "_elsewhere", lambda right: lambda self, rack_id, partition_key: -1),
+        lambda: test_zones.test_a_consumer_of_another_zone_is_sent_there_without_data(17),
+        AssertionError,
+        "At index 1 diff",
+    ),
+    "W15: a client without a zone counts as one of this zone": Bug(
+        _replace(ZoneTraffic, "count", _unknown_is_same),
+        test_zones.test_bytes_of_clients_that_state_no_zone_are_counted_apart,
+        AssertionError,
+        "unknown",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+async def test_a_bug_fails_the_proof(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug = BUGS[name]
+    bug.plant(monkeypatch)
+    with pytest.raises(bug.error, match=bug.match):
+        await _prove(bug)
+
+
+async def _prove(bug: Bug) -> None:
+    if (running := bug.prove()) is not None:
+        await running
+
+
+MERGE_BUGS: dict[str, Plant] = {
+    "W10: extents are never joined": _replace(
+        merge._Run, "takes", lambda right: lambda self, extent, batches: not self._inputs
+    ),
+    "W10: batches are never merged": _replace(merge, "_rewriter", lambda right: lambda *arguments: CopyBatches()),
+}
+
+
+@pytest.mark.parametrize("name", MERGE_BUGS)
+async def test_a_merge_that_merges_nothing_fails_the_proof(
+    name: str, metastore: PostgresMetastore, metastore_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MERGE_BUGS[name](monkeypatch)
+    world = CompactionWorld(metastore, metastore_url)
+    await world.begin()
+    with pytest.raises(AssertionError, match="all"):
+        await test_compact.test_ten_times_the_batches_leave_the_same_rows_and_a_replay_of_as_few_reads(world)
+    await world.service.close()
+
+
+async def test_a_commit_that_is_counted_and_not_made_fails_the_ceiling(
+    metastore_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """W16: every other file without a producer is only counted."""
+    commit, calls = CommittingAgent.commit, 0
+
+    async def commit_sometimes(self: CommittingAgent, file: FileCommit) -> float:
+        nonlocal calls
+        calls += 1
+        is_idempotent = file.batches[0].producer_id >= 0  # a gap in its sequence would be refused
+        return await commit(self, file) if is_idempotent or calls % 2 else 1e-6
+
+    monkeypatch.setattr(CommittingAgent, "commit", commit_sometimes)
+    with pytest.raises(AssertionError, match="counted as committed"):
+        await test_ceiling.test_the_ceiling_is_measured(metastore_url, capsys)
+
+
+async def test_a_rate_of_twice_the_work_fails_the_ceiling(
+    metastore_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """W16: what is printed is not what was measured."""
+    monkeypatch.setattr(bench_ceiling, "GIB", 1 << 29)
+    with pytest.raises(AssertionError, match="GiB/s of 1 KiB"):
+        await test_ceiling.test_the_ceiling_is_measured(metastore_url, capsys)
