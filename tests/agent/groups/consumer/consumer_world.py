@@ -246,6 +246,10 @@ class ClassicClient:
     wants_to: str = "join"
     waiting: int | None = None
     pattern: str = field(default="", init=False)
+    joined_for: frozenset[str] = frozenset()
+    """The topics of its last join: it joins again if it wants others by now."""
+    given_up: bool = False
+    """Removed without having heard of it; until its next assignment others may get what it still consumes."""
 
     def step(self) -> None:
         if self.waiting is not None:
@@ -277,6 +281,7 @@ class ClassicClient:
         for number, index in map(split_partition_key, sorted(self.owned)):
             if number in by_number:
                 owned.setdefault(by_number[number], []).append(index)
+        self.joined_for = self.names
         metadata = subscription_bytes(sorted(self.names), owned)
         request = JoinRequest(
             MemberRef(self.member_id),
@@ -309,13 +314,14 @@ class ClassicClient:
             given = read_assignment(answer.assignment, self.world.topics.topics(()))
             assert given is not None
             revoked = self.owned - given
-            self.owned = given
-            self.wants_to = "join" if revoked and self.cooperative else "nothing"
+            self.owned, self.given_up = given, False
+            again = (revoked and self.cooperative) or self.joined_for != self.names
+            self.wants_to = "join" if again else "nothing"
 
     def _on_error(self, code: ErrorCode) -> None:
         self.wants_to = "join"
         if code in (ErrorCode.unknown_member_id, ErrorCode.illegal_generation):
-            self.owned, self.generation = frozenset(), -1
+            self.owned, self.generation, self.given_up = frozenset(), -1, False
         elif code is ErrorCode.member_id_required:
             raise AssertionError("it came with a member id")
         else:

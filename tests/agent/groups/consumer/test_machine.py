@@ -147,6 +147,10 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         consumed: dict[int, str] = {}
         for client in self.clients:
             member = self.world.group.roster.get(client.member_id)
+            if isinstance(client, ClassicClient):
+                client.given_up = client.given_up or (member is None and bool(client.owned))
+                if client.given_up:
+                    continue  # it may have joined again since, as a new member that has nothing
             if member is None:
                 continue
             for partition in client.owned:
