@@ -1,7 +1,7 @@
-"""Random lives of a group: joins, leaves, silence, failed saves and new coordinators, in any order.
+"""Random histories of a group: joins, leaves, silence, failed saves and new coordinators, in any order.
 
 The model's clients behave as real ones do after each answer. What must hold at every step: a token is
-answered once, a generation has one leader, and what a member is told to consume was stored before.
+answered once, a generation has one leader, and what a member is to consume was stored before.
 In the end, left in peace, every client is a member of one stable generation.
 """
 
@@ -57,7 +57,7 @@ class Client:
 
 @dataclass
 class World:
-    """One group, its store, and everybody who was ever answered."""
+    """One group, its store, and every answer that was given."""
 
     now: float = 0.0
     durable: SavedGroup | None = None
@@ -134,7 +134,7 @@ class GroupMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
     def restart(self, data: st.DataObject) -> None:
-        """The process is started anew: a static one comes back under its instance id."""
+        """The process is restarted: a static one comes back under its instance id."""
         client = data.draw(st.sampled_from(self.clients), label="client")
         self.forget(client)
         self.clients.remove(client)
@@ -166,7 +166,7 @@ class GroupMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(data=st.data(), behind=st.integers(0, 2))
     def commit(self, data: st.DataObject, behind: int) -> None:
-        """Positions are stored for members of the newest generation that anybody was told of, and no other."""
+        """Offsets are stored for members of the newest generation that any member learned of, and no other."""
         client = data.draw(st.sampled_from(self.clients), label="client")
         generation = client.generation - behind
         code = self.group.check_commit(self.world.now, client.ref()._replace(generation=generation), 8)
@@ -339,7 +339,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert self.world.durable.generation == self.group.generation
 
     def teardown(self) -> None:
-        """Left in peace, the clients end up in one stable generation, whatever happened before."""
+        """Left in peace, the clients end up in one stable generation, after any history."""
         for _ in range(400):
             self.world.now += 0.5
             while self.world.saves:

@@ -1,4 +1,4 @@
-"""Random lives of a consumer group: members of both protocols, silence, lost answers, failed saves, new
+"""Random histories of a consumer group: members of both protocols, silence, lost answers, failed saves, new
 coordinators and topics that come, grow and go, in any order.
 
 What must hold at every step: no partition is consumed by two members, whoever consumes a partition is known
@@ -150,7 +150,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             if isinstance(client, ClassicClient):
                 client.given_up = client.given_up or (member is None and bool(client.owned))
                 if client.given_up:
-                    continue  # it may have joined again since, as a new member that has nothing
+                    continue  # it may have joined again since, as a new member without partitions
             if member is None:
                 continue
             for partition in client.owned:
