@@ -30,7 +30,7 @@ def test_defaults_are_kafkas_where_kafka_has_one() -> None:
     ("flags", "complaint"),
     [
         ({"linger.m": "100"}, "unknown setting linger.m; did you mean linger.ms?"),
-        ({"linger.ms": "3"}, "linger.ms: invalid value '3' (accepted: 25 to 60000)"),
+        ({"linger.ms": "0"}, "linger.ms: invalid value '0' (accepted: 1 to 60000)"),
         ({"linger.ms": "soon"}, "linger.ms: invalid value 'soon'"),
         ({"max.connections": 0}, "max.connections: invalid value 0 (accepted: integer ≥ 1)"),
         ({"metastore.pool.size": 10**20}, "invalid value 100000000000000000000 (accepted: 1 to 10000)"),
@@ -54,7 +54,7 @@ def test_no_setting_is_explained_by_a_pattern() -> None:
 
 def test_one_message_lists_all_problems(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
-    file.write_text("linger.ms=3\nbroker.rack=a\nnum.io.threads=8\nno setting\nlinger.m=4\n")
+    file.write_text("linger.ms=0\nbroker.rack=a\nnum.io.threads=8\nno setting\nlinger.m=4\n")
     environ = {"HEADRACE_LOG_LEVEL": "loud", "HEADRACE_NUM_IO_THREADS": "8", "HEADRACE_LINGER_MS": "50"}
     with pytest.raises(ConfigError) as refused:
         load(path=file, environ=environ, flags={"kafka.port": "-1"})
@@ -63,7 +63,7 @@ def test_one_message_lists_all_problems(tmp_path: Path) -> None:
     for line, expected in zip(
         told,
         (
-            f"{file}:1: linger.ms: invalid value '3'",
+            f"{file}:1: linger.ms: invalid value '0'",
             f"{file}:3: num.io.threads is not used here: an agent uses one event loop",
             f"{file}:4: not a key=value line: no setting",
             f"{file}:5: unknown setting linger.m; did you mean linger.ms?",
