@@ -95,9 +95,13 @@ class ProcessSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     s3_region: Annotated[str | None, Meta(description="AWS region. Unset: from the AWS environment.")] = field(
         default=None, name="s3.region"
     )
-    s3_path_style: Annotated[bool, Meta(description="Address buckets as /bucket/key instead of bucket.host/key.")] = (
-        field(default=False, name="s3.path.style")
-    )
+    s3_path_style: Annotated[
+        bool,
+        Meta(
+            description="Address buckets as host/bucket/key instead of bucket.host/key. Always so if the host is an IP"
+            " address, or if the bucket's name has dots and the endpoint is https."
+        ),
+    ] = field(default=False, name="s3.path.style")
     s3_max_connections: Annotated[
         PositiveInt, Meta(description="Maximum number of connections to the object store.")
     ] = field(default=64, name="s3.max.connections")

@@ -1,4 +1,4 @@
-"""A certificate for 127.0.0.1, for measuring and testing TLS on loopback.
+"""A certificate for 127.0.0.1 and names of a test, for measuring and testing TLS on loopback.
 
 Place: used by load/bench_store.py and by tests; never by the product.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -15,11 +16,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def write_certificate(directory: Path) -> tuple[Path, Path]:
-    """Write a certificate that is its own authority, and its key; the paths of both. Valid for a day around now."""
+def write_certificate(directory: Path, names: Sequence[str] = ()) -> tuple[Path, Path]:
+    """Write a certificate that is its own authority, and its key; the paths of both. Valid for a day around now.
+
+    It is for 127.0.0.1 and for `names`, which may begin with `*.`.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "headrace on loopback")])
     now = datetime.datetime.now(datetime.UTC)
+    subjects = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), *map(x509.DNSName, names)]
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -28,7 +33,7 @@ def write_certificate(directory: Path) -> tuple[Path, Path]:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(subjects), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )

@@ -2,6 +2,7 @@
 
 Fault model: none here (tests/scripted_http.py breaks things on purpose). moto keeps objects in
 memory and checks neither signatures nor checksums; versitygw and MinIO check both.
+The names below DOMAIN resolve to 127.0.0.1 in this process only (loopback_names).
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import aioboto3
@@ -23,9 +26,15 @@ from moto.server import ThreadedMotoServer
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.s3 import S3Store
 from headrace.storage.objects.s3_client import S3Options
+from load.self_signed import write_certificate
 from load.tools import VERSITYGW
+from tests.loopback_names import sitecustomize
+from tests.loopback_names.sitecustomize import DOMAIN
 
 BUCKET = "headrace-contract"
+DOTTED_BUCKET = "headrace.contract.dots"
+REGION = "eu-central-2"
+"""Of the server behind https; not the default of any client."""
 ACCESS_KEY, SECRET_KEY = "headrace-test", "headrace-test-secret"
 NO_SERVER = "needs versitygw"
 """Or minio on PATH, or another program named in HEADRACE_TEST_S3_SERVER."""
@@ -64,40 +73,86 @@ def real_s3_url(aws_credentials: None) -> Iterator[str]:
     program = find_real_server()
     if program is None:
         pytest.skip(NO_SERVER)
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-s3-") as directory,
+        _running(program, Path(directory), ()) as port,
+    ):
+        url = f"http://127.0.0.1:{port}"
+        _create_bucket(url)
+        yield url
+
+
+@dataclass(frozen=True, slots=True)
+class HttpsServer:
+    """versitygw with a certificate: it serves both styles of addresses, and only requests for its region."""
+
+    url: str
+    certificate: Path
+    """For AWS_CA_BUNDLE."""
+
+
+@pytest.fixture(scope="session")
+def https_server(aws_credentials: None) -> Iterator[HttpsServer]:
+    """With empty buckets BUCKET and DOTTED_BUCKET, in REGION; skips when versitygw is not installed."""
+    program = find_versitygw()
+    if program is None:
+        pytest.skip(NO_SERVER)
     with tempfile.TemporaryDirectory(prefix="headrace-s3-") as directory:
-        port = _free_port()
-        environment = dict(os.environ, ROOT_ACCESS_KEY=ACCESS_KEY, ROOT_SECRET_KEY=SECRET_KEY)
-        environment |= {"MINIO_ROOT_USER": ACCESS_KEY, "MINIO_ROOT_PASSWORD": SECRET_KEY}
-        log = Path(directory) / "log"
-        with log.open("wb") as output:
-            server = subprocess.Popen(
-                _command(program, Path(directory), port), env=environment, stdout=output, stderr=subprocess.STDOUT
-            )
-        try:
-            _wait_for(port, server, log)
-            _create_bucket(f"http://127.0.0.1:{port}")
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.terminate()
-            server.wait(timeout=60)
+        certificate, key = write_certificate(Path(directory), [DOMAIN, f"*.{DOMAIN}"])
+        options = ("--cert", certificate, "--key", key, "--region", REGION, "--virtual-domain", DOMAIN)
+        with _running(program, Path(directory), tuple(map(str, options))) as port:
+            for bucket in (BUCKET, DOTTED_BUCKET):
+                _create_bucket(f"https://127.0.0.1:{port}", bucket, REGION, str(certificate))
+            yield HttpsServer(f"https://{DOMAIN}:{port}", certificate)
+
+
+@pytest.fixture
+def https_s3(https_server: HttpsServer, monkeypatch: pytest.MonkeyPatch) -> HttpsServer:
+    """The server, trusted by this test's clients and found by its names."""
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(https_server.certificate))
+    monkeypatch.setattr(socket, "getaddrinfo", sitecustomize.getaddrinfo)
+    return https_server
+
+
+@contextmanager
+def _running(program: str, directory: Path, options: Sequence[str]) -> Iterator[int]:
+    """The server, with data in `directory`; the port it listens on."""
+    port = _free_port()
+    environment = dict(os.environ, ROOT_ACCESS_KEY=ACCESS_KEY, ROOT_SECRET_KEY=SECRET_KEY)
+    environment |= {"MINIO_ROOT_USER": ACCESS_KEY, "MINIO_ROOT_PASSWORD": SECRET_KEY}
+    log = directory / "log"
+    with log.open("wb") as output:
+        command = _command(program, directory, port, options)
+        server = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        _wait_for(port, server, log)
+        yield port
+    finally:
+        server.terminate()
+        server.wait(timeout=60)
+
+
+def find_versitygw() -> str | None:
+    """The program to run, or None."""
+    return shutil.which("versitygw", path=f"{os.environ.get('PATH', '')}{os.pathsep}{VERSITYGW.parent}")
 
 
 def find_real_server() -> str | None:
     """The program to run, or None."""
     if named := os.environ.get("HEADRACE_TEST_S3_SERVER"):
         return named
-    places = f"{os.environ.get('PATH', '')}{os.pathsep}{VERSITYGW.parent}"
-    return shutil.which("versitygw", path=places) or shutil.which("minio", path=places)
+    return find_versitygw() or shutil.which("minio")
 
 
-def _command(program: str, directory: Path, port: int) -> list[str]:
+def _command(program: str, directory: Path, port: int, options: Sequence[str]) -> list[str]:
     data, sidecar = directory / "data", directory / "sidecar"
     data.mkdir()
     sidecar.mkdir()
     address = f"127.0.0.1:{port}"
     if "minio" in Path(program).name:
         return [program, "server", "--quiet", "--address", address, str(data)]
-    return [program, "--port", address, "--keep-alive", "--quiet", "posix", "--sidecar", str(sidecar), str(data)]
+    gateway = [program, "--port", address, "--keep-alive", "--quiet", *options]
+    return [*gateway, "posix", "--sidecar", str(sidecar), str(data)]
 
 
 def _free_port() -> int:
@@ -118,8 +173,12 @@ def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
     pytest.fail(f"the S3 server did not start: {log.read_text(errors='replace')[-2000:]}")
 
 
-def _create_bucket(url: str) -> None:
-    boto3.client("s3", endpoint_url=url, region_name="us-east-1").create_bucket(Bucket=BUCKET)
+def _create_bucket(url: str, bucket: str = BUCKET, region: str = "us-east-1", certificate: str | None = None) -> None:
+    client = boto3.client("s3", endpoint_url=url, region_name=region, verify=certificate)
+    if region == "us-east-1":
+        client.create_bucket(Bucket=bucket)
+    else:
+        client.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": region})
 
 
 def s3_at(url: str, *, request_timeout_s: float = 10.0, max_connections: int = 64) -> S3Store:

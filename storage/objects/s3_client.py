@@ -37,7 +37,11 @@ cost."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Options:
-    """Address of the bucket. `endpoint`, `region` None: AWS and its environment. InvalidError for invalid values."""
+    """Address of the bucket. `endpoint`, `region` None: AWS and its environment. InvalidError for invalid values.
+
+    Without `path_style` the bucket is part of the host name, except where that cannot work: the endpoint is an IP
+    address, or the bucket's name has dots and the endpoint is https (a wildcard certificate covers one label).
+    """
 
     bucket: str
     prefix: str = ""
@@ -70,7 +74,8 @@ def new_client(options: S3Options) -> AbstractAsyncContextManager[Any]:
             user_agent=USER_AGENT,
             response_checksum_validation="when_required",
             s3={
-                "addressing_style": "path" if options.path_style else "auto",
+                # "auto" would be path style for every endpoint but AWS's
+                "addressing_style": "path" if options.path_style else "virtual",
                 "payload_signing_enabled": False,
             },
         ),

@@ -110,6 +110,8 @@ def translate(error: Exception, request: str, *, in_doubt: bool) -> HeadraceErro
             return InvalidError(f"{text} check={check}")
     if isinstance(cause, aiohttp.ClientPayloadError) and "redirect" in str(cause):
         return InvalidError(f"store redirects: {request} check={_CHECKS['301']}")
+    if isinstance(cause, (aiohttp.ClientConnectorDNSError, socket.gaierror)):
+        return UnavailableError(f"{text} check=s3.endpoint and s3.path.style")
     if isinstance(cause, _NEVER_SENT):
         return UnavailableError(text)
     if isinstance(cause, (IncompleteReadError, aiohttp.ClientPayloadError)) and not in_doubt:

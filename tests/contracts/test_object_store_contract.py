@@ -1,7 +1,8 @@
 """What every object store promises, shown for each of them; dressed means under all decorators at once.
 
 Implementations: memory, directory and S3 (spoken to moto), each bare and dressed; S3 spoken to a real
-server (versitygw or MinIO) bare.
+server (versitygw or MinIO) bare; and versitygw over https in a region other than us-east-1, with the bucket in the host
+name (virtual-host style, the default), in the path, and with dots in its name, which no wildcard certificate covers.
 moto checks neither signatures nor the CRC32C of a body, so only the real server proves those here.
 It honours If-None-Match, but looks and stores in two steps without a lock: a race of conditional puts
 proves nothing there and is skipped by name. Keys, bodies and ranges are looped over inside a test where
@@ -30,10 +31,16 @@ from headrace.storage.objects.s3 import S3Store
 from headrace.storage.objects.s3_client import S3Options
 from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
 from headrace.storage.objects.throttled import ThrottledStore
-from tests.fixtures_s3 import BUCKET
+from tests.fixtures_s3 import BUCKET, DOTTED_BUCKET, REGION, HttpsServer
 from tests.manual_clock import ManualClock
 
 STORES = ["memory", "directory", "moto", "dressed memory", "dressed directory", "dressed moto", "real_s3"]
+HTTPS_STORES = {
+    "https virtual-host style": (BUCKET, False),
+    "https path style": (BUCKET, True),
+    "https bucket with dots": (DOTTED_BUCKET, False),
+}
+"""Bucket, and s3.path.style."""
 KEYS = ["a", "b-c", "b/c", "b/d/e", "ba", "segments/0f/x", "segments/10/y", "z é/ü"]
 
 
@@ -63,7 +70,7 @@ def dressed(store: ObjectStore) -> ObjectStore:
     return store
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=[*STORES, *HTTPS_STORES])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
     """An empty store of each kind. S3 stores use a separate prefix for each test."""
     kind = request.param.removeprefix("dressed ")
@@ -72,6 +79,13 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         plain = MemoryStore(SystemClock())
     elif kind == "directory":
         plain = DirectoryStore(tmp_path / "root", SystemClock())
+    elif kind in HTTPS_STORES:
+        server: HttpsServer = request.getfixturevalue("https_s3")
+        bucket, path_style = HTTPS_STORES[kind]
+        options = S3Options(
+            bucket=bucket, prefix=f"run/{uuid.uuid4()}", endpoint=server.url, region=REGION, path_style=path_style
+        )
+        plain = S3Store(options, SystemClock())
     else:
         url = request.getfixturevalue(f"{kind}_url")
         options = S3Options(
