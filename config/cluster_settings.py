@@ -55,7 +55,7 @@ class ClusterSettings(ProcessSettings, frozen=True, kw_only=True, forbid_unknown
         Meta(
             ge=100,
             le=LONG_MAX,
-            description="A standby controller takes over when the active one has not renewed its lease for this time.",
+            description="A standby controller takes over within this time after the active one fails.",
         ),
     ] = field(default=3_000, name="controller.lease.ms")
     metadata_snapshot_bytes: Annotated[

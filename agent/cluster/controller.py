@@ -1,6 +1,6 @@
 """The controller of a process with that role: active in one process, standby in all others.
 
-Place: two tasks, with three rounds each per controller.lease.ms: one acquires and renews the
+Place: two tasks, with four rounds each per controller.lease.ms: one acquires and renews the
 lease, the other does the work, so that slow work cannot cost the lease. Standbys follow the log, so that a new active
 controller has the state of the previous one: all state is in the log.
 The active controller fences agents with expired leases, completes reassignments, removes expired delegation tokens,
@@ -39,7 +39,8 @@ from headrace.storage.errors import CorruptError, HeadraceError
 
 logger = logging.getLogger(__name__)
 
-TURNS_PER_LEASE = 3
+TURNS_PER_LEASE = 4
+"""A lease is requested for one round less: a standby asks once per round, so it takes over within the whole lease."""
 SNAPSHOT_CHECK_SECONDS = 30.0
 SCHEDULE_SECONDS = 30.0
 """Pause between checks that the periodic jobs exist and that workers take jobs."""
@@ -74,6 +75,11 @@ class ControllerTimes:
             settings.metadata_snapshot_interval_ms,
             settings.metadata_snapshot_bytes,
         )
+
+    @property
+    def granted_ms(self) -> int:
+        """The lease that a controller requests, so that a standby is active `lease_ms` after the last renewal."""
+        return self.lease_ms - self.lease_ms // TURNS_PER_LEASE
 
     def snapshot_is_due(self, state: SnapshotState) -> bool:
         """By size, and by age if there are new records."""
@@ -152,8 +158,9 @@ class Controller:
 
     async def _hold_lease(self) -> None:
         sent_at = self._clock.monotonic()
-        lease = await self._api.hold_controller_lease(self._node_id(), self._incarnation_id, self._times.lease_ms)
-        self._active_until = sent_at + self._times.lease_ms / 1000
+        granted_ms = self._times.granted_ms
+        lease = await self._api.hold_controller_lease(self._node_id(), self._incarnation_id, granted_ms)
+        self._active_until = sent_at + granted_ms / 1000
         self._become(lease)
 
     async def _work(self) -> None:

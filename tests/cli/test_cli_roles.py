@@ -144,7 +144,7 @@ def test_a_compactor_runs_alone_or_in_an_agent(flags: list[str]) -> None:
         assert alone.wait(SECONDS_MAX) == 0
 
 
-@pytest.mark.requirement("C16")
+@pytest.mark.requirement("C16", "C17")
 def test_a_node_id_in_use_keeps_a_second_process_out_until_its_time_is_up(
     flags: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import psycopg
@@ -159,6 +161,45 @@ def main_in_thread(argv: list[str]) -> int:
         return pool.submit(main, argv).result()
 
 
+@pytest.mark.requirement("C12")
+@pytest.mark.parametrize("command", ["agent", "compactor"])
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        (None, "bucket is not formatted: run `headrace storage format --ignore-formatted --cluster-id {cluster_id}`"),
+        (ANOTHER, f"bucket={ANOTHER} metastore={{cluster_id}}: correct metastore.url or bucket; nothing was changed"),
+    ],
+)
+def test_a_process_refuses_parts_that_do_not_belong_together_and_says_what_to_do(
+    command: str, stored: str | None, said: str, places: list[str]
+) -> None:
+    """Formatted as one cluster; then the bucket loses its id, or has another one. Nothing is changed by the attempt."""
+    assert main(["storage", "format", "-t", SEEDS_OWN, *places]) == 0
+    file = Path(places[3].removeprefix("file://")) / OBJECT_KEY
+    assert file.read_bytes() == render(SEEDS_OWN)
+    file.unlink()
+    if stored is not None:
+        file.write_bytes(render(stored))
+    ports = ["--http-port", "0", *(["--kafka-port", "0"] if command == "agent" else [])]
+    process = [sys.executable, "-m", "headrace.cli.main", command, *ports, *places]
+    ended = subprocess.run(process, capture_output=True, text=True, timeout=240, check=False)
+    assert ended.returncode == 1
+    assert said.format(cluster_id=SEEDS_OWN) in ended.stderr
+    assert file.exists() == (stored is not None)
+    assert formatted_cluster_id(places[1]) == SEEDS_OWN
+
+
+@pytest.mark.requirement("C12")
+def test_kafkas_own_meta_properties_are_read_and_other_versions_are_not() -> None:
+    """KIP-631's example. Version 0 has a hexadecimal id or none; a node.id names no part that all nodes share."""
+    example = f"#\n#Tue Dec 01 10:08:08 PST 2020\ncluster.id={SEEDS_OWN}\nversion=1\nnode.id=0\n"
+    assert parse(example.encode()) == SEEDS_OWN
+    for version in ("0", "2", ""):
+        with pytest.raises(CorruptError, match="unknown version"):
+            parse(example.replace("version=1", f"version={version}").encode())
+
+
+@pytest.mark.requirement("C12")
 @pytest.mark.parametrize("command", ["agent", "compactor"])
 def test_a_process_on_unformatted_storage_says_what_to_run(
     command: str, postgres_server: EmbeddedPostgres, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -38,6 +39,7 @@ class Absent:
         return "opened"
 
 
+@pytest.mark.requirement("C17")
 async def test_connecting_is_tried_until_the_registration_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, settings = ManualClock(), Settings(initial_broker_registration_timeout_ms=20_000)
     monkeypatch.setattr(module, "PostgresMetastore", absent := Absent(5))
@@ -50,6 +52,24 @@ async def test_connecting_is_tried_until_the_registration_timeout(monkeypatch: p
     assert clock.monotonic() - started < 20
 
 
+@pytest.mark.requirement("C17")
+@pytest.mark.parametrize("command", ["agent", "compactor"])
+def test_a_process_that_cannot_register_in_time_exits(command: str, tmp_path: Path) -> None:
+    """initial.broker.registration.timeout.ms: the process ends by itself, with status 1 and the reason."""
+    ports = ["--http-port", "0", *(["--kafka-port", "0"] if command == "agent" else [])]
+    url = "postgresql://headrace@127.0.0.1:1/nobody"
+    given = [*ports, "--metastore-url", url, "--bucket", tmp_path.as_uri()]
+    patience = ["--initial-broker-registration-timeout-ms", str(round(2_500 * RETRY_SECONDS))]
+    ended = subprocess.run(
+        [sys.executable, "-m", "headrace.cli.main", command, *given, *patience],
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.splitlines()[-1].startswith("error: ")
+    assert ended.stderr.count("metastore not available, trying again") == 2
+
+
+@pytest.mark.requirement("C17")
 async def test_a_wrong_address_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     class Wrong(Absent):
         async def open(self, url: str, settings: Settings) -> str:

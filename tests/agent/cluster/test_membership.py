@@ -13,6 +13,7 @@ from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import REGISTRATION_TIMEOUT_SECONDS, BrokerState, Identity, Membership
 from headrace.agent.cluster.view import ClusterView
+from headrace.config.settings import Settings
 from headrace.metastore.api.agents import HeartbeatAnswer
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.records import FenceBrokerRecord
@@ -220,12 +221,14 @@ async def test_a_node_id_in_use_is_taken_over_when_its_lease_ran_out(
     await successor.stop()
 
 
+@pytest.mark.requirement("C17")
 async def test_a_node_id_that_stays_in_use_ends_the_start(api: FakeClusterApi, fake_clock: ManualClock) -> None:
     api.add_agent(1)
     started_at = fake_clock.monotonic()
     with pytest.raises(InvalidError, match="node_id=1"):
         await fake_clock.run(an_agent(api).start())
     assert fake_clock.monotonic() - started_at == pytest.approx(REGISTRATION_TIMEOUT_SECONDS, abs=2)
+    assert Settings().initial_broker_registration_timeout_ms == REGISTRATION_TIMEOUT_SECONDS * 1000 == 60_000
 
 
 async def test_stopping_without_the_metastore_still_stops(api: FakeClusterApi, fake_clock: ManualClock) -> None:

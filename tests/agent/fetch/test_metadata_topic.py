@@ -65,6 +65,7 @@ async def _read(topic: MetadataTopic, offset: int, max_bytes: int = MANY) -> Any
     return await topic.fetch(METADATA_TOPIC, FetchPartition(0, offset, max_bytes))
 
 
+@pytest.mark.requirement("C2")
 async def test_every_record_is_at_its_own_offset_with_a_null_key(api: TruncatedLog, topic: MetadataTopic) -> None:
     reply = await _read(topic, 0)
     records = decode_records(memoryview(reply.records[0]))

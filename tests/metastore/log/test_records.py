@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from headrace.metastore.log import records as module
@@ -46,12 +46,40 @@ from headrace.metastore.log.records import (
     plain_partition,
     record_types,
 )
+from headrace.metastore.log.wire import Reader, Tag, write_uvarint
 from headrace.storage.errors import CorruptError, InvalidError
 
 ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 ID_HEX = "00112233445566778899aabbccddeeff"
 
 # Frozen: written out by hand from KIP-631's schemas and KIP-482's encoding.
+SEEDS_NAMES = (
+    "RegisterBrokerRecord",
+    "UnregisterBrokerRecord",
+    "TopicRecord",
+    "PartitionRecord",
+    "ConfigRecord",
+    "PartitionChangeRecord",
+    "AccessControlRecord",
+    "FenceBrokerRecord",
+    "UnfenceBrokerRecord",
+    "RemoveTopicRecord",
+    "DelegationTokenRecord",
+    "UserScramCredentialRecord",
+    "FeatureLevelRecord",
+    "FailedReplicasRecord",
+    "QuotaRecord",
+)
+"""KIP-631's schemas, by their numbers: 0 to 14."""
+OWN_NAMES = (
+    "RemoveAccessControlRecord",
+    "RemoveUserScramCredentialRecord",
+    "RemoveDelegationTokenRecord",
+    "RemoveFeatureLevelRecord",
+    "ControlledShutdownRecord",
+)
+"""The removals that KIP-631 lacks, and the announcement of a shutdown: 100 to 104."""
+
 GOLDEN: list[tuple[MetadataRecord, str]] = [
     (
         RegisterBrokerRecord(
@@ -167,6 +195,7 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
 ]
 
 
+@pytest.mark.requirement("C2")
 @pytest.mark.parametrize(("record", "golden"), GOLDEN, ids=lambda value: type(value).__name__)
 def test_bytes_are_frozen(record: MetadataRecord, golden: str) -> None:
     data = bytes.fromhex(golden)
@@ -175,8 +204,19 @@ def test_bytes_are_frozen(record: MetadataRecord, golden: str) -> None:
 
 
 @pytest.mark.requirement("C2")
+@settings(max_examples=100)
+@given(st.deferred(lambda: ANY_RECORD))
+def test_a_record_opens_with_its_frame_type_its_number_and_its_version(record: MetadataRecord) -> None:
+    """Unsigned varints: 0, the record type, 0, then the payload. The key is null (test_metadata_topic.py)."""
+    reader = Reader(encode_record(record))
+    assert [reader.uvarint() for _ in range(3)] == [0, record.record_type, 0]
+    assert reader.position == 3
+
+
+@pytest.mark.requirement("C2")
 def test_all_fifteen_types_and_our_own_are_there_under_their_numbers() -> None:
     assert [cls.record_type for cls in record_types()] == [*range(15), *range(100, 105)]
+    assert [cls.__name__ for cls in record_types()] == [*SEEDS_NAMES, *OWN_NAMES]
     assert {type(record) for record, _ in GOLDEN} == set(record_types())
 
 
@@ -244,11 +284,44 @@ def test_any_bytes_give_a_record_or_a_named_error(body: bytes, record_type: int)
     assert record.record_type == record_type
 
 
+@pytest.mark.requirement("C2")
+@settings(max_examples=200)
+@given(st.deferred(lambda: ANY_RECORD), st.integers(0, 200), st.binary(max_size=200))
+def test_a_tagged_field_of_a_newer_writer_is_skipped_in_every_type(
+    record: MetadataRecord, tag: int, body: bytes
+) -> None:
+    whole = encode_record(record)
+    assume(whole[-1] == 0 and not _has_own_tags(record))  # the last byte counts the tagged fields
+    newer = bytearray(whole[:-1])
+    for number in (1, tag, len(body)):
+        write_uvarint(newer, number)
+    assert decode_record(bytes(newer) + body) == record
+
+
+def _has_own_tags(record: MetadataRecord) -> bool:
+    """Whether the record's own tagged fields were written."""
+    hints = typing.get_type_hints(type(record), include_extras=True)
+    tagged = [f for f in fields(record) if any(isinstance(part, Tag) for part in typing.get_args(hints[f.name]))]  # type: ignore[arg-type]
+    return any(getattr(record, field.name) != field.default for field in tagged)
+
+
+@pytest.mark.requirement("C2")
 def test_tagged_fields_of_a_newer_writer_are_skipped() -> None:
     newer = bytes.fromhex(f"000200 04626172 {ID_HEX} 03 05 02 beef 904e 04 00000003 ffff03 00")
     assert decode_record(newer) == TopicRecord(topic_name="bar", topic_id=ID, initial_partition_count=3)
 
 
+@pytest.mark.requirement("C2")
+@pytest.mark.parametrize("cls", record_types())
+@pytest.mark.parametrize("version", [1, 2, 300])
+def test_an_unknown_version_of_any_type_is_refused_by_name(cls: type[MetadataRecord], version: int) -> None:
+    data = bytearray((0, cls.record_type))
+    write_uvarint(data, version)
+    with pytest.raises(InvalidError, match=f"record={cls.__name__} version={version}"):
+        decode_record(bytes(data))
+
+
+@pytest.mark.requirement("C2")
 @pytest.mark.parametrize(
     ("data", "named"),
     [
