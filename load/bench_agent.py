@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.collector_tuning import tune_collector
+from headrace.storage.objects.store import ObjectStore
 from load.bench_store import sink
 
 PARTITIONS = 12
@@ -46,8 +47,11 @@ TOPIC = "bench"
 class AgentBench:
     """One agent; `traces` collects the files that it settled."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self, settings: Settings, decorate: Callable[[ObjectStore], ObjectStore] = lambda store: store
+    ) -> None:
         self.settings = settings
+        self._decorate = decorate
         self.traces: list[FileTrace] = []
 
     async def __aenter__(self) -> AgentBench:
@@ -60,7 +64,9 @@ class AgentBench:
         self._topic = f"{TOPIC}-{topic_id}"
         self._first_producer_id = (await metastore.allocate_producer_ids(100))[0]
         await metastore.close()
-        self._process, self._agent = await open_agent(self.settings, self.traces.append, CollectorRegistry())
+        self._process, self._agent = await open_agent(
+            self.settings, self.traces.append, CollectorRegistry(), self._decorate
+        )
         await self._process.start()
         return self
 

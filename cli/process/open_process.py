@@ -69,9 +69,10 @@ async def open_agent(
     settings: Settings,
     on_settled: Callable[[FileTrace], None] = lambda trace: None,
     registry: CollectorRegistry = REGISTRY,
+    decorate: Callable[[ObjectStore], ObjectStore] = lambda store: store,
 ) -> tuple[ProcessShell, Broker]:
     """A process with a broker, and its broker: for benchmarks and tests that run it inside their own process."""
-    return compose_agent(settings, await _connect(settings, registry, lambda store: store), on_settled)
+    return compose_agent(settings, await _connect(settings, registry, decorate), on_settled)
 
 
 def compose_process(settings: Settings, shared: Connections) -> ProcessShell:
