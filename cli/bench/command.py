@@ -130,7 +130,7 @@ def _rows(names: str | None, jars: Path | None) -> list[Row]:
     java = [row.name for row in rows if isinstance(row.load, JavaProduce)]
     if not java or (jars and shutil.which("java")):
         return rows
-    reason = "they need java and the jars of --kafka (tests/tools/install_kafka.sh brings them)"
+    reason = "they need java and the jars of --kafka (`make tools` of a checkout brings them)"
     if names is not None:
         raise ConfigError(f"rows {','.join(java)}: {reason}")
     print(f"left out rows {','.join(java)}: {reason}", file=sys.stderr)

@@ -1,6 +1,6 @@
 """Apache Kafka for the bench: one node (KRaft, broker and controller) with its defaults, from a folder of jars.
 
-Place: opened by targets.py. The jars come from Maven: tests/tools/install_kafka.sh.
+Place: opened by targets.py. The jars come from Maven: `make tools` of a checkout.
 Invariant: settings, heap and collector are those of Kafka's own start scripts; only addresses and folders are ours,
 and the replication of internal topics, which one node cannot give.
 """
@@ -85,7 +85,7 @@ def server_properties(logs: Path, port: int, controller_port: int) -> dict[str, 
 def find_jars(folder: Path | None) -> Path:
     """The folder with the jars: `folder` or, in Kafka's home, its `libs`. ConfigError if there are none."""
     if folder is None:
-        raise ConfigError("where are Apache Kafka's jars? --kafka DIR (tests/tools/install_kafka.sh brings them)")
+        raise ConfigError("where are Apache Kafka's jars? --kafka DIR (`make tools` of a checkout brings them)")
     for path in (folder, folder / "libs"):
         if list(path.glob("kafka_2*.jar")):
             return path

@@ -23,6 +23,8 @@ VERSITYGW = TOOLS / "bin" / "versitygw"
 KAFKAJS = TOOLS / "node_modules" / "kafkajs"
 JAVA_LIBRARIES = TOOLS / "java" / "lib"
 JAVA_CLASSES = TOOLS / "java" / "classes"
+KAFKA_JARS = TOOLS / "kafka" / "lib"
+"""Apache Kafka's server and its load generator, for `headrace bench`."""
 
 
 class InstallError(Exception):
@@ -78,13 +80,17 @@ def _install_kafkajs() -> None:
     _run("npm", "ci", "--no-fund", "--no-audit", "--prefix", str(TOOLS))
 
 
+def _copy_jars(pom: Path, place: Path) -> None:
+    """The dependencies of a pom, resolved by Maven."""
+    _run(
+        "mvn", "--quiet", "--batch-mode", "--strict-checksums", "-f", str(pom), "dependency:copy-dependencies",
+        f"-DoutputDirectory={place}",
+    )  # fmt: skip
+
+
 def _install_java_client() -> None:
     JAVA_CLASSES.mkdir(parents=True, exist_ok=True)
-    pom = str(HERE / "java" / "pom.xml")
-    _run(
-        "mvn", "--quiet", "--batch-mode", "--strict-checksums", "-f", pom, "dependency:copy-dependencies",
-        f"-DoutputDirectory={JAVA_LIBRARIES}",
-    )  # fmt: skip
+    _copy_jars(HERE / "java" / "pom.xml", JAVA_LIBRARIES)
     sources = [str(path) for path in sorted((HERE / "java").glob("*.java"))]
     _run("javac", "-d", str(JAVA_CLASSES), "-cp", f"{JAVA_LIBRARIES}/*", *sources)
 
@@ -100,6 +106,14 @@ ALL = {
             ("java", "javac", "mvn"),
             lambda: any(JAVA_CLASSES.glob("*.class")),
             _install_java_client,
+            COMMAND,
+        ),
+        Tool(
+            "kafka",
+            "Apache Kafka 4.1.1 itself",
+            ("java", "mvn"),
+            lambda: any(KAFKA_JARS.glob("kafka_*.jar")),
+            lambda: _copy_jars(HERE / "kafka" / "pom.xml", KAFKA_JARS),
             COMMAND,
         ),
         Tool("kcat", "a client on librdkafka", ("kcat",), lambda: True, None, "apt-get install kcat"),

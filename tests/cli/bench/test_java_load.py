@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -21,6 +19,7 @@ from headrace.cli.bench.rows import JavaProduce
 from headrace.cli.main import main
 from headrace.config.errors import ConfigError
 from headrace.storage.errors import UnavailableError
+from load.tools import KAFKA_JARS, why_missing
 
 PRINTED = """\
 SLF4J: Defaulting to no-operation (NOP) logger implementation
@@ -29,7 +28,6 @@ SLF4J: Defaulting to no-operation (NOP) logger implementation
 60000 records sent, 5000.0 records/sec (4.77 MB/sec), 3001.27 ms avg latency, 3610.00 ms max latency, \
 3391 ms 50th, 3592 ms 95th, 3601 ms 99th, 3609 ms 99.9th.
 """
-JARS = Path(os.environ.get("HEADRACE_TEST_TOOLS", Path.home() / ".cache" / "headrace-test-tools")) / "kafka" / "lib"
 
 
 def test_the_totals_are_the_line_with_percentiles() -> None:
@@ -93,11 +91,10 @@ def test_kafkas_settings_name_its_addresses_and_nothing_of_other_folders(tmp_pat
     assert [value for value in properties.values() if "/" in value.replace("//", "")] == [str(tmp_path)]
 
 
-@pytest.mark.skipif(shutil.which("java") is None, reason="needs java")
-@pytest.mark.skipif(not JARS.is_dir(), reason="needs Apache Kafka's jars: tests/tools/install_kafka.sh")
+@pytest.mark.skipif(bool(why_missing("kafka")), reason=str(why_missing("kafka")))
 def test_kafka_is_measured_by_its_own_load_generator(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
-    words = ["--rows", "java-1p", "--quick", "--records", "600", "--kafka", str(JARS), "--json", str(result)]
+    words = ["--rows", "java-1p", "--quick", "--records", "600", "--kafka", str(KAFKA_JARS), "--json", str(result)]
     assert main(["bench", "--target", "kafka", *words]) == 0
     found = json.loads(result.read_text(encoding="utf-8"))
     assert found["targets"][0]["version"].startswith("Apache Kafka ")

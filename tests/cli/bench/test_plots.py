@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from headrace.cli.bench.measurement import Measurement, summarise
-
-pytest.importorskip("matplotlib", reason="needs matplotlib, of the extra bench")
 from headrace.cli.bench.plots import draw_plots
 
 PNG = b"\x89PNG\r\n\x1a\n"
