@@ -20,11 +20,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.metastore.postgres.server_check import OLDEST_MAJOR
 from headrace.storage.errors import InvalidError
 
 log = logging.getLogger(__name__)
 
-OLDEST_MAJOR = 15
 ACCOUNTS = ("postgres", "nobody")
 """Whom root runs Postgres as: the first that exists."""
 SHARED_BINARIES = Path("/var/cache/headrace")

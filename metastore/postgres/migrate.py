@@ -20,6 +20,7 @@ import psycopg
 from headrace.metastore.api.agents import METADATA_FORMAT, SUPPORTED_FEATURES
 from headrace.metastore.log.records import FeatureLevelRecord, encode_record
 from headrace.metastore.postgres.errors import translated
+from headrace.metastore.postgres.server_check import check_version
 from headrace.metastore.postgres.sql_files import SqlFile, function_files, sql_files
 from headrace.storage.cluster_properties import random_cluster_id
 from headrace.storage.errors import InvalidError
@@ -51,11 +52,12 @@ def migrate(url: str, *, commit_shards: int = 8, cluster_id: str | None = None) 
     """Apply what is missing, install the functions, and make the cluster's first rows.
 
     `commit_shards` counts only for a new cluster. `cluster_id` is a base64url UUID; None takes a
-    random one. InvalidError when a recorded migration has changed or is unknown to this version,
+    random one. InvalidError when Postgres is too old, a recorded migration has changed or is unknown to this version,
     or the cluster has another id; UnavailableError when Postgres is not there, or another session
     locks a table for long (a dump): what is missing stays missing, and a later run continues.
     """
     with translated("migrate", writes=False), psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
+        check_version(connection.info.server_version)
         applied = [file.name for file in sql_files(MIGRATIONS) if _apply(connection, file)]
         with connection.transaction():
             _take_lock(connection)

@@ -5,7 +5,7 @@ statement.
 Invariant: no client-held transaction. Autocommit, and the server itself ends what takes too long:
 a statement, a wait for a lock, a transaction that was left open. So a paused agent cannot block
 the others. A connection that the server closed while it was idle is replaced before use.
-What is committed is durable as far as the server's `synchronous_commit` says: never set it to off.
+What is committed is durable as far as the server's `synchronous_commit` and `fsync` say: server_check.py warns.
 If the process crashes, Postgres notices through TCP keepalives and drops the session.
 
 A server that only reads (a hot standby, or a primary that became one) is refused when a connection is made; a

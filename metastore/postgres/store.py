@@ -29,6 +29,7 @@ from headrace.metastore.postgres.read.extents import PostgresExtents
 from headrace.metastore.postgres.read.feed import PostgresFeed
 from headrace.metastore.postgres.reports.reports import PostgresReports
 from headrace.metastore.postgres.retention.retention import PostgresRetention
+from headrace.metastore.postgres.server_check import check_server
 from headrace.metastore.postgres.sql_files import sql_files
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import InvalidError
@@ -69,10 +70,12 @@ class PostgresMetastore(
     async def open(cls, url: str, settings: Settings) -> Self:
         """Connect to a migrated database.
 
-        InvalidError when it lacks migrations of this version; UnavailableError when it is not there.
+        InvalidError when it lacks migrations of this version, or its Postgres is too old; UnavailableError when it
+        is not there, or only reads. A server that may lose committed rows is named in the log.
         """
         pool = await open_pool(url, settings)
         try:
+            await check_server(pool, settings.metastore_pool_size)
             return cls(pool, settings, *await _describe_cluster(pool))
         except BaseException:
             await pool.close()

@@ -1,0 +1,68 @@
+"""Whether this Postgres can keep what Headrace acknowledges: asked once, when a process opens the metastore.
+
+Place: by `migrate` (the version only) and by PostgresMetastore.open, after its pool is open.
+Invariant: a server that cannot run the schema is refused; a server that may lose committed rows, or that has no room
+for another process, is named in the log with the setting to change. A standby is refused before that,
+by the pool's `target_session_attrs` (pool.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.storage.errors import InvalidError
+
+OLDEST_MAJOR = 15
+
+logger = logging.getLogger(__name__)
+
+_DESCRIBE_SERVER = Statement("describe_server", writes=False)
+
+
+class ServerFacts(NamedTuple):
+    """What describe_server.sql answers; the settings are those of this session."""
+
+    fsync: bool
+    full_page_writes: bool
+    synchronous_commit: str
+    max_connections: int
+    reserved_connections: int
+    """Of max_connections, for superusers and for roles of pg_use_reserved_connections."""
+    connections: int
+    """Open now, this process's included."""
+
+
+async def check_server(pool: Pool, pool_size: int) -> None:
+    """InvalidError if the server is too old; one warning for each other problem."""
+    async with pool.connection() as connection:
+        check_version(connection.info.server_version)
+    facts = ServerFacts(*await _DESCRIBE_SERVER.row(pool))
+    for problem in problems_of(facts, pool_size):
+        logger.warning("unsafe postgres: %s", problem)
+
+
+def check_version(server_version: int) -> None:
+    """InvalidError for a Postgres before OLDEST_MAJOR; `server_version` as libpq has it, 150018 for 15.18."""
+    if server_version < OLDEST_MAJOR * 10_000:
+        version = f"{server_version // 10_000}.{server_version % 10_000}"
+        raise InvalidError(f"postgres is too old: version={version} needed={OLDEST_MAJOR} or newer")
+
+
+def problems_of(facts: ServerFacts, pool_size: int) -> list[str]:
+    """What an operator should change, one line each; none for a safe server."""
+    found = []
+    if not facts.fsync:
+        found.append("fsync=off: a crash of its machine can destroy the database and all acknowledged records")
+    if not facts.full_page_writes:
+        found.append("full_page_writes=off: a crash of its machine can leave half-written pages")
+    if facts.synchronous_commit == "off":
+        found.append("synchronous_commit=off: a crash loses records that were acknowledged just before (set it to on)")
+    free = facts.max_connections - facts.reserved_connections - facts.connections
+    if free < pool_size:
+        found.append(
+            f"max_connections={facts.max_connections} is small: open={facts.connections} free={max(free, 0)}"
+            f" metastore.pool.size={pool_size} (another process of this size cannot connect)"
+        )
+    return found

@@ -1,0 +1,104 @@
+"""A Postgres that is too old or only reads is refused; one that may lose rows, or is nearly full, is named."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from headrace.config.settings import Settings
+from headrace.metastore.postgres import server_check
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.migrate import migrate
+from headrace.metastore.postgres.server_check import ServerFacts, check_version, problems_of
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.errors import InvalidError, UnavailableError
+
+ONE = Settings(metastore_pool_size=1)
+SAFE = ServerFacts(True, True, "on", max_connections=100, reserved_connections=3, connections=10)
+
+
+@pytest.fixture
+def own_server() -> Iterator[EmbeddedPostgres]:
+    """A durable server for one test, stopped."""
+    with tempfile.TemporaryDirectory(prefix="headrace-check-") as directory:
+        Path(directory).chmod(0o711)
+        server = EmbeddedPostgres(Path(directory))
+        yield server
+        server.stop()
+
+
+async def open_and_close(url: str, settings: Settings = ONE) -> None:
+    await (await PostgresMetastore.open(url, settings)).close()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"fsync": False}, "fsync=off"),
+        ({"full_page_writes": False}, "full_page_writes=off"),
+        ({"synchronous_commit": "off"}, "synchronous_commit=off"),
+        ({"connections": 90}, "max_connections=100 is small: open=90 free=7 metastore.pool.size=8"),
+        ({"connections": 99}, "free=0"),
+    ],
+)
+def test_each_problem_is_named(change: dict[str, bool], named: str) -> None:
+    (problem,) = problems_of(SAFE._replace(**change), pool_size=8)
+    assert named in problem
+
+
+@pytest.mark.parametrize("synchronous_commit", ["on", "local", "remote_write", "remote_apply"])
+def test_a_safe_server_has_no_problem(synchronous_commit: str) -> None:
+    """A standby's share in a commit is the operator's choice."""
+    assert problems_of(SAFE._replace(synchronous_commit=synchronous_commit, connections=89), pool_size=8) == []
+
+
+def test_the_oldest_version_is_15() -> None:
+    check_version(150_000)
+    check_version(180_004)
+    with pytest.raises(InvalidError, match=r"too old: version=14\.19 needed=15"):
+        check_version(140_019)
+
+
+async def test_an_old_server_is_refused_by_agents_and_by_migrate(
+    metastore_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_check, "OLDEST_MAJOR", 99)
+    with pytest.raises(InvalidError, match="needed=99"):
+        await open_and_close(metastore_url)
+    with pytest.raises(InvalidError, match="needed=99"):
+        migrate(metastore_url)
+
+
+async def test_a_durable_server_is_opened_without_a_word_and_others_are_named(
+    own_server: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, logger=server_check.__name__)
+    migrate(own_server.start())
+    await open_and_close(own_server.url())
+    assert caplog.messages == []
+    with psycopg.connect(own_server.url(), autocommit=True) as connection:
+        connection.execute("ALTER ROLE headrace SET synchronous_commit = off")
+        connection.execute("ALTER SYSTEM SET full_page_writes = off")
+    own_server.stop()
+    own_server.fsync = False
+    await open_and_close(own_server.start(), Settings(metastore_pool_size=100))
+    settings = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "max_connections=200 is small")
+    assert len(caplog.messages) == len(settings)
+    assert all(name in message for name, message in zip(settings, caplog.messages, strict=True))
+
+
+async def test_a_hot_standby_is_refused(own_server: EmbeddedPostgres) -> None:
+    """It has no primary, so it waits for write-ahead log and answers reads, as one with a primary does."""
+    migrate(own_server.start())
+    own_server.stop()
+    ((own_server.data_dir / "pgdata").resolve() / "standby.signal").touch()
+    own_server.start()
+    with pytest.raises(UnavailableError, match="read-only"):
+        await open_and_close(own_server.url())
+    with pytest.raises(UnavailableError, match="read-only"):
+        migrate(own_server.url())
