@@ -14,7 +14,7 @@ from types import TracebackType
 from confluent_kafka.admin import AdminClient
 
 SECONDS_MAX = 90
-"""Far beyond what anything here takes, even on a machine that stands still for a while."""
+"""Far beyond what anything here takes, even on a machine that stalls for a while."""
 
 
 class AgentUnderTest:
@@ -78,7 +78,7 @@ class AgentUnderTest:
 
 
 def until_told(agents: Sequence[AgentUnderTest], topic: str) -> None:
-    """Return once clients of each agent are told of all these agents and of the topic.
+    """Return when each agent lists all these agents and the topic for clients.
 
     Metadata does not wait for the log: an agent may hear of a new neighbour or topic a moment later.
     """

@@ -1,6 +1,6 @@
 """Records that librdkafka's consumer hands over, without the errors that it gets over by itself.
 
-Fault model: a machine that stands still for seconds. The library then tells its user of brokers that did not
+Fault model: a machine that stalls for seconds. The library then tells its user of brokers that did not
 answer in time, or of a topic that an agent has not heard of yet, and goes on. Any other error fails the test.
 """
 

@@ -1,4 +1,4 @@
-"""What most tests stand on: one throw-away Postgres per test process, a fresh database per test.
+"""Fixtures of most tests: one throw-away Postgres per test process, a fresh database per test.
 
 `postgres_server`  the embedded server (fsync off), started once per process
 `metastore_url`    a fresh, migrated database: copied from a template, about 20 ms
@@ -40,7 +40,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[EmbeddedPostgres]:
-    """A server whose data goes with the test run."""
+    """A server with data that is removed after the test run."""
     with tempfile.TemporaryDirectory(prefix="headrace-tests-") as directory:
         place = Path(directory)
         place.chmod(0o711)  # started by root, Postgres runs as another user and must get through
@@ -52,7 +52,7 @@ def postgres_server() -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture(scope="session")
 def metastore_template(postgres_server: EmbeddedPostgres) -> str:
-    """The name of a migrated database that is copied for each test; nobody connects to it."""
+    """The name of a migrated database that is copied for each test; no test connects to it."""
     _run(postgres_server, f"CREATE DATABASE {TEMPLATE}")
     migrate(postgres_server.url(TEMPLATE))
     return TEMPLATE

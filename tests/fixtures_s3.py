@@ -1,4 +1,4 @@
-"""S3 servers for tests: moto in a thread, and a real one in a process of its own when it is installed.
+"""S3 servers for tests: moto in a thread, and a real one in a separate process if it is installed.
 
 Fault model: none here (tests/scripted_http.py breaks things on purpose). moto keeps objects in
 memory and checks neither signatures nor checksums; versitygw and MinIO check both.
@@ -44,7 +44,7 @@ NO_SERVER = "needs versitygw"
 def aws_credentials() -> Iterator[None]:
     """The standard chain finds these, and asks no metadata service.
 
-    All stores share one aioboto3 session, since a session of its own parses S3's model anew: 50-100 ms for each client.
+    All stores share one aioboto3 session, because each session parses S3's model: 50-100 ms.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
@@ -182,7 +182,7 @@ def _create_bucket(url: str, bucket: str = BUCKET, region: str = "us-east-1", ce
 
 
 def s3_at(url: str, *, request_timeout_s: float = 10.0, max_connections: int = 64) -> S3Store:
-    """A store of its own below prefix `pre` of bucket `bucket`, whatever the server at `url` makes of that."""
+    """A separate store below prefix `pre` of bucket `bucket` on the server at `url`."""
     options = S3Options(
         bucket="bucket",
         prefix="pre",

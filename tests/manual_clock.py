@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it.
+"""A clock that only a test moves.
 
 Fault model: none. Sleepers wake in the order of their deadlines, and everything that becomes
 runnable runs before the next one wakes, so a test with real timeouts takes no real time.
@@ -42,7 +42,7 @@ class ManualClock:
         await woken
 
     def jump(self, seconds: float) -> None:
-        """Move time without letting anybody run: for code that only asks what time it is."""
+        """Move time without letting any task run: for code that only asks what time it is."""
         self._now += seconds
 
     async def advance(self, seconds: float) -> None:
@@ -54,7 +54,7 @@ class ManualClock:
         self._now = max(self._now, end)
 
     async def run(self, work: Awaitable[T], limit_seconds: float = 3600.0) -> T:
-        """The result of `work`, with time moving on by itself whenever everybody sleeps.
+        """The result of `work`, with time moving on by itself whenever all tasks sleep.
 
         Real I/O (a server, a thread) is waited for in real time. TimeoutError past the limit of virtual time.
         """

@@ -1,6 +1,6 @@
 """An HTTP server on loopback that does what a test's script says, one step per request.
 
-Fault model: whatever a step does. It may answer early, late, short or not at all, and reset the
+Fault model: everything a step does. It may answer early, late, short or not at all, and reset the
 connection before, amid or after the body. Requests are recorded as they came, whole or cut.
 """
 

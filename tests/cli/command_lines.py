@@ -15,7 +15,7 @@ SECONDS_MAX = 90
 
 
 def type_in(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
-    """The bytes stand on standard input, which is no terminal."""
+    """The bytes are standard input, which is no terminal."""
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 

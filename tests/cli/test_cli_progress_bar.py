@@ -1,4 +1,4 @@
-"""The bar is for whoever watches a terminal, and for nobody else."""
+"""The bar is only shown on a terminal."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def _until(holds: Callable[[], bool]) -> float:
 def _active_first(pair: Sequence[Controller]) -> Sequence[Controller]:
     """The active one and its standby, once both say so.
 
-    Their lease is short: on a machine that stands still for a moment the role may change hands at any time.
+    Their lease is short: on a machine that stalls for a moment the role may move at any time.
     """
     found: Sequence[Controller] = ()
 

@@ -154,7 +154,7 @@ def test_a_damaged_object_is_no_cluster(data: bytes) -> None:
 
 
 def main_in_thread(argv: list[str]) -> int:
-    """`main` runs loops of its own, which a running loop does not allow in its thread."""
+    """`main` runs event loops, which a running loop does not allow in its thread."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as pool:

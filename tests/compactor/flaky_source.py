@@ -1,6 +1,6 @@
-"""A compaction source whose tasks all fail once after they stored their files: Spark tries them again.
+"""A compaction source with tasks that all fail once after they stored their files: Spark repeats them.
 
-Fault model: the executor dies between its last put and its report to the driver.
+Fault model: the executor crashes between its last put and its report to the driver.
 """
 
 from __future__ import annotations

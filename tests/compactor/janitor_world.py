@@ -1,4 +1,4 @@
-"""Files that live, die and are deleted: the real metastore, a bucket in memory, a clock that the test moves.
+"""Files that are live, become dead and are deleted: the real metastore, a bucket in memory, a manual clock.
 
 Fault model: `Tripwire` wraps the metastore and the bucket and kills the worker before or after its n-th
 call; `DoubtfulStore` loses answers of deletions, confirms only some, and lists what it held before.
@@ -34,12 +34,12 @@ HOUR = 3600
 DELAY_MS = 4 * HOUR * 1000
 DELAY_SECONDS = DELAY_MS / 1000
 SETTLED_SECONDS = 75 * 60
-"""How long a commit's row outlives its answer: nothing younger is deleted."""
+"""How long a row is kept after its commit: nothing younger is deleted."""
 LEASE_MS = 30_000
 
 
 class Killed(BaseException):
-    """The worker's process ends here: nobody handles this."""
+    """The worker's process ends here: no code handles this."""
 
 
 class DoubtfulStore(MemoryStore):
@@ -150,7 +150,7 @@ class JanitorWorld:
         return file.file_id
 
     async def kill_all(self) -> None:
-        """Every file that there is dies now."""
+        """Every existing file becomes dead now."""
         targets = [LogStartTarget(key, TO_HIGH_WATERMARK) for key in self.scene.keys]
         await self.metastore.move_log_starts(targets, max_extents=10_000)
 

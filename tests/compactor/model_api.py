@@ -43,4 +43,4 @@ class ModelCompactionApi:
         return outcomes
 
     async def mark_unreadable(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> None:
-        """Nobody plans here."""
+        """There is no planner here."""

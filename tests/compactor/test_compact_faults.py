@@ -1,4 +1,4 @@
-"""A compaction job that dies, stalls or meets others at every step: nothing lost, nothing doubled, the job goes on.
+"""A compaction job that crashes, stalls or meets others at every step: nothing lost or doubled, the job continues.
 
 Fault model: the worker is killed before or after its n-th call to metastore or bucket, for every n; its
 lease is taken over in the middle; answers of swaps are lost; the id is condemned; inputs are missing or
@@ -106,7 +106,7 @@ async def check_sweeping(world: CompactionWorld) -> None:
     stored = {file_id_of(info.key) async for info in world.store.list_objects("segments/")}
     orphans = stored - set(await world.file_rows())
     live = set(await world.live_files())
-    assert orphans, "some died between the put and its first swap"
+    assert orphans, "some crashed between the put and its first swap"
     assert live < stored
     async with session(world.url) as connection:
         await move_time(connection, 4 * 3600)
@@ -254,7 +254,7 @@ async def test_a_missing_file_and_a_broken_extent_block_no_other_file(world: Com
 async def test_a_batch_that_cannot_be_opened_is_copied_as_it_is(
     world: CompactionWorld, level: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A flipped bit in the first batch, stored for good: its neighbours are merged around it, and the log names it."""
+    """A flipped bit in the stored first batch: its neighbours are merged around it, and the log names it."""
     (key,) = await world.topic("t", 1)
     for number in range(3):
         await world.commit((key, plain_batch(2, b"%d" % number * 10)), (key, plain_batch(1, b"x" * 10)))
@@ -358,7 +358,7 @@ def janitor_metrics() -> JanitorMetrics:
 
 
 async def test_files_that_become_dead_during_a_merge_are_kept_until_it_ends(world: CompactionWorld) -> None:
-    """Its lease is a read pin: what retention won is lost to it, but nothing is missing, and nobody is alarmed."""
+    """Its lease is a read pin: what retention won is lost to it, but nothing is missing, and no alarm is raised."""
     keys = await fill(world)
     inputs = await world.live_files()
     async with session(world.url) as connection:

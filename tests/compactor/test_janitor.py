@@ -1,4 +1,4 @@
-"""Dead files go after their grace, nothing goes after a restore, and whatever happens nothing live goes."""
+"""Dead files are deleted after a delay, nothing is deleted after a restore, and never a live file."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def test_a_lost_answer_of_a_deletion_is_asked_again(world: JanitorWorld) -
 
 
 async def test_taken_files_are_returned_again_also_recently_dead_ones(world: JanitorWorld) -> None:
-    """Or the object of a file that died young would outlive a worker that died by an hour."""
+    """Else the object of a young dead file would be kept an hour longer than its crashed worker."""
     dead = await world.add_file()
     await world.advance(SETTLED_SECONDS + 1)
     await world.kill_all()
@@ -310,7 +310,7 @@ async def test_under_all_faults_no_live_object_is_deleted_and_nothing_leaks(
                 await world.commit(file)
             case "late_put" if waiting_files:
                 file = rng.choice(waiting_files)
-                if file.file_id not in await world.files():  # whose commit was never sent
+                if file.file_id not in await world.files():  # its commit was never sent
                     await world.put(file)
             case "kill":
                 await world.kill_all()

@@ -26,7 +26,7 @@ def by_kind() -> dict[str, dict[str, Any]]:
 
 
 def conf(container: dict[str, Any]) -> dict[str, str]:
-    """What spark-submit is told."""
+    """The arguments of spark-submit."""
     options = [arg.removeprefix("--conf=") for arg in container["args"] if arg.startswith("--conf=")]
     return dict(option.split("=", 1) for option in options)
 
@@ -67,4 +67,4 @@ def test_the_files_that_the_driver_starts_are_in_the_repository() -> None:
     for path in (driver["args"][-1], conf(driver)["spark.kubernetes.executor.podTemplateFile"]):
         assert path.startswith(IN_IMAGE)
         assert (REPOSITORY / path.removeprefix(IN_IMAGE)).is_file(), path
-    assert int(conf(driver)["spark.executor.instances"]) > 0, "the executors' share of the I/O limit goes by it"
+    assert int(conf(driver)["spark.executor.instances"]) > 0, "the executors' share of the I/O limit depends on it"

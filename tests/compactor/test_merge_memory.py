@@ -87,6 +87,6 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 @pytest.mark.parametrize("codec", [None, Codec.NONE, Codec.GZIP], ids=str)
 @pytest.mark.parametrize("name", list(BOMBS))
 async def test_what_a_batch_unpacks_to_decides_nothing(name: str, codec: Codec | None) -> None:
-    """Also in topics whose compression.type makes every batch be opened."""
+    """Also in topics with a compression.type that makes the merge open every batch."""
     peak, _ = await peak_of(2, BOMBS[name](), files=2, codec=codec)
     assert peak < UNPACKED + LIMITS.file_bytes

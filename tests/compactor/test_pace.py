@@ -45,7 +45,7 @@ def api() -> SaidConfigs:
 
 @pytest.fixture
 async def changes(api: SaidConfigs, fake_clock: ManualClock) -> AsyncIterator[list[Pace]]:
-    """What a worker was told."""
+    """The paces that a worker received."""
     told: list[Pace] = []
 
     async def change(pace: Pace) -> None:

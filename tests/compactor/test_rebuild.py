@@ -45,7 +45,7 @@ class Read(NamedTuple):
 
 
 class Lost:
-    """The bucket of a world whose metastore is gone, and a new one."""
+    """The bucket of a world with a lost metastore, and a new one."""
 
     def __init__(self, world: CompactionWorld, metastore: PostgresMetastore) -> None:
         self.world, self.metastore = world, metastore
@@ -82,7 +82,7 @@ async def read_all(world: CompactionWorld, metastore: PostgresMetastore, key: in
 
 @pytest.fixture
 async def lost(world: CompactionWorld, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lost]:
-    """Files of this world are born a millisecond apart, as its commits are."""
+    """Files of this world are created a millisecond apart, as its commits are."""
     births = count(time.time_ns() // 1_000_000 - 60_000)
     monkeypatch.setattr(world.service, "database_now_ms", lambda: next(births))
     url = world.url.replace("/test_", "/rebuilt_")
@@ -118,7 +118,7 @@ async def test_a_bucket_alone_gives_every_run_back(world: CompactionWorld, lost:
     assert topic.name == found.topics[0] == f"recovered-{topic.topic_id}"
     answers = await lost.metastore.find_extents([ExtentQuery(key, 0, 1 << 40) for key in await lost.keys()])
     # per file: 3 + 1 live records and 2 that the commit had dropped, in one run; and 2 of the other partition.
-    # The dead ones carry the sequence numbers of an idempotent producer, each time the same: they stand once.
+    # The dead ones carry the sequence numbers of an idempotent producer, each time the same: they are placed once.
     assert [(a.log_start_offset, a.high_watermark) for a in answers] == [(0, 70 * 4 + 2), (0, 140)]
     assert (found.records, found.guessed_records) == (70 * 4 + 2 + 140,) * 2
     assert (await lost.metastore.janitor_state()).incarnation_id != before
@@ -127,7 +127,7 @@ async def test_a_bucket_alone_gives_every_run_back(world: CompactionWorld, lost:
 
 
 async def test_a_topic_that_is_there_keeps_its_name(world: CompactionWorld) -> None:
-    """As after a restore of an older backup whose files are gone: names and counts are the metastore's."""
+    """As after a restore of an older backup without its files: names and counts are the metastore's."""
     await fill(world, files=3)
     async with session(world.url) as raw:
         await raw.execute("TRUNCATE segment_files, extents")
@@ -157,7 +157,7 @@ async def test_every_level_in_the_bucket_is_no_third_copy(world: CompactionWorld
 async def test_what_a_commit_had_dropped_is_behind_all_others_but_hides_none(
     world: CompactionWorld, lost: Lost
 ) -> None:
-    """A repetition is told by its producer's numbers; of what was refused otherwise, files say nothing."""
+    """A repetition is recognised by its producer's numbers; files do not show other refusals."""
     (key,) = await world.topic("t", 1)
     sent = forge(plain_batch(2, b"sent"), producer_id=7, producer_epoch=0, base_sequence=0)
     await world.commit((key, plain_batch(1, b"a")), (key, sent))
@@ -248,14 +248,14 @@ class History:
             await self.world.commit(*sorted(batches + again, key=lambda sent: sent[0]))
 
     async def merge(self, level: int) -> None:
-        """Some neighbours in age, as the policy picks them; a worker may die before it has swapped all of it in."""
+        """Some neighbours in age, as the policy picks them; a worker may crash before it has swapped all of it in."""
         below = await self.world.live_files(level - 1)
         if below:
             first = self.rng.randrange(len(below))
             await self.world.run(await self.world.claim(below[first : first + self.rng.randint(1, 6)], level))
 
     async def delete_dead_files(self) -> None:
-        """The oldest first, as they died."""
+        """The oldest first, as they became dead."""
         rows = await self.world.file_rows()
         dead = sorted((row["dead_at"], file_id) for file_id, row in rows.items() if row["dead_at"] is not None)
         gone = [object_key(file_id) for _, file_id in dead[: self.rng.randint(0, len(dead))]]

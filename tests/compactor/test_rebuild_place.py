@@ -59,7 +59,7 @@ class Partition:
         return window if all(a.stop == b.start for a, b in pairwise(runs)) else window[:1]
 
     def _add(self, level: int, runs: list[range], replaced: list[int] | None = None) -> None:
-        """A file; without `replaced`, a merged one whose worker died before it took over."""
+        """A file; without `replaced`, a merged one of a worker that crashed before the swap."""
         file = next(self._numbers)
         self.files[file] = []
         for run in runs:
@@ -83,7 +83,7 @@ class Partition:
 
 
 def rebuilt(partition: Partition) -> Placement:
-    """As rebuild.py does it; what opened records lie in merged files is known from their names."""
+    """As rebuild.py does it; the records in merged files are known from their names."""
     placement = settle([batch for batches in partition.files.values() for batch in batches])
     flushed, placement.open = placement.open, []
     opened = [partition.names[batch.content] for batch in placement.batches.values() if batch.level == 2]

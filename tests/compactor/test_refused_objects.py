@@ -1,6 +1,6 @@
-"""What the store does not serve holds up nobody: the job loop, planner and all, on a real Postgres.
+"""Objects that the store does not serve block no other: the job loop, planner and all, on a real Postgres.
 
-Fault model: reads of some objects, or of all, are refused for good (S3's 403) or end as if the store could
+Fault model: reads of some objects, or of all, are refused finally (S3's 403) or end as if the store could
 not be reached; puts are refused. Time is the metastore's, moved from one round of the loop to the next.
 """
 
@@ -94,7 +94,7 @@ async def fill(world: CompactionWorld, files: int = 8) -> int:
 
 
 async def test_one_object_that_is_refused_holds_up_no_neighbour(world: CompactionWorld) -> None:
-    """Archived by a lifecycle rule, say. Its neighbours are merged around it, and nobody asks again for a day."""
+    """Archived by a lifecycle rule. Its neighbours are merged around it, and it is not requested again for a day."""
     key = await fill(world, files=40)
     before, files = await world.records(key), await world.live_files()
     loop = Loop(world)
@@ -158,7 +158,7 @@ async def test_a_store_that_serves_nothing_is_no_files_fault(world: CompactionWo
     await loop.rounds(60, every_seconds=60)
     assert await world.live_files(level=0) == files
     assert not await loop.marked()
-    assert loop.store.gets <= 80 * len(files), "once a minute or so: given up after ten attempts, it is planned anew"
+    assert loop.store.gets <= 80 * len(files), "once a minute or so: given up after ten attempts, it is planned again"
     loop.store.errors.clear()
     await loop.rounds(2, every_seconds=600)
     assert not await world.live_files(level=0)

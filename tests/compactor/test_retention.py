@@ -1,4 +1,4 @@
-"""Retention: what the rule asks for, and that the job gets there whatever stops it, once and under its lease."""
+"""Retention: the rule, and that the job applies it after every interruption, once and under its lease."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_topics_rule_comes_from_its_own_config_then_the_settings() -> None:
 
 
 class Interrupted(HeadraceError):
-    """The worker died here."""
+    """The worker crashed here."""
 
 
 class Interrupting:
@@ -147,7 +147,7 @@ async def enforce(store: Any, lease: Lease, **settings: Any) -> CollectorRegistr
 
 
 async def filled(store: PostgresMetastore, files: int = 6) -> Any:
-    """Two partitions whose extents are an hour old (their timestamps say 1970), but for the newest file's."""
+    """Two partitions with extents that are an hour old (with timestamps of 1970), except the newest file's."""
     scene = await open_scene(store, partitions=2)
     now_ms, _ = await store.oldest_extents([OldestQuery(scene.keys[0], 1)])
     for number in range(files):
@@ -193,7 +193,7 @@ async def test_leftovers_of_delete_records_are_removed_under_any_rule(metastore:
     assert await scene.read(0) == [(20, 24), (25, 29)], "invisible at once"
     assert await metastore.partition_sizes(scene.keys) == [5 * BATCH_BYTES, 6 * BATCH_BYTES]
     await enforce(metastore, await lease_of(metastore), log_retention_ms=-1)
-    assert await scene.read(0) == [(20, 24), (25, 29)], "the extent that the log start lies in stays"
+    assert await scene.read(0) == [(20, 24), (25, 29)], "the extent with the log start is kept"
     assert await metastore.partition_sizes(scene.keys) == [2 * BATCH_BYTES, 6 * BATCH_BYTES]
 
 
@@ -227,7 +227,7 @@ async def test_killed_at_any_step_the_next_run_ends_it(
 async def test_a_worker_that_lost_its_lease_moves_nothing(metastore: PostgresMetastore) -> None:
     scene = await filled(metastore)
     lease = await lease_of(metastore)
-    await metastore.finish_job(lease.token)  # ended by whoever has it now
+    await metastore.finish_job(lease.token)  # ended by its current holder
     with pytest.raises(FencedError):
         await enforce(metastore, lease, log_retention_ms=HOUR_MS)
     assert len(await scene.read(0)) == 6

@@ -30,7 +30,7 @@ class FlakyJobs(ModelJobs):
         self.down: Counter[str] = Counter()
         """Calls of an operation that do nothing and say so, from now on."""
         self.lost: Counter[str] = Counter()
-        """Calls of an operation whose answer is lost, from now on."""
+        """Calls of an operation with a lost response, from now on."""
         self.bugs: Counter[str] = Counter()
         """Calls of an operation that break, from now on."""
 
@@ -56,7 +56,7 @@ class FlakyJobs(ModelJobs):
 
 
 class Works:
-    """A runner and what its handler did. `result` ends the handler in hand: an error, or None for success."""
+    """A runner and what its handler did. `result` ends the running handler: an error, or None for success."""
 
     def __init__(self, api: ModelJobs, clock: ManualClock, name: str, slots: int = 1) -> None:
         self.began: list[Job] = []
@@ -97,7 +97,7 @@ async def works(api: FlakyJobs, fake_clock: ManualClock) -> AsyncIterator[Works]
 
 
 async def enqueued(api: FlakyJobs, fake_clock: ManualClock, **more: Any) -> None:
-    """A job, and time for somebody to begin it."""
+    """A job, and time for a worker to start it."""
     await api.enqueue_jobs([NewJob("merge", "x", **more)])
     await fake_clock.advance(2)
 
@@ -142,14 +142,14 @@ async def test_work_stops_when_the_lease_ran_out_unheard_and_goes_on_later(
     await fake_clock.advance(LEASE_SECONDS)
     assert works.cancelled == 1
     assert works.ended("lost") == 1
-    assert [job.token.epoch for job in works.began] == [1, 2], "its own lease ran out: claimed anew"
+    assert [job.token.epoch for job in works.began] == [1, 2], "its own lease ran out: claimed again"
 
 
 async def test_a_stopped_worker_finds_its_job_elsewhere_and_gives_it_up(
     api: FlakyJobs, works: Works, fake_clock: ManualClock
 ) -> None:
     await enqueued(api, fake_clock)
-    fake_clock.jump(2 * LEASE_SECONDS)  # SIGSTOP: nobody here ran meanwhile
+    fake_clock.jump(2 * LEASE_SECONDS)  # SIGSTOP: nothing here ran meanwhile
     other = await api.claim_job("other", ["merge"], 600_000)
     assert other is not None
     await fake_clock.advance(LEASE_SECONDS)
@@ -265,7 +265,7 @@ async def test_more_slots_open_at_once_and_fewer_finish_what_they_have(api: Flak
     assert len(works.began) == 3
     works.runner.resize(1)
     await fake_clock.advance(2)
-    assert works.cancelled == 0, "jobs in hand go on"
+    assert works.cancelled == 0, "running jobs continue"
     for _ in range(3):
         works.result.put_nowait(None)
     await fake_clock.advance(5)
@@ -278,7 +278,7 @@ async def test_more_slots_open_at_once_and_fewer_finish_what_they_have(api: Flak
 
 
 class Disturbed:
-    """Two workers at a time that die, stop and miss answers, as `rng` says."""
+    """Two workers at a time that crash, stop and miss answers, as `rng` decides."""
 
     def __init__(self, api: FlakyJobs, clock: ManualClock, rng: random.Random) -> None:
         self.api, self.clock, self.rng = api, clock, rng
@@ -295,7 +295,7 @@ class Disturbed:
             raise self.rng.choice([UnavailableError("away"), RuntimeError("bug")])
 
     def fill(self) -> None:
-        """Somebody works."""
+        """A worker is busy."""
         while len(self.workers) < 2:
             metrics, rng = JobMetrics(self.clock, CollectorRegistry()), random.Random(self.rng.random())
             handlers = {"merge": self.handle}

@@ -1,4 +1,4 @@
-"""Whatever the active controller schedules, a worker carries out."""
+"""A worker runs everything that the active controller schedules."""
 
 from __future__ import annotations
 

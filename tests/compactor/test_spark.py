@@ -164,7 +164,7 @@ async def test_spark_leaves_the_records_of_the_local_worker_though_every_task_fa
 
 
 async def layout(world: SparkWorld, keys: list[int]) -> list[list[tuple[int, int, int]]]:
-    """How each partition lies in its file: offsets and lengths of its extents."""
+    """The layout of each partition in its file: offsets and lengths of its extents."""
     return [[(e.base_offset, e.last_offset, e.length) for e in await world.extents(key)] for key in keys]
 
 
@@ -234,7 +234,7 @@ async def test_the_application_refuses_another_clusters_bucket(world: SparkWorld
 
 
 def spark_submit(world: SparkWorld, *arguments: str) -> subprocess.Popen[bytes]:
-    """The application as a CronJob starts it, in a process group of its own."""
+    """The application as a CronJob starts it, in a separate process group."""
     submit = Path(sys.executable).parent / "spark-submit"
     return subprocess.Popen(
         [

@@ -33,7 +33,7 @@ async def test_only_old_objects_without_a_row_are_swept(world: JanitorWorld) -> 
 
 
 async def test_a_condemned_id_can_never_be_committed(world: JanitorWorld) -> None:
-    """Whatever the clocks say: here the sweeper takes an id that is young enough for a commit."""
+    """Regardless of clocks: here the sweeper takes an id that is young enough for a commit."""
     file = world.new_file()
     await world.put(file)
     _, lease = await world.claim("sweep")

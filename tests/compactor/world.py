@@ -1,4 +1,4 @@
-"""Compaction on a real Postgres, with a bucket in memory: what its tests are told with.
+"""Compaction on a real Postgres, with a bucket in memory: helpers of its tests.
 
 Fault model: `FaultyBucket` loses the answer of a put, fails or hides objects on demand; nothing else here
 misbehaves by itself. Records are read back through the real Fetch handler of an agent that knows nothing.
@@ -120,7 +120,7 @@ class CompactionWorld(PostgresWorld):
         return await self.claim_next(lease_ms=lease_ms)
 
     async def claim_next(self, *, lease_ms: int = LEASE_MS) -> Job:
-        """The next job that is due, whoever had it before."""
+        """The next job that is due, regardless of its previous holder."""
         claimed = await self.postgres.claim_job("test", [KIND], lease_ms)
         assert claimed is not None
         return claimed

@@ -1,4 +1,4 @@
-"""A consumer in a process of its own that can be killed: `python -m tests.compat.group_member BOOTSTRAP GROUP
+"""A consumer in a separate process that can be killed: `python -m tests.compat.group_member BOOTSTRAP GROUP
 TOPIC PROTOCOL [INSTANCE]`, by librdkafka. A topic that begins with ^ is a pattern. Ends in good order when its
 input ends.
 

@@ -61,7 +61,7 @@ def test_librdkafka_acls(librdkafka: confluent.AdminClient) -> None:
 
 @pytest.mark.requirement("C13.1")
 def test_librdkafka_scram_credentials(librdkafka: confluent.AdminClient) -> None:
-    """It ends its process on an error for the whole of a describe request, so that it lives on is part of the test."""
+    """It aborts its process on an error for a whole describe request, so the test also checks that it keeps running."""
     info = confluent.ScramCredentialInfo(confluent.ScramMechanism.SCRAM_SHA_256, 4096)
     weak = confluent.ScramCredentialInfo(confluent.ScramMechanism.SCRAM_SHA_512, 100)
     altered = librdkafka.alter_user_scram_credentials(

@@ -98,7 +98,7 @@ Start = Callable[..., Member]
 
 @pytest.fixture(params=["librdkafka", "java"])
 def start(request: pytest.FixtureRequest) -> Iterator[Start]:
-    """Starts a member of one kind of client; whatever still runs at the end of the test is killed."""
+    """Starts a member of one kind of client; members that still run at the end of the test are killed."""
     command = [sys.executable, "-m", "tests.compat.group_member"]
     if request.param == "java":
         if reason := why_missing("kafka-clients"):
@@ -127,7 +127,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
 
 @pytest.fixture
 def mortal_server(tmp_path: Path) -> Iterator[DevServer]:
-    """One of whose agents may be killed."""
+    """A cluster in which an agent may be killed."""
     with DevServer(tmp_path, agents=2, settings=SETTINGS) as running:
         yield running
 

@@ -47,7 +47,7 @@ def test_reads_what_every_client_wrote(reader: Client, server: DevServer, topics
 
 
 def assert_order_per_key(values: list[str]) -> None:
-    """A key's records lie in one partition, so a reader sees their numbers rise."""
+    """A key's records are in one partition, so a reader sees increasing numbers."""
     last: dict[int, int] = {}
     for number in (int(value.rpartition("-")[2]) for value in values):
         key = number % 100

@@ -155,7 +155,7 @@ def test_listeners_name_one_for_clients_and_one_for_controllers() -> None:
         "controller.listener.names": "CONTROLLER",
         "process.roles": "controller",
     }
-    assert listeners(load(flags=apart)).controller == Endpoint("CONTROLLER", "0.0.0.0", 9092), "no clients are told"
+    assert listeners(load(flags=apart)).controller == Endpoint("CONTROLLER", "0.0.0.0", 9092), "nothing is advertised"
 
 
 @pytest.mark.requirement("C17")

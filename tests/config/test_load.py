@@ -48,7 +48,7 @@ def test_bad_settings_are_refused_by_name(flags: dict[str, object], complaint: s
 
 
 def test_no_setting_is_explained_by_a_pattern() -> None:
-    """What is accepted is told in words."""
+    """Accepted values are described in words."""
     assert [name for name, setting in declared().items() if set(setting.accepted) & set("^$()*|")] == []
 
 

@@ -26,7 +26,7 @@ EAGER_COMPACTION = {
 
 @pytest.fixture
 def agent_settings(metastore_url: str, moto_url: str) -> dict[str, object]:
-    """What every agent of a test shares: its database, a prefix of its own, short sessions."""
+    """What every agent of a test shares: its database, a separate prefix, short sessions."""
     settings = {
         "metastore.url": metastore_url,
         "bucket": f"s3://{BUCKET}/{uuid.uuid4()}",

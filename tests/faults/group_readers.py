@@ -1,4 +1,4 @@
-"""Members of classic groups by three client libraries, each in a thread of its own.
+"""Members of classic groups by three client libraries, each in a separate thread.
 
 Every reader notes each record that it was handed and each time that its library told it of a change of
 its partitions. Positions are committed by the libraries themselves, twice a second.
@@ -23,7 +23,7 @@ JOIN_TIMEOUT_MS = 5_000
 
 
 class Reader(ABC):
-    """One member; started at once, read by anybody, ended by `close`."""
+    """One member; started at once, readable from any thread, ended by `close`."""
 
     name: ClassVar[str]
 
@@ -105,7 +105,7 @@ class ConfluentCooperative(_Confluent):
 
 
 class KafkaPython(Reader):
-    """kafka-python 3.0.12 forgets a join that outlives the `poll` it began in, if new metadata caused it: its leader
+    """kafka-python 3.0.12 forgets a join that lasts longer than its `poll`, if new metadata caused it: its leader
     takes note of the metadata as it shares out, sees no reason to rejoin in the next `poll`, and drops the answer of
     SyncGroup, its heartbeats still off (kafka/coordinator/base.py, `while self.need_rejoin()`). The coordinator then
     has to put it out, and it never comes back. So a poll is long while there is nothing to read.

@@ -37,7 +37,7 @@ def test_an_agent_that_merges_is_killed_and_every_record_is_there_once(
 
 
 def _until_merged(url: str) -> None:
-    """Every file that lives has climbed, though one worker died: its leases ran out."""
+    """Every live file was merged upwards, although one worker crashed: its leases expired."""
     deadline = time.monotonic() + SECONDS_MAX
     with psycopg.connect(url, autocommit=True) as connection:
         while True:

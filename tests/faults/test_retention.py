@@ -32,7 +32,7 @@ def admin(server: DevServer) -> AdminClient:
 
 
 def filled_topic(server: DevServer, admin: AdminClient, **configs: str) -> str:
-    """A new topic with records in files of their own, each of them new."""
+    """A new topic with records in separate files, each of them new."""
     name = f"events-{uuid.uuid4()}"
     admin.create_topics([NewTopic(name, 1, config=configs)])[name].result()
     producer = Producer({"bootstrap.servers": server.agents[0].kafka, "linger.ms": 0})

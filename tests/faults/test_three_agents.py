@@ -48,7 +48,7 @@ def _active(agents: list[AgentUnderTest]) -> list[AgentUnderTest]:
 
 
 async def _the_active(agents: Three) -> AgentUnderTest:
-    """Its lease is short: while the machine stands still, nobody may have it."""
+    """Its lease is short: while the machine stalls, no process may have it."""
     until = time.monotonic() + SECONDS_MAX
     while len(active := await asyncio.to_thread(_active, list(agents))) != 1:
         assert time.monotonic() < until, active
@@ -57,7 +57,7 @@ async def _the_active(agents: Three) -> AgentUnderTest:
 
 
 def _shown(agent: AgentUnderTest) -> set[int]:
-    """The agents that clients of this one are told of."""
+    """The agents that this one lists for clients."""
     return set(AdminClient({"bootstrap.servers": agent.kafka}).list_topics(timeout=SECONDS_MAX).brokers)
 
 

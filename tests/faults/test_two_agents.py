@@ -1,4 +1,4 @@
-"""Two stateless agents, one Postgres, one S3 bucket: each serves the other's data and outlives it.
+"""Two stateless agents, one Postgres, one S3 bucket: each serves the other's data and continues without it.
 
 Fault model: SIGKILL of an agent under load; SIGSTOP of an agent in the middle of commits. Clients
 are librdkafka's, idempotent, and know both agents.

@@ -19,7 +19,7 @@ RECORDS = 300
 PARTITIONS = 6
 SECONDS_MAX = 120
 PATIENT = {"broker.session.timeout.ms": 30_000}
-"""A pause of the machine fences nobody: clients would rightly go to the other zone."""
+"""A pause of the machine fences no agent: clients would go to the other zone, as they should."""
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(400)]
 
 

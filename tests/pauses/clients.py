@@ -1,4 +1,4 @@
-"""Producers and group members that outlive a stopped agent: they hang up, ask the other one, and keep accounts.
+"""Producers and group members that survive a stopped agent: they disconnect, ask the other one, and keep records.
 
 Each does one thing at a time and insists on it, as the libraries do: a producer under the same sequence
 number, a member with the same position. What is acknowledged is written down.
@@ -167,7 +167,7 @@ class Member:
             self.committed += 1
 
     async def _leave(self) -> None:
-        """Whoever is not heard leaving holds up the others for a whole session."""
+        """A member that leaves without a message delays the others for a whole session."""
         left = await self._ask(self._process.groups.leave(GROUP, self._member_id))
         if left is not None and left.error_code in (ErrorCode.none, ErrorCode.unknown_member_id):
             self._member_id, self._generation, self._stays = "", -1, VISIT_HEARTBEATS

@@ -1,8 +1,8 @@
-"""Members of a consumer group (KIP-848) that outlive a stopped agent; whoever has a partition must be alone with it.
+"""Members of a consumer group (KIP-848) that survive a stopped agent; a partition must have at most one owner.
 
-Place: beside clients.py's members of a classic group, in the same schedules.
-Each heartbeats, takes and gives up what it is told, and commits one more for each partition that it owns. A visitor
-leaves every now and then and comes back. What a member owns is what it was told last, until it is told otherwise.
+Place: with clients.py's members of a classic group, in the same schedules.
+Each heartbeats, takes and revokes as instructed, and commits one more for each partition that it owns. A visitor
+leaves now and then and returns. A member owns the partitions of its last assignment, until it gets another.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which steps to pause after: few that meet every place where the code stood in a run without pauses, or all.
+"""Which steps to pause after: few that cover every await of a run without pauses, or all.
 
 Place: between tests/pauses/world.py, which runs one schedule with one pause, and the tests.
 """
@@ -22,7 +22,7 @@ PATHS = (
 
 
 class Schedule(NamedTuple):
-    """Which agent starts first, and when agent 1 is told to stop."""
+    """Which agent starts first, and when agent 1 gets the signal to stop."""
 
     order: tuple[int, int]
     leaves_at: float
@@ -36,7 +36,7 @@ SCHEDULES = (Schedule((1, 2), 2.0), Schedule((2, 1), 2.0))
 
 
 def all_sites() -> set[Site]:
-    """Every place on the paths where the code can stand still."""
+    """Every place on the paths at which the code can wait."""
     return {site for path in PATHS for site in sites_of(path)}
 
 

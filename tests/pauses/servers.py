@@ -1,4 +1,4 @@
-"""The metastore and the bucket, and a process's way to them: they answer whoever asked, awake or not.
+"""The metastore and the bucket, and a process's connection to them: they also answer paused processes.
 
 Fault model: a call takes REQUEST_SECONDS there and REPLY_SECONDS back; in between the world does the work,
 so that a process that is stopped meanwhile finds its answer when it goes on. The first call of each of
@@ -52,7 +52,7 @@ class Servers:
         return await self.model.commit_files(node_id, broker_epoch, files)
 
     def operation(self, name: str) -> Callable[..., Awaitable[Any]]:
-        """Whoever serves it."""
+        """The agent that serves it."""
         if name in FAILS_ONCE and name not in self._failed:
             self._failed.add(name)
             return _unavailable

@@ -1,4 +1,4 @@
-"""Where the code can stand still: every `await` of the paths under test, and those at which a task stands now.
+"""Where the code can wait: every `await` of the paths under test, and those at which a task waits now.
 
 Invariant: a site is (file, function, number of the await in the function), so that it survives moved lines.
 """
@@ -60,7 +60,7 @@ def _own_nodes(function: ast.AsyncFunctionDef) -> Iterator[ast.AST]:
 
 
 def _lines(node: ast.Await | ast.AsyncWith | ast.AsyncFor) -> range:
-    """Of a block, its head: what stands inside has sites of its own."""
+    """Of a block, its head: awaits inside it are separate sites."""
     if isinstance(node, ast.Await):
         return range(node.lineno, (node.end_lineno or node.lineno) + 1)
     return range(node.lineno, node.body[0].lineno)

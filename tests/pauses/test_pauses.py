@@ -29,7 +29,7 @@ NEVER_MET = {
     "agent/groups/offsets/group_offsets.py:GroupOffsets.fetch#1": "likewise",
     "agent/groups/offsets/group_offsets.py:GroupOffsets.fetch#2": "a member of an older protocol asks without a name",
 }
-"""Where these schedules never stand, and what would take them there."""
+"""Where these schedules never wait, and what would take them there."""
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +89,7 @@ def _problems_of(world: World) -> list[str]:
 
 
 def impatient(member: ConsumerMember, **more: Any) -> ConsumerMember:
-    """Gives partitions away that their last owner has not given up yet: the roster refuses, so nobody gets on."""
+    """Gives away partitions that their last owner has not revoked yet: the roster refuses, so no member continues."""
     return reconcile(member, **more | {"held_by_others": lambda key: False})
 
 

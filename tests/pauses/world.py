@@ -1,8 +1,8 @@
 """Two agents, their clients, and one pause: the first agent is stopped after one of its steps, for two sessions.
 
 The schedule: an agent starts and becomes the active controller, clients come, the other agent joins, agent 1
-is told to stop at `leaves_at` (later if it was paused), clients finish with agent 2. `pause_after` names the
-step of agent 1 after which it is stopped; without one, a run tells where its tasks stand after each step.
+gets the signal to stop at `leaves_at` (later if it was paused), clients finish with agent 2. `pause_after` names the
+step of agent 1 after which it is stopped; without one, a run reports where its tasks wait after each step.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class World:
         self.steps = 0
         """Of agent 1, so far."""
         self.sites: dict[int, set[Site]] = {}
-        """Step -> where agent 1's tasks stood after it; only when nothing is paused."""
+        """Step -> where agent 1's tasks waited after it; only when nothing is paused."""
         self.paused_at: set[Site] = set()
         self.is_over = False
         self._pause_after = pause_after
@@ -88,7 +88,7 @@ class World:
         return self.processes[(self.processes.index(process) + 1) % len(self.processes)]
 
     def answered_as_coordinator(self, process: Process, group: str) -> None:
-        """A member was told to go on: nobody else may hold its group."""
+        """A member got the answer to continue: no other agent may hold its group."""
         held = self.servers.groups.groups[group].holder
         if held != (process.node_id, process.cluster.broker_epoch):
             self.problems.append(
@@ -122,7 +122,7 @@ class World:
         self._judge(survivor)
 
     def _give_the_controller_work(self) -> None:
-        """A log with a snapshot, and a token that expires while somebody is paused."""
+        """A log with a snapshot, and a token that expires while an agent is paused."""
         log = self.servers.cluster
         times = TokenTimes(max_lifetime_ms=1_000, expiry_ms=1_000)
         log.append(

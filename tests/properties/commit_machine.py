@@ -3,7 +3,7 @@
 Place: run by test_commit_machine.py (must pass) and test_commit_bugs.py (must fail, on planted bugs).
 Fault model: anything that producers, agents and sweepers may do, in any order, but one call at a time
 (tests/metastore/test_commit_concurrency.py has the rest). All examples share one database: each makes
-topics and agents of its own, so what is left of others is history, as in real life.
+separate topics and agents, so what is left of others is history, as in production.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DAY_MS = 86_400_000
 
 
 class CommitMachine(RuleBasedStateMachine):
-    """Drives both; `store` lives as long as `runner`, over many examples."""
+    """Drives both; `store` is used as long as `runner`, over many examples."""
 
     def __init__(self, runner: asyncio.Runner, store: PostgresMetastore) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class CommitMachine(RuleBasedStateMachine):
     @rule(call=calls, which=st.integers(0, 20), first=st.booleans())
     @precondition(lambda self: self.files)
     def commit_again(self, call: list[list[Intent]], which: int, first: bool) -> None:
-        """A file whose answer was lost, alone or in a group with new ones."""
+        """A file with a lost response, alone or in a group with new ones."""
         self.synchronise_producers()
         again = self.files[which % len(self.files)]
         others = [self.new_file(batches) for batches in call[1:]]

@@ -3,7 +3,7 @@
 Fault model, bucket: a put may be slow, fail without a trace, or be stored and lose its answer; never
 torn, never stored under another key. Metastore: a call may be slow, fail before it did anything, lose
 its question or its answer, or take effect seconds after the caller gave up; agents get fenced until
-they register again; leader epochs rise; a sweeper condemns what lies uncommitted for long.
+they register again; leader epochs rise; a sweeper condemns files that stay uncommitted for long.
 Not modelled: lost or altered objects, a metastore that breaks its own contract.
 """
 
@@ -86,7 +86,7 @@ class UnreliableMetastore:
         return await self._world.model.allocate_producer_ids(count)
 
     def register_again(self) -> None:
-        """What the agent's membership does when it was told that it is fenced."""
+        """What the agent's membership does after an answer that it is fenced."""
         view = self._world.view
         if self._world.model.agents.get(NODE_ID) != view.broker_epoch:
             view.broker_epoch += 1

@@ -21,7 +21,7 @@ BUGS = {
         *("fold_producers", "b.epoch IS NOT DISTINCT FROM v_epoch"),
         "v_epoch IS NOT NULL",
     ),
-    "a ring that outlives its epoch (W7)": (
+    "a ring that is kept after its epoch (W7)": (
         *("commit_files", "CASE WHEN s.epoch = p_batch_epoch[last]"),
         "CASE WHEN true",
     ),
@@ -90,7 +90,7 @@ def test_the_machine_catches(bug: str, metastore_url: str) -> None:
 
 
 def plant(url: str, function: str, right: str, wrong: str) -> None:
-    """Install a function with one text replaced wherever it stands."""
+    """Install a function with every occurrence of one text replaced."""
     source = source_of(function)
     assert right in source, f"the bug has to be planted elsewhere: {right}"
     with psycopg.connect(url, autocommit=True) as connection:

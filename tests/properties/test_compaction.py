@@ -3,7 +3,7 @@
 Every record is compared before and after through Fetch, by an agent that followed the feed all along and
 by one that was just started; and no batch or extent may come out larger than it may be. Opening a
 transactional batch was tried as a deliberate bug and is caught here; bridging a gap of offsets is not
-surely, so tests/compactor/test_compact.py has a test of its own for it.
+surely, so tests/compactor/test_compact.py has a separate test for it.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Story:
         self.world.store.gets.clear()
         await worker.handle(job, _lease(job, self.world))
         if metastore is not None:
-            return  # within another job, whose files nobody may delete yet
+            return  # within another job, and its files may not be deleted yet
         named = {extent.file_id for p in model.partitions.values() for extent in p.extents}
         stored = [info.key async for info in self.world.store.list_objects("segments/")]
         await self.world.store.delete_many([key for key in stored if file_id_of(key) not in named])
@@ -185,7 +185,7 @@ class Story:
         for swap in swaps:
             old = [lengths.get((swap.partition_key, *entry)) for entry in swap.inputs]
             alone = old[0] if len(old) == 1 else 0
-            if alone is not None:  # else somebody was first, and the swap is lost
+            if alone is not None:  # else another writer was first, and the swap is lost
                 assert swap.length <= max(step.extent_bytes, alone)
             extent = memoryview(body)[swap.position : swap.position + swap.length]
             assert all(h.size <= max(MAX_MESSAGE_BYTES, self.largest_sent) for _, h in walk_batches(extent))
@@ -208,7 +208,7 @@ class Story:
                 await self.compact(step._replace(level=1, race="nothing"), self.api)
 
     async def check(self, service: Any) -> None:
-        """Read every partition that stands from a random offset to its end."""
+        """Read every existing partition from a random offset to its end."""
         for key in self._standing():
             start = self.world.model.partitions[key].log_start_offset
             records = [item for item in self.truth[key] if item[3].offset >= start]
@@ -256,7 +256,7 @@ class Raced:
 
 
 def _lease(job: Job, world: World) -> Lease:
-    api: Any = None  # nobody renews it
+    api: Any = None  # it is not renewed
     return Lease(api, job, world.clock, claimed_at=0, lease_ms=1)
 
 

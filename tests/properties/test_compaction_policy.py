@@ -1,7 +1,7 @@
 """Any arrivals, any deaths: compaction writes a bounded number of times, comes to an end, and leaves few files.
 
 The policy runs on load/compaction_simulation.py's arithmetic, which cuts a job's output as merge.py does: large
-files, and whatever is left over in a last one. Limits are drawn small, so that a hundred flushes climb all the way.
+files, and the rest in a last one. Limits are drawn small, so that a hundred flushes climb all the way.
 """
 
 from __future__ import annotations

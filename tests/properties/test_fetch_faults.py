@@ -1,6 +1,6 @@
 """Consumers while the feed lags, loses rows and shards, restarts, and compaction moves their data.
 
-Whatever happens, a consumer's batches are the live ones, each once, in order; it is never told that
+Under all faults, a consumer's batches are the live ones, each once, in order; it never gets the answer that
 its offset is out of range, and once the disturbance ends it reaches the end.
 Deliberate bugs that were tried and are caught here: trusting the index across missing feed rows,
 ignoring a lost shard, not asking the primary again for a file that compaction took away.

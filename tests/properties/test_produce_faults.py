@@ -1,4 +1,4 @@
-"""Whatever fails and whenever, what clients were told about their batches is true.
+"""After failures at any time, the answers to clients about their batches are true.
 
 Each run replays from its seed: clients, faults and their interleaving follow from it alone.
 """

@@ -1,4 +1,4 @@
-"""Whatever the zone's agents and the links between them do, a reader gets the right bytes or the store's own error."""
+"""Under all faults of the zone's agents and links, a reader gets the right bytes or the store's error."""
 
 from __future__ import annotations
 

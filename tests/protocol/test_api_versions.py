@@ -33,7 +33,7 @@ def _dispatcher(*keys: int) -> Dispatcher:
 
 
 async def _answer(dispatcher: Dispatcher, request: Request, version: int) -> Any:
-    """The decoded answer; its header is v0 whatever the version."""
+    """The decoded answer; its header is v0 in every version."""
     buffers = (await dispatcher.handle(request)).buffers
     assert buffers is not None
     data = b"".join(buffers)

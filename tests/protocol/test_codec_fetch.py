@@ -1,4 +1,4 @@
-"""Fetch by hand, compared with kio in every version, and against bytes that lie."""
+"""The Fetch codec, compared with kio in every version, and with malformed bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened becomes a Kafka error code, and none of them lies."""
+"""Results become Kafka error codes, and none of them is false."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_outcome_and_status_has_a_code() -> None:
 
 @pytest.mark.parametrize("kind", _all_errors(), ids=lambda kind: kind.__name__)
 def test_every_error_has_a_code(kind: type[errors.HeadraceError]) -> None:
-    error = kind.__new__(kind)  # whatever its constructor asks for
+    error = kind.__new__(kind)  # all arguments of its constructor
     expected_unknown = kind is errors.HeadraceError
     assert (error_code(error) == ErrorCode.unknown_server_error) == expected_unknown
     assert coordinator_error(error) != 0

@@ -1,4 +1,4 @@
-"""Requests by way of kio's schemas: the same values as kio's own reader, without its ways to die."""
+"""Requests by way of kio's schemas: the same values as kio's own reader, without its crashes."""
 
 from __future__ import annotations
 

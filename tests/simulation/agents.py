@@ -1,8 +1,8 @@
 """Agents as processes: the real write and read path, composed as agent/broker.py does, without sockets.
 
 Fault model: a process is killed between any two steps (its memory is gone, what it had sent still
-arrives) and started anew; it is paused, perhaps so long that it is fenced, and goes on as if nothing
-had been; it is told to stop, and drains; its clock runs at its own rate.
+arrives) and restarted; it is paused, perhaps so long that it is fenced, and continues as if nothing
+happened; it gets the signal to stop, and drains; its clock runs at its own rate.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FENCED_AFTER_SECONDS = 0.7
 
 
 class _Unregistered(CollectorRegistry):
-    """Each life of an agent has metrics of its own, and nobody collects them."""
+    """Each run of an agent has separate metrics, which are not collected."""
 
     def register(self, collector: Collector) -> None:
         pass
@@ -196,7 +196,7 @@ class Process:
 
 
 class SimulatedAgent:
-    """A node id, and the process that lives under it now; None while it is down."""
+    """A node id, and the process that runs under it now; None while it is down."""
 
     def __init__(self, world: World, node_id: int) -> None:
         self._world = world
@@ -215,7 +215,7 @@ class SimulatedAgent:
         self._world.note("boot", self.node_id, self._lives)
 
     def kill(self, process: Process | None = None) -> None:
-        """End its process (this one, if it still lives) as kill -9 does; it is started again later."""
+        """End its process (this one, if it still runs) as kill -9 does; it is started again later."""
         if self.process is None or process not in (None, self.process):
             return
         victim, self.process = self.process, None
@@ -246,7 +246,7 @@ class SimulatedAgent:
         self._world.later(seconds, self.thaw, frozen)
 
     def thaw(self, frozen: Process | None) -> None:
-        """Let it go on, if it still lives."""
+        """Let it continue, if it still runs."""
         if frozen is not None and self.process is frozen and self.is_frozen:
             self.is_frozen = False
             self._world.note("thaw", self.node_id)

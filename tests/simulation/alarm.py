@@ -1,6 +1,6 @@
 """Agents' log lines during a schedule: all are silenced, but one that carries a traceback is a problem.
 
-A traceback in the log means that something was caught which nobody foresaw.
+A traceback in the log means that an unexpected exception was caught.
 """
 
 from __future__ import annotations

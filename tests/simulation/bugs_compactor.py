@@ -14,7 +14,7 @@ from tests.simulation.problems import Kind
 
 @bug("W9", Kind.LOST, Kind.GAP, Kind.CORRUPT)
 def rewritten_batch_lacks_its_last_record(patch: Patch) -> None:
-    """Nothing but its records tells: offsets, checksum and place are right."""
+    """Only its records show it: offsets, checksum and place are right."""
 
     def encode(records: Sequence[Record], **options: Any) -> bytes:
         return bytes(original(records[:-1] or records, **options))

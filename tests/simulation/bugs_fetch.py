@@ -133,7 +133,7 @@ def response_ends_inside_a_batch(patch: Patch) -> None:
 
 @bug("W5", Kind.UNSEEN)
 def session_leaves_out_what_is_not_news(patch: Patch) -> None:
-    """An incremental fetch sends a partition only when its high watermark moved, whatever is left to read."""
+    """An incremental fetch sends a partition only when its high watermark moved, even if more is left to read."""
 
     def narrow(self: Exchange, replies: Iterable[tuple[Ref, FetchPartitionReply]]) -> Any:
         replies = list(replies)

@@ -30,7 +30,7 @@ def commit_is_not_idempotent(patch: Patch) -> None:
 
 @bug("W7", Kind.DUPLICATE)
 def commit_is_idempotent_per_broker_epoch_only(patch: Patch) -> None:
-    """An agent that registered anew commits a second time what it had in doubt."""
+    """An agent that registered again commits a second time the files with an unknown outcome."""
     epochs: dict[Any, int] = {}
 
     def commit_file(self: ModelMetastore, node_id: int, epoch: int, file: FileCommit, appended: Any) -> FileAnswer:
@@ -115,13 +115,13 @@ def duplicate_is_appended(patch: Patch) -> None:
 
 @bug("W7", Kind.WRONG_ANSWER)
 def duplicate_is_answered_with_a_fresh_offset(patch: Patch) -> None:
-    """A retry is told the offset that it would have got now."""
+    """A retry gets the offset that it would have got now."""
     _change_duplicates(patch, lambda answer, partition, batch: answer._replace(base_offset=partition.high_watermark))
 
 
 @bug("W7", Kind.WRONG_ANSWER)
 def duplicate_is_answered_with_its_own_time(patch: Patch) -> None:
-    """A retry is told its own time of append, not the first copy's."""
+    """A retry gets its own time of append, not the first copy's."""
     _change_duplicates(patch, lambda answer, partition, batch: answer._replace(append_time_ms=batch.max_timestamp))
 
 
@@ -194,7 +194,7 @@ def producer_ids_are_handed_out_twice(patch: Patch) -> None:
 
 @bug("W1", Kind.LOST)
 def deleted_topic_takes_batches(patch: Patch) -> None:
-    """Partitions outlive their topic."""
+    """Partitions remain after their topic was deleted."""
 
     def delete_topic(self: ModelMetastore, topic_number: int) -> None:
         kept = dict(self.partitions)
@@ -214,7 +214,7 @@ def sweeper_does_not_condemn(patch: Patch) -> None:
 
 @bug("W5", Kind.UNACCOUNTED, Kind.UNSEEN)
 def sweeper_goes_by_its_list_only(patch: Patch) -> None:
-    """What the list shows is deleted, whatever the metastore says."""
+    """All listed objects are deleted, without asking the metastore."""
 
     def clean(self: Sweeper, file_id: Any) -> None:
         self._world.bucket.remove(file_id)
@@ -254,13 +254,13 @@ def swap_drops_an_extent(patch: Patch) -> None:
 
 @bug("W5", Kind.GAP, Kind.UNACCOUNTED)
 def swap_does_not_look_whether_its_inputs_stand(patch: Patch) -> None:
-    """Another merge of the same extents was first; both stand."""
+    """Another merge of the same extents was first; both remain."""
     patch.replace(ModelMetastore, "_stands", lambda self, swap: swap.partition_key in self.partitions)
 
 
 @bug("W5", Kind.GAP, Kind.UNACCOUNTED, Kind.DUPLICATE)
 def swap_that_comes_again_is_done_again(patch: Patch) -> None:
-    """It is taken for one whose inputs retention has removed."""
+    """It counts as one with inputs that retention has removed."""
 
     def stands(self: ModelMetastore, swap: Swap) -> bool:
         partition = self.partitions.get(swap.partition_key)

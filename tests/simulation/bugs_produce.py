@@ -55,7 +55,7 @@ def committed_although_not_stored(patch: Patch) -> None:
 
 @bug("W3", Kind.UNSTORED)
 def retry_sends_an_empty_body(patch: Patch) -> None:
-    """The second attempt of a put sends a stream that the first one consumed, and nobody checks the length."""
+    """The second attempt of a put sends a stream that the first one consumed, and the length is not checked."""
 
     async def put(self: RetryingStore, key: str, body: bytes, *, if_absent: bool = False) -> Any:
         stream = [body]
@@ -71,7 +71,7 @@ def retry_sends_an_empty_body(patch: Patch) -> None:
 
 @bug("W3", Kind.UNSTORED)
 def length_sent_is_taken_for_length_stored(patch: Patch) -> None:
-    """A put answers with our own length, whatever the bucket kept."""
+    """A put answers with our own length, not the bucket's."""
 
     async def put(self: BucketLine, key: str, body: bytes, *, if_absent: bool = False) -> Any:
         return dataclasses.replace(await original(self, key, body), size=len(body))
@@ -81,7 +81,7 @@ def length_sent_is_taken_for_length_stored(patch: Patch) -> None:
 
 @bug("W4", Kind.DISORDER)
 def committed_out_of_flush_order(patch: Patch) -> None:
-    """Whatever is stored first is committed first."""
+    """The file that is stored first is committed first."""
 
     def append(self: FlushQueue, file: FlushedFile) -> None:
         original(self, file)
@@ -104,13 +104,13 @@ def predecessor_in_doubt_is_overtaken(patch: Patch) -> None:
 
 @bug("W4", Kind.SUCCESSOR)
 def successors_of_a_failed_file_are_accepted(patch: Patch) -> None:
-    """A file fails for good, and the batches behind it are stored."""
+    """A file fails finally, and the batches behind it are stored."""
     patch.replace(Acknowledger, "_refuse_behind", lambda self, file, streams, refusal: None)
 
 
 @bug("W7", Kind.PHANTOM)
 def unknown_outcome_is_called_not_stored(patch: Patch) -> None:
-    """A commit whose answer was lost fails its producers with an error that says "not stored"."""
+    """A commit with a lost response fails its producers with an error that says "not stored"."""
 
     def doubt(self: Committer, group: list[FlushedFile]) -> None:
         for file in group:
@@ -121,7 +121,7 @@ def unknown_outcome_is_called_not_stored(patch: Patch) -> None:
 
 @bug("W1", Kind.STUCK)
 def doubt_is_dropped(patch: Patch) -> None:
-    """Nobody asks again what became of a commit whose answer was lost."""
+    """A commit with a lost response is not repeated."""
 
     def doubt(self: Committer, group: list[FlushedFile]) -> None:
         self._back_off()
@@ -131,7 +131,7 @@ def doubt_is_dropped(patch: Patch) -> None:
 
 @bug("W1", Kind.CRASHED)
 def duplicate_breaks_the_write_path(patch: Patch) -> None:
-    """The answer to a duplicate raises what nobody foresaw."""
+    """The answer to a duplicate raises an unexpected exception."""
 
     def committed(self: Acknowledger, file: FlushedFile, answers: Sequence[BatchAnswer]) -> None:
         if any(answer.outcome is BatchOutcome.DUPLICATE for answer in answers):
@@ -143,7 +143,7 @@ def duplicate_breaks_the_write_path(patch: Patch) -> None:
 
 @bug("W7", Kind.PHANTOM)
 def timeout_is_called_not_stored(patch: Patch) -> None:
-    """A request whose time is up is told KAFKA_STORAGE_ERROR although its batches go on."""
+    """A timed-out request gets KAFKA_STORAGE_ERROR although its batches continue."""
 
     def init(self: PendingRequest, produce: Any, **rest: Any) -> None:
         original(self, produce, **rest)
@@ -187,7 +187,7 @@ def answers_go_to_the_wrong_batches(patch: Patch) -> None:
 
 @bug("W11", Kind.WRONG_ANSWER)
 def merged_batches_are_all_told_the_first_offset(patch: Patch) -> None:
-    """Every request whose batch was merged is answered with the offset of the whole."""
+    """Every request with a merged batch is answered with the offset of the whole."""
 
     def committed(self: Acknowledger, file: FlushedFile, answers: Any) -> None:
         bases = iter(answers)

@@ -32,7 +32,7 @@ def check_polls(world: World, log: StoredLog) -> Iterator[Problem]:
                 yield Problem(
                     Kind.INCONSISTENT,
                     f"{poll.reader} at agent {poll.node_id} read {entry.batch} at {poll.place}:{entry.base_offset},"
-                    f" where {known[0]} stands",
+                    f" where {known[0]} is stored",
                 )
 
 
@@ -89,7 +89,7 @@ def _check_by_time(world: World, listing: Listing, log: StoredLog, where: str) -
 
 
 def _first_new_enough(entries: Sequence[Entry], listing: Listing, log_start: int) -> int:
-    """Its offset, -1 when there is none. Records of a batch are 1 ms apart, or all stamped alike."""
+    """Its offset, -1 when there is none. Records of a batch are 1 ms apart, or all have the same time."""
     for entry in entries:
         if entry.max_timestamp >= listing.timestamp and entry.last_offset >= log_start:
             too_old = 0 if listing.place.topic.stamps else max(listing.timestamp - entry.batch.timestamp, 0)

@@ -1,4 +1,4 @@
-"""What producers were told, against what is stored."""
+"""The answers to producers, compared with what is stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 FAILED_FILE = (int(ErrorCode.kafka_storage_error), int(ErrorCode.not_leader_or_follower))
-"""What a batch is told whose file failed, or whose leader epoch moved: what is behind it fails too."""
+"""The answers to a batch of a failed file, or with an old leader epoch: the batches behind it fail too."""
 
 
 def check_sends(world: World, log: StoredLog) -> Iterator[Problem]:
@@ -55,7 +55,9 @@ def _check_answers(batch: Batch, stored: Sequence[Entry], committed: Sequence[tu
             continue
         at = [entry for entry in stored if entry.base_offset == attempt.base_offset]
         if not at:
-            yield Problem(Kind.WRONG_ANSWER, f"{batch} told {attempt.base_offset}, stands at {stored[0].base_offset}")
+            yield Problem(
+                Kind.WRONG_ANSWER, f"{batch} answered {attempt.base_offset}, stored at {stored[0].base_offset}"
+            )
         elif batch.place.topic.stamps and attempt.append_time_ms != at[0].max_timestamp:
             yield Problem(Kind.WRONG_ANSWER, f"{batch} told {attempt.append_time_ms}, stored {at[0].max_timestamp}")
 
@@ -65,11 +67,11 @@ def _check_refusals(batch: Batch, stored: Sequence[Entry]) -> Iterator[Problem]:
     for entry in stored:
         if all(attempt.is_refused for attempt in batch.attempts if attempt.identity == entry.identity):
             codes = [attempt.code for attempt in batch.attempts]
-            yield Problem(Kind.PHANTOM, f"{batch} stands at {entry.base_offset}, answered {codes}")
+            yield Problem(Kind.PHANTOM, f"{batch} is stored at {entry.base_offset}, answered {codes}")
 
 
 def _check_real_time(batches: Sequence[Batch], log: StoredLog) -> Iterator[Problem]:
-    """What was acknowledged before another batch was first sent stands before it."""
+    """A batch that was acknowledged before another was first sent has the lower offset."""
     acknowledged = sorted(
         (attempt.answered_at, attempt.base_offset)
         for batch in batches
@@ -86,7 +88,7 @@ def _check_real_time(batches: Sequence[Batch], log: StoredLog) -> Iterator[Probl
             if entry.base_offset <= highest[before - 1]:
                 yield Problem(
                     Kind.DISORDER,
-                    f"{batch} stands at {entry.base_offset}; {highest[before - 1]} was acknowledged before it was sent",
+                    f"{batch} is stored at {entry.base_offset}; {highest[before - 1]} was acknowledged earlier",
                 )
 
 
@@ -103,19 +105,19 @@ def _check_connections(world: World, log: StoredLog) -> Iterator[Problem]:
 
 
 def _check_order(attempts: Sequence[Attempt], log: StoredLog) -> Iterator[Problem]:
-    """What one connection sent and was not refused stands in the order in which it was sent."""
+    """The accepted batches of one connection are in the order in which they were sent."""
     highest = -1
     for attempt in attempts:
         if attempt.is_refused:
             continue
         for entry in log.found.get((attempt.batch, attempt.batch.place), []):
             if entry.base_offset <= highest:
-                yield Problem(Kind.DISORDER, f"{attempt.batch} stands at {entry.base_offset}, behind {highest}")
+                yield Problem(Kind.DISORDER, f"{attempt.batch} is stored at {entry.base_offset}, behind {highest}")
             highest = max(highest, entry.base_offset)
 
 
 def _check_successors(attempts: Sequence[Attempt]) -> Iterator[Problem]:
-    """When a batch fails for good, what the agent had received behind it fails too.
+    """When a batch fails finally, the batches that the agent had received behind it fail too.
 
     But for files that within their first minute are condemned, or too old by a clock that jumped: files
     of that age are committed together (agent/produce/flush_queue.py), because no real sweeper is so quick.

@@ -1,4 +1,4 @@
-"""What must hold of the log and of every stored byte, whatever clients did."""
+"""Invariants of the log and of every stored byte, for all behaviour of clients."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def check_stored(world: World, log: StoredLog) -> Iterator[Problem]:
         yield from _check_sequences(world, place, entries)
     for (batch, place), entries in log.found.items():
         if place.topic is not batch.place.topic or place.index != batch.place.index:
-            yield Problem(Kind.INCONSISTENT, f"{batch} stands in {place}")
+            yield Problem(Kind.INCONSISTENT, f"{batch} is stored in {place}")
         if len(entries) > 1 and not _may_stand_twice(batch):
-            yield Problem(Kind.DUPLICATE, f"{batch} stands at {[entry.base_offset for entry in entries]}")
+            yield Problem(Kind.DUPLICATE, f"{batch} is stored at {[entry.base_offset for entry in entries]}")
     yield from _check_deleted_topics(world)
     yield from _check_bytes(world)
 

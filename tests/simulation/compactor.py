@@ -44,7 +44,7 @@ class SimulatedCompactor:
         self._world = world
 
     def merge(self, rng: random.Random) -> None:
-        """Plan now; copy, or open and merge, beside everything else; swap later, perhaps twice."""
+        """Plan now; copy, or open and merge, concurrently with the rest; swap later, perhaps twice."""
         places = [place for topic in self._world.metadata.living() for place in topic.places()]
         chosen = sorted(rng.sample(places, rng.randint(1, len(places))), key=lambda p: (p.topic.topic_id.int, p.index))
         partitions = tuple(

@@ -108,7 +108,7 @@ class Reader:
             self.positions[place] = self._world.log_start_of(place)
             return True
         if code == OUT_OF_RANGE:
-            self._world.report(Kind.REWOUND, f"{self.name} at {place}:{self.positions[place]} is told out of range")
+            self._world.report(Kind.REWOUND, f"{self.name} at {place}:{self.positions[place]} got out of range")
         elif code != STORAGE_ERROR:
             self._world.report(Kind.SPURIOUS, f"{self.name} at {place}: code={code}")
         return False
@@ -144,7 +144,7 @@ class Consumer(Reader):
             await asyncio.sleep(self._rng.uniform(*BACKOFF_SECONDS) if not came else self._pause())
 
     def lagging(self) -> dict[Place, int]:
-        """Where it stands in partitions that hold more."""
+        """Its offset in partitions that have more."""
         return {place: at for place, at in self.positions.items() if at < self._world.end_of(place)}
 
     def _connect(self) -> tuple[SimulatedConnection, FetchSession | None]:
@@ -173,7 +173,7 @@ class Consumer(Reader):
 
 
 class OffsetAsker(Reader):
-    """Asks for offsets until the world is calm, and begins to read where it was told to."""
+    """Asks for offsets until the world is calm, and starts to read at the answer."""
 
     def __init__(self, world: World, name: str) -> None:
         rng = random.Random(world.client_rng.getrandbits(64))
@@ -193,7 +193,7 @@ class OffsetAsker(Reader):
         return EPOCH_MS + int(self._rng.uniform(0, 1.2) * self._world.loop.time() * 1000)
 
     async def _ask(self, place: Place, timestamp: int) -> int:
-        """The offset, -1 when there is none or nobody answered."""
+        """The offset, -1 if there is none or no answer."""
         connection = self._world.connect(self._rng)
         sent_at = self._world.loop.time()
         exchange = await connection.ask(

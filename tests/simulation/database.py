@@ -68,7 +68,7 @@ class Database:
         self.model = ModelMetastore(self.clock, shards=shards)
         self.journal: list[Committed] = []
         self.expelled: set[Batch] = set()
-        """Batches of files whose commit was refused: condemned, too old, or poisoned."""
+        """Batches of files with a refused commit: condemned, too old, or poisoned."""
         self.stripped: dict[tuple[int, int], tuple[int, int, int]] = {}
         """By partition key and base offset: the identities of batches that a merge may have taken them from."""
         self._known: set[uuid.UUID] = set()
@@ -77,7 +77,7 @@ class Database:
         self.log_starts: defaultdict[int, Marks] = defaultdict(Marks)
         """Both by partition key."""
         self.removed: defaultdict[Place, list[Entry]] = defaultdict(list)
-        """What stood below the log start, in order."""
+        """The batches below the log start, in order."""
         self._epochs = 100
         self._registered: dict[int, int] = {}
 
@@ -93,7 +93,7 @@ class Database:
         return answers
 
     def _refuse_poisoned(self, files: Sequence[FileCommit]) -> None:
-        """Some files are refused for good, and take along whatever stands in the same call."""
+        """Some files are refused finally, with all other files of the same call."""
         for file in files:
             if file.file_id not in self._poison:
                 self._poison[file.file_id] = self._world.faults.strikes(Fault.POISONED)
@@ -128,7 +128,7 @@ class Database:
         self.log_starts[place.key].becomes(self._world.loop.time(), offset)
 
     def swap(self, merged: Merged) -> None:
-        """Let the merged file take over what still stands; the journal and what lies below the log start move along."""
+        """Let the merged file replace what still exists; the journal and the batches below the log start follow."""
         outcomes, extents = self.model.decide_swaps(merged.file_id, merged.swaps)
         self.model.announce_swaps(extents)
         self._world.note("swapped", str(merged.file_id), outcomes)
@@ -158,7 +158,9 @@ class Database:
         for staged, (outcome, base_offset, _) in zip(file.batches, answer.batches, strict=True):
             members = self._world.messages.open(body[staged.position : staged.position + staged.length])
             if not members:
-                self._world.report(Kind.CORRUPT, f"file={file.file_id} position={staged.position}: nobody sent this")
+                self._world.report(
+                    Kind.CORRUPT, f"file={file.file_id} position={staged.position}: no producer sent this"
+                )
             where = (file.file_id, staged.partition_key, staged.position, staged.length)
             identity = identity_of(read_header(body, staged.position))
             self.journal += [

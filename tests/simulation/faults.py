@@ -19,12 +19,12 @@ class Fault(enum.StrEnum):
     # a request of an agent to the metastore or the bucket
     REQUEST_LOST = "request lost"
     REPLY_LOST = "reply lost after success"
-    CUT = "connection reset, nothing happened, nobody knows"
+    CUT = "connection reset, nothing happened, unknown to all"
     LATE = "outcome unknown, and it happens long after"
     SLOW = "slow"
     THROTTLED = "503 slow down"
     TRUNCATED = "body truncated"
-    ALTERED = "bit of a body altered, and nobody notices on the way"
+    ALTERED = "bit of a body altered, unnoticed on the way"
     KEPT_SHORT = "object kept short"
     STALE_LIST = "stale list"
     PARTIAL_PAGE = "feed page cut short"
@@ -42,7 +42,7 @@ class Fault(enum.StrEnum):
     HALF_OPEN = "connection to a dead agent left half open"
     # a call between agents of a zone
     NEIGHBOUR_CUT = "connection between agents refused or cut"
-    NEIGHBOUR_SILENT = "connection between agents silent, and nobody notices"
+    NEIGHBOUR_SILENT = "connection between agents silent, unnoticed"
     NEIGHBOUR_SLOW = "slow connection between agents"
     NEIGHBOUR_ALTERED = "bit altered between agents"
     # what happens to the world
@@ -92,7 +92,7 @@ class Faults:
         return self.draw((fault,)) is not None
 
     def count(self, fault: Fault) -> None:
-        """It was injected by a plan of its own."""
+        """It was injected by a separate plan."""
         self.tally[fault] += 1
 
     def rate(self, fault: Fault) -> float:

@@ -17,7 +17,7 @@ LOST = (int(ErrorCode.fetch_session_id_not_found), int(ErrorCode.invalid_fetch_s
 
 @dataclass(slots=True)
 class Ask:
-    """What stands in a Fetch request."""
+    """The contents of a Fetch request."""
 
     session_id: int
     epoch: int
@@ -51,7 +51,7 @@ class FetchSession:
             self.session_id, self.epoch = session_id, self.epoch + 1
 
     def unanswered(self) -> None:
-        """Nobody knows what the agent heard."""
+        """It is unknown what the agent received."""
         self.epoch = FULL_EPOCH
 
 

@@ -3,11 +3,11 @@
 Two styles. PATIENT (librdkafka): after a failure it lets everything in flight end, then sends again, in
 order, all that is unresolved; it never gives a batch up. JAVA (Kafka's own): a failed batch is sent
 again only when it is the first unresolved one; a batch that is too old is given up, and the gap that
-this may leave is closed by bumping the epoch and numbering what is unresolved anew, from 0.
-Both: nothing is sent that lies 5 or more batches after the first unresolved one, an epoch's attempts
+this may leave is closed by bumping the epoch and renumbering the unresolved batches, from 0.
+Both: nothing is sent that is 5 or more batches after the first unresolved one, an epoch's attempts
 all carry the same sequence, and any agent will do, so that neighbours may travel through different ones.
 What no server may ever tell them is reported: out of order to a batch that was sent when everything
-before it was acknowledged, a current epoch that is fenced, a living topic that is unknown.
+before it was acknowledged, a current epoch that is fenced, an existing topic that is unknown.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Lane:
         return legal
 
     def _tidy(self, now: float, gives_up_after: float) -> None:
-        """Give up, bump, go on: whatever the state asks for before something is sent."""
+        """Give up, bump, continue: what the state requires before the next send."""
         on_wire = any(pending.on_wire for pending in self.queue)
         while self.style is Style.JAVA and self.queue and _is_too_old(self.queue[0], now - gives_up_after):
             self.queue.popleft()
@@ -221,7 +221,7 @@ class IdempotentProducer:
         return lane
 
     def _create(self) -> None:
-        """A batch for some partition; a lane whose topic is gone is replaced by one of its successor."""
+        """A batch for some partition; a lane of a deleted topic is replaced by one of its successor."""
         number = self._rng.randrange(len(self._lanes))
         lane = self._lanes[number]
         if lane.place.topic.deleted_at is not None:

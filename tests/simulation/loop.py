@@ -1,10 +1,10 @@
-"""An event loop whose time is virtual and whose processes can be frozen or killed.
+"""An event loop with virtual time and with processes that can be frozen or killed.
 
 Place: under every simulated schedule; the agents' real code runs on it unchanged.
 Invariant: one step at a time, in an order that follows from the calls alone: a ready callback first
-come first served, a timer when nothing is ready, time jumping to it. Whoever wants another order
-draws random delays. Work in "threads" runs at once and ends a little later.
-A process is everything that runs in a context whose OWNER is its number. Frozen, its steps wait;
+come first served, a timer when nothing is ready, time jumping to it. Code that needs another
+order draws random delays. Work in "threads" runs at once and ends a little later.
+A process is everything that runs in a context with its number as OWNER. Frozen, its steps wait;
 killed, they never run again while the schedule lasts, not even a `finally`: as after kill -9.
 """
 
@@ -37,7 +37,7 @@ Dial = Callable[[asyncio.BufferedProtocol, int], Awaitable[asyncio.Transport]]
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """`on_error` hears of exceptions that nobody awaited; `dial` connects a protocol to a port, or raises OSError."""
+    """`on_error` gets exceptions that no task awaited; `dial` connects a protocol to a port, or raises OSError."""
 
     def __init__(self, on_error: Callable[[str], None], dial: Dial) -> None:
         self._is_running = self._is_over = False
@@ -156,7 +156,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return asyncio.Task(coro, loop=self, name=None if name is None else str(name), context=context)
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
-        """To whatever the world has at that port."""
+        """To the world's endpoint at that port."""
         protocol = protocol_factory()
         transport = await self._dial(protocol, port)
         protocol.connection_made(transport)

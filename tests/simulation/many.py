@@ -1,4 +1,4 @@
-"""Running many schedules in one test: what is counted, and how a failure is told."""
+"""Running many schedules in one test: the counters, and the report of a failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def simulate_all(seeds: Iterable[int]) -> Counter[str]:
     """Run the schedules and add up what they did; Failed at the first one with a problem."""
     total: Counter[str] = Counter()
     was_enabled = gc.isenabled()
-    gc.disable()  # a schedule's objects die together: collecting once per schedule is cheaper
+    gc.disable()  # a schedule's objects are freed together: collecting once per schedule is cheaper
     try:
         for seed in seeds:
             result = simulate(seed)

@@ -1,8 +1,8 @@
 """What clients send and what became of it, as the clients saw it.
 
 Invariant: the records of every batch are unique in a run, so that stored or fetched bytes tell which
-batch they are, whatever header they carry, and which batches were merged into one. An attempt whose
-answer never came stays unknown for ever; every other answer is definite, but for REQUEST_TIMED_OUT.
+batch they are, with any header, and which batches were merged into one. An attempt without an answer
+stays unknown; every other answer is definite, except REQUEST_TIMED_OUT.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Attempt:
     connection: int
     sent_at: float
     is_replay: bool = False
-    """Delivered again by the network: nobody waits for its answer."""
+    """Delivered again by the network: no client waits for its answer."""
     arrived_at: float | None = None
     settled_at: float | None = None
     """When the agent had its answer ready."""
@@ -88,7 +88,7 @@ class Batch:
 
 
 class Member(NamedTuple):
-    """A batch inside a stored one. `records_before`: how many of others stand before it there."""
+    """A batch inside a stored one. `records_before`: how many of others are before it there."""
 
     batch: Batch
     records_before: int

@@ -1,6 +1,6 @@
 """Topics, leader epochs and agents: the cluster's metadata, and one process's lagging picture of it.
 
-Place: in the stead of agent/cluster; the model metastore is told of every change in the same instant,
+Place: instead of agent/cluster; the model metastore gets every change in the same instant,
 as Postgres changes log and projection in one transaction.
 Fault model: an image moves only when its process catches up, which is a request that can fail.
 """
@@ -26,7 +26,7 @@ FIRST_TOPIC_NUMBER = 10
 
 @dataclass(eq=False, slots=True)
 class Topic:
-    """One incarnation of a topic. `deleted_at` in virtual seconds; None while it lives."""
+    """One incarnation of a topic. `deleted_at` in virtual seconds; None while it exists."""
 
     name: str
     topic_id: uuid.UUID

@@ -2,9 +2,9 @@
 
 Place: under VirtualLoop.create_connection; the asker's end is agent/fetch/zone_cache/connection.py, at the
 other end the agent's dispatcher serves what arrives, in its process.
-Fault model: nobody is there, or the connection is cut, or the other end says nothing any more and nobody
-notices; questions and answers are slow, or altered on the way; an agent is killed, paused or stopped
-between a question and its answer. An owner whose memory is wrong read it wrongly (bucket.py).
+Fault model: there is no agent, or the connection is cut, or the other end stops answering without a
+signal; requests and answers are slow, or altered on the way; an agent is killed, paused or stopped
+between a question and its answer. An owner with wrong memory read it wrongly (bucket.py).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ PREFIX = struct.Struct(">i")
 
 
 async def dial(world: World, protocol: asyncio.BufferedProtocol, node_id: int) -> NeighbourConnection:
-    """The transport of a new connection to that agent. ConnectionRefusedError when nobody is there."""
+    """The transport of a new connection to that agent. ConnectionRefusedError if there is no agent."""
     fault = world.faults.draw(MENU)
     if fault is Fault.NEIGHBOUR_SILENT:
         await world.loop.create_future()
     await asyncio.sleep(world.network_rng.uniform(*LATENCY))
     process = world.agents[node_id - 1].process
     if process is None or not process.serving.is_set() or fault is Fault.NEIGHBOUR_CUT:
-        raise ConnectionRefusedError(f"simulated: nobody at agent {node_id}")
+        raise ConnectionRefusedError(f"simulated: no process at agent {node_id}")
     return NeighbourConnection(world, protocol, process)
 
 

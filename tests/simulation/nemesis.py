@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 SMALL_JUMP_MS = 30_000
 BEYOND_ANSWERS_MS = 2 * 3_600_000
-"""Files born before are refused for their age."""
+"""Files created before are refused for their age."""
 BACK_BEYOND_BIRTHS_MS = -20 * 60_000
-"""Files born before are refused for coming from the future."""
+"""Files created after are refused for coming from the future."""
 TOPIC_ABSENT_SECONDS = (0.0, 0.5)
 
 
@@ -115,7 +115,7 @@ class Nemesis:
         self._world.database.move_log_start(place, offset)
 
     def _change_incarnation(self) -> None:
-        """A failover: nothing is lost, but nobody may rely on that."""
+        """A failover: nothing is lost, but no code may rely on that."""
         self._world.faults.count(Fault.INCARNATION)
         self._world.note("new incarnation")
         self._world.database.model.incarnation_id = uuid.UUID(int=self._rng.getrandbits(128))

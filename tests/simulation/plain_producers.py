@@ -3,7 +3,7 @@
 CAREFUL: one batch in flight, none is sent again. PIPELINED: several in flight on one connection; what
 was refused for certain is sent again, in order, once everything in flight has its answer. FORGETFUL:
 acks=0, it sends and forgets.
-Without an answer a batch is given up: nobody knows, and nothing else may be claimed of it.
+Without an answer a batch is given up: its outcome is unknown, and nothing else is claimed of it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class PlainProducer:
         self._queue.insert(len(later), batch)
 
     def _pick_connection(self) -> SimulatedConnection:
-        """A pipelined producer keeps its connection as long as it lives: order is promised per connection."""
+        """A pipelined producer keeps its connection as long as it runs: order is promised per connection."""
         connection = self._connection
         if connection is None or connection.is_closed or (self._window == 1 and self._rng.random() < 0.3):
             connection = self._connection = self._world.connect(self._rng)

@@ -59,7 +59,7 @@ BLOWS: Mapping[Fault, int] = {
     Fault.TOPIC_DELETED: 2,
     Fault.MERGED: 8,
 }
-"""Faults that strike at moments of their own, and how often at most."""
+"""Faults at random moments, and how often at most."""
 
 
 _EARLY_FLUSHES, _SHORT_MEMORY = 0x5EED_0001, 0x5EED_0002
@@ -93,7 +93,7 @@ class Plan:
 
 
 def make_plan(seed: int) -> Plan:
-    """The plan that belongs to the seed, for ever."""
+    """The plan of the seed, always the same."""
     rng = random.Random(seed)
     share = rng.choice((0.15, 0.3, 0.4, 0.5))
     patient = rng.choice((0, 1))

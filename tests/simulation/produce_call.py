@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Sent(NamedTuple):
-    """What stood in a request: enough to deliver it again."""
+    """The contents of a request: enough to deliver it again."""
 
     by_id: bool
     body: bytes
@@ -71,7 +71,7 @@ def make_request(
 
 
 def deliver_again(world: World, connection: SimulatedConnection, sent: Sent) -> None:
-    """A delayed duplicate: the same bytes once more, and nobody waits for the answer."""
+    """A delayed duplicate: the same bytes once more, and no client waits for the answer."""
     for original in sent.attempts.values():
         repeated = Attempt(original.batch, *original.identity, connection.number, world.loop.time(), is_replay=True)
         original.batch.attempts.append(repeated)

@@ -68,7 +68,7 @@ def read_entries(world: World, data: memoryview, where: str) -> list[Entry]:
         at += max(header.size, HEADER_BYTES)
         members = world.messages.open(raw)
         if not members or header.size != len(raw) or batch_crc(raw) != header.crc:
-            world.report(Kind.CORRUPT, f"{where}: not a batch that anybody sent: offset={header.base_offset}")
+            world.report(Kind.CORRUPT, f"{where}: not a batch that any producer sent: offset={header.base_offset}")
         entries += [entry_of(world, member, header, header.base_offset) for member in members]
     for entry in entries:
         if all(attempt.identity != entry.identity for attempt in entry.batch.attempts):
@@ -77,7 +77,7 @@ def read_entries(world: World, data: memoryview, where: str) -> list[Entry]:
 
 
 def entry_of(world: World, member: Member, header: BatchHeader, base_offset: int) -> Entry:
-    """The member of a stored batch whose real base offset is this."""
+    """The member of a stored batch with this real base offset."""
     batch, before = member
     first = base_offset + before
     identity = identity_of(header)

@@ -1,7 +1,7 @@
 """A request of an agent's process to a server outside of it, and everything that can happen on the way.
 
 Fault model: the request is lost (UnavailableError, nothing happened); its reply is lost after it
-worked, or the connection is cut before it did, or it works long after its caller was told nothing, or
+worked, or the connection is cut before it did, or it works long after its caller got no answer, or
 the agent is fenced meanwhile (OutcomeUnknownError, all four); either way is slow; the process is killed
 or paused just before or just after the server did the work. What a killed process had sent still arrives.
 """
@@ -109,7 +109,7 @@ def _give(answer: asyncio.Future[Any], result: Any, error: HeadraceError | None)
 
 
 def _do_unheard(work: Callable[[], Any]) -> None:
-    """Nobody hears whether it worked, or why it was refused."""
+    """No caller gets the result, or the reason of a refusal."""
     with contextlib.suppress(HeadraceError):
         work()
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class StoredLog(NamedTuple):
-    """Living partitions only, with what stood below the log start. `found`: where each batch stands."""
+    """Existing partitions only, with the batches below the log start. `found`: the place of each batch."""
 
     entries: dict[Place, list[Entry]]
     found: dict[tuple[Batch, Place], list[Entry]]
@@ -50,7 +50,7 @@ def read_extent(world: World, place: Place, extent: Extent, problems: list[Probl
         header = read_header(data, at)
         members = world.messages.open(data[at : at + header.size])
         if not members:
-            problems.append(Problem(Kind.UNACCOUNTED, f"extent holds what nobody sent: {where} at={at}"))
+            problems.append(Problem(Kind.UNACCOUNTED, f"extent holds what no producer sent: {where} at={at}"))
             return entries
         entries += [entry_of(world, member, header, offset) for member in members]
         at += header.size

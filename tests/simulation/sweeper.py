@@ -50,7 +50,7 @@ class Sweeper:
             self.clean(file_id)
 
     def clean(self, file_id: uuid.UUID) -> None:
-        """Delete the object unless something lives in it."""
+        """Delete the object unless it has live extents."""
         model = self._world.database.model
         if file_id not in model.answers and file_id not in model.merged:
             self.take(file_id)

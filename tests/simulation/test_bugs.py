@@ -32,7 +32,7 @@ def test_the_list_is_long_and_each_bug_breaks_a_promise() -> None:
 
 
 def test_every_kind_of_problem_is_caught_in_some_bug() -> None:
-    """Else a class of the checker might be blind, and nobody would know."""
+    """Else a class of the checker might detect nothing, unnoticed."""
     assert {bug.caught_as[0] for bug in BUGS} == set(Kind)
 
 

@@ -21,7 +21,7 @@ def test_a_seed_gives_the_same_history_again() -> None:
 
 
 def test_a_seed_gives_the_same_history_in_another_process() -> None:
-    """Where strings hash differently and objects lie elsewhere."""
+    """Where strings hash differently and objects have other addresses."""
     found = []
     for hash_seed in ("1", "2"):
         run = subprocess.run(

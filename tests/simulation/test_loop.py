@@ -17,7 +17,7 @@ def make_loop() -> VirtualLoop:
 
 async def refuse(protocol: asyncio.BufferedProtocol, port: int) -> asyncio.Transport:
     await asyncio.sleep(0.5)
-    raise ConnectionRefusedError(f"nobody at port {port}")
+    raise ConnectionRefusedError(f"no listener at port {port}")
 
 
 def owned_by(number: int) -> contextvars.Context:

@@ -41,14 +41,14 @@ from tests.simulation.reading import Listing, Poll
 from tests.simulation.sweeper import Sweeper
 
 CALM_SECONDS_MAX = 60.0
-"""Once all is calm, everybody must come to an end within this time."""
+"""After the last fault, all clients must finish within this time."""
 FINAL_POLLS_MAX = 40
 LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`digest` stands for the whole history: equal digests, equal histories."""
+    """`digest` represents the whole history: equal digests, equal histories."""
 
     seed: int
     problems: list[Problem]
@@ -245,7 +245,7 @@ class World:
             self.report(Kind.STUCK, f"producers do not come to an end: {left}")
 
     async def _wait_for_the_late(self) -> None:
-        """What is under way arrives, be it for nobody."""
+        """Messages under way arrive, even without a receiver."""
         await asyncio.sleep(max(self._busy_until - self.loop.time(), 0.0))
 
     async def _drain(self) -> None:
@@ -273,7 +273,7 @@ class World:
         if (await asyncio.wait(consuming, timeout=CALM_SECONDS_MAX))[1]:
             for consumer in consumers:
                 for place, at in consumer.lagging().items():
-                    self.report(Kind.UNSEEN, f"{consumer.name} stands at {place}:{at} of {self.end_of(place)}")
+                    self.report(Kind.UNSEEN, f"{consumer.name} is at {place}:{at} of {self.end_of(place)}")
 
     async def _read_everything(self, agent: SimulatedAgent) -> None:
         """Each agent alone must serve the whole log."""
@@ -287,7 +287,7 @@ class World:
                 await reader.poll(connection, [place], max_wait_ms=200)
             else:
                 at, end = reader.positions[place], self.end_of(place)
-                self.report(Kind.UNSEEN, f"{reader.name} stands at {place}:{at} of {end}")
+                self.report(Kind.UNSEEN, f"{reader.name} is at {place}:{at} of {end}")
 
     def _unawaited(self, message: str) -> None:
         self.report(Kind.CRASHED, message)

@@ -37,7 +37,7 @@ def plain_batch(count: int = 1, value: bytes = b"v", *, base_timestamp: int = BA
 def crowded_batch(count: int, codec: Codec = Codec.ZSTD) -> memoryview:
     """As many records as possible in as few bytes: seven each, and all the same, so they pack to next to nothing.
 
-    Their offsets do not rise, which nobody knows before they are read.
+    Their offsets do not rise, which is unknown before they are read.
     """
     body = compress(codec, b"\x0c\0\0\0\x01\x01\0" * count)
     fields = {"batch_length": 49 + len(body), "last_offset_delta": count - 1, "record_count": count}

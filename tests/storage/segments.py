@@ -1,4 +1,4 @@
-"""Segment files for tests: what to lay out, and laying it out."""
+"""Segment files for tests: the batches, and their layout."""
 
 from __future__ import annotations
 

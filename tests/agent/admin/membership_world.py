@@ -49,7 +49,7 @@ class World:
         return await ask(self.dispatcher, api_key, version, received_at=SystemClock().monotonic(), **fields)
 
     async def lead(self, controller_id: int = CONTROLLER) -> None:
-        """Somebody with this node id becomes the active controller."""
+        """A process with this node id becomes the active controller."""
         lease = await self.api.hold_controller_lease(controller_id, uuid.uuid4(), 60_000)
         self.is_active = lease.is_own and controller_id == CONTROLLER
 
@@ -120,7 +120,7 @@ def _module(api_key: int, version: int) -> Any:
 
 
 def _make(module: Any, cls: type[Any], fields: dict[str, Any]) -> Any:
-    """An entity; a field that the version lacks is left out, a list of (class name, fields) is made likewise."""
+    """An entity; a field that the version lacks is left out, a list of (class name, fields) is made in the same way."""
     known = cls.__dataclass_fields__
     values = {}
     for name, value in fields.items():

@@ -142,7 +142,7 @@ async def test_unknown_resources_have_their_own_errors(admin: ConfigsWorld) -> N
 
 
 async def test_what_is_named_twice_is_described_not_even_once(admin: ConfigsWorld) -> None:
-    """Five bytes of a request would be answered with thirty thousand, as often as they stand in it."""
+    """Five bytes of a request would be answered with thirty thousand, for each repetition in it."""
     named = DescribeConfigsRequest.DescribeConfigsResource
     resources = [named(resource_type=BROKER, resource_name=NODE, configuration_keys=None) for _ in range(1_000)]
     resources.append(named(resource_type=TOPIC, resource_name="orders", configuration_keys=None))

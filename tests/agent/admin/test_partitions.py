@@ -98,8 +98,8 @@ REFUSED = {
     "unknown": (growing("nope", 3), ErrorCode.unknown_topic_or_partition),
     "the metadata topic": (growing("__cluster_metadata", 3), ErrorCode.unknown_topic_or_partition),
     "too few assigned": (growing("t", 5, [1]), ErrorCode.invalid_replica_assignment),
-    "assigned to nobody": (growing("t", 4, []), ErrorCode.invalid_replica_assignment),
-    "assigned to a stranger": (growing("t", 4, [99]), ErrorCode.invalid_replica_assignment),
+    "assigned to no agent": (growing("t", 4, []), ErrorCode.invalid_replica_assignment),
+    "assigned to an unknown agent": (growing("t", 4, [99]), ErrorCode.invalid_replica_assignment),
     "assigned twice": (growing("t", 4, [1, 1]), ErrorCode.invalid_replica_assignment),
 }
 

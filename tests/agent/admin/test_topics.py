@@ -127,7 +127,7 @@ REFUSED = {
         topic("t", assignments=[Assignment(partition_index=1, broker_ids=[1])]),
         ErrorCode.invalid_replica_assignment,
     ),
-    "assignment to nobody": (
+    "assignment to no agent": (
         topic("t", assignments=[Assignment(partition_index=0, broker_ids=[])]),
         ErrorCode.invalid_replica_assignment,
     ),
@@ -135,7 +135,7 @@ REFUSED = {
         topic("t", assignments=[Assignment(partition_index=i, broker_ids=b) for i, b in enumerate([[7], [7, 8]])]),
         ErrorCode.invalid_replica_assignment,
     ),
-    "assigned to a stranger": (
+    "assigned to an unknown agent": (
         topic("t", assignments=[Assignment(partition_index=0, broker_ids=[7, 99])]),
         ErrorCode.invalid_replica_assignment,
     ),

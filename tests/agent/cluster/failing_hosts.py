@@ -1,7 +1,7 @@
-"""Agents on hosts that stop, lose their network, or die; and consumers that live through it.
+"""Agents on hosts that stop, lose their network, or crash; and consumers that continue through it.
 
 Fault model: a killed host never runs again, and the metastore hears nothing more of it; a paused one
-(SIGSTOP, a long collection, a machine that sleeps) stops in the middle of whatever it does and goes on
+(SIGSTOP, a long collection, a machine that sleeps) stops at any point of its work and continues
 later with what it believed; a host that is cut off runs, but its calls of the metastore fail. A call that
 was under way at that moment was carried out, and its answer is lost.
 """
@@ -37,7 +37,7 @@ REDIRECTS = {
 
 
 class Host:
-    """One machine: its clock stands while it is paused, though time goes on."""
+    """One machine: its clock stops while it is paused, but time goes on."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -82,7 +82,7 @@ class _Wire:
 
 
 class Consumer:
-    """A member of group g that behaves as client libraries do; it commits a growing position of its own partition."""
+    """A member of group g that behaves as client libraries do; it commits growing offsets of its partition."""
 
     def __init__(self, world: FailoverWorld, partition: int) -> None:
         self._world = world
@@ -95,7 +95,7 @@ class Consumer:
         self.acknowledged = 0
 
     async def run(self) -> None:
-        """For ever: a heartbeat and a commit every second, a new join whenever that is asked for."""
+        """Until cancelled: a heartbeat and a commit every second, a new join when requested."""
         while True:
             if self.assignment is None:
                 await self._join()
@@ -136,7 +136,7 @@ class Consumer:
         return int(answer["orders"][self._partition])
 
     async def _ask(self, request: Callable[[Coordinating], Awaitable[Any]]) -> Any:
-        """Of whoever coordinates; a redirect, and an agent that does not answer, are followed by another try."""
+        """Of the coordinator; after a redirect, or without an answer, it tries again."""
         while True:
             for agent in self._world.agents:
                 answer = await self._world.answer(agent, request(agent))
@@ -147,7 +147,7 @@ class Consumer:
 
 
 class FailoverWorld:
-    """Two agents on hosts of their own, and a controller that fences whoever is silent."""
+    """Two agents on separate hosts, and a controller that fences silent agents."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
@@ -195,7 +195,7 @@ class FailoverWorld:
         index = self.agents.index(agent)
         work = asyncio.ensure_future(request)
         if index in self.killed or not self.hosts[index].running.is_set():
-            work.cancel()  # nobody reads the request
+            work.cancel()  # no agent reads the request
             await self.clock.sleep(0.1)
             return None
         patience = asyncio.ensure_future(self.clock.sleep(10))

@@ -112,7 +112,7 @@ async def test_a_stopped_controller_that_resumes_is_a_standby(api: FakeClusterAp
     api.agents[5].last_contact = 0.0
     await fake_clock.advance(3)
     assert not one.controller.is_active
-    assert not api.agents[5].fenced, "a stale epoch fences nobody"
+    assert not api.agents[5].fenced, "a stale epoch fences no agent"
     assert one.controller.active_id == 9
     await one.controller.stop()
     assert api.controller_until > fake_clock.monotonic(), "what is another's is not resigned"
@@ -125,7 +125,7 @@ async def test_the_own_deadline_counts_from_before_it_asked(api: FakeClusterApi,
     await fake_clock.advance(TIMES.granted_ms / 1000 - 0.6)
     assert one.controller.is_active
     await fake_clock.advance(0.2)
-    assert not one.controller.is_active, "nobody else took over, but somebody may"
+    assert not one.controller.is_active, "no other controller took over, but one may"
     await one.controller.stop()
 
 
@@ -156,13 +156,13 @@ async def test_the_active_controller_shows_jobs_without_a_worker(api: FakeCluste
     assert one.metric("jobs_overdue_seconds", kind="compact") == 0
     assert one.metric("jobs", kind="compact-large", state="waiting") == 3
     assert one.metric("jobs", kind="compact", state="given_up") == 2
-    assert two.metric("jobs_overdue_seconds", kind="compact-large") is None, "standing by"
+    assert two.metric("jobs_overdue_seconds", kind="compact-large") is None, "a standby"
     api.job_counts = [JobCount("compact-large", JobState.DONE, 4, 0)]
     await fake_clock.advance(30)
     assert one.metric("jobs_overdue_seconds", kind="compact-large") == 0
     assert one.metric("jobs", kind="compact-large", state="waiting") is None
     await one.controller.stop()
-    assert one.metric("jobs", kind="compact-large", state="done") is None, "what it saw last is not true for ever"
+    assert one.metric("jobs", kind="compact-large", state="done") is None, "its last observation becomes out of date"
     await two.controller.stop()
 
 

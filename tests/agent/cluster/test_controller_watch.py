@@ -1,4 +1,4 @@
-"""Agents notice that nobody is the active controller, and say so once."""
+"""Agents notice that there is no active controller, and say so once."""
 
 from __future__ import annotations
 

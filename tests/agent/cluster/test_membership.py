@@ -1,4 +1,4 @@
-"""An agent's life: registered fenced, unfenced when caught up, registered anew when fenced, gone at stop."""
+"""States of an agent: registered fenced, unfenced when caught up, registered again when fenced, removed at stop."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_a_zone_with_a_live_agent_keeps_its_clients(racks: list[str | None]) -> 
 
 
 def pinned(*agents: AgentImage, replicas: tuple[int, ...], adding: tuple[int, ...] = ()) -> Routes:
-    """One topic, number 5, whose partition 1 is reassigned to `replicas`."""
+    """One topic, number 5, with partition 1 reassigned to `replicas`."""
     topic = TopicImage(uuid.UUID(int=5), 5, "t", 3, 3, (0, 0, 0), {1: Assignment(replicas, adding)})
     image = MetadataImage(
         agents=MappingProxyType({a.node_id: a for a in agents}), topics_by_number=MappingProxyType({5: topic})

@@ -1,4 +1,4 @@
-"""The read path with everything around it in memory: a bucket, the model metastore, a clock that stands still.
+"""The read path with everything around it in memory: a bucket, the model metastore, a manual clock.
 
 Fault model: `FaultyStore` loses, cuts and alters objects and counts reads; `FeedGate` keeps feed
 pages back, loses rows and shards, or fails. The model metastore itself never fails.
@@ -91,7 +91,7 @@ class FaultyStore(MemoryStore):
 
 
 class FeedGate:
-    """ReadApi over the model whose feed a test can disturb; counts every question."""
+    """ReadApi over the model with a feed that a test can disturb; counts every query."""
 
     def __init__(self, model: ModelMetastore) -> None:
         self.model = model

@@ -1,4 +1,4 @@
-"""A backfill leaves the loop to the living."""
+"""A backfill leaves the event loop to live clients."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ async def test_the_bound_holds_and_the_least_recently_used_goes(store: FaultySto
     assert cache.peek(FILE, 1000, 1010) is None
     cache.put_file(uuid.UUID(int=8), bytes(2 * CHUNK))
     assert cache.peek(FILE, 0, 10) is None
-    assert bytes(held) == DATA[:10]  # a view outlives its eviction
+    assert bytes(held) == DATA[:10]  # a view stays valid after its eviction
 
 
 async def test_what_is_larger_than_the_cache_is_not_kept(store: FaultyStore) -> None:

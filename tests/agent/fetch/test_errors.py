@@ -1,4 +1,4 @@
-"""What goes wrong, and what the client is told: its own error per partition, never wrong bytes."""
+"""Failures and their answers: a separate error per partition, never wrong bytes."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_a_file_that_compaction_swapped_away_is_found_in_its_new_place(wor
 
 
 async def test_a_file_that_retention_took_away_in_mid_fetch_is_out_of_range(world: World) -> None:
-    """However long the fetch took: it asks again, and nobody is alarmed."""
+    """For a fetch of any duration: it asks again, and no alarm is raised."""
     (key,) = world.create_topic("t", 1)
     file_id = await world.append(key, b"a")
     await world.append(key, b"b")
@@ -227,7 +227,7 @@ async def test_any_flipped_bit_is_an_error_and_never_a_wrong_byte(world: World, 
     result = await world.fetch({key: 0})
 
     if result.code(key) == 0:
-        # The flipped bit lies in the base offset or leader epoch that the reader replaces.
+        # The flipped bit is in the base offset or leader epoch that the reader replaces.
         assert split_sent(result.records(key)) == expected(world.live[key], 0)
     else:
         assert (result.code(key), result.records(key)) == (ErrorCode.kafka_storage_error, b"")

@@ -30,7 +30,7 @@ MANY = 1 << 20
 
 
 class TruncatedLog(FakeClusterApi):
-    """A log whose records below `start` went into a snapshot."""
+    """A log with a snapshot in place of the records below `start`."""
 
     start = 0
     away = False

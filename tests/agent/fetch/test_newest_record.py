@@ -1,4 +1,4 @@
-"""ListOffsets' -3: the first record with the highest timestamp, whatever headers promise."""
+"""ListOffsets' -3: the first record with the highest timestamp, also with wrong headers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MAX_TIMESTAMP = -3
 FAR = 1 << 45
 
 
-def batch(*timestamps: int, lie: int = 0) -> bytes:
-    """Its header promises `lie` ms more than its records have."""
+def batch(*timestamps: int, excess: int = 0) -> bytes:
+    """Its header has a timestamp `excess` ms above those of its records."""
     data = encode_batch([Record(i, at, None, b"v") for i, at in enumerate(timestamps)], base_offset=0)
-    return forge(data, max_timestamp=max(timestamps) + lie) if lie else data
+    return forge(data, max_timestamp=max(timestamps) + excess) if excess else data
 
 
 async def found(world: World, *files: bytes, log_start: int = 0) -> tuple[int, int]:
@@ -37,19 +37,19 @@ async def found(world: World, *files: bytes, log_start: int = 0) -> tuple[int, i
 
 
 async def test_promises_that_are_not_kept_are_passed_over() -> None:
-    files = batch(1000, 1001), batch(1000, 1001, lie=FAR), batch(9000, 9090, 9090), batch(8, lie=FAR), batch(60)
+    files = batch(1000, 1001), batch(1000, 1001, excess=FAR), batch(9000, 9090, 9090), batch(8, excess=FAR), batch(60)
     assert await found(World(), *files) == (5, 9090)
 
 
 async def test_the_last_record_is_the_newest_though_an_old_header_promises_more() -> None:
-    """As in a log whose records come in time: three look-ups, not forty."""
+    """As in a log with records in order of time: three look-ups, not forty."""
     world = World()
-    assert await found(world, batch(5, lie=FAR), *(batch(1000 * n) for n in range(1, 50))) == (49, 49_000)
+    assert await found(world, batch(5, excess=FAR), *(batch(1000 * n) for n in range(1, 50))) == (49, 49_000)
     assert world.metastore.asked["list_offsets"] <= 5
 
 
 async def test_a_newest_record_below_the_log_start_is_no_answer() -> None:
-    """No header lies here: the first extent's newest record is gone, its others are not."""
+    """All headers are right: the first extent's newest record was removed, its others were not."""
     assert await found(World(), batch(900, 80, 10), batch(20, 70), log_start=1) == (1, 80)
 
 
@@ -74,6 +74,6 @@ def test_the_answer_is_what_a_scan_finds(sent: list[tuple[list[int], int]], log_
     times = [at for batch_times, _ in sent for at in batch_times]
     start = min(log_start, len(times) - 1)
     newest = max(times[start:])
-    answer = asyncio.run(found(World(), *(batch(*some, lie=lie) for some, lie in sent), log_start=start))
+    answer = asyncio.run(found(World(), *(batch(*some, excess=excess) for some, excess in sent), log_start=start))
     expected = times.index(newest, start), newest
     assert answer == expected or (newest < 0 and answer == (-1, -1)), "records without a timestamp are none"

@@ -24,7 +24,7 @@ from tests.storage.batches import plain_batch
 
 
 class PostgresWorld(World):
-    """A World whose metadata lives in Postgres; its clock is the machine's."""
+    """A World with its metadata in Postgres; its clock is the machine's."""
 
     def __init__(self, metastore: PostgresMetastore) -> None:
         super().__init__()

@@ -270,7 +270,7 @@ async def test_a_historical_read_leaves_the_cache_alone_and_a_tail_read_fills_it
 
 @pytest.mark.requirement("W5")
 async def test_a_response_reads_few_of_many_small_files_and_the_next_one_goes_on(world: World) -> None:
-    """Else a client that times out before the answer would ask for the same files for ever."""
+    """Else a client that times out before the answer would ask for the same files without end."""
     keys = world.create_topic("t", 3)
     for number in range(3 * 100):
         await world.append(keys[number % 3], b"value %d" % number)

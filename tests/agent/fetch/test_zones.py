@@ -1,4 +1,4 @@
-"""A consumer's rack decides where it reads from (KIP-392), unless it is there already or nobody else is."""
+"""A consumer's rack decides where it reads from (KIP-392), unless it is there already or no other agent is."""
 
 from __future__ import annotations
 

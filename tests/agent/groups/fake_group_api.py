@@ -45,7 +45,7 @@ class FakeGroupApi:
     gates: dict[str, list[asyncio.Event]] = field(default_factory=lambda: defaultdict(list))
 
     def take_over(self, group_id: str) -> None:
-        """Somebody else's claim, as after this agent was fenced."""
+        """Another agent's claim, as after this agent was fenced."""
         self.groups[group_id].epoch = next(self.epochs)
 
     def delete_partitions(self, keys: Sequence[int]) -> None:

@@ -82,7 +82,7 @@ class Coordinating:
     async def commit(
         self, group: str, topics: dict[Any, dict[int, int]], *, version: int = 6, metadata: str = "m", **member: Any
     ) -> Any:
-        """`topics`: name (or id, from version 10) -> partition -> offset. The answer's codes likewise."""
+        """`topics`: name (or id, from version 10) -> partition -> offset. The answer's codes in the same form."""
         topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
         partition_class = topic_class.OffsetCommitRequestPartition
         message = OffsetCommitRequest(

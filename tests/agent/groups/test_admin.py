@@ -196,7 +196,7 @@ async def test_deleting_in_every_version(world: GroupsWorld, version: int) -> No
         "g": ErrorCode.group_id_not_found,
         "a\0b": ErrorCode.invalid_group_id,
     }
-    again = await a_member(home)  # a group of the same name begins anew
+    again = await a_member(home)  # a group of the same name starts empty
     assert again != member
 
 

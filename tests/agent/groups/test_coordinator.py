@@ -106,7 +106,7 @@ async def test_when_routing_changes_waiting_members_are_redirected(world: Groups
     assert (await waiting).error_code == NOT_COORDINATOR
     assert await home.heartbeat("g", member, 1) == NOT_COORDINATOR
     assert await heir.heartbeat("g", member, 1) == 0
-    assert world.groups.groups["g"].epoch == 2  # claimed anew
+    assert world.groups.groups["g"].epoch == 2  # claimed again
 
 
 async def test_without_a_lease_nothing_is_coordinated(world: GroupsWorld) -> None:

@@ -35,7 +35,7 @@ async def world(fake_clock: ManualClock) -> AsyncIterator[FailoverWorld]:
 
 
 class Scene:
-    """Consumers of group g, and whoever asks both agents all the time whether they would answer."""
+    """Consumers of group g, and a client that permanently asks both agents whether they would answer."""
 
     def __init__(self, world: FailoverWorld) -> None:
         self.world = world
@@ -60,7 +60,7 @@ class Scene:
         raise AssertionError(f"not stable: {[vars(consumer) for consumer in self.consumers]}")
 
     async def never_two_answer(self) -> None:
-        """Asked about nobody: an agent that would answer a member says UNKNOWN_MEMBER_ID."""
+        """Asked about an unknown member: an agent that would answer a member says UNKNOWN_MEMBER_ID."""
         world, answering = self.world, []
         for index, agent in enumerate(world.agents):
             if world.hosts[index].running.is_set():
@@ -72,14 +72,14 @@ class Scene:
         assert len(answering) <= 1, "two coordinators answer"
 
     async def nothing_was_lost(self) -> None:
-        """Positions are those that were acknowledged, or later ones whose answer was lost."""
+        """Offsets are those that were acknowledged, or later ones with a lost response."""
         stored = self.world.groups.offsets["g"]
         by_partition = {key & 0xFFFFFF: offset.offset for key, offset in stored.items()}
         for partition, consumer in enumerate(self.consumers):
             assert consumer.acknowledged <= by_partition.get(partition, 0) <= consumer.position
 
     def assignments_are_sound(self) -> None:
-        """Everybody has what the leader of the one generation gave it, as it was saved."""
+        """All members have the assignment from the leader of the one generation, as it was saved."""
         saved = self.world.groups.saved("g")
         assert {m.member_id: m.assignment for m in saved.members} == {c.member_id: c.assignment for c in self.consumers}
         assert {c.generation for c in self.consumers} == {saved.generation}
@@ -170,7 +170,7 @@ async def test_the_leaders_assignment_is_on_its_way_when_the_coordinator_fails(s
 
 @pytest.mark.parametrize("deaf_seconds", [0, 30])
 async def test_a_group_moves_to_a_new_agent_without_a_rebalance(fake_clock: ManualClock, deaf_seconds: int) -> None:
-    """Its coordinator lets go as soon as it sees the new one, which waits for that, however long it takes."""
+    """Its coordinator releases it as soon as it sees the new one, which waits for that without limit."""
     world = FailoverWorld(fake_clock)
     world.cluster_api.add_topic("orders", 4)
     newcomer_index = 1

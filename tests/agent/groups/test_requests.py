@@ -213,7 +213,7 @@ async def test_commits_are_fenced_by_generation(world: GroupsWorld) -> None:
     assert await code(member_id=member, generation=1) == 0
     assert await code(member_id=member, generation=2) == ErrorCode.illegal_generation
     assert await code(member_id="nobody", generation=1) == ErrorCode.unknown_member_id
-    assert await code() == ErrorCode.unknown_member_id  # the group has members: nobody may assign itself
+    assert await code() == ErrorCode.unknown_member_id  # the group has members: no manual assignment
 
 
 async def test_commits_of_one_group_are_stored_in_the_order_they_came(world: GroupsWorld) -> None:

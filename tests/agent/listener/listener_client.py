@@ -38,7 +38,7 @@ def frame(correlation_id: int, body: bytes = b"", api_key: int = METADATA, versi
 
 
 def produce_frame(correlation_id: int, size: int) -> bytes:
-    """A produce frame whose body has `size` bytes (the listener does not look into it)."""
+    """A produce frame with a body of `size` bytes (the listener does not look into it)."""
     return frame(correlation_id, b"p" * size, api_key=PRODUCE, version=7)
 
 

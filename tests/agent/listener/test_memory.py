@@ -1,4 +1,4 @@
-"""The budget: never over the total, first come first served, nobody starves."""
+"""The budget: never over the total, granted in order, no reservation starves."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_any_history_keeps_the_bound_and_the_order(history: list[tuple[str, int]
             budget.withdraw(callback)
         assert budget.in_use_bytes == sum(held)
         assert sum(held) <= total or len(held) == 1
-        assert not waiting or held, "somebody waits for nobody"
+        assert not waiting or held, "a reservation waits for no other"
     while held:
         budget.release(held.pop())
     assert (budget.in_use_bytes, budget.waiting, waiting) == (0, 0, [])

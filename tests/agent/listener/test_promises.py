@@ -29,7 +29,7 @@ class Word(Promise):
 
 
 class Promising:
-    """A handler that promises every request, but for those whose body says `task`."""
+    """A handler that promises every request, except those with the body `task`."""
 
     def __init__(self) -> None:
         self.given: list[Word] = []
@@ -103,7 +103,7 @@ async def test_a_broken_promise_ends_its_connection_after_the_replies_before_it(
         words = await _given(promising, 3)
         words[1].error = error
         for word in words:
-            word.answer()  # whoever keeps promises hears nothing of what becomes of one
+            word.answer()  # the code that keeps promises does not see what happens to one
         assert (await client.reply())[0] == 0
         assert await client.ended() == b""
         await other.send(frame(5, b"at once"))

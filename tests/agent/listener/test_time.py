@@ -1,4 +1,4 @@
-"""What a connection may not do for ever: be idle, send half a frame, leave its replies unread."""
+"""What a connection may only do for a limited time: be idle, send half a frame, leave its replies unread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store and a metastore whose every call waits until the test decides what becomes of it.
+"""A store and a metastore in which every call waits until the test decides its result.
 
 Fault model: a put may succeed late, fail before or after it was stored, or be stored short; a commit
 may be answered late, fail before it did anything, lose its answer, or happen after the caller gave up.
@@ -59,7 +59,7 @@ class HeldCommit:
         self.result.set_result(await self.happen())
 
     def answer(self, answers: list[FileAnswer]) -> None:
-        """It is answered so, whatever happened."""
+        """It is answered so in every case."""
         self.result.set_result(answers)
 
     def fail(self, error: Exception) -> None:

@@ -1,6 +1,6 @@
 """The write path on a bench: a real pipeline between a memory store and the model metastore.
 
-Fault model: none of its own. `store` and `metastore` may be wrapped before `start`; time is a
+Fault model: none by itself. `store` and `metastore` may be wrapped before `start`; time is a
 ManualClock's, so nothing waits for real.
 """
 
@@ -68,7 +68,7 @@ class ProduceWorld:
         self.store: Any = self.bucket
         self.metastore: Any = self.model
         self.view = StandingView(4, node_id=NODE_ID, broker_epoch=EPOCH)
-        # early flushes and merging have tests of their own (test_flusher.py, test_merge.py)
+        # early flushes and merging have separate tests (test_flusher.py, test_merge.py)
         self.settings = Settings(**{"ingest_merge_max_bytes": 0, "flush_early_per_second": 0, **settings})
         self.produce_bytes: ProduceBytes | None = None
         """What a listener would see of requests before they are whole."""
@@ -91,7 +91,7 @@ class ProduceWorld:
         await self.pipeline.close()
 
     async def start(self) -> None:
-        """Compose and start the pipeline on whatever `store` and `metastore` are by now."""
+        """Compose and start the pipeline on the current `store` and `metastore`."""
         self.compose()
         await self.pipeline.start()
 
@@ -220,7 +220,7 @@ def _encode(batches: Batches, version: int, acks: int, timeout_ms: int, transact
 
 
 def _decode(frame: bytes, version: int, correlation_id: int) -> dict[tuple[str | uuid.UUID, int], Answer]:
-    """Read with kio's generated schema: an opinion of its own about the response's bytes."""
+    """Read with kio's generated schema: an independent reading of the response's bytes."""
     assert int.from_bytes(frame[:4], "big") == correlation_id
     kind = schema(0, version).response_type
     entity, consumed = entity_reader(kind)(frame, 5 if version >= FIRST_FLEXIBLE else 4)

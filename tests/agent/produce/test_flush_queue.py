@@ -39,7 +39,7 @@ def _send(file: FlushedFile) -> CommittingFile:
 
 
 def _doubt(file: FlushedFile) -> None:
-    """As after a call whose answer was lost, once the file may be committed again."""
+    """As after a call with a lost response, when the file may be committed again."""
     file.stage = _send(file).doubted().put_back()
 
 

@@ -136,7 +136,7 @@ async def test_a_broken_loop_stops_the_path_instead_of_letting_clients_hang() ->
 
 class Exploding(list[FileTrace]):
     def append(self, trace: FileTrace) -> None:
-        raise RuntimeError("a bug in somebody's callback")
+        raise RuntimeError("a bug in a callback")
 
 
 async def _produce_until_refused(world: ProduceWorld) -> None:

@@ -1,4 +1,4 @@
-"""Segment files: what lies in them, uploads side by side, and what follows when one fails."""
+"""Segment files: their contents, parallel uploads, and what follows when one fails."""
 
 from __future__ import annotations
 

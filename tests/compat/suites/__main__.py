@@ -21,8 +21,8 @@ def main(argv: list[str] | None = None) -> int:
     names = [suite.name for suite in SUITES]
     parser = argparse.ArgumentParser(prog="make compat", description=__doc__)
     parser.add_argument("--suite", choices=names, action="append", help="only this one; may be repeated")
-    parser.add_argument("--only", help="only tests whose name matches (pytest -k, jest -t)")
-    parser.add_argument("--sources", type=Path, default=Path(".compat/sources"), help="where checkouts lie")
+    parser.add_argument("--only", help="only tests with a matching name (pytest -k, jest -t)")
+    parser.add_argument("--sources", type=Path, default=Path(".compat/sources"), help="folder of the checkouts")
     parser.add_argument("--work", type=Path, default=Path(".compat"), help="environments, logs and reports")
     args = parser.parse_args(argv)
     args.sources.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Which suites there are: where each comes from, what it needs, and the command that runs it.
 
 Place: data for runner.py. Nothing of the suites is kept in this repository.
-Invariant: a suite's own test code runs unchanged; what stands in for its Docker cluster is a plugin
+Invariant: a suite's own test code runs unchanged; a plugin replaces its Docker cluster
 of ours, an environment variable, or a port.
 """
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Known(NamedTuple):
-    """Tests of `suite` (a pattern) whose name matches `test` fail because of `reason`."""
+    """Tests of `suite` (a pattern) with a name that matches `test` fail because of `reason`."""
 
     suite: str
     test: str
@@ -34,7 +34,7 @@ KNOWN: tuple[Known, ...] = (
         "a race of the client's own, when its coordinator answers within 10 ms",
     ),
     Known("confluent", r"test_transactions", _TRANSACTIONS),
-    Known("confluent", r"sasl_cluster", "it starts a Kafka of its own, with SASL"),
+    Known("confluent", r"sasl_cluster", "it starts a separate Kafka, with SASL"),
     Known("confluent", r"test_incremental_alter_configs", "it sets cleanup.policy=compact, which is refused so far"),
     Known("kafkajs", r"(?i)transaction|control batches|TransactionManager", _TRANSACTIONS),
     Known("kafkajs", r"(?i)\bssl\b|sasl|scram|oauth|authenticat", _SECURITY),

@@ -1,8 +1,8 @@
 """Runs one suite: its checkout, its environment, a fresh `headrace dev`, its command, its JUnit report.
 
 Place: between __main__.py and the suites of catalog.py.
-Invariant: each suite gets a cluster of its own, which ends with it; the checkout is never written to.
-If this process dies, `headrace dev` ends with it; .compat/ may be deleted at any time.
+Invariant: each suite gets a separate cluster, which ends with it; the checkout is never changed.
+If this process crashes, `headrace dev` ends with it; .compat/ may be deleted at any time.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ async def test_the_folder_of_temporary_files_is_not_for_keys(store: DirectorySto
 
 
 async def test_a_key_is_not_another_keys_folder(store: DirectoryStore) -> None:
-    """S3 allows "a" beside "a/b"; a directory cannot, and says so."""
+    """S3 allows both "a" and "a/b"; a directory cannot, and says so."""
     await store.put("a", b"x")
     with pytest.raises(InvalidError, match="another key is a prefix of this key"):
         await store.put("a/b", b"x")

@@ -88,7 +88,7 @@ async def test_what_may_pass_is_tried_again_with_the_same_bytes(kind: type[Headr
 async def test_a_final_refusal_is_raised_at_once(kind: type[HeadraceError]) -> None:
     inner = FailingStore([kind("x"), kind("y")])
     with pytest.raises(kind, match="x"):
-        await retried(inner, ManualClock()).put("k", b"body")  # the clock stands still: no pause was asked for
+        await retried(inner, ManualClock()).put("k", b"body")  # the clock has not moved: no pause was requested
     assert len(inner.put_bodies) == 1
 
 

@@ -75,7 +75,7 @@ async def failure_of(call: Call, step: Step, timeout_s: float = 10.0) -> Headrac
     """The error that `call` raises when its requests meet `step`.
 
     A write is one request. A GET or HEAD may be more: aiohttp repeats it once when its connection broke
-    before the answer, and botocore asks for the bucket's region when it is told that it has the wrong one.
+    before the answer, and botocore asks for the bucket's region after an answer that it has the wrong one.
     """
     async with ScriptedServer([step] * 3) as server:
         store = s3_at(server.url, request_timeout_s=timeout_s)
@@ -208,7 +208,7 @@ async def test_every_retry_sends_the_same_bytes() -> None:
 
 
 async def test_nothing_below_repeats_a_put_in_silence() -> None:
-    """aiohttp repeats a request whose reused connection broke. A conditional put would then meet its own twin."""
+    """aiohttp repeats a request after its reused connection broke. A conditional put would find its own duplicate."""
     async with ScriptedServer([Exchange.accept, close_after_body, refusing(412, "PreconditionFailed")]) as server:
         store = s3_at(server.url)
         await store.put("first", b"opens the connection that is used again")

@@ -1,4 +1,4 @@
-"""ThrottledStore: rates hold over every stretch of time, and nobody waits for nothing."""
+"""ThrottledStore: rates hold over every interval, and no caller waits without need."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_what_fits_waits_for_nothing() -> None:
     clock = ManualClock()
     store = ThrottledStore(MemoryStore(clock), bytes_per_s=100, requests_per_s=10, clock=clock)
     for number in range(4):
-        await store.put(f"k{number}", bytes(25))  # the clock stands still: a wait would never end
+        await store.put(f"k{number}", bytes(25))  # the clock does not move: a wait would never end
 
 
 async def test_bytes_and_requests_are_paid_for() -> None:

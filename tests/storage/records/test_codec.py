@@ -205,7 +205,7 @@ def test_only_sound_batches_are_opened(fields: dict[str, int]) -> None:
 @settings(max_examples=400, deadline=None)
 @given(codec=st.sampled_from(Codec), data=st.data())
 def test_damage_under_a_valid_checksum_is_corrupt_or_harmless(codec: Codec, data: st.DataObject) -> None:
-    """Whoever computes the CRC over damaged bytes gets CorruptError or other records, never a crash."""
+    """With a CRC over damaged bytes a reader gets CorruptError or different records, never a crash."""
     records = [Record(i, BASE_TIME_MS, b"k", b"value" * i, [("h", b"x")]) for i in range(5)]
     body = bytearray(encode_batch(records, codec=codec, base_offset=0)[HEADER_BYTES:])
     for _ in range(data.draw(st.integers(1, 4))):

@@ -46,7 +46,7 @@ class RangeStore:
 
 
 def reseal(data: bytes, footer: bytes, **trailer: int) -> bytes:
-    """`data` with another footer under a valid checksum; trailer fields may lie."""
+    """`data` with another footer under a valid checksum; trailer fields may be false."""
     length = len(data) - TRAILER_BYTES
     body_end = length - struct.unpack_from(">I", data, length)[0]
     head = struct.pack(">IHH", trailer.get("length", len(footer)), 0, trailer.get("version", 1))

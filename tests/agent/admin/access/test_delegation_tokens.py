@@ -87,7 +87,7 @@ CHANGES = (ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey
 async def test_a_listener_that_does_not_authenticate_refuses_as_kafka_does(
     fake_clock: ManualClock, secret: str | None
 ) -> None:
-    """KafkaApis.allowTokenRequests: before any other check, whatever is configured."""
+    """KafkaApis.allowTokenRequests: before any other check, with every configuration."""
     world = World(fake_clock, Settings(delegation_token_secret_key=secret))
     for version in versions_of(ApiKey.DESCRIBE_DELEGATION_TOKEN):
         answer = await describe(world, principal=None, version=version)

@@ -276,7 +276,7 @@ async def test_slow_once_is_forgiven_and_slow_again_and_again_is_not() -> None:
 
 
 async def test_a_file_that_turned_out_corrupt_is_read_from_the_store_from_then_on() -> None:
-    """An owner with wrong bytes in its memory: only whoever opens the batches can tell, and then forgets the file."""
+    """An owner with wrong bytes in its memory: only a reader of the batches detects it, and then forgets the file."""
     zone = Zone(["a", "a"])
     file_id, data = await _foreign_file(zone, asker=1)
     zone.members[2].cache.put_file(file_id, b"?" * len(data))

@@ -91,7 +91,7 @@ class Link(PeerConnection):
         )
         try:
             response = await member.zone_cache.handle(request)
-        except Exception as error:  # as the listener does: whatever a handler raises ends the connection
+        except Exception as error:  # as the listener does: any exception of a handler ends the connection
             raise UnavailableError(f"connection closed: {error}") from error
         assert response.buffers is not None
         return memoryview(member.bend(b"".join(response.buffers)))
@@ -115,7 +115,7 @@ class Zone:
         self.show({})
 
     def show(self, fenced: dict[int, bool]) -> None:
-        """A new image for everybody."""
+        """A new image for all agents."""
         agents = {
             m.node_id: AgentImage(
                 m.node_id, 1, uuid.UUID(int=m.node_id), "host", m.node_id, m.rack, fenced.get(m.node_id, False)
@@ -133,7 +133,7 @@ class Zone:
         return Link(self.members[port], self.clock)
 
     async def put(self, number: int, size: int) -> tuple[uuid.UUID, bytes]:
-        """A file of its own bytes."""
+        """A file with unique bytes."""
         file_id = uuid.UUID(int=number)
         data = b"".join(struct.pack(">Q", number << 32 | i) for i in range(size // 8))
         await self.store.put(object_key(file_id), data)

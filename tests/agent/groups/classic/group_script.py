@@ -113,7 +113,7 @@ class Script:
         for effect in effects:
             if isinstance(effect, Save):
                 assert isinstance(effect.state, SavedGroup)
-                if effect.state.gathering:  # nobody waits for it
+                if effect.state.gathering:  # no request waits for it
                     self.perform(self.group.saved(self.now, effect.revision, ErrorCode.none))
                 else:
                     self.saves.append(effect)

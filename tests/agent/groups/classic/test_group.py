@@ -73,9 +73,9 @@ def test_the_first_rebalance_waits_for_more_members() -> None:
     first = script.join(rebalance=8.0)
     script.pass_time(2.9)
     second = script.join(rebalance=8.0)
-    script.pass_time(0.2)  # somebody came: put off once more
+    script.pass_time(0.2)  # a member came: delayed once more
     assert first not in script.answers
-    script.pass_time(3)  # nobody came
+    script.pass_time(3)  # no member came
     assert script.joined(first).generation == script.joined(second).generation == 1
 
 
@@ -261,7 +261,7 @@ def test_several_leave_in_one_request(script: Script) -> None:
 
 
 def test_offset_commits_are_fenced(script: Script) -> None:
-    assert script.commit() is ErrorCode.none  # nobody uses the group: a consumer that assigns itself
+    assert script.commit() is ErrorCode.none  # the group has no members: a consumer with manual assignment
     member = script.stable(None)[0]
     assert script.commit() is ErrorCode.unknown_member_id
     assert script.commit(member, 0) is ErrorCode.illegal_generation
@@ -318,7 +318,7 @@ def test_a_full_group_accepts_no_more_members() -> None:
     first, _ = script.stable(None, "i-2")
     refused = script.join()
     assert script.joined(refused).code is ErrorCode.group_max_size_reached
-    assert script.heartbeat(first) is ErrorCode.none, "nobody has to join again for it"
+    assert script.heartbeat(first) is ErrorCode.none, "no member has to join again for it"
     restarted = script.join(instance_id="i-2")
     script.store()
     assert script.joined(restarted).code is ErrorCode.none, "an instance keeps its place"

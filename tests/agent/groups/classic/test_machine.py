@@ -1,8 +1,8 @@
 """Random histories of a group: joins, leaves, silence, failed saves and new coordinators, in any order.
 
 The model's clients behave as real ones do after each answer. What must hold at every step: a token is
-answered once, a generation has one leader, and what a member is to consume was stored before.
-In the end, left in peace, every client is a member of one stable generation.
+answered once, a generation has one leader, and a member's assignment was stored before.
+In the end, without faults, every client is a member of one stable generation.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def test_the_next_coordinator_knows_an_incarnation_with_an_unsaved_generation() 
     script.join(old, "i-2", protocols=(MemberProtocol("range", b"new"),))  # a rebalance begins
     replacing = script.join("", "i-2")
     script.join(leader, "i-1")
-    assert replacing not in script.answers, "nobody is told before it is saved"
+    assert replacing not in script.answers, "no member is answered before it is saved"
     saved = script.store()
     told = script.joined(replacing)
     heir = Script(restored=saved)

@@ -1,7 +1,7 @@
 """A consumer group driven by hand: topics that change, saves on demand, and clients that behave as real ones.
 
 Fault model: an answer may be lost, a save may fail (having happened or not), the coordinator may move to
-another agent at any time and then knows what was stored, and a client may fall silent for ever.
+another agent at any time and then knows what was stored, and a client may fall silent permanently.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class World:
         return self.group
 
     def move(self) -> None:
-        """Another agent coordinates the group from now on; everybody who waited has been answered."""
+        """Another agent coordinates the group from now on; all waiting members have been answered."""
         self.perform(self.group.close(ErrorCode.not_coordinator))
         assert not self._open, "an answer was lost"
         self.new_coordinator()

@@ -28,7 +28,7 @@ def members_of(
 
 
 def check_sound(members: Sequence[Subscriber], topics: Mapping[int, int], given_to: Mapping[str, Partitions]) -> None:
-    """Every partition that somebody subscribes to has one owner, who subscribes to it."""
+    """Every partition with a subscriber has one owner, which subscribes to it."""
     assert given_to.keys() == {member.member_id for member in members}
     owners = Counter(key for partitions in given_to.values() for key in partitions)
     subscribed = frozenset(itertools.chain.from_iterable(member.topics for member in members))
@@ -42,7 +42,7 @@ def loads(given_to: Mapping[str, Partitions]) -> list[int]:
 
 
 def moved(before: Mapping[str, Partitions], after: Mapping[str, Partitions]) -> int:
-    """Partitions that somebody else has now."""
+    """Partitions that another member has now."""
     owner = {key: member_id for member_id, partitions in before.items() for key in partitions}
     return sum(owner.get(key, m) != m for m, partitions in after.items() for key in partitions)
 

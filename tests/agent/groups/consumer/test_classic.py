@@ -87,7 +87,7 @@ def given_by(world: World, answer: SyncAnswer) -> list[int]:
 
 
 def test_a_classic_member_shares_the_group_with_a_new_one(world: World) -> None:
-    """The whole exchange: it is told to join again to revoke, acknowledges by joining, and goes on."""
+    """The whole exchange: it must join again to revoke, acknowledges by joining, and continues."""
     first = join(world, "k")
     assert (first.code, first.generation, first.leader_id, first.members) == (ErrorCode.none, 1, "", ())
     assert given_by(world, sync(world, "k", 1)) == [0, 1, 2, 3]
@@ -142,7 +142,7 @@ def test_what_a_lagging_coordinator_does_not_know_is_no_sign_of_a_revocation(wor
 
 
 def test_classic_members_rejoin_when_topics_grow(world: World) -> None:
-    """Nobody of them leads, so nobody of them watches."""
+    """None of them leads, so none of them watches."""
     generation = join(world, "k").generation
     sync(world, "k", generation)
     world.topics.put("t", 6)

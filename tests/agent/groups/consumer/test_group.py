@@ -31,7 +31,7 @@ def full(world: World, *names: str) -> frozenset[int]:
 
 
 def settled(world: World, *member_ids: str) -> dict[str, ConsumerHeartbeatAnswer]:
-    """Members that joined one after another and arrived; what they were told last of their assignment."""
+    """Members that joined one after another; with the last assignment that each received."""
     told: dict[str, ConsumerHeartbeatAnswer] = {}
     for member_id in member_ids:
         told[member_id] = world.say(member_id, 0)
@@ -135,7 +135,7 @@ def test_a_full_request_gets_a_full_response(world: World) -> None:
 
 
 def test_a_member_joins_again_under_its_own_id(world: World) -> None:
-    """It lost everything, its partitions are still its own, and nobody else is disturbed."""
+    """It lost everything, its partitions are still assigned to it, and no other member is affected."""
     told = settled(world, "a", "b")
     group_epoch = world.group.target.group_epoch
     answer = world.say("a", 0)
@@ -239,7 +239,7 @@ def test_topics_that_come_grow_and_go_change_the_target(world: World) -> None:
     assert world.say("a", 3).assigned == full(world, "later")
     assert world.say("a", 3, owned=full(world, "later")).member_epoch == 4
     world.topics.put("other", 1)
-    assert world.say("a", 4) == ConsumerHeartbeatAnswer(ErrorCode.none, "a", 4), "nobody subscribes to it"
+    assert world.say("a", 4) == ConsumerHeartbeatAnswer(ErrorCode.none, "a", 4), "no member subscribes to it"
 
 
 def test_patterns_follow_the_topics_that_match(world: World) -> None:

@@ -1,8 +1,8 @@
 """Random histories of a consumer group: members of both protocols, silence, lost answers, failed saves, new
 coordinators and topics that come, grow and go, in any order.
 
-What must hold at every step: no partition is consumed by two members, whoever consumes a partition is known
-to hold it, and nobody is told what is not stored. In the end, left in peace, every partition of a
+What must hold at every step: no partition is consumed by two members, the consumer of a partition is known
+to hold it, and no answer contains unstored state. In the end, without faults, every partition of a
 subscribed topic is consumed by one member, and all members have arrived at the target.
 """
 
@@ -85,7 +85,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
     def die(self, data: st.DataObject) -> None:
-        """The process is killed: nothing is consumed from there any more, and nobody says so."""
+        """The process is killed: nothing is consumed from there any more, without a message."""
         self.clients.remove(data.draw(st.sampled_from(self.clients), label="client"))
 
     @precondition(lambda self: self.clients)

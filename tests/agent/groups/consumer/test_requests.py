@@ -177,7 +177,7 @@ async def test_no_pattern_holds_the_agent(world: GroupsWorld) -> None:
 async def test_no_number_of_patterns_fills_the_agents_memory(
     world: GroupsWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody has to be a member to ask for one."""
+    """A client need not be a member to ask for one."""
     monkeypatch.setattr("headrace.agent.groups.consumer.topics.PATTERNS_MAX", 3)
     topics = GroupTopics(world.home.cluster)
     await topics.prepare(["t"])
@@ -191,7 +191,7 @@ async def test_no_number_of_patterns_fills_the_agents_memory(
 
 
 async def test_a_coordinator_that_lags_catches_up_before_it_judges(world: GroupsWorld) -> None:
-    """A topic that is new to it is assigned at once, and one that a member owns is not taken for nobody's."""
+    """A topic that is new to it is assigned at once, and one that a member owns does not count as free."""
     later = world.cluster_api.add_topic("later", 1)
     answer = await heartbeat(world.home, "m", 0, subscribed_topic_names=("later",))
     assert assigned(answer) == {later: (0,)}

@@ -1,4 +1,4 @@
-"""A group's own times: what was accepted acts as it is shown, and the agent's bounds hold whatever was recorded."""
+"""A group's own times: an accepted value takes effect as shown, and the agent's bounds apply to any stored value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
-# Stands in for kafkajs's script of this name, which asks a Docker container: TOPIC gets PARTITIONS partitions.
+# Replaces kafkajs's script of this name, which asks a Docker container: TOPIC gets PARTITIONS partitions.
 set -euo pipefail
 exec "$HEADRACE_PYTHON" -m cli.main topics alter "$TOPIC" --partitions "$PARTITIONS" --bootstrap-server "$BOOTSTRAP"

@@ -1,6 +1,6 @@
-"""Stands in for the Docker cluster of aiokafka's own tests: their fixtures answer with a running Headrace.
+"""Replaces the Docker cluster of aiokafka's own tests: their fixtures return a running Headrace.
 
-Place: loaded with `-p` into aiokafka's pytest, whose code stays as it is.
+Place: loaded with `-p` into aiokafka's pytest; its code is not changed.
 Invariant: what needs a listener that Headrace lacks (TLS, SASL) is refused by the closed port 1.
 """
 
