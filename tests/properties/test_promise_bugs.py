@@ -1,6 +1,6 @@
 """The proofs of W2, W6, W10, W14, W15 and W16 fail when the promise is broken: each named bug is planted for one.
 
-Place: beside test_commit_bugs.py (W3-W8) and tests/simulation/bugs.py; W13 has its own in tests/faults/test_torture.py.
+Place: next to test_commit_bugs.py (W3-W8) and tests/simulation/bugs.py; W13 has its own in tests/faults/test_torture.py.
 A bug replaces one attribute; the proof then runs as it is and must fail where the bug shows.
 """
 
@@ -124,7 +124,7 @@ BUGS = {
         ValueError,
         "too many values",
     ),
-    "W6: batches lie as they arrived": Bug(
+    "W6: batches are stored as they arrived": Bug(
         _unsorted,
         test_upload.test_batches_of_many_clients_and_partitions_become_one_sorted_file,
         CorruptError,

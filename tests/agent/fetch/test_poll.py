@@ -184,7 +184,7 @@ async def test_a_deleted_topic_ends_the_wait(world: World) -> None:
 async def test_a_fetch_that_does_not_wait_shows_what_was_acknowledged_before_it(
     world: World, options: dict[str, int]
 ) -> None:
-    """On an agent that did not make the commit, and whose last poll of the feed was just before it."""
+    """On an agent that did not make the commit, with its last poll of the feed just before it."""
     (key,) = world.create_topic("t", 1)
     for number in range(5):
         await world.append(key, b"%d" % number)
