@@ -1,6 +1,6 @@
 """The proofs of W2, W6, W10, W14, W15 and W16 fail when the promise is broken: each named bug is planted for one.
 
-Place: next to test_commit_bugs.py (W3-W8) and tests/simulation/bugs.py; W13 has its own in tests/faults/test_torture.py.
+Place: with test_commit_bugs.py (W3-W8) and tests/simulation/bugs.py; W13 has its own in tests/faults/test_torture.py.
 A bug replaces one attribute; the proof then runs as it is and must fail where the bug shows.
 """
 
