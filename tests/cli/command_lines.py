@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import io
+import json
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from headrace.cli.main import main
+
 Run = Callable[..., Any]
 """The fixture `run`."""
 SECONDS_MAX = 90
+
+
+def json_runner(bootstrap: str, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command against a cluster with --json; what it printed, decoded. A number is its exit status."""
+
+    def run(*words: str, status: int = 0) -> Any:
+        capsys.readouterr()
+        assert main([*words, "-b", bootstrap, "--json"]) == status
+        shown = capsys.readouterr()
+        if status:
+            return shown.err
+        lines = [json.loads(line) for line in shown.out.splitlines()]
+        return lines[0] if len(lines) == 1 and words[1] != "consume" else lines
+
+    return run
 
 
 def type_in(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:

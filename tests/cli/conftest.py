@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from headrace.cli.main import main
 from load.dev_server import DevServer
-from tests.cli.command_lines import Run
+from tests.cli.command_lines import Run, json_runner
 
 
 @pytest.fixture(scope="module")
@@ -23,17 +21,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
 @pytest.fixture
 def run(server: DevServer, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command with --json; what it printed, decoded. A number is its exit status."""
-
-    def run(*words: str, status: int = 0) -> Any:
-        capsys.readouterr()
-        assert main([*words, "-b", server.bootstrap, "--json"]) == status
-        shown = capsys.readouterr()
-        if status:
-            return shown.err
-        lines = [json.loads(line) for line in shown.out.splitlines()]
-        return lines[0] if len(lines) == 1 and words[1] != "consume" else lines
-
-    return run
+    return json_runner(server.bootstrap, capsys)
 
 
 @pytest.fixture

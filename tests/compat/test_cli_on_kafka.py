@@ -1,0 +1,103 @@
+"""`headrace topics`, `configs`, `records` and `groups` against Apache Kafka: the tools speak plain Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from headrace.cli.bench.kafka_target import open_kafka
+from headrace.cli.bench.target_spec import TargetSpec
+from load.tools import KAFKA_JARS, why_missing
+from tests.cli.command_lines import Run, json_runner, produce, told
+
+pytestmark = [
+    pytest.mark.xdist_group("compat"),
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(bool(why_missing("kafka")), reason=str(why_missing("kafka"))),
+]
+PARTITIONS = 3
+RECORDS = 300
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Bootstrap address of one node with its defaults, on an event loop in a thread."""
+    started: list[str] = []
+    ready, ended = threading.Event(), asyncio.Event()
+    loop = asyncio.new_event_loop()
+
+    async def serve(folder: Path) -> None:
+        try:
+            async with open_kafka(TargetSpec("kafka", "kafka"), folder, KAFKA_JARS) as target:
+                started.append(target.bootstrap)
+                ready.set()
+                await ended.wait()
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve(tmp_path_factory.mktemp("kafka"))))
+    thread.start()
+    ready.wait()
+    assert started, "Apache Kafka did not start"
+    yield started[0]
+    loop.call_soon_threadsafe(ended.set)
+    thread.join()
+
+
+@pytest.fixture
+def run(kafka: str, capsys: pytest.CaptureFixture[str]) -> Run:
+    return json_runner(kafka, capsys)
+
+
+def test_a_topics_life(run: Run) -> None:
+    assert run("topics", "create", "life", "--partitions", "2", "--set", "retention.ms=5000")["outcome"] == "created"
+    assert "already exists" in run("topics", "create", "life", status=1)
+    told(lambda: run("topics", "list"), lambda rows: ("life", 2) in {(r["topic"], r["partitions"]) for r in rows})
+    run("topics", "alter", "life", "--partitions", "4", "--set", "segment.ms=90000")
+    described = told(lambda: run("topics", "describe", "life")[0], lambda topic: len(topic["partitions"]) == 4)
+    assert described["configs"] == {"retention.ms": "5000", "segment.ms": "90000"}
+    assert [(row["partition"], row["earliest"], row["latest"]) for row in described["partitions"]] == [
+        (n, 0, 0) for n in range(4)
+    ]
+    assert run("topics", "delete", "life", "--yes") == [{"topic": "life", "outcome": "deleted", "error": None}]
+    told(lambda: run("topics", "list"), lambda rows: "life" not in {row["topic"] for row in rows})
+
+
+def test_configs_of_topics_and_of_all_brokers(run: Run) -> None:
+    run("topics", "create", "configured")
+    for resource, name in ((("--topic", "configured"), "retention.ms"), (("--brokers",), "log.retention.ms")):
+        assert run("configs", "set", f"{name}=7000", *resource)["outcome"] == "done"
+        rows = told(lambda r=resource: run("configs", "describe", *r), bool)  # type: ignore[misc]
+        assert {row["config"]: row["value"] for row in rows}[name] == "7000"
+        run("configs", "delete", name, *resource)
+    assert run("configs", "set", "no.such=1", "--topic", "configured", status=1)
+
+
+def test_records_and_groups(run: Run, kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("topics", "create", "records", "--partitions", str(PARTITIONS))
+    lines = [f"key-{n % 7}:value-{n}" for n in range(RECORDS)]
+    assert produce(run, monkeypatch, "records", *lines, options=("--key-separator", ":"))["records"] == RECORDS
+    found = run("records", "consume", "records")
+    assert sorted(f"{r['key']}:{r['value']}" for r in found) == sorted(lines)
+    reader = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": kafka,
+            "group.id": "readers",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    reader.subscribe(["records"])
+    seen = 0
+    while seen < RECORDS:
+        seen += len([m for m in reader.consume(RECORDS, 1.0) if m.error() is None])
+    reader.commit(asynchronous=False)
+    assert {row["group"] for row in run("groups", "list")} >= {"readers"}
+    described = run("groups", "describe", "readers")
+    reader.close()
+    assert (sum(row["current_offset"] for row in described), {row["lag"] for row in described}) == (RECORDS, {0})
