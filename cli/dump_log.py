@@ -2,8 +2,7 @@
 
 Place: reads only, with or without a running cluster; Kafka's kafka-dump-log.sh.
 Invariant: data is printed only after its checksums and framing were verified; with the metadata decoder, each record
-is
-one line `payload: {…}`.
+is one line `payload: {…}`.
 Source: KIP-631, changes to kafka-dump-log.
 """
 

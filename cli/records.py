@@ -2,10 +2,8 @@
 
 Place: a Kafka client for a running cluster; Kafka's console producer and consumer.
 Invariant: consume prints the records of a partition in offset order, each once. produce takes lines as bytes, stops
-at
-the first line that is not a valid record or is in an unacknowledged batch, and prints how many records were
-produced;
-the lines before an invalid line are produced. delete checks all partitions before it deletes from any.
+at the first line that is not a valid record or is in an unacknowledged batch, and prints how many records were
+produced; the lines before an invalid line are produced. delete checks all partitions before it deletes from any.
 """
 
 from __future__ import annotations

@@ -4,10 +4,9 @@ it.
 Place: called at the beginning of every job that deletes objects.
 Invariant: the metastore counts generations of deletion, and the bucket stores the highest number and the metastore's
 incarnation id (object `janitor.properties`). The metastore increments before the bucket's object is written, so
-within
-one incarnation the bucket is never ahead. After a restore it is: the metastore has another incarnation id, or a lower
-number. Then files that were committed after the backup look like orphans, and no object may be deleted. After a crash
-between the two writes the bucket is behind, which does not count as a restore.
+within one incarnation the bucket is never ahead. After a restore it is: the metastore has another incarnation id, or
+a lower number. Then files that were committed after the backup look like orphans, and no object may be deleted. After
+a crash between the two writes the bucket is behind, which does not count as a restore.
 """
 
 from __future__ import annotations

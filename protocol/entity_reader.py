@@ -2,9 +2,8 @@
 
 Place: under protocol/typed.py, for every API except Produce and Fetch.
 Why not kio's reader: it is compiled and allocates memory for an array's count before it checks the remaining bytes,
-so
-six bytes of a request can abort the whole process; and it fails on an unknown tagged field, which a newer client may
-send (KIP-482). Entities, types, defaults and values are kio's.
+so six bytes of a request can abort the whole process; and it fails on an unknown tagged field, which a newer client
+may send (KIP-482). Entities, types, defaults and values are kio's.
 Invariant: see protocol/wire.py; an unknown tagged field is skipped.
 """
 

@@ -1,8 +1,7 @@
 """Tune Python's garbage collector for processes with many permanent objects and few reference cycles.
 
 Place: called once, after a process has loaded its code: agents, workers, Spark's Python workers. Without it, a merge
-to
-level 2 spends most of its time on collector passes that find no garbage.
+to level 2 spends most of its time on collector passes that find no garbage.
 Invariant: cycles are still collected, but rarely: the hot paths create none.
 """
 

@@ -18,8 +18,7 @@ def new_file_id(born_ms: int, rng: random.Random, level: int = 0) -> uuid.UUID:
     """An id for a file created at `born_ms`, in milliseconds since the epoch on the database's clock.
 
     A UUIDv7 (RFC 9562) for a file that an agent flushes. A merged file, of `level` 1 to 15, has a UUIDv8: the same
-    with
-    the level in four of the random bits. So the bucket alone shows in which files batches have real offsets.
+    with the level in four of the random bits. So the bucket alone shows in which files batches have real offsets.
     """
     value = (born_ms & 0xFFFF_FFFF_FFFF) << 80
     if level:

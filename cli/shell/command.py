@@ -2,8 +2,7 @@
 
 Place: opens a source, builds the tree, reads lines; commands.py has the commands.
 Invariant: reads only. An error in one line ends that line, not the shell; if a one-shot command fails, the exit
-status
-is 1.
+status is 1.
 Source: KIP-631, kafka-shell.sh.
 """
 

@@ -5,8 +5,7 @@ No executor is requested before a job is due.
 Place: run by a CronJob (deploy/) or by hand; see docs/operate/COMPACTION.md.
     HEADRACE_METASTORE_URL=... HEADRACE_BUCKET=... spark-submit compactor/spark/application.py
 Settings come from HEADRACE_* variables, on the driver and on executors: no secret is in arguments, in Spark's plans
-or
-in its event log.
+or in its event log.
 Invariant: as handler.py. SIGTERM returns the job to the queue.
 """
 

@@ -2,8 +2,7 @@
 
 Place: around hedging and measuring, so that every attempt is hedged and counted.
 Invariant: every attempt sends the same bytes. A permanent refusal of the store (InvalidError) is raised at once. A
-put
-or delete with an uncertain attempt never ends as a RetryableError, because that would say that nothing happened.
+put or delete with an uncertain attempt never ends as a RetryableError, because that would say that nothing happened.
 """
 
 from __future__ import annotations

@@ -4,11 +4,9 @@ Place: under the decorators; the only file that sends requests to a bucket.
 Invariant: a put that returned is complete in the store, confirmed by the store. S3 answers 200 only after it
 read Content-Length bytes (else 400 IncompleteBody) with the CRC32C that was sent (else 400 BadDigest), and
 its response contains that CRC32C, which is compared here: this proves that the object is complete, at no extra cost.
-A
-server that returns no CRC32C may have ignored it, so this store then checks the object's length with one HEAD per
-put.
-Objects are put in one request, regardless of their size: there are no multi-part uploads.
-If the process crashes during a put, S3 drops the incomplete body.
+A server that returns no CRC32C may have ignored it, so this store then checks the object's length with one HEAD per
+put. Objects are put in one request, regardless of their size: there are no multi-part uploads. If the process crashes
+during a put, S3 drops the incomplete body.
 Timeouts: `request_timeout_s` covers a whole request, including the wait for a pooled connection.
 S3 general purpose buckets list keys in key order; directory buckets (S3 Express) list them in no order.
 """

@@ -3,8 +3,7 @@
 Place: between S3Store.put and aiohttp, through botocore, which treats it as a file.
 Invariant: a body is written once, completely, from its first byte. After a byte may have been sent, `consumed` is
 true and stays true: aiohttp then does not repeat the request by itself (its own duplicate would make a conditional
-put
-fail) and follows no redirect, and S3Store knows that a failure leaves the outcome unknown.
+put fail) and follows no redirect, and S3Store knows that a failure leaves the outcome unknown.
 """
 
 from __future__ import annotations

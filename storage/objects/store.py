@@ -30,8 +30,7 @@ class ObjectInfo:
     """The store's metadata of an object.
 
     `size` in bytes. `modified_ms` since the epoch on the store's clock, or on this machine's in a put's result.
-    `etag`
-    is the store's value without quotes: equal for the same put, with no other meaning.
+    `etag` is the store's value without quotes: equal for the same put, with no other meaning.
     """
 
     key: str
