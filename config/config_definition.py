@@ -26,7 +26,9 @@ class ConfigEffect(enum.Enum):
 
     WORKS = "works"
     LATER = "works later"
-    NONE = "accepted without effect"
+    MET = "met by any value"
+    REPLACED = "accepted, but extents take the place of log segments"
+    UNUSED = "not in use yet"
 
 
 class ConfigDefinition(NamedTuple):
@@ -35,7 +37,7 @@ class ConfigDefinition(NamedTuple):
     default: str
     kind: str
     meaning: str
-    """What the config does and when; for Effect.NONE, why it does nothing."""
+    """What the config does and when; for the others, why it is accepted."""
     effect: ConfigEffect = ConfigEffect.WORKS
     synonyms: tuple[Synonym, ...] = ()
     """In order of precedence. The first can change at run time, the others can only be set in the agents' files."""
@@ -44,6 +46,8 @@ class ConfigDefinition(NamedTuple):
     allowed: tuple[str, ...] = ()
     refused: Mapping[str, str] = {}
     """Values that Kafka accepts and Headrace does not, each with the reason."""
+    why_fixed: str = ""
+    """If set, every value but the default is refused, with this reason."""
 
     def why_invalid(self, value: str) -> str | None:
         """None if the config can have this value."""
@@ -72,7 +76,19 @@ class ConfigDefinition(NamedTuple):
 
     def _why_refused(self, value: str) -> str | None:
         items = list_items(value) if self.kind == "list" else [value.lower()]
+        if self.why_fixed and not self._is_default(value):
+            return f"not offered, only the default {self.default or '(empty)'}: {self.why_fixed}"
         return next((f"not offered: {self.refused[item]}" for item in items if item in self.refused), None)
+
+    def _is_default(self, value: str) -> bool:
+        """Of a valid value, however it is written."""
+        match self.kind:
+            case "list":
+                return list_items(value) == list_items(self.default)
+            case "boolean" | "string":
+                return value.lower() == self.default.lower()
+            case _:
+                return float(value) == float(self.default)
 
 
 def list_items(value: str) -> list[str]:

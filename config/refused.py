@@ -159,6 +159,8 @@ def why_not_in_files(name: str) -> str | None:
     if name not in BROKER_DEFAULTS:
         return why_refused(name)
     topic_config = TOPIC_CONFIGS[BROKER_DEFAULTS[name]]
-    if topic_config.effect is ConfigEffect.NONE:
+    if topic_config.why_fixed:
+        return topic_config.why_fixed
+    if topic_config.effect not in (ConfigEffect.WORKS, ConfigEffect.LATER):
         return topic_config.meaning
     return f"it applies to the whole cluster: headrace configs set {name}=... --brokers"

@@ -2,8 +2,8 @@
 
 Place: CreateTopics and the config requests validate with it; produce, retention and compaction use it;
 docs/operate/TOPIC_CONFIGS.md is generated from it (config/topic_docs.py).
-Invariant: a config works, or is accepted and says why it has no effect, or the value is refused with a reason; no
-config is silently ignored.
+Invariant: a config works; or any value but the default is refused with a reason; or it says why it is accepted: what
+it promises always holds, it tunes what extents replace, or it acts on compacted topics only. None is silently ignored.
 Source: Kafka 4 topic configuration reference; LogConfig's and ServerTopicConfigSynonyms' names for brokers.
 """
 
@@ -34,9 +34,24 @@ def _long(default: int, meaning: str, *synonyms: Synonym, low: int = 0) -> Confi
     return ConfigDefinition(str(default), "long", meaning, ConfigEffect.WORKS, synonyms, low, LONG_MAX)
 
 
-def _idle(config: ConfigDefinition) -> ConfigDefinition:
-    """Accepted, because tools and migrated topics set it, but without effect."""
-    return config._replace(effect=ConfigEffect.NONE)
+def _met(config: ConfigDefinition) -> ConfigDefinition:
+    """What it promises holds here with any value."""
+    return config._replace(effect=ConfigEffect.MET)
+
+
+def _replaced(config: ConfigDefinition) -> ConfigDefinition:
+    """Kafka Streams sets segment.bytes on its repartition topics, and MirrorMaker copies these from its source."""
+    return config._replace(effect=ConfigEffect.REPLACED)
+
+
+def _with_compact(config: ConfigDefinition) -> ConfigDefinition:
+    """In Kafka, too, it does nothing on a topic without cleanup.policy=compact."""
+    return config._replace(effect=ConfigEffect.UNUSED)
+
+
+def _fixed(config: ConfigDefinition) -> ConfigDefinition:
+    """Tools may set the default, and nothing else; its meaning is the reason."""
+    return config._replace(meaning="", why_fixed=config.meaning)
 
 
 def _only_false(reason: str, *synonyms: Synonym) -> ConfigDefinition:
@@ -44,11 +59,12 @@ def _only_false(reason: str, *synonyms: Synonym) -> ConfigDefinition:
 
 
 _NO_COMPACTION = "log compaction by key is not supported yet"
-_NONE_COMPACTED = "it is for topics with cleanup.policy=compact, which is refused so far"
+_NONE_COMPACTED = "as in Kafka, it acts only on topics with cleanup.policy=compact, which is refused so far"
 _NO_LOCAL_LOG = "no part of a topic is on local disks"
 _NO_REPLICAS = "the object store replicates the data, agents copy no data to each other"
 _ONE_LEVEL = "each codec has one fixed level here; producers choose theirs"
-_NO_LOG_SEGMENTS = "a partition has no log segments: its batches are stored in files shared with other topics"
+_NO_INDEX_FILES = "a partition has no index files: each segment file has an index of a fixed density"
+_EXTENTS = "retention deletes an extent (8 MiB, or one large batch) at a time, where Kafka deletes a log segment"
 _IN_BUCKET = "all data is in object storage from the start"
 
 TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
@@ -60,8 +76,8 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         allowed=("compact", "delete"),
         refused={"compact": _NO_COMPACTION},
     ),
-    "compression.gzip.level": _idle(_int(-1, _ONE_LEVEL, Synonym("compression.gzip.level"), low=-1, high=9)),
-    "compression.lz4.level": _idle(_int(9, _ONE_LEVEL, Synonym("compression.lz4.level"), low=1, high=17)),
+    "compression.gzip.level": _fixed(_int(-1, _ONE_LEVEL, Synonym("compression.gzip.level"), low=-1, high=9)),
+    "compression.lz4.level": _fixed(_int(9, _ONE_LEVEL, Synonym("compression.lz4.level"), low=1, high=17)),
     "compression.type": ConfigDefinition(
         "producer",
         "string",
@@ -72,16 +88,19 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         (Synonym("compression.type"),),
         allowed=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     ),
-    "compression.zstd.level": _idle(_int(3, _ONE_LEVEL, Synonym("compression.zstd.level"), low=-131_072, high=22)),
-    "delete.retention.ms": _idle(_long(86_400_000, _NONE_COMPACTED, Synonym("log.cleaner.delete.retention.ms"))),
-    "file.delete.delay.ms": _idle(
+    "compression.zstd.level": _fixed(_int(3, _ONE_LEVEL, Synonym("compression.zstd.level"), low=-131_072, high=22)),
+    "delete.retention.ms": _with_compact(
+        _long(86_400_000, _NONE_COMPACTED, Synonym("log.cleaner.delete.retention.ms"))
+    ),
+    "file.delete.delay.ms": _fixed(
         _long(
             60_000,
-            f"{_NO_LOG_SEGMENTS}; the time of deletion is the same for all",
+            "a segment file holds batches of many topics, so the delay is the same for all: set file.delete.delay.ms"
+            " of the cluster",
             Synonym("log.segment.delete.delay.ms"),
         )
     ),
-    "flush.messages": _idle(
+    "flush.messages": _met(
         _long(
             LONG_MAX,
             "nothing is acknowledged before it is in object storage",
@@ -89,17 +108,15 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
             low=1,
         )
     ),
-    "flush.ms": _idle(
+    "flush.ms": _met(
         _long(LONG_MAX, "nothing is acknowledged before it is in object storage", Synonym("log.flush.interval.ms"))
     ),
-    "follower.replication.throttled.replicas": _idle(ConfigDefinition("", "list", _NO_REPLICAS)),
-    "index.interval.bytes": _idle(
-        _int(4_096, "files carry an index of a fixed density", Synonym("log.index.interval.bytes"))
-    ),
-    "leader.replication.throttled.replicas": _idle(ConfigDefinition("", "list", _NO_REPLICAS)),
-    "local.retention.bytes": _idle(_long(-2, _NO_LOCAL_LOG, Synonym("log.local.retention.bytes"), low=-2)),
-    "local.retention.ms": _idle(_long(-2, _NO_LOCAL_LOG, Synonym("log.local.retention.ms"), low=-2)),
-    "max.compaction.lag.ms": _idle(
+    "follower.replication.throttled.replicas": _fixed(ConfigDefinition("", "list", _NO_REPLICAS)),
+    "index.interval.bytes": _fixed(_int(4_096, _NO_INDEX_FILES, Synonym("log.index.interval.bytes"))),
+    "leader.replication.throttled.replicas": _fixed(ConfigDefinition("", "list", _NO_REPLICAS)),
+    "local.retention.bytes": _fixed(_long(-2, _NO_LOCAL_LOG, Synonym("log.local.retention.bytes"), low=-2)),
+    "local.retention.ms": _fixed(_long(-2, _NO_LOCAL_LOG, Synonym("log.local.retention.ms"), low=-2)),
+    "max.compaction.lag.ms": _with_compact(
         _long(LONG_MAX, _NONE_COMPACTED, Synonym("log.cleaner.max.compaction.lag.ms"), low=1)
     ),
     "max.message.bytes": _int(
@@ -123,13 +140,13 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         synonyms=(Synonym("log.message.timestamp.type"),),
         allowed=("CreateTime", "LogAppendTime"),
     ),
-    "min.cleanable.dirty.ratio": _idle(
+    "min.cleanable.dirty.ratio": _with_compact(
         ConfigDefinition(
             "0.5", "double", _NONE_COMPACTED, synonyms=(Synonym("log.cleaner.min.cleanable.ratio"),), low=0, high=1
         )
     ),
-    "min.compaction.lag.ms": _idle(_long(0, _NONE_COMPACTED, Synonym("log.cleaner.min.compaction.lag.ms"))),
-    "min.insync.replicas": _idle(
+    "min.compaction.lag.ms": _with_compact(_long(0, _NONE_COMPACTED, Synonym("log.cleaner.min.compaction.lag.ms"))),
+    "min.insync.replicas": _met(
         _int(
             1,
             "every acknowledged batch is in object storage and in the metastore: no replica can be missing",
@@ -137,7 +154,7 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
             low=1,
         )
     ),
-    "preallocate": _idle(ConfigDefinition("false", "boolean", _NO_LOCAL_LOG, synonyms=(Synonym("log.preallocate"),))),
+    "preallocate": _only_false(_NO_LOCAL_LOG, Synonym("log.preallocate")),
     "remote.log.copy.disable": _only_false(_IN_BUCKET),
     "remote.log.delete.on.disable": _only_false(_IN_BUCKET),
     "remote.storage.enable": _only_false(_IN_BUCKET),
@@ -155,10 +172,10 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         Synonym("log.retention.hours", HOUR_MS),
         low=-1,
     ),
-    "segment.bytes": _idle(_int(1_073_741_824, _NO_LOG_SEGMENTS, Synonym("log.segment.bytes"), low=14)),
-    "segment.index.bytes": _idle(_int(10_485_760, _NO_LOG_SEGMENTS, Synonym("log.index.size.max.bytes"), low=4)),
-    "segment.jitter.ms": _idle(_long(0, _NO_LOG_SEGMENTS, Synonym("log.roll.jitter.ms"))),
-    "segment.ms": _idle(_long(604_800_000, _NO_LOG_SEGMENTS, Synonym("log.roll.ms"), low=1)),
+    "segment.bytes": _replaced(_int(1_073_741_824, _EXTENTS, Synonym("log.segment.bytes"), low=14)),
+    "segment.index.bytes": _replaced(_int(10_485_760, _EXTENTS, Synonym("log.index.size.max.bytes"), low=4)),
+    "segment.jitter.ms": _replaced(_long(0, _EXTENTS, Synonym("log.roll.jitter.ms"))),
+    "segment.ms": _replaced(_long(604_800_000, _EXTENTS, Synonym("log.roll.ms"), low=1)),
     "unclean.leader.election.enable": _only_false(
         "no leader can lose data, so there is no unclean election",
         Synonym("unclean.leader.election.enable"),

@@ -113,7 +113,7 @@ def test_cluster_wide_defaults_are_set_while_brokers_run_or_have_nothing_to_act_
     without = BROKER_DEFAULTS.keys() - declared().keys()
     assert all(why_not_in_files(name) for name in without)
     assert "headrace configs set log.cleanup.policy=... --brokers" in (why_not_in_files("log.cleanup.policy") or "")
-    assert "no log segments" in (why_not_in_files("log.segment.bytes") or "")
+    assert "retention deletes an extent" in (why_not_in_files("log.segment.bytes") or "")
 
 
 def test_the_longest_name_has_the_word() -> None:

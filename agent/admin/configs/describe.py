@@ -158,6 +158,8 @@ def documentation(definition: ConfigDefinition) -> str:
     if definition.effect is not ConfigEffect.WORKS:
         told = f"{definition.effect.value.capitalize()}: {definition.meaning.removesuffix('.')}."
     refused = [f"Refused: {value}, as {reason}." for value, reason in definition.refused.items()]
+    if definition.why_fixed:
+        refused.append(f"Refused: any value but the default, as {definition.why_fixed}.")
     return " ".join([told, *refused]).strip()
 
 

@@ -2,7 +2,7 @@
 
 Place: between AlterConfigs, IncrementalAlterConfigs and the metadata log; pure decisions on one image.
 Invariant: a resource is changed completely or not at all. A value that Headrace cannot use is refused
-with a reason, or has a documented reason for having no effect (config/topic_configs.py); none is dropped silently.
+with a reason; one that is set already can stay. None is dropped silently (config/topic_configs.py).
 Source: KIP-133, KIP-339 (operations), KIP-226 (brokers), KIP-848 (groups); Kafka's ConfigurationControlManager.
 """
 
@@ -146,7 +146,7 @@ def _new_value(resource: ConfigResource, wish: Wish, own: Mapping[str, str]) -> 
     value = wish.value.strip()
     if wish.operation != Operation.SET:
         value = _combined(wish, definition, own.get(wish.name, definition.default))
-    if reason := definition.why_invalid(value):
+    if value != own.get(wish.name) and (reason := definition.why_invalid(value)):
         raise _RefusedError(ErrorCode.invalid_config, f"invalid value for config {wish.name}: {value!r} is {reason}")
     return value
 

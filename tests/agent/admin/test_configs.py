@@ -65,7 +65,10 @@ async def test_every_topic_config_is_shown_with_its_source(admin: ConfigsWorld, 
     if version >= 3:
         assert (own.config_type, default.config_type, shown["cleanup.policy"].config_type) == (5, 3, 7)
         assert all(config.documentation for config in result.configs)
-        assert shown["segment.ms"].documentation.startswith("Accepted without effect: ")
+        assert shown["segment.ms"].documentation.startswith("Accepted, but extents take the place of log segments: ")
+        assert shown["flush.ms"].documentation.startswith("Met by any value: ")
+        assert shown["preallocate"].documentation.startswith("Refused: true, as ")
+        assert shown["index.interval.bytes"].documentation.startswith("Refused: any value but the default, as ")
         assert shown["compression.type"].documentation.startswith("Works later: ")
         assert "cleanup.policy=compact" in shown["delete.retention.ms"].documentation
 
@@ -176,11 +179,13 @@ async def test_all_at_once(admin: ConfigsWorld, version: int) -> None:
 
 async def test_lists_grow_and_shrink(admin: ConfigsWorld) -> None:
     name = "follower.replication.throttled.replicas"
-    await admin.change((TOPIC, "orders", [(name, APPEND, "0:1, 1:1")]))
-    await admin.change((TOPIC, "orders", [(name, APPEND, "1:1,2:1")]))
-    assert admin.own()[name] == "0:1,1:1,2:1"
-    await admin.change((TOPIC, "orders", [(name, SUBTRACT, "1:1,9:9")]))
-    assert admin.own()[name] == "0:1,2:1"
+    admin.api.append(ConfigRecord(resource_type=TOPIC, resource_name="orders", name=name, value="0:1,1:1"))
+    (refused,) = await admin.change((TOPIC, "orders", [(name, APPEND, "1:1,2:1")]))
+    assert "'0:1,1:1,2:1'" in refused.error_message
+    (done,) = await admin.change((TOPIC, "orders", [(name, APPEND, "1:1")]))
+    assert (done.error_code, admin.own()[name]) == (0, "0:1,1:1"), "a value from before its refusal can stay"
+    await admin.change((TOPIC, "orders", [(name, SUBTRACT, "1:1,9:9,0:1")]))
+    assert admin.own()[name] == ""
     await admin.change((TOPIC, "orders", [("cleanup.policy", SUBTRACT, "delete")]))
     assert admin.own()["cleanup.policy"] == "", "the default counts as what the list was"
 
