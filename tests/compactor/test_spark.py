@@ -22,11 +22,14 @@ import psycopg
 import pytest
 from prometheus_client import CollectorRegistry
 
+from headrace.compactor import sweeper
 from headrace.compactor.compact import LARGE_KIND
+from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.job_metrics import JobMetrics
 from headrace.compactor.lease import Lease
 from headrace.compactor.plan import CompactionJob, PartitionPlan, Plan, encode
 from headrace.compactor.runner import JobRunner
+from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import Job, NewJob
 from headrace.metastore.api.read import Extent
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -58,6 +61,8 @@ from tests.compactor.flaky_source import FlakySource  # noqa: E402
 
 REPOSITORY = Path(__file__).parents[2]
 SPARK_SECONDS = 300
+SWEPT_SECONDS = 2 * sweeper.MIN_AGE_MS / 1000
+"""Every orphan of a test is old enough then."""
 DRIVER_LEASE_SECONDS = 600
 """Far longer than any pause of the machine; the test moves the clock past it."""
 
@@ -109,7 +114,21 @@ class SparkWorld(CompactionWorld):
         return {str(path.relative_to(self.bucket)) for path in (self.bucket / SEGMENTS).rglob("*") if path.is_file()}
 
     async def named(self) -> set[str]:
-        return {object_key(file_id) for file_id in await self.file_rows()}
+        """Keys of the files that have a row and are not condemned."""
+        rows = await self.file_rows()
+        return {object_key(file_id) for file_id, row in rows.items() if row["state"] != FileState.CONDEMNED}
+
+    async def sweep(self, ahead_seconds: float) -> None:
+        """Let the metastore's clock be so far ahead, and sweep the bucket once."""
+        async with session(self.url) as clock:
+            await move_time(clock, ahead_seconds)
+        await self.postgres.enqueue_jobs([NewJob(sweeper.KIND, "")])
+        job = await self.postgres.claim_job("test", [sweeper.KIND], LEASE_MS)
+        assert job is not None
+        lease = Lease(self.postgres, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
+        metrics = JanitorMetrics(CollectorRegistry())
+        await sweeper.Sweeper(self.postgres, self.store, metrics, delay_ms=60_000)(job, lease)
+        await self.postgres.finish_job(job.token)
 
 
 @pytest.fixture
@@ -162,6 +181,11 @@ async def test_spark_leaves_the_records_of_the_local_worker_though_every_task_fa
     assert len(stored) == 2 * len(large), "each task stored a file, twice"
     assert len(stored & await world.named()) == len(large), "one of each is named, the other is an orphan"
 
+    await world.sweep(SWEPT_SECONDS)
+    assert world.objects() == await world.named(), "no orphan is left, and no named file is gone"
+    assert len(world.objects() & stored) == len(large)
+    assert [await world.records(key) for key in large] == before
+
 
 async def layout(world: SparkWorld, keys: list[int]) -> list[list[tuple[int, int, int]]]:
     """The layout of each partition in its file: offsets and lengths of its extents."""
@@ -199,6 +223,10 @@ async def test_a_driver_killed_before_its_commit_leaves_the_job_to_others(world:
     assert [await world.records(key) for key in keys] == before
     assert {(await world.file_rows())[file_id]["level"] for file_id in await world.live_files()} == {2}
     await world.check_accounts()
+
+    await world.sweep(2 * DRIVER_LEASE_SECONDS + SWEPT_SECONDS)
+    assert world.objects() == await world.named(), "what the killed driver had stored is gone, or named"
+    assert [await world.records(key) for key in keys] == before
 
 
 @pytest.mark.requirement("W10")
