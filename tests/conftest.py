@@ -1,18 +1,21 @@
 """Fixtures of most tests: one throw-away Postgres per test process, a fresh database per test.
 
-`postgres_server`  the embedded server (fsync off), started once per process
+`postgres_server`  the embedded server (fsync off), started once per process; HEADRACE_TEST_POSTGRES=16 chooses its
+                   major version
 `metastore_url`    a fresh, migrated database: copied from a template, about 20 ms
-`metastore`        a PostgresMetastore on it
+`metastore`        a PostgresMetastore on it; with HEADRACE_TEST_POOLER=1 through PgBouncer in transaction mode
 `fake_clock`       a ManualClock
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -21,7 +24,10 @@ from hypothesis import HealthCheck, settings
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
+from load.tools import why_missing
+from load.tools.postgres import find_pgbouncer, find_postgres
 from tests.manual_clock import ManualClock
+from tests.pgbouncer import running_pgbouncer
 
 if TYPE_CHECKING:
     from headrace.metastore.postgres.store import PostgresMetastore
@@ -41,13 +47,29 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[EmbeddedPostgres]:
     """A server with data that is removed after the test run."""
+    version = os.environ.get("HEADRACE_TEST_POSTGRES")
+    installation = find_postgres(int(version)) if version else None
+    if version and installation is None:
+        pytest.fail(f"HEADRACE_TEST_POSTGRES={version} is not on this machine")
     with tempfile.TemporaryDirectory(prefix="headrace-tests-") as directory:
         place = Path(directory)
         place.chmod(0o711)  # started by root, Postgres runs as another user and must get through
-        server = EmbeddedPostgres(place, fsync=False)
+        server = EmbeddedPostgres(place, fsync=False, installation=installation)
         server.start()
         yield server
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def pooler_port(postgres_server: EmbeddedPostgres) -> Iterator[int]:
+    """PgBouncer in front of the server; skips where it is missing."""
+    program = find_pgbouncer()
+    if program is None:
+        pytest.skip(str(why_missing("pgbouncer")))
+    server = urlsplit(postgres_server.tcp_url())
+    assert server.port is not None
+    with running_pgbouncer(program, server.port, str(server.username)) as port:
+        yield port
 
 
 @pytest.fixture(scope="session")
@@ -68,11 +90,19 @@ def metastore_url(postgres_server: EmbeddedPostgres, metastore_template: str) ->
 
 
 @pytest.fixture
-async def metastore(metastore_url: str) -> AsyncIterator[PostgresMetastore]:
+def pooled_url(postgres_server: EmbeddedPostgres, metastore_url: str, pooler_port: int) -> str:
+    """The test's database by way of PgBouncer."""
+    server = urlsplit(postgres_server.tcp_url(urlsplit(metastore_url).path.lstrip("/")))
+    return server._replace(netloc=f"{server.username}@127.0.0.1:{pooler_port}").geturl()
+
+
+@pytest.fixture
+async def metastore(metastore_url: str, request: pytest.FixtureRequest) -> AsyncIterator[PostgresMetastore]:
     """The real metastore on a database of this test's own."""
     from headrace.metastore.postgres.store import PostgresMetastore
 
-    store = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=4))
+    url = request.getfixturevalue("pooled_url") if "HEADRACE_TEST_POOLER" in os.environ else metastore_url
+    store = await PostgresMetastore.open(url, Settings(metastore_pool_size=4))
     yield store
     await store.close()
 

@@ -8,15 +8,16 @@ Everything is installed below one folder, TOOLS; nothing needs root, and nothing
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from load.tools.installing import TOOLS, run
+from load.tools.postgres import BUILDS, POOLER_OLDEST, find_pgbouncer, find_postgres, install_postgres
+
 HERE = Path(__file__).parent
-TOOLS = Path(os.environ.get("HEADRACE_TEST_TOOLS", Path.home() / ".cache" / "headrace-test-tools"))
 COMMAND = "python -m load.tools"
 """Installs what can be installed."""
 VERSITYGW = TOOLS / "bin" / "versitygw"
@@ -25,10 +26,6 @@ JAVA_LIBRARIES = TOOLS / "java" / "lib"
 JAVA_CLASSES = TOOLS / "java" / "classes"
 KAFKA_JARS = TOOLS / "kafka" / "lib"
 """Apache Kafka's server and its load generator, for `headrace bench`."""
-
-
-class InstallError(Exception):
-    """An installer ended with an error; the message is the last line of its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +53,9 @@ class Tool:
         return None if self.is_present else f"needs {self.name}"
 
 
-def _run(*command: str, cwd: Path | None = None, **environment: str) -> None:
-    done = subprocess.run(
-        command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=900
-    )
-    if done.returncode:
-        lines = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()
-        raise InstallError(lines[-1])
-
-
 def _install_versitygw() -> None:
     VERSITYGW.parent.mkdir(parents=True, exist_ok=True)
-    _run(
+    run(
         "go", "build", "-mod=readonly", "-o", str(VERSITYGW), "github.com/versity/versitygw/cmd/versitygw",
         cwd=HERE / "go",
     )  # fmt: skip
@@ -77,12 +65,12 @@ def _install_kafkajs() -> None:
     TOOLS.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
         shutil.copy(HERE / "node" / name, TOOLS / name)
-    _run("npm", "ci", "--no-fund", "--no-audit", "--prefix", str(TOOLS))
+    run("npm", "ci", "--no-fund", "--no-audit", "--prefix", str(TOOLS))
 
 
 def _copy_jars(pom: Path, place: Path) -> None:
     """The dependencies of a pom, resolved by Maven."""
-    _run(
+    run(
         "mvn", "--quiet", "--batch-mode", "--strict-checksums", "-f", str(pom), "dependency:copy-dependencies",
         f"-DoutputDirectory={place}",
     )  # fmt: skip
@@ -92,7 +80,11 @@ def _install_java_client() -> None:
     JAVA_CLASSES.mkdir(parents=True, exist_ok=True)
     _copy_jars(HERE / "java" / "pom.xml", JAVA_LIBRARIES)
     sources = [str(path) for path in sorted((HERE / "java").glob("*.java"))]
-    _run("javac", "-d", str(JAVA_CLASSES), "-cp", f"{JAVA_LIBRARIES}/*", *sources)
+    run("javac", "-d", str(JAVA_CLASSES), "-cp", f"{JAVA_LIBRARIES}/*", *sources)
+
+
+def _has_postgres(major: int) -> bool:
+    return find_postgres(major) is not None
 
 
 ALL = {
@@ -118,6 +110,25 @@ ALL = {
         ),
         Tool("kcat", "a client on librdkafka", ("kcat",), lambda: True, None, "apt-get install kcat"),
         Tool("java", "Java 17 for Spark", ("java",), lambda: True, None, "apt-get install default-jre-headless"),
+        *(
+            Tool(
+                f"postgres-{major}",
+                f"Postgres {major}",
+                (),
+                partial(_has_postgres, major),
+                partial(install_postgres, major),
+                f"install Maven, then {COMMAND}",
+            )
+            for major in BUILDS
+        ),
+        Tool(
+            "pgbouncer",
+            "a connection pooler",
+            (),
+            lambda: find_pgbouncer() is not None,
+            None,
+            f"install PgBouncer {'.'.join(map(str, POOLER_OLDEST))} or newer",
+        ),
     )
 }
 

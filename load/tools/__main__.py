@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 
-from load.tools import ALL, TOOLS, InstallError, Tool
+from load.tools import ALL, Tool
+from load.tools.installing import TOOLS, InstallError
 
 
 def _prepare(tool: Tool) -> str:

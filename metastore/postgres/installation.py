@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,13 +47,20 @@ class Installation:
 
 def find_installation() -> Installation:
     """The wheel of the extra `embedded`, else the newest system Postgres; InvalidError when there is none."""
-    for bin_dir in [*_wheel(), *_system()]:
-        found = _look_at(bin_dir)
-        if found is not None and found.major >= OLDEST_MAJOR:
+    for found in installations():
+        if found.major >= OLDEST_MAJOR:
             return found
     raise InvalidError(
         f"no Postgres found: install the extra `headrace[embedded]` or a system Postgres {OLDEST_MAJOR} or newer"
     )
+
+
+def installations(further: Iterable[Path] = ()) -> Iterator[Installation]:
+    """All on this machine, in the order of find_installation, then those in the directories `further`."""
+    for bin_dir in [*_wheel(), *_system(), *further]:
+        found = _look_at(bin_dir)
+        if found is not None:
+            yield found
 
 
 def run_as() -> pwd.struct_passwd | None:

@@ -11,7 +11,7 @@ If the process crashes, Postgres notices through TCP keepalives and drops the se
 A server that only reads (a hot standby, or a primary that became one) is refused when a connection is made; a
 connection that turns read-only later is closed (statement.py). Every answer is a primary's.
 
-Behind a pooler in transaction mode (PgBouncer 1.22 or newer: prepared statements need
+Behind a pooler in transaction mode (PgBouncer 1.21 or newer: prepared statements need
 `max_prepared_statements` > 0): nothing here relies on a session but the start-up `options`. Let
 the pooler ignore them (`ignore_startup_parameters = options`) and give the role the same settings
 with ALTER ROLE ... SET.

@@ -1,0 +1,27 @@
+"""Where tools are installed, and how an installer runs a command.
+
+Place: under the installers of load/tools/.
+Invariant: nothing outside TOOLS changes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+TOOLS = Path(os.environ.get("HEADRACE_TEST_TOOLS", Path.home() / ".cache" / "headrace-test-tools"))
+
+
+class InstallError(Exception):
+    """An installer ended with an error; the message is the last line of its output."""
+
+
+def run(*command: str, cwd: Path | None = None, **environment: str) -> None:
+    """Run it to its end; InstallError unless it succeeds."""
+    done = subprocess.run(
+        command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=900
+    )
+    if done.returncode:
+        lines = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()
+        raise InstallError(lines[-1])
