@@ -63,7 +63,7 @@ class Zone:
         self._loads = 0
 
     async def load(self, *, idempotent: bool) -> ZoneLoad:
-        """A load of its own topic; RuntimeError if the agents answer errors or the consumer misses a record."""
+        """One load, to a new topic; RuntimeError if the agents answer errors or the consumer misses a record."""
         self._loads += 1
         topic = f"zone-{self._loads}"
         await self._server.create_topic(topic, PARTITIONS)
@@ -112,7 +112,7 @@ class Zone:
 
 
 async def _start(module: Any, *arguments: object, reads: bool = False) -> asyncio.subprocess.Process:
-    """A module as a process of its own: its CPU is not the agents'."""
+    """A module as a separate process, so that its CPU is not counted with that of the agents."""
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", module.__name__, *map(str, arguments),
         stdin=asyncio.subprocess.PIPE if reads else asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
