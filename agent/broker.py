@@ -36,6 +36,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import Clock
 from headrace.storage.objects.store import ObjectStore
@@ -155,6 +156,7 @@ class Broker:
     def _compose_cluster(self) -> Cluster:
         settings = self.settings
         follower = MetadataFollower(self._metastore)
+        in_force = SettingsInForce(settings, lambda: follower.image)
         membership = Membership(
             self._metastore,
             follower,
@@ -165,7 +167,7 @@ class Broker:
                 settings.broker_rack,
             ),
             heartbeat_interval_ms=settings.broker_heartbeat_interval_ms,
-            session_timeout_ms=settings.broker_session_timeout_ms,
+            session_timeout_ms=lambda: in_force.current().broker_session_timeout_ms,
             registration_timeout_seconds=settings.initial_broker_registration_timeout_ms / 1000,
             clock=self._clock,
             rng=self._rng,

@@ -32,6 +32,7 @@ from headrace.config.listeners import Endpoint
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.storage.clock import Clock
@@ -50,11 +51,11 @@ class ControllerEndpoint:
         rng: random.Random,
         registry: CollectorRegistry,
     ) -> None:
-        configs = EffectiveConfigs(settings)
+        configs, in_force = EffectiveConfigs(settings), SettingsInForce(settings, lambda: view.image)
         self.controller = Controller(
             metastore,
             follower,
-            ControllerTimes.of(settings),
+            lambda: ControllerTimes.of(in_force.current()),
             node_id=lambda: view.node_id,
             clock=clock,
             rng=rng,
@@ -91,6 +92,7 @@ def controller_handlers(
 ) -> dict[int, RequestHandler]:
     """The handlers of a controller, by API key; `is_active` says whether this one is the active controller."""
     change = LogChange(view, metastore, clock)
+    in_force = SettingsInForce(settings, lambda: view.image)
     return {
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: AlterPartitionReassignments(change),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: ListPartitionReassignments(view),
@@ -98,6 +100,6 @@ def controller_handlers(
         ApiKey.UPDATE_FEATURES: UpdateFeatures(change),
         ApiKey.FETCH_SNAPSHOT: FetchSnapshot(metastore),
         ApiKey.BROKER_REGISTRATION: BrokerRegistration(metastore, is_active),
-        ApiKey.BROKER_HEARTBEAT: BrokerHeartbeat(view, metastore, settings.broker_session_timeout_ms, is_active),
+        ApiKey.BROKER_HEARTBEAT: BrokerHeartbeat(view, metastore, in_force, is_active),
         ApiKey.UNREGISTER_BROKER: UnregisterBroker(view, metastore, is_active),
     }

@@ -38,6 +38,7 @@ from headrace.agent.produce.pipeline import ProducePipeline
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
@@ -58,14 +59,13 @@ def register_handlers(
     is_active_controller: Callable[[], bool],
 ) -> None:
     """Fill the dispatcher's table."""
-    defaults = TopicDefaults(settings.num_partitions, settings.default_replication_factor)
-    configs = EffectiveConfigs(settings)
-    creation = TopicCreation(cluster, metastore, clock, rng, defaults)
+    configs, in_force = EffectiveConfigs(settings), SettingsInForce(settings, lambda: cluster.image)
+    creation = TopicCreation(cluster, metastore, clock, rng, lambda: TopicDefaults.of(in_force.current()))
     table: dict[int, RequestHandler] = {
         ApiKey.PRODUCE: traffic.counted_produce(produce.handle),
         ApiKey.FETCH: fetch.handle_fetch,
         ApiKey.LIST_OFFSETS: fetch.handle_list_offsets,
-        ApiKey.METADATA: Metadata(cluster, creation, auto_create_topics=settings.auto_create_topics_enable),
+        ApiKey.METADATA: Metadata(cluster, creation, lambda: in_force.current().auto_create_topics_enable),
         ApiKey.CREATE_TOPICS: CreateTopics(creation, configs),
         ApiKey.DELETE_TOPICS: DeleteTopics(cluster, metastore, clock),
         ApiKey.DELETE_RECORDS: DeleteRecords(cluster, metastore, configs, fetch.before_log_starts_move),
@@ -77,7 +77,7 @@ def register_handlers(
         ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpoch(cluster, metastore),
         **config_handlers(LogChange(cluster, metastore, clock), configs),
         ApiKey.DESCRIBE_CLUSTER: DescribeCluster(cluster),
-        **access_handlers(LogChange(cluster, metastore, clock), rng, settings),
+        **access_handlers(LogChange(cluster, metastore, clock), rng, in_force),
         **controller_handlers(metastore, cluster, settings, clock, is_active_controller),
         ApiKey.UNREGISTER_BROKER: UnregisterBroker(cluster, metastore),  # where Kafka's brokers forward it
         ApiKey.FIND_COORDINATOR: FindCoordinator(cluster),

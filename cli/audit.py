@@ -22,6 +22,7 @@ from headrace.compactor.rebuild import LOST, Rebuilt, rebuild_index
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.api.files import FileApi
+from headrace.metastore.log.settings_in_force import read_settings
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import require_formatted
@@ -71,7 +72,11 @@ async def _run(settings: Settings, args: argparse.Namespace) -> int:
             _print(_as_dict(rebuilt) | {"lost": LOST} if args.json else _rebuilt_lines(rebuilt))
             return 1 if rebuilt.unsound or rebuilt.homeless else 0
         found = await audit(
-            metastore, store, deep=args.deep, delete_delay_ms=settings.file_delete_delay_ms, on_progress=bar
+            metastore,
+            store,
+            deep=args.deep,
+            delete_delay_ms=(await read_settings(metastore, settings)).file_delete_delay_ms,
+            on_progress=bar,
         )
         bar.close()
         stopped = await _janitor(metastore, store, resume=args.resume_janitor)

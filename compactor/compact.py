@@ -53,7 +53,9 @@ class Compactor:
         """`store` is this worker's throttled connection to the bucket."""
         self._store, self._metastore = store, metastore
         self._swapper = Swapper(metastore, commit_shards, clock, rng)
-        self._limits, self._clock, self._rng, self._metrics = limits, clock, rng, metrics
+        self.limits = limits
+        """Of jobs that start from now on."""
+        self._clock, self._rng, self._metrics = clock, rng, metrics
 
     async def handle(self, job: Job, lease: Lease) -> None:
         """Merge the live parts of the job's files. FencedError if the lease is lost; else as the store.
@@ -66,7 +68,7 @@ class Compactor:
         counts, files = MergeCounts(), 0
         patient = job.attempts <= PATIENT_ATTEMPTS
         with self._metrics.merging(plan, counts):
-            async with aclosing(merge(plan, self._store, self._limits, counts, patient=patient)) as merged:
+            async with aclosing(merge(plan, self._store, self.limits, counts, patient=patient)) as merged:
                 async for file in merged:
                     born_ms = plan.made_ms + round((self._clock.monotonic() - began) * 1000)
                     await self._take_over(lease, plan.level, born_ms, file)

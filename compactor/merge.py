@@ -21,6 +21,7 @@ from typing import NamedTuple
 from headrace.compactor.plan import PartitionPlan, Plan, joins
 from headrace.compactor.rewrite import BATCH_BYTES, CopyBatches, MergeRecords, Rewriter, WrittenBatch
 from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources, StoredBatch
+from headrace.config.settings import Settings
 from headrace.metastore.api.compaction import Swap, SwapInput
 from headrace.metastore.api.read import Extent
 from headrace.storage.errors import CorruptError, HeadraceError, NotFoundError, UnavailableError
@@ -46,8 +47,13 @@ class MergeLimits:
     batch_bytes: int = BATCH_BYTES
     """Maximum size of a merged batch; the topic's max.message.bytes if that is less."""
     max_message_bytes: int = 1_048_588
-    """max.message.bytes if neither topic nor cluster set it: this process's message.max.bytes."""
+    """max.message.bytes of a topic that does not set it: the cluster's message.max.bytes."""
     read_bytes: int = 64 * 1024 * 1024
+
+    @classmethod
+    def of(cls, settings: Settings) -> MergeLimits:
+        """From compaction.file.bytes and message.max.bytes."""
+        return cls(file_bytes=settings.compaction_file_bytes, max_message_bytes=settings.message_max_bytes)
 
 
 @dataclass(slots=True)

@@ -42,7 +42,9 @@ class Planner:
     """Runs jobs of kind "plan"."""
 
     def __init__(self, metastore: PlannerApi, limits: PolicyLimits, metrics: CompactionMetrics) -> None:
-        self._metastore, self._limits, self._metrics = metastore, limits, metrics
+        self._metastore, self._metrics = metastore, metrics
+        self.limits = limits
+        """Of jobs that start from now on."""
         self._scan_from = uuid.UUID(int=0)
 
     async def handle(self, job: Job, lease: Lease) -> None:
@@ -53,7 +55,7 @@ class Planner:
         ]
         if len(ours) >= UNFINISHED_MAX:
             return
-        limits = self._limits if len(sparks) < UNFINISHED_MAX else replace(self._limits, large_bytes=0)
+        limits = self.limits if len(sparks) < UNFINISHED_MAX else replace(self.limits, large_bytes=0)
         left_alone = sum(len(other.file_ids) for other in sparks)
         waiting = await self._metastore.waiting_files(self._scan_from, FILES_PER_LEVEL + left_alone)
         counted = Counter(file.level for file in waiting.files)
@@ -72,7 +74,7 @@ class Planner:
         handed = await self._metastore.hand_over_jobs(
             LARGE_KIND,
             COMPACT,
-            after_ms=self._limits.large_wait_ms if self._limits.large_bytes else 0,
+            after_ms=self.limits.large_wait_ms if self.limits.large_bytes else 0,
             attempts=SPARK_ATTEMPTS,
             by=lease.token,
         )

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from headrace.compactor.plan import CompactionJob
+from headrace.config.settings import Settings
 from headrace.metastore.api.compaction import FileFacts
 
 LAST_LEVEL = 2
@@ -53,6 +54,17 @@ class PolicyLimits:
     """Jobs with this many live bytes are for Spark; 0: none."""
     large_wait_ms: int = 3_600_000
     """How long Spark may take for one; then all workers may take it."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> PolicyLimits:
+        """From the settings compaction.*."""
+        return cls(
+            min_age_ms=settings.compaction_min_age_ms,
+            max_age_ms=settings.compaction_max_age_ms,
+            small_bytes=settings.compaction_file_bytes // 2,
+            large_bytes=settings.compaction_spark_min_bytes,
+            large_wait_ms=settings.compaction_spark_max_wait_ms,
+        )
 
 
 _OLD_FACTOR = (1, 6)

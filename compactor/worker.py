@@ -23,6 +23,7 @@ from headrace.compactor.cpu_share import CpuShare
 from headrace.compactor.janitor import Janitor
 from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.job_metrics import JobMetrics
+from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.pace import Pace, follow_pace
@@ -33,9 +34,11 @@ from headrace.compactor.retention_metrics import RetentionMetrics
 from headrace.compactor.runner import JobHandler, JobRunner
 from headrace.compactor.sweeper import Sweeper
 from headrace.config.settings import Settings
+from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.retention import RETENTION_JOB
 from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.settings_in_force import read_settings
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.objects.open import StoreOptions, open_store
@@ -75,6 +78,11 @@ class Worker:
             requests_per_s=REQUESTS_PER_S,
             clock=clock,
         )
+        metrics = CompactionMetrics(registry)
+        self._compactor = Compactor(
+            self._throttled, metastore, metastore.commit_shards, MergeLimits.of(settings), clock, rng, metrics
+        )
+        self._planner = Planner(metastore, PolicyLimits.of(settings), metrics)
         self._following: asyncio.Task[None] | None = None
         self._runner = JobRunner(
             metastore,
@@ -120,28 +128,20 @@ class Worker:
 
     def _handlers(self) -> dict[str, JobHandler]:
         """Job kinds and their handlers."""
-        settings, metrics = self._settings, CompactionMetrics(self._registry)
-        compactor = Compactor(
-            self._throttled,
-            self.metastore,
-            self.metastore.commit_shards,
-            MergeLimits(file_bytes=settings.compaction_file_bytes, max_message_bytes=settings.message_max_bytes),
-            self._clock,
-            self._rng,
-            metrics,
-        )
-        policy = PolicyLimits(
-            min_age_ms=settings.compaction_min_age_ms,
-            max_age_ms=settings.compaction_max_age_ms,
-            small_bytes=settings.compaction_file_bytes // 2,
-            large_bytes=settings.compaction_spark_min_bytes,
-            large_wait_ms=settings.compaction_spark_max_wait_ms,
-        )
+        settings = self._settings
         deletions = JanitorMetrics(self._registry)
         return {
             RETENTION_JOB: Retention(self.metastore, EffectiveConfigs(settings), RetentionMetrics(self._registry)),
-            planner.KIND: Planner(self.metastore, policy, metrics).handle,
-            compact.KIND: compactor.handle,
+            planner.KIND: self._plan,
+            compact.KIND: self._compact,
             janitor.KIND: Janitor(self.metastore, self._throttled, deletions, delay_ms=settings.file_delete_delay_ms),
             sweeper.KIND: Sweeper(self.metastore, self._throttled, deletions, delay_ms=settings.file_delete_delay_ms),
         }
+
+    async def _plan(self, job: Job, lease: Lease) -> None:
+        self._planner.limits = PolicyLimits.of(await read_settings(self.metastore, self._settings))
+        await self._planner.handle(job, lease)
+
+    async def _compact(self, job: Job, lease: Lease) -> None:
+        self._compactor.limits = MergeLimits.of(await read_settings(self.metastore, self._settings))
+        await self._compactor.handle(job, lease)

@@ -13,6 +13,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace.config.cluster_values import (
+    cluster_settings,
+    setting_text,
+    why_invalid,
+)
 from headrace.config.config_definition import INT_MAX, LONG_MAX, ConfigDefinition
 from headrace.config.declared import declared
 from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
@@ -25,13 +30,6 @@ PER_BROKER: dict[str, ConfigDefinition] = {
 """Settings that can change at run time, for one agent or for all of them."""
 
 CLUSTER_WIDE: dict[str, ConfigDefinition] = {
-    "log.cleaner.backoff.ms": ConfigDefinition(
-        "15000",
-        "int",
-        "How often compaction looks for files to merge. A change takes effect within 30 s.",
-        low=1,
-        high=INT_MAX,
-    ),
     "log.cleaner.io.max.bytes.per.second": ConfigDefinition(
         "100000000",
         "long",
@@ -49,11 +47,12 @@ CLUSTER_WIDE: dict[str, ConfigDefinition] = {
         high=100,
     ),
 }
-"""Settings that can change at run time for all processes at once: workers and controllers need not be brokers."""
+"""Settings of scope process that can change at run time, for all processes at once: workers need not be brokers.
+Without such a value the one in each process's file applies.
+"""
 
 _WHY_STATIC = {
     "listeners": "an agent binds its listener when it starts",
-    "producer.id.expiration.ms": "agents with different values would for a moment refuse producers that are active",
 }
 """Only settings that can change at run time in Kafka."""
 
@@ -87,9 +86,29 @@ def broker_settings() -> dict[str, BrokerSetting]:
 
 def dynamic_definition(name: str) -> ConfigDefinition | None:
     """The definition of a broker config that can change at run time; None for all others."""
+    if name in cluster_settings():
+        return _cluster_definition(name)
     if name in BROKER_DEFAULTS:
         return TOPIC_CONFIGS[BROKER_DEFAULTS[name]]
     return PER_BROKER.get(name) or CLUSTER_WIDE.get(name)
+
+
+def is_for_all_brokers(name: str) -> bool:
+    """Whether a dynamic broker config can only be set without a broker's id."""
+    return name in BROKER_DEFAULTS or name in CLUSTER_WIDE or name in cluster_settings()
+
+
+def _cluster_definition(name: str) -> ConfigDefinition:
+    """From the declaration of the setting: one place for bounds, in files and in the cluster."""
+    setting = declared()[name]
+    kind = "list" if name in _LISTS else _kind(setting.annotation)
+    return ConfigDefinition(
+        setting_text(setting.default), kind, setting.meaning, check=functools.partial(why_invalid, name)
+    )
+
+
+_LISTS = ("group.consumer.assignors",)
+"""Settings that Kafka's tools may append to."""
 
 
 def _kind(annotation: object) -> str:

@@ -7,7 +7,7 @@ Invariant: a value that passed `why_invalid` can be parsed by the code that uses
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 INT_MAX = 2**31 - 1
@@ -48,9 +48,13 @@ class ConfigDefinition(NamedTuple):
     """Values that Kafka accepts and Headrace does not, each with the reason."""
     why_fixed: str = ""
     """If set, every value but the default is refused, with this reason."""
+    check: Callable[[str], str | None] | None = None
+    """In place of kind, bounds and `allowed`: the reason why a value is refused, or None."""
 
     def why_invalid(self, value: str) -> str | None:
         """None if the config can have this value."""
+        if self.check is not None:
+            return self.check(value)
         return self._why_malformed(value) or self._why_refused(value)
 
     def _why_malformed(self, value: str) -> str | None:

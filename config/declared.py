@@ -33,9 +33,10 @@ _SCOPES = list(SettingScope)
 
 
 class Declared(NamedTuple):
-    """One setting. `annotation` is what msgspec converts to."""
+    """One setting. `field` is its attribute in Settings, `annotation` is what msgspec converts to."""
 
     name: str
+    field: str
     scope: SettingScope
     environment: str
     default: Any
@@ -57,6 +58,7 @@ def _declared(field: msgspec.structs.FieldInfo) -> Declared:
     extra = info.extra_json_schema or {}
     return Declared(
         field.encode_name,
+        field.name,
         _scope(field.name),
         ENV_PREFIX + field.encode_name.replace(".", "_").upper(),
         field.default,

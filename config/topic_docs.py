@@ -25,10 +25,11 @@ or **works later** than in Kafka; or it is **met by any value**, because what it
 **refused** (with the reason). An unknown config is always refused. A value from before its refusal can stay.
 `headrace configs describe --topic NAME --explain` shows the same for a running cluster.
 
-The value of a topic's config is, in this order: the topic's own value; the cluster's default, set at run time
-(`headrace configs set log.retention.ms=… --brokers`, third column); the setting of that name in the agents' files
-([CONFIGURATION.md](CONFIGURATION.md)); the default. A single broker cannot have a different default, because any
-agent serves any partition. A change reaches every agent with the metadata log, within a fraction of a second.
+The value of a topic's config is, in this order: the topic's own value; the cluster's default
+(`headrace configs set log.retention.ms=… --brokers`, third column); the default. A file's value is only a proposal for
+a cluster that has none yet ([CONFIGURATION.md](CONFIGURATION.md)). A single broker cannot have a different default,
+because any agent serves any partition. A change reaches every agent with the metadata log, within a fraction of a
+second.
 
 ## Topics
 
@@ -38,16 +39,17 @@ agent serves any partition. A change reaches every agent with the metadata log, 
 GROUPS = """
 ## Consumer groups of the KIP-848 protocol
 
-| config | default | in the agents' files | here |
+| config | default | cluster-wide as | here |
 | --- | --- | --- | --- |
 """
 BROKERS = """
 ## Brokers
 
 Every setting of an agent is shown as a broker config; passwords and addresses with passwords are shown without their
-values. At run time you can change the cluster-wide defaults above, and the following settings for all processes at
-once
-(also for processes that are not brokers, because background work and the controller can run in separate processes):
+values. At run time you can change the cluster-wide defaults above, and every setting of scope `cluster` or `topic
+default` in [CONFIGURATION.md](CONFIGURATION.md). Such a value applies to all processes, also to those that are not
+brokers, and replaces the value in their files. These settings have scope `process`, but a cluster-wide value replaces
+the values in all files:
 
 | config | here |
 | --- | --- |
@@ -59,12 +61,10 @@ For one agent, or without an id for all agents:
 | --- | --- |
 """
 REST = """
-Any other setting is refused with INVALID_REQUEST: it is set in the agents' configuration and needs a restart. So are
-two
-settings that can change at run time in Kafka: `listeners` (an agent binds its listener when it starts) and
-`producer.id.expiration.ms` (agents with different values would for a moment refuse producers that are active).
-Kafka's
-other broker configs are refused with INVALID_CONFIG and the reason why Headrace does not use them
+Any other setting is refused with INVALID_REQUEST: it is set in the process's configuration and needs a restart. So is
+`listeners`, which can change at run time in Kafka, because an agent binds its listener when it starts.
+`log.retention.minutes` and `log.retention.hours` are only for files: set `log.retention.ms`. Kafka's other broker
+configs are refused with INVALID_CONFIG and the reason why Headrace does not use them
 (`config/refused.py`), in files as well. The log levels of one agent are its BROKER_LOGGER configs (`headrace configs
 set agent.fetch=DEBUG --logger ID`); they apply until the agent stops.
 """

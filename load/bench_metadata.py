@@ -145,7 +145,7 @@ async def measure_answer() -> None:
     image = apply(MetadataImage(), log + agent_log(len(log), 3))
     cluster = View(image)
     creation = TopicCreation(
-        cluster, object.__new__(PostgresMetastore), SystemClock(), random.Random(1), TopicDefaults(1, 1)
+        cluster, object.__new__(PostgresMetastore), SystemClock(), random.Random(1), lambda: TopicDefaults(1, 1)
     )
     request = Request(
         connection=ClientConnection(1, "bench"),
@@ -166,7 +166,7 @@ async def measure_answer() -> None:
         return min(figures)
 
     def handler() -> Metadata:
-        return Metadata(cluster, creation, auto_create_topics=False)
+        return Metadata(cluster, creation, lambda: False)
 
     warm = handler()
     cold_s = await cost(lambda: handler()(request))

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.api.agents import AgentApi, AgentRegistration, FeatureRange, Listener
+from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.errors import membership_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, decode, reply
@@ -50,10 +51,10 @@ class BrokerRegistration:
 class BrokerHeartbeat:
     """The handler of key 63, versions 0-1."""
 
-    def __init__(self, cluster: ClusterView, api: AgentApi, session_timeout_ms: int, is_active: IsActive) -> None:
+    def __init__(self, cluster: ClusterView, api: AgentApi, in_force: SettingsInForce, is_active: IsActive) -> None:
         self._cluster = cluster
         self._api = api
-        self._session_timeout_ms = session_timeout_ms
+        self._in_force = in_force
         self._is_active = is_active
 
     async def __call__(self, request: Request) -> Response:
@@ -71,7 +72,7 @@ class BrokerHeartbeat:
                     metadata_offset=entity.current_metadata_offset,
                     want_fence=entity.want_fence,
                     want_shut_down=entity.want_shut_down,
-                    session_timeout_ms=self._session_timeout_ms,
+                    session_timeout_ms=self._in_force.current().broker_session_timeout_ms,
                 )
                 caught_up, fenced, shut_down = answer.is_caught_up, answer.is_fenced, answer.should_shut_down
         except HeadraceError as error:

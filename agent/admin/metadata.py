@@ -10,6 +10,7 @@ Source: KIP-4, KIP-204/430 (authorized operations), KIP-516 (topic ids), KIP-110
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -38,7 +39,7 @@ _CacheKey = tuple[int, str | None, bytes]
 class Metadata:
     """The handler."""
 
-    def __init__(self, cluster: ClusterView, creation: TopicCreation, *, auto_create_topics: bool) -> None:
+    def __init__(self, cluster: ClusterView, creation: TopicCreation, auto_create_topics: Callable[[], bool]) -> None:
         self._cluster = cluster
         self._creation = creation
         self._auto_create_topics = auto_create_topics
@@ -90,7 +91,7 @@ class Metadata:
                 await self._cluster.catch_up()
             except UnavailableError:
                 reachable = False
-        if reachable and self._auto_create_topics and getattr(entity, "allow_auto_topic_creation", True):
+        if reachable and self._auto_create_topics() and getattr(entity, "allow_auto_topic_creation", True):
             refused = await self._create(_missing(self._cluster.image, wanted))
         image = self._cluster.image
         return image, [_find(image, name_or_id, refused, reachable) for name_or_id in wanted]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -33,7 +33,7 @@ class TopicCreation:
     api: ClusterApi
     clock: Clock
     rng: random.Random
-    defaults: TopicDefaults
+    defaults: Callable[[], TopicDefaults]
 
     def new_topic_id(self) -> uuid.UUID:
         """A random id, as in Kafka."""
@@ -51,7 +51,7 @@ class TopicCreation:
         try:
             while True:
                 image = await self.cluster.catch_up()
-                judgements = judge(wanted, image, self.defaults)
+                judgements = judge(wanted, image, self.defaults())
                 missing = [judged.topic for judged in judgements if _is_missing(judged, image)]
                 if not missing or validate_only:
                     return judgements
@@ -66,7 +66,7 @@ class TopicCreation:
     def _give_up(self, wanted: Sequence[WantedTopic], reason: str) -> list[Judgement]:
         image = self.cluster.image
         late = TopicRefusal(ErrorCode.request_timed_out, reason)
-        return [late if _is_missing(judged, image) else judged for judged in judge(wanted, image, self.defaults)]
+        return [late if _is_missing(judged, image) else judged for judged in judge(wanted, image, self.defaults())]
 
 
 def _is_missing(judged: Judgement, image: MetadataImage) -> TypeGuard[AcceptedTopic]:

@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.admin.manual_assignment import why_unassignable
 from headrace.agent.admin.topic_names import why_illegal
 from headrace.config import topic_configs
+from headrace.config.settings import Settings
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.log.image import MetadataImage
 
@@ -67,6 +68,11 @@ class TopicDefaults:
 
     partition_count: int
     replication_factor: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> TopicDefaults:
+        """From the settings of these names."""
+        return cls(settings.num_partitions, settings.default_replication_factor)
 
 
 def judge(wanted: Sequence[WantedTopic], image: MetadataImage, defaults: TopicDefaults) -> list[Judgement]:

@@ -95,7 +95,7 @@ class Controller:
         self,
         api: ControllerMetastore,
         follower: MetadataFollower,
-        times: ControllerTimes,
+        times: Callable[[], ControllerTimes],
         *,
         node_id: Callable[[], int],
         clock: Clock,
@@ -103,7 +103,7 @@ class Controller:
         metrics: ControllerMetrics,
         schedules: Callable[[MetadataImage], Sequence[JobSchedule]] | None = None,
     ) -> None:
-        """`schedules`: the periodic jobs of a cluster; None: this controller schedules none."""
+        """`times`: as they are now. `schedules`: the periodic jobs of a cluster; None: none are scheduled here."""
         self._api = api
         self._follower = follower
         self._times = times
@@ -113,6 +113,7 @@ class Controller:
         self._incarnation_id = uuid.UUID(int=rng.getrandbits(128), version=4)
         self._lease: ControllerLease | None = None
         self._active_until = 0.0
+        self._granted_ms = times().granted_ms
         self._schedules = schedules
         self._next_snapshot_check = 0.0
         self._next_schedule = 0.0
@@ -154,13 +155,13 @@ class Controller:
                 await turn()
             except HeadraceError as error:
                 logger.warning("controller round failed: active=%s error=%s", self.is_active, error)
-            await self._clock.sleep(self._times.lease_ms / 1000 / TURNS_PER_LEASE)
+            await self._clock.sleep(min(self._times().lease_ms / TURNS_PER_LEASE, self._granted_ms / 2) / 1000)
 
     async def _hold_lease(self) -> None:
         sent_at = self._clock.monotonic()
-        granted_ms = self._times.granted_ms
-        lease = await self._api.hold_controller_lease(self._node_id(), self._incarnation_id, granted_ms)
-        self._active_until = sent_at + granted_ms / 1000
+        lease = await self._api.hold_controller_lease(self._node_id(), self._incarnation_id, self._times().granted_ms)
+        self._active_until = sent_at + lease.lease_ms / 1000
+        self._granted_ms = lease.lease_ms
         self._become(lease)
 
     async def _work(self) -> None:
@@ -177,7 +178,7 @@ class Controller:
             await self._keep_schedules(lease.controller_epoch, image)
 
     async def _fence_silent(self, epoch: int) -> None:
-        fenced = await self._api.fence_silent_agents(epoch, session_timeout_ms=self._times.session_timeout_ms)
+        fenced = await self._api.fence_silent_agents(epoch, session_timeout_ms=self._times().session_timeout_ms)
         if fenced:
             logger.warning("fenced silent agents: node_ids=%s controller_epoch=%d", fenced, epoch)
 
@@ -208,7 +209,7 @@ class Controller:
     async def _snapshot(self, epoch: int) -> None:
         try:
             state = await self._api.snapshot_state()
-            if self._times.snapshot_is_due(state):
+            if self._times().snapshot_is_due(state):
                 image = self._follower.image
                 data = await asyncio.to_thread(_verified_snapshot, image)
                 await self._api.save_snapshot(epoch, StoredSnapshot(image.offset, data))

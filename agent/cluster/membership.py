@@ -19,6 +19,7 @@ import enum
 import logging
 import random
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -38,6 +39,8 @@ REGISTRATION_TIMEOUT_SECONDS = 60.0
 JOIN_RETRY_SECONDS = 0.5
 LEAVE_RETRY_SECONDS = 0.1
 SILENT_BEATS = 2
+BEATS_PER_LEASE = 3
+"""At least, if broker.heartbeat.interval.ms is long for the lease that is granted."""
 _PASSING = (RetryableError, OutcomeUnknownError)
 """Errors that a later heartbeat may not have; the calls can be repeated unchanged."""
 
@@ -74,7 +77,7 @@ class Membership:
         identity: Identity,
         *,
         heartbeat_interval_ms: int,
-        session_timeout_ms: int,
+        session_timeout_ms: Callable[[], int],
         clock: Clock,
         rng: random.Random,
         registry: CollectorRegistry,
@@ -93,12 +96,13 @@ class Membership:
         self._rng = rng
         self._incarnation_id = uuid.UUID(int=0)
         self._lease_until = 0.0
+        self._granted_seconds = session_timeout_ms() / 1000
         self._heartbeats: asyncio.Task[None] | None = None
         self._check_wanted = asyncio.Event()
         self._may_go = asyncio.Event()
         self._leaving: set[tuple[int, int]] = set()
         follower.on_image.append(self._on_image)
-        self._controller = ControllerWatch(clock, session_timeout_ms / 1000, registry)
+        self._controller = ControllerWatch(clock, session_timeout_ms() / 1000, registry)
         self._lag = Gauge(
             "headrace_metadata_lag_records",
             "Records of the metadata log that this agent had not applied at its last heartbeat",
@@ -202,7 +206,7 @@ class Membership:
             return JOIN_RETRY_SECONDS * (1 + self._rng.random())
         if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN and not self._may_go.is_set():
             return LEAVE_RETRY_SECONDS
-        return self._heartbeat_seconds
+        return min(self._heartbeat_seconds, self._granted_seconds / BEATS_PER_LEASE)
 
     async def _step(self) -> None:
         """Take the next step of the current state."""
@@ -237,11 +241,12 @@ class Membership:
             metadata_offset=offset,
             want_fence=False,
             want_shut_down=self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
-            session_timeout_ms=self._session_timeout_ms,
+            session_timeout_ms=self._session_timeout_ms(),
         )
         self._lag.set(answer.metadata_head - offset)
         self._controller.told(answer.controller_id)
-        self._lease_until = 0.0 if answer.is_fenced else sent_at + self._session_timeout_ms / 1000
+        self._granted_seconds = answer.session_timeout_ms / 1000
+        self._lease_until = 0.0 if answer.is_fenced else sent_at + self._granted_seconds
         if not answer.is_fenced and self.state is BrokerState.RECOVERY:
             self._become(BrokerState.RUNNING)
         if answer.should_shut_down:

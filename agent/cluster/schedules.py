@@ -19,8 +19,9 @@ RETENTION_PRIORITY = 10
 
 def schedules(configs: EffectiveConfigs, image: MetadataImage) -> list[JobSchedule]:
     """The periodic jobs with their intervals, from the cluster's current configs."""
-    retention_ms = int(configs.agent_value("log.retention.check.interval.ms"))
-    plan_ms = int(configs.cluster_value(set_for_all_brokers(image), "log.cleaner.backoff.ms"))
+    cluster = set_for_all_brokers(image)
+    retention_ms = int(configs.cluster_value(cluster, "log.retention.check.interval.ms"))
+    plan_ms = int(configs.cluster_value(cluster, "log.cleaner.backoff.ms"))
     return [
         JobSchedule(RETENTION_JOB, retention_ms, priority=RETENTION_PRIORITY),
         JobSchedule(PLAN_COMPACTION_JOB, plan_ms),

@@ -30,6 +30,7 @@ from headrace.agent.groups.offsets.group_offsets import GroupOffsets
 from headrace.agent.groups.values import GroupEffect
 from headrace.config.settings import Settings
 from headrace.metastore.api.groups import GroupApi, GroupKind, GroupRecord
+from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
@@ -47,14 +48,17 @@ class GroupHandlers:
         rng: random.Random,
         registry: CollectorRegistry,
     ) -> None:
+        in_force = SettingsInForce(settings, lambda: cluster.image)
+
         def restore_classic(
             group_id: str, now: float, record: GroupRecord | None
         ) -> tuple[CoordinatedGroup, list[GroupEffect]]:
-            delay = settings.group_initial_rebalance_delay_ms / 1000
-            group = ClassicGroup(group_id, rng, initial_rebalance_delay=delay, max_size=settings.group_max_size)
+            now_set = in_force.current()
+            delay = now_set.group_initial_rebalance_delay_ms / 1000
+            group = ClassicGroup(group_id, rng, initial_rebalance_delay=delay, max_size=now_set.group_max_size)
             return group, [] if record is None else group.restore(now, decode(record.data))
 
-        consumer_groups = ConsumerGroups(cluster, clock, ConsumerGroupRules(settings), rng)
+        consumer_groups = ConsumerGroups(cluster, clock, ConsumerGroupRules(settings, lambda: cluster.image), rng)
         restore = {
             None: restore_classic,
             GroupKind.CLASSIC: restore_classic,
@@ -66,13 +70,9 @@ class GroupHandlers:
         administration = GroupAdministration(api, self.groups)
         offsets = GroupOffsets(api, self.groups, clock, metrics)
         self.handlers: dict[int, RequestHandler] = {
-            ApiKey.OFFSET_COMMIT: OffsetCommit(offsets, cluster, metadata_bytes_max=settings.offset_metadata_max_bytes),
+            ApiKey.OFFSET_COMMIT: OffsetCommit(offsets, cluster, in_force),
             ApiKey.OFFSET_FETCH: OffsetFetch(offsets, cluster),
-            ApiKey.JOIN_GROUP: JoinGroup(
-                coordinator,
-                session_timeout_ms_min=settings.group_min_session_timeout_ms,
-                session_timeout_ms_max=settings.group_max_session_timeout_ms,
-            ),
+            ApiKey.JOIN_GROUP: JoinGroup(coordinator, in_force),
             ApiKey.HEARTBEAT: Heartbeat(coordinator),
             ApiKey.LEAVE_GROUP: LeaveGroup(coordinator),
             ApiKey.SYNC_GROUP: SyncGroup(coordinator),

@@ -25,10 +25,12 @@ from pyspark.sql import SparkSession
 
 from headrace.compactor.compact import LARGE_KIND
 from headrace.compactor.job_metrics import JobMetrics
+from headrace.compactor.merge import MergeLimits
 from headrace.compactor.pace import pace
 from headrace.compactor.runner import LEASE_MS, JobRunner
 from headrace.compactor.spark.handler import SparkCompactor
 from headrace.compactor.worker import REQUESTS_PER_S
+from headrace.config.cluster_values import in_force
 from headrace.config.errors import ConfigError
 from headrace.config.load import load
 from headrace.config.settings import Settings
@@ -79,13 +81,14 @@ async def work(settings: Settings, *, part_bytes: int, lease_ms: int) -> None:
         if not any(jobs.kind == LARGE_KIND and jobs.overdue_ms for jobs in await metastore.count_jobs()):
             logger.info("no large job is due: spark is not started")
             return
-        wanted = pace(EffectiveConfigs(settings), await metastore.cluster_configs())
+        cluster = await metastore.cluster_configs()
+        wanted = pace(EffectiveConfigs(settings), cluster)
         spark = SparkSession.builder.appName("headrace-compaction").getOrCreate()
         try:
             compactor = SparkCompactor(
                 spark,
                 part_bytes=part_bytes,
-                file_bytes=settings.compaction_file_bytes,
+                limits=MergeLimits.of(in_force(settings, cluster)),
                 bytes_per_s=wanted.bytes_per_s,
                 requests_per_s=REQUESTS_PER_S,
             )

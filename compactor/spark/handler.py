@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from headrace.compactor.lease import Lease
+from headrace.compactor.merge import MergeLimits
 from headrace.compactor.spark.source import NAME, CompactionSource, Task
 from headrace.metastore.api.jobs import Job
 from headrace.storage.errors import UnavailableError
@@ -30,14 +31,14 @@ class SparkCompactor:
         spark: SparkSession,
         *,
         part_bytes: int,
-        file_bytes: int,
+        limits: MergeLimits,
         bytes_per_s: float,
         requests_per_s: float,
         source: type[DataSource] = CompactionSource,
     ) -> None:
         """`part_bytes`: approximate live bytes that one task merges. The rates are those of all tasks together."""
         self._spark = spark
-        self._part_bytes, self._file_bytes = part_bytes, file_bytes
+        self._part_bytes, self._limits = part_bytes, limits
         self._bytes_per_s, self._requests_per_s = bytes_per_s, requests_per_s
         spark.dataSource.register(source)
 
@@ -50,7 +51,8 @@ class SparkCompactor:
             token.epoch,
             job.payload.decode(),
             self._part_bytes,
-            self._file_bytes,
+            self._limits.file_bytes,
+            self._limits.max_message_bytes,
             self._bytes_per_s / tasks,
             self._requests_per_s / tasks,
         )

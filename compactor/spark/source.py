@@ -54,6 +54,7 @@ class Task(msgspec.Struct, frozen=True):
     payload: str
     part_bytes: int
     file_bytes: int
+    max_message_bytes: int
     bytes_per_s: float
     requests_per_s: float
 
@@ -139,7 +140,7 @@ class MergeWriter(DataSourceWriter):
             requests_per_s=self._task.requests_per_s,
             clock=clock,
         )
-        limits = MergeLimits(file_bytes=self._task.file_bytes, max_message_bytes=settings.message_max_bytes)
+        limits = MergeLimits(file_bytes=self._task.file_bytes, max_message_bytes=self._task.max_message_bytes)
         counts, files = MergeCounts(), []
         try:
             for part in parts:

@@ -72,6 +72,8 @@ class HeartbeatAnswer:
     """The next offset of the metadata log."""
     controller_id: int
     """The active controller's node id; -1 while there is none."""
+    session_timeout_ms: int
+    """The length of the lease that was granted, from when this heartbeat was sent."""
 
 
 class AgentApi(Protocol):
@@ -97,6 +99,10 @@ class AgentApi(Protocol):
         session_timeout_ms: int,
     ) -> HeartbeatAnswer:
         """Renew the lease; fence or unfence the agent, or begin its controlled shutdown, as it wants.
+
+        `session_timeout_ms`: the length that is granted while the cluster has no value of broker.session.timeout.ms.
+        The lease has the length that the answer says, from when this call was sent: until then no controller fences
+        the agent for silence, and no other agent takes its node id.
 
         `metadata_offset`: of its image, the next offset that it has not applied. It is unfenced only when
         caught up. With `want_shut_down` it drops out of routing but may still commit; once every other

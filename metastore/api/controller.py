@@ -18,6 +18,8 @@ class ControllerLease(NamedTuple):
     controller_id: int
     controller_epoch: int
     is_own: bool
+    lease_ms: int = 0
+    """The length that is granted, from when the call was sent; 0 where nothing was asked for."""
 
 
 class SnapshotState(NamedTuple):
@@ -40,6 +42,9 @@ class ControllerApi(Protocol):
     ) -> ControllerLease:
         """Renew the lease if `incarnation_id` holds it, take it over if it expired; the holder afterwards.
 
+        `lease_ms`: granted while the cluster has no value of controller.lease.ms, else two thirds of that value: a
+        standby asks three times in controller.lease.ms. The lease has the length that the answer says.
+
         Idempotent: the holder gets the same epoch again. A new holder's epoch is higher than any before.
         """
 
@@ -50,7 +55,10 @@ class ControllerApi(Protocol):
         """Let a standby take over at once. A stale epoch is ignored."""
 
     async def fence_silent_agents(self, controller_epoch: int, *, session_timeout_ms: int) -> list[int]:
-        """Fence every agent with an expired lease; their node ids. After an outage none for one session timeout."""
+        """Fence every agent with an ended lease; their node ids. After an outage none for one session timeout.
+
+        `session_timeout_ms`: that timeout while the cluster has no value of broker.session.timeout.ms.
+        """
 
     async def snapshot_state(self) -> SnapshotState:
         """How much log the newest snapshot leaves; scans that part of the log."""

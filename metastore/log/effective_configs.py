@@ -1,10 +1,10 @@
-"""Which value of a config applies: the resource's own, the cluster's, the one in an agent's file, or Kafka's default.
+"""The layers of a config: the resource's own value, the cluster's, the one in a process's file, Kafka's default.
 
-Place: between the metadata image and the code that applies a config: produce, groups, retention, compaction, and
+Place: between the metadata image and everything that acts on a config: produce, groups, retention, compaction, and
 the requests that show configs.
-Invariant: the first of these that is set applies: the topic's own config, the cluster's (the broker
-config of the same meaning, set while brokers run), the process's settings, Kafka's default. What the image
-says is the same for every process. Pure.
+Invariant: the first layer that has a value applies. The first two come from the metadata log and are the same for
+every process. A file's value of a cluster setting or of a topic's default applies only while the cluster has none;
+nothing that deletes uses it (docs/decisions/0033-one-value-per-cluster.md).
 Source: KIP-226 (layers and their order).
 """
 
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headrace.config.cluster_values import setting_text
 from headrace.config.config_definition import ConfigDefinition, Synonym
 from headrace.config.group_configs import GROUP_CONFIGS
 from headrace.config.settings import Settings
@@ -56,6 +57,8 @@ class EffectiveConfigs:
     """What one process's settings say, and above them what the metadata image says: make it once from the settings."""
 
     def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        """Of this process, without the cluster's values."""
         self._below_topics = {name: _below(name, config, settings) for name, config in TOPIC_CONFIGS.items()}
         self._below_groups = {name: _below(name, config, settings) for name, config in GROUP_CONFIGS.items()}
         self._settings = {
@@ -67,9 +70,7 @@ class EffectiveConfigs:
         """All that is said about a topic config, strongest first, never empty; topic None: of a topic without any."""
         own = {} if topic is None else image.configs.get((TOPIC_RESOURCE, topic), {})
         found = [ConfigLayer(name, own[name], ConfigSource.TOPIC)] if name in own else []
-        cluster = set_for_all_brokers(image)
-        said = [synonym.name for synonym in TOPIC_CONFIGS[name].synonyms[:1] if synonym.name in cluster]
-        found += [ConfigLayer(synonym, cluster[synonym], ConfigSource.CLUSTER) for synonym in said]
+        found += _cluster_layer(image, TOPIC_CONFIGS[name])
         return [*found, *self._below_topics[name]]
 
     def topic_value(self, image: MetadataImage, topic: str, name: str) -> str:
@@ -85,24 +86,31 @@ class EffectiveConfigs:
         said = [ConfigLayer(name, value, source) for value, source in found if value is not None]
         return [*said, *self._settings[name]]
 
-    def agent_value(self, name: str) -> str:
-        """What this process's own settings say."""
-        return self._settings[name][0].value
-
     def cluster_value(self, cluster: Mapping[str, str], name: str) -> str:
-        """What holds for a process that need not be a broker; `cluster`: as `set_for_all_brokers`."""
-        return cluster.get(name) or self.agent_value(name)
+        """The value of a setting that no broker has for itself; `cluster`: as `set_for_all_brokers`."""
+        return cluster.get(name) or self._settings[name][0].value
 
     def group_layers(self, image: MetadataImage, group_id: str, name: str) -> list[ConfigLayer]:
         """All that is said about a group config, strongest first, never empty."""
         own = image.configs.get((GROUP_RESOURCE, group_id), {})
         found = [ConfigLayer(name, own[name], ConfigSource.GROUP)] if name in own else []
+        found += _cluster_layer(image, GROUP_CONFIGS[name])
         return [*found, *self._below_groups[name]]
 
 
 def set_for_all_brokers(image: MetadataImage) -> Mapping[str, str]:
     """The cluster-wide broker configs: name -> value."""
     return image.configs.get((BROKER_RESOURCE, WHOLE_CLUSTER), {})
+
+
+def _cluster_layer(image: MetadataImage, config: ConfigDefinition) -> list[ConfigLayer]:
+    """The cluster's value, under the first of the config's broker names."""
+    cluster = set_for_all_brokers(image)
+    return [
+        ConfigLayer(synonym.name, cluster[synonym.name], ConfigSource.CLUSTER)
+        for synonym in config.synonyms[:1]
+        if synonym.name in cluster
+    ]
 
 
 def _below(name: str, config: ConfigDefinition, settings: Settings) -> tuple[ConfigLayer, ...]:
@@ -121,14 +129,9 @@ def _below(name: str, config: ConfigDefinition, settings: Settings) -> tuple[Con
 
 def _scaled(value: Any, synonym: Synonym) -> str:
     """In the config's own unit; -1 means "none" in every unit."""
-    return str(value * synonym.factor) if synonym.factor != 1 and value >= 0 else _text(value)
+    return str(value * synonym.factor) if synonym.factor != 1 and value >= 0 else setting_text(value)
 
 
 def _setting_layers(name: str, value: Any, default: Any) -> tuple[ConfigLayer, ...]:
-    below = ConfigLayer(name, _text(default), ConfigSource.DEFAULT)
-    return (below,) if value == default else (ConfigLayer(name, _text(value), ConfigSource.FILE), below)
-
-
-def _text(value: Any) -> str:
-    """As a properties file would have it; empty when unset."""
-    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    below = ConfigLayer(name, setting_text(default), ConfigSource.DEFAULT)
+    return (below,) if value == default else (ConfigLayer(name, setting_text(value), ConfigSource.FILE), below)

@@ -159,6 +159,7 @@ agent_leases = Table(
     _column("node_id", Integer(), key=True),
     _column("last_contact_at", TIMESTAMP),
     _column("metadata_offset", BigInteger(), default="0"),
+    _column("held_until", TIMESTAMP),
     **_churning(0, 500, fillfactor=20),
 )
 lease_watch = Table(

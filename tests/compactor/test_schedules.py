@@ -7,7 +7,7 @@ import random
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.schedules import schedules
-from headrace.compactor import compact, janitor, sweeper
+from headrace.compactor import janitor, sweeper
 from headrace.compactor.worker import Worker
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs
@@ -32,7 +32,7 @@ async def test_everything_a_worker_moves_is_throttled(metastore: PostgresMetasto
     worker = Worker(Settings(), MemoryStore(), metastore, fake_clock, random.Random(1), CollectorRegistry())
     handlers = worker._runner._handlers
     stores = [handlers[kind]._store for kind in (janitor.KIND, sweeper.KIND)]  # type: ignore[attr-defined]
-    stores.append(handlers[compact.KIND].__self__._store)  # type: ignore[attr-defined]
+    stores.append(worker._compactor._store)
     assert all(store is worker._throttled for store in stores)
 
 

@@ -27,6 +27,7 @@ from headrace.compactor.compact import LARGE_KIND
 from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.job_metrics import JobMetrics
 from headrace.compactor.lease import Lease
+from headrace.compactor.merge import MergeLimits
 from headrace.compactor.plan import CompactionJob, PartitionPlan, Plan, encode
 from headrace.compactor.runner import JobRunner
 from headrace.metastore.api.files import FileState
@@ -166,7 +167,12 @@ async def test_spark_leaves_the_records_of_the_local_worker_though_every_task_fa
 
     with spark_session(world.environment, monkeypatch) as spark:
         compactor = SparkCompactor(
-            spark, part_bytes=1, file_bytes=1 << 20, bytes_per_s=1e8, requests_per_s=500, source=FlakySource
+            spark,
+            part_bytes=1,
+            limits=MergeLimits(file_bytes=1 << 20),
+            bytes_per_s=1e8,
+            requests_per_s=500,
+            source=FlakySource,
         )
         job = await world.claim_large()
         lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)

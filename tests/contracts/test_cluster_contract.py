@@ -18,6 +18,7 @@ from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.api.controller import ControllerApi
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.topics import NewTopic, PartitionApi, PartitionGrowth
+from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import TOPIC_RESOURCE, ConfigRecord
 from headrace.metastore.log.snapshot import encode_snapshot
@@ -212,7 +213,9 @@ async def test_the_lease_is_kept_taken_over_and_resigned(cluster: ClusterUnderTe
     assert (second.controller_id, second.is_own) == (2, True)
     assert second.controller_epoch > first.controller_epoch
     await api.resign_controller(first.controller_epoch)
-    assert (await api.describe_controller()) == second._replace(is_own=False), "a stale epoch resigns nothing"
+    assert (await api.describe_controller()) == second._replace(is_own=False, lease_ms=0), (
+        "a stale epoch resigns nothing"
+    )
     await api.resign_controller(second.controller_epoch)
     assert (await api.hold_controller_lease(1, A, LEASE_MS)).is_own
 
@@ -274,3 +277,75 @@ async def test_the_log_is_truncated_to_the_older_of_two_snapshots(cluster: Clust
     state = await api.snapshot_state()
     assert (state.end_offset, state.log_records) == (ends[1], 0)
     assert set((await load_image(api)).topics_by_name) == {"a", "b"}
+
+
+# -- the length of a lease
+
+
+async def set_for_cluster(api: Api, name: str, value: int) -> None:
+    record = ConfigRecord(resource_type=BROKER_RESOURCE, resource_name="", name=name, value=str(value))
+    assert await api.append_records(await api.metadata_head(), [record])
+
+
+async def fenced_within(cluster: ClusterUnderTest, minutes: int, *, session_ms: int) -> list[int]:
+    """Node ids that a controller fences in this time; its calls show the metastore that there is no outage."""
+    api, fenced = cluster.api, list[int]()
+    for _ in range(minutes // 2):
+        await cluster.pass_minutes(2)
+        lease = await api.hold_controller_lease(101, A, LEASE_MS)
+        fenced += await api.fence_silent_agents(lease.controller_epoch, session_timeout_ms=session_ms)
+    return fenced
+
+
+@pytest.mark.requirement("X10")
+async def test_a_controller_with_a_shorter_timeout_does_not_fence_a_longer_lease(cluster: ClusterUnderTest) -> None:
+    """An agent's file says 18 minutes, the controller's 6: fencing after 6 would give a group two coordinators."""
+    api = cluster.api
+    agent = await api.register_agent(new_agent(1))
+    assert (await beat(api, agent)).session_timeout_ms == SESSION_MS
+    assert await fenced_within(cluster, 16, session_ms=6 * MINUTE_MS) == []
+    assert await fenced_within(cluster, 4, session_ms=6 * MINUTE_MS) == [1]
+
+
+@pytest.mark.requirement("X10")
+async def test_a_shorter_session_of_the_cluster_counts_once_the_granted_lease_ended(cluster: ClusterUnderTest) -> None:
+    api = cluster.api
+    agent = await api.register_agent(new_agent(1))
+    await beat(api, agent)
+    await set_for_cluster(api, "broker.session.timeout.ms", 6 * MINUTE_MS)
+    granted = await api.heartbeat(
+        *agent, metadata_offset=await api.metadata_head(), want_fence=False, session_timeout_ms=6 * MINUTE_MS
+    )
+    assert granted.session_timeout_ms == 6 * MINUTE_MS
+    assert await fenced_within(cluster, 16, session_ms=6 * MINUTE_MS) == [], "that answer may have been lost"
+    with pytest.raises(AlreadyExistsError):
+        await api.register_agent(new_agent(1))
+    assert await fenced_within(cluster, 4, session_ms=6 * MINUTE_MS) == [1]
+    await api.register_agent(new_agent(1))
+
+
+@pytest.mark.requirement("X10")
+async def test_the_cluster_grants_its_own_length_to_agents_that_ask_for_another(cluster: ClusterUnderTest) -> None:
+    api = cluster.api
+    await set_for_cluster(api, "broker.session.timeout.ms", 30 * MINUTE_MS)
+    agent = await api.register_agent(new_agent(1))
+    assert (await beat(api, agent)).session_timeout_ms == 30 * MINUTE_MS
+    await set_for_cluster(api, "broker.session.timeout.ms", 3 * MINUTE_MS)
+    assert (await beat(api, agent)).session_timeout_ms == 3 * MINUTE_MS
+
+
+@pytest.mark.requirement("X10")
+async def test_a_shorter_lease_of_the_controller_counts_once_the_granted_one_ended(cluster: ClusterUnderTest) -> None:
+    api = cluster.api
+    first = await api.hold_controller_lease(101, A, LEASE_MS)
+    assert first.lease_ms == LEASE_MS
+    await set_for_cluster(api, "controller.lease.ms", 3 * MINUTE_MS)
+    assert (await api.hold_controller_lease(101, A, 2 * MINUTE_MS)).lease_ms == 2 * MINUTE_MS, "if it is not lost"
+    assert (await api.hold_controller_lease(102, B, LEASE_MS)).lease_ms == 2 * MINUTE_MS, "how often a standby looks"
+    await cluster.pass_minutes(8)
+    assert not (await api.hold_controller_lease(102, B, 2 * MINUTE_MS)).is_own
+    await cluster.pass_minutes(3)
+    second = await api.hold_controller_lease(102, B, 2 * MINUTE_MS)
+    assert (second.is_own, second.lease_ms) == (True, 2 * MINUTE_MS)
+    await cluster.pass_minutes(3)
+    assert (await api.hold_controller_lease(101, A, 2 * MINUTE_MS)).is_own

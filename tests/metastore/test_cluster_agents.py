@@ -230,7 +230,9 @@ async def test_a_lease_renewed_while_others_wait_to_fence_it_is_kept(
             fencing = asyncio.create_task(_beat(metastore, heard))
             await waiting(observer, 1)
             await gate.execute(
-                "UPDATE agent_leases SET last_contact_at = wall_time() WHERE node_id = %s", (late.node_id,)
+                "UPDATE agent_leases SET last_contact_at = wall_time(), held_until = wall_time() + interval '18 min'"
+                " WHERE node_id = %s",
+                (late.node_id,),
             )
         assert await fencing
     assert await _live(metastore) == [late.node_id, heard.node_id]
@@ -278,11 +280,18 @@ async def test_after_a_restart_of_postgres_none_is_fenced_for_a_session_timeout(
     week_ms = 7 * 86_400_000
     async with session(metastore_url) as raw:
         await raw.execute("UPDATE lease_watch SET resumed_at = '-infinity'")
-        await raw.execute("UPDATE agent_leases SET last_contact_at = '-infinity' WHERE node_id = %s", (silent.node_id,))
+        await raw.execute(
+            "UPDATE agent_leases SET last_contact_at = '-infinity', held_until = '-infinity' WHERE node_id = %s",
+            (silent.node_id,),
+        )
         await fence(metastore, week_ms)
         assert await _live(metastore) == [silent.node_id, heard.node_id]
 
         await move_time(raw, 8 * 86_400)
-        await raw.execute("UPDATE agent_leases SET last_contact_at = wall_time() WHERE node_id = %s", (heard.node_id,))
+        await raw.execute(
+            "UPDATE agent_leases SET last_contact_at = wall_time(), held_until = wall_time() + interval '1 min'"
+            " WHERE node_id = %s",
+            (heard.node_id,),
+        )
         await fence(metastore, week_ms)
     assert await _live(metastore) == [heard.node_id]

@@ -47,8 +47,8 @@ async def test_a_standby_takes_over_when_the_lease_ran_out_and_the_old_one_may_d
 ) -> None:
     assert await metastore.describe_controller() is None
     first = await _hold(metastore, 1, FIRST)
-    assert first == ControllerLease(1, 1, is_own=True)
-    assert await _hold(metastore, 2, SECOND) == ControllerLease(1, 1, is_own=False)
+    assert first == ControllerLease(1, 1, is_own=True, lease_ms=LEASE_MS)
+    assert await _hold(metastore, 2, SECOND) == ControllerLease(1, 1, is_own=False, lease_ms=LEASE_MS)
     await pass_time(2_000)
     assert await _hold(metastore, 1, FIRST) == first, "renewed, under the same epoch"
     await pass_time(2_000)
@@ -58,7 +58,7 @@ async def test_a_standby_takes_over_when_the_lease_ran_out_and_the_old_one_may_d
     await pass_time(1_500)
     assert await metastore.describe_controller() is None
     second = await _hold(metastore, 2, SECOND)
-    assert second == ControllerLease(2, 2, is_own=True)
+    assert second == ControllerLease(2, 2, is_own=True, lease_ms=LEASE_MS)
     assert await _hold(metastore, 1, FIRST) == second._replace(is_own=False), "SIGSTOP, take-over, SIGCONT"
 
     head = await metastore.metadata_head()
@@ -93,7 +93,7 @@ async def test_who_resigns_is_replaced_at_once(metastore: PostgresMetastore) -> 
     first = await _hold(metastore, 1, FIRST)
     await metastore.resign_controller(first.controller_epoch)
     assert await metastore.describe_controller() is None
-    assert await _hold(metastore, 2, SECOND) == ControllerLease(2, 2, is_own=True)
+    assert await _hold(metastore, 2, SECOND) == ControllerLease(2, 2, is_own=True, lease_ms=LEASE_MS)
 
 
 @pytest.mark.requirement("C15")

@@ -54,7 +54,7 @@ class Process:
             follower,
             Identity(node_id, f"agent-{node_id}", 9092, None),
             heartbeat_interval_ms=HEARTBEAT_MS,
-            session_timeout_ms=SESSION_MS,
+            session_timeout_ms=lambda: SESSION_MS,
             clock=clock,
             rng=rng,
             registry=registry,
@@ -63,7 +63,7 @@ class Process:
         self.controller = Controller(
             line,
             follower,
-            CONTROLLER_TIMES,
+            lambda: CONTROLLER_TIMES,
             node_id=lambda: node_id,
             clock=clock,
             rng=rng,

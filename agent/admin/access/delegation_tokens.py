@@ -21,7 +21,6 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.log_change import PATIENCE_SECONDS, LogChange
-from headrace.config.settings import Settings
 from headrace.metastore.log.delegation_tokens import (
     TokenTimes,
     ended,
@@ -34,6 +33,7 @@ from headrace.metastore.log.delegation_tokens import (
 )
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import DelegationTokenRecord, MetadataRecord, RemoveDelegationTokenRecord
+from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
@@ -53,15 +53,18 @@ class DelegationTokens:
 
     change: LogChange
     rng: random.Random
-    secret_key: str | None
-    """delegation.token.secret.key: None if tokens are disabled."""
-    times: TokenTimes
+    in_force: SettingsInForce
 
-    @classmethod
-    def of(cls, change: LogChange, rng: random.Random, settings: Settings) -> DelegationTokens:
-        """From the settings delegation.token.*."""
-        times = TokenTimes(settings.delegation_token_max_lifetime_ms, settings.delegation_token_expiry_time_ms)
-        return cls(change, rng, settings.delegation_token_secret_key, times)
+    @property
+    def secret_key(self) -> str | None:
+        """delegation.token.secret.key: None if tokens are disabled."""
+        return self.in_force.current().delegation_token_secret_key
+
+    @property
+    def times(self) -> TokenTimes:
+        """The cluster's lifetimes."""
+        settings = self.in_force.current()
+        return TokenTimes(settings.delegation_token_max_lifetime_ms, settings.delegation_token_expiry_time_ms)
 
     async def create(self, request: Request) -> Response:
         """The handler of key 38, versions 1-3."""

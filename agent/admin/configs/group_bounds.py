@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headrace.config.group_configs import BOUNDS, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
-from headrace.metastore.log.effective_configs import ConfigSource, EffectiveConfigs
+from headrace.metastore.log.effective_configs import ConfigSource, EffectiveConfigs, set_for_all_brokers
 from headrace.metastore.log.image import MetadataImage
 
 Values = Mapping[str, str | None]
@@ -23,7 +23,7 @@ def why_out_of_bounds(configs: EffectiveConfigs, image: MetadataImage, group_id:
     for name, value in values.items():
         if value is None:
             continue
-        low, high = (int(configs.agent_value(bound)) for bound in BOUNDS[name])
+        low, high = (int(configs.cluster_value(set_for_all_brokers(image), bound)) for bound in BOUNDS[name])
         if not low <= int(value) <= high:
             least, most = BOUNDS[name]
             return f"invalid value for config {name}: {value!r} is not between {least}={low} and {most}={high}"

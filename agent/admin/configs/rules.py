@@ -17,11 +17,13 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.configs.group_bounds import why_out_of_bounds
 from headrace.agent.admin.log_change import Verdict
-from headrace.config.broker_configs import CLUSTER_WIDE, dynamic_definition, why_static
+from headrace.config.broker_configs import dynamic_definition, is_for_all_brokers, why_static
+from headrace.config.cluster_values import RETENTION_MS, UNITS_OF_RETENTION, in_force
 from headrace.config.config_definition import ConfigDefinition, list_items
+from headrace.config.consistency import why_inconsistent
 from headrace.config.group_configs import GROUP_CONFIGS
 from headrace.config.refused import why_refused
-from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
+from headrace.config.topic_configs import TOPIC_CONFIGS
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import ConfigRecord
@@ -79,6 +81,8 @@ def judge(configs: EffectiveConfigs, image: MetadataImage, resource: ConfigResou
         own = image.configs.get(resource, {})
         values = {wish.name: _new_value(resource, wish, own) for wish in wishes}
         if resource.type == ResourceType.GROUP and (reason := why_out_of_bounds(configs, image, resource.name, values)):
+            raise _RefusedError(ErrorCode.invalid_config, reason)
+        if resource == ConfigResource(ResourceType.BROKER, "") and (reason := _why_inconsistent(configs, own, values)):
             raise _RefusedError(ErrorCode.invalid_config, reason)
     except _RefusedError as refused:
         return refused.verdict
@@ -151,6 +155,14 @@ def _new_value(resource: ConfigResource, wish: Wish, own: Mapping[str, str]) -> 
     return value
 
 
+def _why_inconsistent(
+    configs: EffectiveConfigs, own: Mapping[str, str], values: Mapping[str, str | None]
+) -> str | None:
+    """None if the cluster's settings fit each other after the change."""
+    after = {name: value for name, value in {**own, **values}.items() if value is not None}
+    return why_inconsistent(in_force(configs.settings, after))
+
+
 def _combined(wish: Wish, definition: ConfigDefinition, current: str) -> str:
     """The list with items added or removed."""
     operation = Operation(wish.operation)
@@ -178,13 +190,11 @@ def _definition(resource: ConfigResource, name: str) -> ConfigDefinition:
 
 
 def _broker_definition(broker: str, name: str) -> ConfigDefinition | None:
-    if broker and name in BROKER_DEFAULTS:
-        message = (
-            f"{name} applies to the whole cluster, because any broker serves any partition: set it without a broker id"
-        )
+    if broker and is_for_all_brokers(name):
+        message = f"{name} applies to the whole cluster, because all its processes use it: set it without a broker id"
         raise _RefusedError(ErrorCode.invalid_request, message)
-    if broker and name in CLUSTER_WIDE:
-        message = f"{name} applies to every process, broker or not: set it without a broker id"
+    if name in UNITS_OF_RETENTION:
+        message = f"{name} is only for files: set {RETENTION_MS}, in milliseconds, for the cluster"
         raise _RefusedError(ErrorCode.invalid_request, message)
     if reason := why_static(name):
         message = f"{name} cannot change at run time: {reason}. Set it in the agents' configuration and restart them"

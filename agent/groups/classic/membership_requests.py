@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.groups.classic.coordinator import ClassicCoordinator
 from headrace.agent.groups.names import is_legal_group_id, storable
 from headrace.agent.groups.values import JoinAnswer, JoinRequest, MemberProtocol, MemberRef, SyncRequest
+from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 
@@ -31,12 +32,9 @@ _FIRST_LEAVE_OF_SEVERAL = 3
 class JoinGroup:
     """The handler."""
 
-    def __init__(
-        self, coordinator: ClassicCoordinator, *, session_timeout_ms_min: int, session_timeout_ms_max: int
-    ) -> None:
+    def __init__(self, coordinator: ClassicCoordinator, in_force: SettingsInForce) -> None:
         self._coordinator = coordinator
-        self._shortest = timedelta(milliseconds=session_timeout_ms_min)
-        self._longest = timedelta(milliseconds=session_timeout_ms_max)
+        self._in_force = in_force
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
@@ -44,7 +42,7 @@ class JoinGroup:
             answer = JoinAnswer(ErrorCode.invalid_group_id, entity.member_id)
         elif not storable(entity.protocol_type):
             answer = JoinAnswer(ErrorCode.inconsistent_group_protocol, entity.member_id)
-        elif not self._shortest <= entity.session_timeout <= self._longest:
+        elif not self._is_allowed(entity.session_timeout):
             answer = JoinAnswer(ErrorCode.invalid_session_timeout, entity.member_id)
         else:
             if reason := getattr(entity, "reason", None):
@@ -69,6 +67,11 @@ class JoinGroup:
             members=members,
         )
         return reply(request, response)
+
+    def _is_allowed(self, session_timeout: timedelta) -> bool:
+        settings = self._in_force.current()
+        shortest = timedelta(milliseconds=settings.group_min_session_timeout_ms)
+        return shortest <= session_timeout <= timedelta(milliseconds=settings.group_max_session_timeout_ms)
 
 
 def _join_request(request: Request, entity: Any) -> JoinRequest:

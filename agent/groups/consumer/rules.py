@@ -8,14 +8,18 @@ Source: Kafka's group.consumer.* settings; KIP-848 for the group configs that ov
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.agent.groups.consumer.assignors.assignor import Assignor
 from headrace.agent.groups.consumer.assignors.range import assign_ranges
 from headrace.agent.groups.consumer.assignors.uniform import assign_uniformly
+from headrace.config.consistency import why_inconsistent
+from headrace.config.group_configs import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.storage.errors import InvalidError
 
 ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniformly, "range": assign_ranges}
@@ -47,49 +51,49 @@ class GroupTimes:
 
 
 class ConsumerGroupRules:
-    """For all consumer groups of this agent."""
+    """For all consumer groups, with the cluster's values of the settings group.consumer.*."""
 
-    def __init__(self, settings: Settings) -> None:
-        """InvalidError for times outside their own bounds, and for beats that are no shorter than sessions."""
-        self.size_max = settings.group_consumer_max_size
-        self.assignors = tuple(settings.group_consumer_assignors.split(","))
-        self.migration = MigrationPolicy(settings.group_consumer_migration_policy)
+    def __init__(self, settings: Settings, image: Callable[[], MetadataImage] = MetadataImage) -> None:
+        """`image`: the newest one. InvalidError for settings that do not fit each other."""
+        if reason := why_inconsistent(settings):
+            raise InvalidError(reason)
+        self._in_force = SettingsInForce(settings, image)
         self._configs = EffectiveConfigs(settings)
-        self._session_bounds_ms = (
-            settings.group_consumer_min_session_timeout_ms,
-            settings.group_consumer_max_session_timeout_ms,
-        )
-        self._interval_bounds_ms = (
-            settings.group_consumer_min_heartbeat_interval_ms,
-            settings.group_consumer_max_heartbeat_interval_ms,
-        )
-        _refuse_outside("session.timeout.ms", settings.group_consumer_session_timeout_ms, self._session_bounds_ms)
-        _refuse_outside(
-            "heartbeat.interval.ms", settings.group_consumer_heartbeat_interval_ms, self._interval_bounds_ms
-        )
-        beat, session = settings.group_consumer_heartbeat_interval_ms, settings.group_consumer_session_timeout_ms
-        if beat >= session:
-            raise InvalidError(
-                f"group.consumer.heartbeat.interval.ms is not less than the session: {beat} >= {session}"
-            )
+
+    @property
+    def size_max(self) -> int:
+        """group.consumer.max.size."""
+        return self._in_force.current().group_consumer_max_size
+
+    @property
+    def assignors(self) -> tuple[str, ...]:
+        """Their names; the first is the default."""
+        return tuple(self._in_force.current().group_consumer_assignors.split(","))
+
+    @property
+    def migration(self) -> MigrationPolicy:
+        """Directions in which groups with members may change their kind."""
+        return MigrationPolicy(self._in_force.current().group_consumer_migration_policy)
 
     def times(self, image: MetadataImage, group_id: str) -> GroupTimes:
-        """With what is configured for the group itself.
-
-        Values outside the agent's bounds were refused by the agent that was asked; where bounds differ, or changed
-        since, the nearest one holds.
+        """With the group's own configs. Values outside the bounds are refused when they are set; if the bounds
+        changed since, the nearest allowed value applies.
         """
+        settings = self._in_force.of(image)
 
-        def of(name: str, bounds: tuple[int, int]) -> float:
+        def of(name: str, low: int, high: int) -> float:
             value = int(self._configs.group_layers(image, group_id, name)[0].value)
-            return min(max(value, bounds[0]), bounds[1]) / 1000
+            return min(max(value, low), high) / 1000
 
         return GroupTimes(
-            of("consumer.session.timeout.ms", self._session_bounds_ms),
-            of("consumer.heartbeat.interval.ms", self._interval_bounds_ms),
+            of(
+                SESSION_TIMEOUT,
+                settings.group_consumer_min_session_timeout_ms,
+                settings.group_consumer_max_session_timeout_ms,
+            ),
+            of(
+                HEARTBEAT_INTERVAL,
+                settings.group_consumer_min_heartbeat_interval_ms,
+                settings.group_consumer_max_heartbeat_interval_ms,
+            ),
         )
-
-
-def _refuse_outside(name: str, value: int, bounds: tuple[int, int]) -> None:
-    if not bounds[0] <= value <= bounds[1]:
-        raise InvalidError(f"group.consumer.{name} outside its own bounds: value={value} bounds={bounds}")

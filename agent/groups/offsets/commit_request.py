@@ -20,6 +20,7 @@ from headrace.agent.groups.offsets.group_offsets import GroupOffsets
 from headrace.agent.groups.offsets.topics import ResolvedTopics, name_or_id, resolve
 from headrace.agent.groups.values import MemberRef
 from headrace.metastore.api.groups import CommittedOffset
+from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 
@@ -55,10 +56,10 @@ class _Commit:
 class OffsetCommit:
     """The handler."""
 
-    def __init__(self, offsets: GroupOffsets, cluster: ClusterView, *, metadata_bytes_max: int) -> None:
+    def __init__(self, offsets: GroupOffsets, cluster: ClusterView, in_force: SettingsInForce) -> None:
         self._offsets = offsets
         self._cluster = cluster
-        self._metadata_bytes_max = metadata_bytes_max
+        self._in_force = in_force
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
@@ -85,7 +86,7 @@ class OffsetCommit:
         if key is None:
             return ErrorCode.unknown_topic_or_partition
         metadata = partition.committed_metadata or ""
-        if len(metadata.encode()) > self._metadata_bytes_max:
+        if len(metadata.encode()) > self._in_force.current().offset_metadata_max_bytes:
             return ErrorCode.offset_metadata_too_large
         return CommittedOffset(
             key, partition.committed_offset, getattr(partition, "committed_leader_epoch", -1), metadata

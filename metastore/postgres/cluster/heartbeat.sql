@@ -1,6 +1,9 @@
 -- Renew an agent's lease and note its image's offset; fence or unfence it, or begin its controlled
 -- shutdown, as it wants and may. All answers are NULL when (node id, broker epoch) is not registered.
 -- Fencing the silent is the controller's (fence_silent_agents.sql).
+-- The lease that is granted has the cluster's broker.session.timeout.ms; p_session_timeout while the cluster has no
+-- value. The stored end never moves back, and is at least p_session_timeout from now: an agent of a version that does
+-- not read the answer's session_timeout_ms trusts what it asked for.
 -- Locks: usually its own lease's row alone. Where something has to be logged: lease_watch (after an
 -- outage), metadata_head, the own lease.
 -- Idempotent: yes. Cost: reads agent_leases, one row per agent; one HOT update.
@@ -16,19 +19,22 @@ CREATE OR REPLACE FUNCTION heartbeat(
     OUT is_fenced         boolean,
     OUT should_shut_down  boolean,
     OUT metadata_head     bigint,
-    OUT controller_id     int
+    OUT controller_id     int,
+    OUT session_timeout_ms bigint
 )
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_head    bigint;
     v_agent   agents;
     v_change  int;
+    v_granted interval := granted_session(p_session_timeout);
+    v_max_lag bigint   := coalesce(cluster_setting('metadata.max.lag.records')::bigint, p_max_lag);
 BEGIN
     PERFORM silence_counts_from(p_session_timeout);  -- notices that all agents were silent
     SELECT h.next_offset INTO metadata_head FROM metadata_head h;
     SELECT * INTO v_agent FROM agents a WHERE a.node_id = p_node_id;
     is_caught_up := p_metadata_offset > p_broker_epoch
-                AND p_metadata_offset BETWEEN metadata_head - p_max_lag AND metadata_head;
+                AND p_metadata_offset BETWEEN metadata_head - v_max_lag AND metadata_head;
     -- a plain read says whether the log's head is needed, as its lock comes before a lease's; what it
     -- says is judged again under the locks
     IF wanted_change(v_agent, p_want_fence, p_want_shut_down, is_caught_up) IS NOT NULL THEN
@@ -41,11 +47,14 @@ BEGIN
         metadata_head := NULL;
         RETURN;
     END IF;
-    UPDATE agent_leases SET last_contact_at = wall_time(), metadata_offset = p_metadata_offset WHERE node_id = p_node_id;
+    UPDATE agent_leases
+       SET last_contact_at = wall_time(), metadata_offset = p_metadata_offset,
+           held_until = greatest(held_until, wall_time() + greatest(v_granted, p_session_timeout))
+     WHERE node_id = p_node_id;
 
     IF v_head IS NOT NULL THEN
         is_caught_up := p_metadata_offset > p_broker_epoch
-                    AND p_metadata_offset BETWEEN v_head - p_max_lag AND v_head;
+                    AND p_metadata_offset BETWEEN v_head - v_max_lag AND v_head;
         v_change := wanted_change(v_agent, p_want_fence, p_want_shut_down, is_caught_up);
         metadata_head := v_head;
         IF v_change IS NOT NULL THEN
@@ -59,7 +68,20 @@ BEGIN
         SELECT FROM agents a JOIN agent_leases l USING (node_id)
          WHERE NOT a.fenced AND a.leaving_offset IS NULL AND l.metadata_offset <= v_agent.leaving_offset));
     controller_id := active_controller_id();
+    session_timeout_ms := interval_ms(v_granted);
 END $$;
+
+-- The length of an agent's lease: the cluster's value, else the one that the caller's settings have.
+-- Locks: none. Idempotent: reads only. Cost: one index probe.
+CREATE OR REPLACE FUNCTION granted_session(p_session_timeout interval) RETURNS interval
+LANGUAGE sql STABLE AS $$
+    SELECT coalesce(cluster_interval('broker.session.timeout.ms'), p_session_timeout)
+$$;
+
+-- Milliseconds of an interval. Locks: none. Idempotent: pure. Cost: none.
+CREATE OR REPLACE FUNCTION interval_ms(p_interval interval) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN floor(extract(epoch FROM p_interval) * 1000)::bigint;
 
 -- The type of the record that a heartbeat asks for; NULL for none. An agent that asks for a
 -- controlled shutdown may stop at once if no other agent is live, so that clients do not see an empty cluster,

@@ -9,15 +9,16 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_last_contact_at  timestamptz;
     v_resumed_at       timestamptz;
+    v_session          interval := granted_session(p_session_timeout);
 BEGIN
     SELECT greatest(w.last_contact_at, (SELECT max(l.last_contact_at) FROM agent_leases l)), w.resumed_at
       INTO v_last_contact_at, v_resumed_at
       FROM lease_watch w;
-    IF v_last_contact_at < wall_time() - p_session_timeout / 2 THEN
+    IF v_last_contact_at < wall_time() - v_session / 2 THEN
         UPDATE lease_watch SET last_contact_at = wall_time(), resumed_at = wall_time()
         RETURNING resumed_at INTO v_resumed_at;
     END IF;
-    RETURN greatest(v_resumed_at, pg_postmaster_start_time()) + p_session_timeout;
+    RETURN greatest(v_resumed_at, pg_postmaster_start_time()) + v_session;
 END $$;
 
 -- wall_ms() as leases keep it.

@@ -1,5 +1,5 @@
 -- Register an agent, fenced, under a broker epoch that is the log offset of its RegisterBrokerRecord.
--- p_node_id NULL leases the lowest id without a holder, or with one that was silent for a session timeout.
+-- p_node_id NULL leases the lowest id without a holder, or with one that has no lease any more.
 -- Answers why it was refused, if it was: 'cluster', 'feature' (detail: its name) or 'node id': its holder
 -- may still be running.
 -- Locks: lease_watch, metadata_head, then all leases (registering is rare, and while it looks
@@ -25,6 +25,7 @@ CREATE OR REPLACE FUNCTION register_agent(
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
+    v_granted              interval := greatest(granted_session(p_session_timeout), p_session_timeout);
     v_silence_counts_from  timestamptz := silence_counts_from(p_session_timeout);
     v_head                 bigint;
     v_now                  timestamptz;
@@ -42,7 +43,9 @@ BEGIN
     SELECT a.node_id, a.broker_epoch INTO node_id, broker_epoch
       FROM agents a WHERE a.incarnation_id = p_incarnation_id;
     IF FOUND THEN
-        UPDATE agent_leases l SET last_contact_at = v_now WHERE l.node_id = register_agent.node_id;
+        UPDATE agent_leases l
+           SET last_contact_at = v_now, held_until = greatest(l.held_until, v_now + v_granted)
+         WHERE l.node_id = register_agent.node_id;
         RETURN;
     END IF;
 
@@ -58,7 +61,7 @@ BEGIN
 
     SELECT coalesce(array_agg(l.node_id), '{}') INTO v_taken
       FROM agent_leases l
-     WHERE v_now < v_silence_counts_from OR l.last_contact_at >= v_now - p_session_timeout;
+     WHERE v_now < v_silence_counts_from OR l.held_until >= v_now;
     node_id := coalesce(p_node_id, (
         SELECT min(n) FROM generate_series(1, (SELECT count(*)::int FROM agents) + 1) AS n WHERE n <> ALL (v_taken)));
     IF node_id = ANY (v_taken) THEN
@@ -72,7 +75,8 @@ BEGIN
     DELETE FROM agents a WHERE a.node_id = register_agent.node_id;
     INSERT INTO agents (node_id, incarnation_id, broker_epoch, fenced, host, port, rack)
     VALUES (register_agent.node_id, p_incarnation_id, v_head, true, p_host, p_port, p_rack);
-    INSERT INTO agent_leases AS l (node_id, last_contact_at) VALUES (register_agent.node_id, v_now)
+    INSERT INTO agent_leases AS l (node_id, last_contact_at, held_until)
+    VALUES (register_agent.node_id, v_now, v_now + v_granted)
     ON CONFLICT ON CONSTRAINT agent_leases_pkey
-    DO UPDATE SET last_contact_at = excluded.last_contact_at, metadata_offset = 0;
+    DO UPDATE SET last_contact_at = excluded.last_contact_at, held_until = excluded.held_until, metadata_offset = 0;
 END $$;

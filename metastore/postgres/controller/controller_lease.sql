@@ -1,7 +1,11 @@
 -- The active controller's lease: one row, judged by the database's clock read after its lock.
 -- The controller's row is locked before lease_watch, metadata_head and everything else.
 
--- Renew the lease if p_incarnation_id holds it, or take it over if it ran out; who holds it now.
+-- Renew the lease if p_incarnation_id holds it, or take it over if it ran out; who holds it now, and the length that
+-- is granted: two thirds of the cluster's controller.lease.ms, so that a standby, which asks three times in that time,
+-- is active controller.lease.ms after the last renewal; p_lease while the cluster has no value. The stored end never
+-- moves back while the holder is the same, and is at least p_lease from now: a holder that does not get the answer,
+-- or has a version that does not read lease_ms, trusts its lease until then.
 -- Locks: the controller's row; none for a standby that finds the lease held.
 -- Idempotent: who holds the lease gets the same epoch again. Cost: one HOT update.
 CREATE OR REPLACE FUNCTION hold_controller_lease(
@@ -10,14 +14,17 @@ CREATE OR REPLACE FUNCTION hold_controller_lease(
     p_lease               interval,
     OUT controller_id     int,
     OUT controller_epoch  bigint,
-    OUT is_own            boolean
+    OUT is_own            boolean,
+    OUT lease_ms          bigint
 )
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
     v_now       timestamptz;
     v_deadline  timestamptz;
+    v_granted   interval := coalesce(cluster_interval('controller.lease.ms') * 2 / 3, p_lease);
 BEGIN
+    lease_ms := interval_ms(v_granted);
     SELECT c.controller_id, c.controller_epoch, c.incarnation_id = p_incarnation_id, c.deadline
       INTO controller_id, controller_epoch, is_own, v_deadline
       FROM controller c;
@@ -31,14 +38,16 @@ BEGIN
     v_now := wall_time();
     IF is_own THEN
         controller_id := p_controller_id;  -- a leased node id may have changed
-        UPDATE controller SET controller_id = p_controller_id, deadline = v_now + p_lease;
+        UPDATE controller
+           SET controller_id = p_controller_id, deadline = greatest(v_deadline, v_now + greatest(v_granted, p_lease));
     ELSIF v_deadline < v_now THEN
         controller_id := p_controller_id;
         controller_epoch := controller_epoch + 1;
         is_own := true;
         UPDATE controller
            SET controller_id = p_controller_id, incarnation_id = p_incarnation_id,
-               controller_epoch = hold_controller_lease.controller_epoch, deadline = v_now + p_lease;
+               controller_epoch = hold_controller_lease.controller_epoch,
+               deadline = v_now + greatest(v_granted, p_lease);
     END IF;
 END $$;
 

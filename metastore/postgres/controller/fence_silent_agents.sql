@@ -1,4 +1,5 @@
--- Fence every agent with an expired lease; answers their node ids, NULL for a stale controller epoch.
+-- Fence every agent with an ended lease, by the end that was stored when it was granted; answers their node ids, NULL
+-- for a stale controller epoch. p_session_timeout: as granted_session.
 -- That the controller is heard shows that the metastore was there, so its own call is a contact.
 -- Locks: controller (shared), lease_watch; where an agent is silent, metadata_head and the leases of
 -- the silent by node id. Idempotent: yes. Cost: reads agents and agent_leases, one row per agent.
@@ -19,7 +20,7 @@ BEGIN
     -- a plain read says whether the log's head is needed; it is judged again under the locks
     IF wall_time() < v_silence_counts_from OR NOT EXISTS (
         SELECT FROM agent_leases l JOIN agents a USING (node_id)
-         WHERE NOT a.fenced AND l.last_contact_at < wall_time() - p_session_timeout) THEN
+         WHERE NOT a.fenced AND l.held_until < wall_time()) THEN
         RETURN v_fenced;
     END IF;
 
@@ -28,7 +29,7 @@ BEGIN
     FOR v_silent IN
         SELECT a.node_id, a.broker_epoch
           FROM agent_leases l JOIN agents a USING (node_id)
-         WHERE NOT a.fenced AND l.last_contact_at < v_now - p_session_timeout
+         WHERE NOT a.fenced AND l.held_until < v_now
          ORDER BY l.node_id FOR UPDATE OF l
     LOOP
         PERFORM change_agent(v_head, v_silent.node_id, v_silent.broker_epoch, record_fence_broker());

@@ -39,9 +39,9 @@ class World:
     def __init__(self, clock: ManualClock, *, auto_create_topics: bool = True) -> None:
         self.api = FakeClusterApi(clock)
         self.cluster: Cluster = an_agent(self.api)
-        creation = TopicCreation(self.cluster, self.api, clock, random.Random(5), TopicDefaults(1, 1))
+        creation = TopicCreation(self.cluster, self.api, clock, random.Random(5), lambda: TopicDefaults(1, 1))
         self.handlers: dict[int, RequestHandler] = {
-            METADATA: Metadata(self.cluster, creation, auto_create_topics=auto_create_topics),
+            METADATA: Metadata(self.cluster, creation, lambda: auto_create_topics),
             FIND_COORDINATOR: FindCoordinator(self.cluster),
             INIT_PRODUCER_ID: InitProducerId(self.producer_ids()),
             DESCRIBE_CLUSTER: DescribeCluster(self.cluster),

@@ -112,7 +112,8 @@ async def test_a_brokers_settings_are_shown_without_its_secrets(fake_clock: Manu
     assert BROKER_DEFAULTS.keys() <= shown.keys()
     assert not shown["log.retention.ms"].read_only
     assert not shown["log.cleaner.threads"].read_only
-    assert shown["producer.id.expiration.ms"].read_only
+    assert not shown["producer.id.expiration.ms"].read_only
+    assert shown["log.retention.hours"].read_only
 
 
 async def test_advertised_listeners_are_shown_as_kafkas_brokers_show_them(fake_clock: ManualClock) -> None:
@@ -245,10 +246,10 @@ async def test_a_refused_resource_leaves_its_neighbour_alone(admin: ConfigsWorld
 async def test_refusals_say_why(admin: ConfigsWorld) -> None:
     (refused,) = await admin.change((TOPIC, "orders", [("cleanup.policy", SET, "compact")]))
     assert "log compaction by key is not supported yet" in refused.error_message
-    (refused,) = await admin.change((BROKER, "", [("num.partitions", SET, "3")]))
+    (refused,) = await admin.change((BROKER, "", [("linger.ms", SET, "30")]))
     assert "cannot change at run time" in refused.error_message
     for name, reason in (
-        ("producer.id.expiration.ms", "cannot change at run time: agents with different values"),
+        ("log.retention.hours", "is only for files: set log.retention.ms"),
         ("listeners", "cannot change at run time: an agent binds its listener when it starts"),
         ("num.io.threads", "is not used here: an agent uses one event loop"),
         ("offsets.topic.segment.bytes", "is not used here: there is no topic __consumer_offsets"),

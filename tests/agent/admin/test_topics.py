@@ -39,7 +39,7 @@ class Admin:
     def __init__(self, clock: ManualClock) -> None:
         self.api = FakeClusterApi(clock)
         self.cluster: Cluster = an_agent(self.api)
-        creation = TopicCreation(self.cluster, self.api, clock, random.Random(3), TopicDefaults(4, 1))
+        creation = TopicCreation(self.cluster, self.api, clock, random.Random(3), lambda: TopicDefaults(4, 1))
         self.create_topics = CreateTopics(creation, EffectiveConfigs(Settings(message_max_bytes=5_000_000)))
         self.delete_topics = DeleteTopics(self.cluster, self.api, clock)
 

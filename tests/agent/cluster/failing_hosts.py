@@ -165,7 +165,7 @@ class FailoverWorld:
             follower,
             Identity(node_id, "127.0.0.1", 9000 + node_id, None),
             heartbeat_interval_ms=3_000,
-            session_timeout_ms=SESSION_TIMEOUT_MS,
+            session_timeout_ms=lambda: SESSION_TIMEOUT_MS,
             clock=host,
             rng=random.Random(node_id),
             registry=CollectorRegistry(),

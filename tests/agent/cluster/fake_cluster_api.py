@@ -21,6 +21,7 @@ from headrace.metastore.api.jobs import JobSchedule
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.reports import JobCount
 from headrace.metastore.api.topics import NewTopic, PartitionGrowth
+from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.records import (
     BrokerEndpoint,
     ConfigRecord,
@@ -40,6 +41,8 @@ from tests.manual_clock import ManualClock
 
 FIRST_LEASED_NODE_ID = 1_000
 MAX_LAG = 100
+SESSION_SECONDS = 18.0
+"""Of a registration without a heartbeat yet."""
 NOBODY = ControllerLease(-1, 0, is_own=False)
 
 
@@ -48,8 +51,7 @@ class _Agent:
     registration: AgentRegistration
     epoch: int
     fenced: bool
-    last_contact: float
-    timeout: float = 18.0
+    held_until: float
     offset: int = 0
     leaving_offset: int | None = None
 
@@ -74,6 +76,7 @@ class FakeClusterApi:
     controller: ControllerLease = NOBODY
     controller_incarnation: uuid.UUID | None = None
     controller_until: float = 0.0
+    cluster_values: dict[str, str | None] = field(default_factory=dict)
     scheduled: list[list[str]] = field(default_factory=list)
     job_counts: list[JobCount] = field(default_factory=list)
     """The kinds of each call."""
@@ -85,6 +88,12 @@ class FakeClusterApi:
     def append(self, *records: MetadataRecord) -> int:
         """Append; the offset of the first record."""
         self.log.extend(encode_record(record) for record in records)
+        for record in records:
+            if isinstance(record, ConfigRecord) and (record.resource_type, record.resource_name) == (
+                BROKER_RESOURCE,
+                "",
+            ):
+                self.cluster_values[record.name] = record.value
         return len(self.log) - len(records)
 
     def add_topic(self, name: str, partitions: int = 1, configs: dict[str, str] | None = None) -> uuid.UUID:
@@ -182,10 +191,10 @@ class FakeClusterApi:
         if node_id is None:
             node_id = next(n for n in range(FIRST_LEASED_NODE_ID, 2_000) if n not in self.agents)
         holder = self.agents.get(node_id)
-        if holder is not None and self.clock.monotonic() < holder.last_contact + holder.timeout:
+        if holder is not None and self.clock.monotonic() < holder.held_until:
             raise AlreadyExistsError(f"another incarnation holds the node id: node_id={node_id}")
         epoch = self._append_registration(node_id, registration)
-        self.agents[node_id] = _Agent(registration, epoch, True, self.clock.monotonic())
+        self.agents[node_id] = _Agent(registration, epoch, True, self.clock.monotonic() + SESSION_SECONDS)
         self._end("register_agent")
         return RegisteredAgent(node_id, epoch)
 
@@ -203,7 +212,8 @@ class FakeClusterApi:
         agent = self.agents.get(node_id)
         if agent is None or agent.epoch != broker_epoch:
             raise FencedError(f"stale broker epoch: node_id={node_id} broker_epoch={broker_epoch}")
-        agent.last_contact, agent.timeout = self.clock.monotonic(), session_timeout_ms / 1000
+        now, granted_ms = self.clock.monotonic(), self._granted_ms("broker.session.timeout.ms", session_timeout_ms)
+        agent.held_until = max(agent.held_until, now + max(granted_ms, session_timeout_ms) / 1000)
         agent.offset = metadata_offset
         is_caught_up = broker_epoch < metadata_offset <= len(self.log) and len(self.log) - metadata_offset <= MAX_LAG
         others = [a for n, a in self.agents.items() if n != node_id and not a.fenced and a.leaving_offset is None]
@@ -221,7 +231,12 @@ class FakeClusterApi:
             should_shut_down=want_shut_down and (agent.fenced or not waits),
             metadata_head=len(self.log),
             controller_id=self.controller.controller_id,
+            session_timeout_ms=granted_ms,
         )
+
+    def _granted_ms(self, name: str, asked_ms: int) -> int:
+        value = self.cluster_values.get(name)
+        return asked_ms if value is None else int(value)
 
     async def unregister_agent(self, node_id: int, broker_epoch: int) -> None:
         await self._begin("unregister_agent")
@@ -239,11 +254,14 @@ class FakeClusterApi:
         if self.controller_incarnation != incarnation_id and now >= self.controller_until:
             self.controller_incarnation = incarnation_id
             self.controller = ControllerLease(controller_id, self.controller.controller_epoch + 1, is_own=False)
+            self.controller_until = 0.0
         is_own = self.controller_incarnation == incarnation_id
+        value = self.cluster_values.get("controller.lease.ms")
+        granted_ms = lease_ms if value is None else int(value) * 2 // 3
         if is_own:
-            self.controller_until = now + lease_ms / 1000
+            self.controller_until = max(self.controller_until, now + max(granted_ms, lease_ms) / 1000)
         self._end("hold_controller_lease")
-        return self.controller._replace(is_own=is_own)
+        return self.controller._replace(is_own=is_own, lease_ms=granted_ms)
 
     async def describe_controller(self) -> ControllerLease | None:
         return self.controller if self.clock.monotonic() < self.controller_until else None
@@ -259,7 +277,7 @@ class FakeClusterApi:
         silent = [
             node_id
             for node_id, agent in self.agents.items()
-            if not agent.fenced and self.clock.monotonic() >= agent.last_contact + session_timeout_ms / 1000
+            if not agent.fenced and self.clock.monotonic() >= agent.held_until
         ]
         for node_id in silent:
             self._set_fenced(node_id, True)

@@ -43,7 +43,7 @@ class WatchedAgent:
             MetadataFollower(self.api),
             Identity(1, "127.0.0.1", 9092, None),
             heartbeat_interval_ms=3_000,
-            session_timeout_ms=18_000,
+            session_timeout_ms=lambda: 18_000,
             clock=clock,
             rng=random.Random(1),
             registry=self.registry,

@@ -51,7 +51,7 @@ class Candidate:
         self.controller = Controller(
             api,
             self.follower,
-            times,
+            lambda: times,
             node_id=lambda: node_id,
             clock=clock or api.clock,
             rng=random.Random(node_id),
@@ -109,7 +109,7 @@ async def test_a_stopped_controller_that_resumes_is_a_standby(api: FakeClusterAp
 
     api.hold_controller_lease = taken_over_meanwhile  # type: ignore
     api.add_agent(5)
-    api.agents[5].last_contact = 0.0
+    api.agents[5].held_until = 0.0
     await fake_clock.advance(3)
     assert not one.controller.is_active
     assert not api.agents[5].fenced, "a stale epoch fences no agent"
@@ -173,7 +173,7 @@ async def test_silent_agents_are_fenced_by_the_active_controller_only(
     one, two = Candidate(api, 1), Candidate(api, 2)
     await fake_clock.advance(1)
     api.add_agent(7)
-    api.agents[7].last_contact = fake_clock.monotonic()
+    api.agents[7].held_until = fake_clock.monotonic() + 18
     await fake_clock.advance(17)
     assert not api.agents[7].fenced
     await fake_clock.advance(2)

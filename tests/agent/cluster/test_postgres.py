@@ -33,7 +33,7 @@ def an_agent(metastore: PostgresMetastore, node_id: int | None, seed: int) -> Cl
         follower,
         Identity(node_id, "127.0.0.1", 9000 + seed, "a"),
         heartbeat_interval_ms=3_000,
-        session_timeout_ms=18_000,
+        session_timeout_ms=lambda: 18_000,
         clock=SystemClock(),
         rng=random.Random(seed),
         registry=CollectorRegistry(),
@@ -62,7 +62,7 @@ async def test_agents_meet_in_the_log(metastore: PostgresMetastore) -> None:
 async def test_topics_of_two_agents_never_take_one_name(metastore: PostgresMetastore) -> None:
     clusters = [an_agent(metastore, None, seed) for seed in (1, 2)]
     creations = [
-        TopicCreation(cluster, metastore, SystemClock(), random.Random(n), TopicDefaults(2, 1))
+        TopicCreation(cluster, metastore, SystemClock(), random.Random(n), lambda: TopicDefaults(2, 1))
         for n, cluster in enumerate(clusters)
     ]
     judgements = []
@@ -81,7 +81,7 @@ def a_controller(metastore: PostgresMetastore, node_id: int) -> tuple[Controller
     controller = Controller(
         metastore,
         follower,
-        ControllerTimes(lease_ms=300, session_timeout_ms=1_000, snapshot_interval_ms=1, snapshot_bytes=1),
+        lambda: ControllerTimes(lease_ms=300, session_timeout_ms=1_000, snapshot_interval_ms=1, snapshot_bytes=1),
         node_id=lambda: node_id,
         clock=SystemClock(),
         rng=random.Random(node_id),

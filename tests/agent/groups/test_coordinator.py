@@ -232,7 +232,7 @@ async def test_a_group_on_a_real_metastore(metastore: PostgresMetastore) -> None
             follower,
             Identity(None, "127.0.0.1", 9000 + seed, None),
             heartbeat_interval_ms=3_000,
-            session_timeout_ms=18_000,
+            session_timeout_ms=lambda: 18_000,
             clock=clock,
             rng=random.Random(seed),
             registry=CollectorRegistry(),

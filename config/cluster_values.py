@@ -1,0 +1,81 @@
+"""The settings that have one value in the cluster: which they are, what a file proposes, and settings with the
+cluster's values applied.
+
+Place: between the declarations and the metadata log, which stores the values as text (ConfigRecord of resource BROKER
+with an empty name). Pure.
+Invariant: a value from the cluster always replaces the value of a file. log.retention.minutes and log.retention.hours
+are other units of log.retention.ms for files: the cluster has one value, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from headrace.config.declared import SettingScope, declared
+from headrace.config.settings import Settings
+
+RETENTION_MS = "log.retention.ms"
+UNITS_OF_RETENTION = {"log.retention.minutes": 60_000, "log.retention.hours": 3_600_000}
+"""Names for files -> milliseconds of one unit."""
+
+
+@functools.cache
+def cluster_settings() -> tuple[str, ...]:
+    """Names of all settings with one value in the cluster."""
+    return tuple(
+        name
+        for name, setting in declared().items()
+        if setting.scope is not SettingScope.PROCESS and name not in UNITS_OF_RETENTION
+    )
+
+
+def proposed(settings: Settings) -> dict[str, str]:
+    """What a process's file says about them, defaults included: name -> value as text."""
+    found = {name: setting_text(getattr(settings, declared()[name].field)) for name in cluster_settings()}
+    return found | {RETENTION_MS: str(_retention_ms(settings))}
+
+
+def in_force(settings: Settings, values: Mapping[str, str]) -> Settings:
+    """The settings with the cluster's values in place of the file's. A value that this version refuses is left out:
+    it was set by a newer version.
+    """
+    changes: dict[str, Any] = {
+        declared()[name].field: parsed(name, values[name])
+        for name in cluster_settings()
+        if name in values and why_invalid(name, values[name]) is None
+    }
+    return msgspec.structs.replace(settings, **changes) if changes else settings
+
+
+def parsed(name: str, value: str) -> Any:
+    """The value of a setting from its text; msgspec.ValidationError if it is not one."""
+    return msgspec.convert(value, declared()[name].annotation, strict=False)
+
+
+def why_invalid(name: str, value: str) -> str | None:
+    """None if the cluster may have this value."""
+    try:
+        accepted = parsed(name, value)
+    except msgspec.ValidationError:
+        return f"not accepted: {declared()[name].accepted}"
+    return "not a value" if accepted is None else None
+
+
+def setting_text(value: Any) -> str:
+    """As in a properties file; empty when unset."""
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _retention_ms(settings: Settings) -> int:
+    """-1 is "never" in every unit."""
+    if settings.log_retention_ms is not None:
+        return settings.log_retention_ms
+    for name, factor in UNITS_OF_RETENTION.items():
+        value = getattr(settings, declared()[name].field)
+        if value is not None:
+            return int(value) * factor if value >= 0 else -1
+    raise AssertionError("log.retention.hours has a default")
