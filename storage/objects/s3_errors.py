@@ -87,12 +87,14 @@ _CHECKS: dict[str, str] = {
     "403": "the AWS credentials, and their policy for this bucket and prefix",
     "501": "whether the server supports this request (conditional puts need If-None-Match)",
     "AuthorizationHeaderMalformed": "s3.region",
+    "ExpiredToken": "the AWS session token: it expired, and no source renewed it",
     "InvalidAccessKeyId": "the AWS credentials",
     "NoSuchBucket": "the bucket's name, and s3.endpoint",
     "PermanentRedirect": "s3.region",
     "RequestTimeTooSkewed": "this machine's clock",
     "SignatureDoesNotMatch": "the AWS secret key",
 }
+_CHECK_ROLE = "the AWS role, its trust policy, and the token in AWS_WEB_IDENTITY_TOKEN_FILE"
 _CHECK_ANYTHING = "bucket, s3.endpoint, s3.region and s3.path.style"
 
 
@@ -133,6 +135,8 @@ def _refused(error: ClientError, request: str, in_doubt: bool) -> HeadraceError:
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     text = f"store refused: {request} status={status} code={code}"
     kind = _kind(code, status)
+    if kind is InvalidError and error.operation_name.startswith("AssumeRole"):
+        return InvalidError(f"{text} check={_CHECK_ROLE}")
     if kind is InvalidError:
         return InvalidError(f"{text} check={_CHECKS.get(code) or _CHECKS.get(str(status)) or _CHECK_ANYTHING}")
     if kind is None:
