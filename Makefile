@@ -66,7 +66,7 @@ torture: setup ## four real clients under faults, everything checked: make tortu
 	@$(BIN)/python -m load.torture --seconds $(SECONDS_OF_FAULTS) $(if $(SEED),--seed $(SEED))
 
 hostile: setup ## one record per batch from hundreds of producers, idempotent and not
-	@$(BIN)/python -m load.hostile
+	@$(BIN)/python -m load.hostile.many_producers
 
 hostile-zone: setup ## the same on two agents of one zone: end to end, and requests between the agents
 	@$(BIN)/python -m load.hostile_zone

@@ -77,7 +77,7 @@ class Dispatcher:
 
 async def _refuse_old_produce(request: Request) -> Response:
     """UNSUPPORTED_VERSION for every partition; with acks=0 the client can only notice a closed connection."""
-    produce = decode_produce(request.body, request.api_version)
+    produce = decode_produce(request.body, request.api_version, request.connection.request_elements_max)
     if produce.acks == 0:
         raise CloseConnection("produce version not served")
     reply = refuse(produce, ErrorCode.unsupported_version)

@@ -1,6 +1,6 @@
 """The settings that have one value in the cluster: what is kept and for how long, leases, limits of groups.
 
-Place: the second part of config/settings.py.
+Place: the third part of config/settings.py.
 Invariant: two processes with different values would disagree about data or about who coordinates. So the value in
 the metadata log applies to every process. A file only proposes a value while the cluster has none
 (docs/decisions/0033-one-value-per-cluster.md).
@@ -13,10 +13,10 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from headrace.config.bounds import LONG_MAX, NonNegativeInt, PositiveInt
-from headrace.config.process_settings import ProcessSettings
+from headrace.config.client_limits import ClientLimits
 
 
-class ClusterSettings(ProcessSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClusterSettings(ClientLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Adds scope `cluster`."""
 
     # -- write path

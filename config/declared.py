@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.config.bounds import LONG_MAX
+from headrace.config.client_limits import ClientLimits
 from headrace.config.cluster_settings import ClusterSettings
-from headrace.config.process_settings import ProcessSettings
 from headrace.config.settings import Settings
 
 ENV_PREFIX = "HEADRACE_"
@@ -70,7 +70,7 @@ def _declared(field: msgspec.structs.FieldInfo) -> Declared:
 
 def _scope(name: str) -> SettingScope:
     """By the class that declares the field."""
-    if name in ProcessSettings.__struct_fields__:
+    if name in ClientLimits.__struct_fields__:
         return SettingScope.PROCESS
     return SettingScope.CLUSTER if name in ClusterSettings.__struct_fields__ else SettingScope.TOPIC_DEFAULT
 

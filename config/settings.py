@@ -3,8 +3,9 @@
 Place: below every package; each component takes the settings it needs. `config.load` fills `Settings` from
 file, environment and flags; docs/operate/CONFIGURATION.md is generated from it.
 Invariant: a setting has Kafka's name where Kafka has one; names end in their unit; an unknown key is refused.
-The class that declares a setting is its scope: ProcessSettings (each process for itself), ClusterSettings (one value
-in the cluster), Settings itself (defaults of topics: one value in the cluster, and a topic may have another).
+The class that declares a setting is its scope: ProcessSettings and ClientLimits (each process for itself),
+ClusterSettings (one value in the cluster), Settings itself (defaults of topics: one value in the cluster, and a topic
+may have another).
 """
 
 from __future__ import annotations

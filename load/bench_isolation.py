@@ -74,7 +74,7 @@ async def fill(port: str, megabytes: int, batch_bytes: int) -> None:
 
 async def window(port: str, args: argparse.Namespace, into: Windows, *, backfill: bool) -> float:
     """One window; MB/s of the backfill."""
-    reader = await _run("load.hostile_reader", port, "live", LIVE_PARTITIONS)
+    reader = await _run("load.hostile.reader", port, "live", LIVE_PARTITIONS)
     await _ready(reader)
     filler = None
     if backfill:
@@ -85,7 +85,7 @@ async def window(port: str, args: argparse.Namespace, into: Windows, *, backfill
         await filler.stdin.drain()
         await asyncio.sleep(1)
     producer = await _run(
-        "load.hostile_producer", "--port", port, "--topic", "live", "--partitions", LIVE_PARTITIONS,
+        "load.hostile.producer", "--port", port, "--topic", "live", "--partitions", LIVE_PARTITIONS,
         "--producers", args.producers, "--rate", args.rate, "--seconds", args.seconds,
     )  # fmt: skip
     summary = await _end(producer)

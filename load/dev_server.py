@@ -6,6 +6,7 @@ Invariant: leaving the context stops everything that it started, by process id.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
@@ -45,13 +46,20 @@ class DevServer:
         agents: int = 1,
         settings: Mapping[str, object] | None = None,
         keep_data: bool = False,
+        python: str | None = None,
+        errors: Path | None = None,
     ) -> None:
-        """`keep_data`: leave Postgres' data at the end, for another server on the same directory."""
+        """`keep_data`: leave Postgres' data at the end, for another server on the same directory. `python` with the
+        Headrace to run; None: this one. `errors`: the file for the log lines, else stderr.
+        """
         self._data_dir = data_dir
         self._keep_data = keep_data
+        self._errors = errors
+        self._environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} if python else None
         flags = [part for name, value in (settings or {}).items() for part in (_flag(name), str(value))]
         self._command = [
-            sys.executable, "-m", "headrace.cli.main", "dev", "--data-dir", str(data_dir), "--agents", str(agents),
+            python or sys.executable, "-m", "headrace.cli.main", "dev",
+            "--data-dir", str(data_dir), "--agents", str(agents),
             "--kafka-port", "0", "--http-port", "0", "--log-level", "warning", *flags,
         ]  # fmt: skip
         self._count = agents
@@ -61,7 +69,17 @@ class DevServer:
         self.bucket = ""
 
     def __enter__(self) -> DevServer:
-        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+        errors = self._errors.open("w") if self._errors else None
+        self._process = subprocess.Popen(
+            self._command,
+            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            stderr=errors,
+            text=True,
+            env=self._environment,
+        )
+        if errors is not None:
+            errors.close()
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if match := re.match(r"\s*ready node=(\d+) kafka=(\S+) http=(\S+) pid=(\d+)", line):

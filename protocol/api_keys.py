@@ -65,6 +65,28 @@ class ApiKey(enum.IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
+WIDE = frozenset(
+    {
+        ApiKey.METADATA,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.LIST_GROUPS,
+        ApiKey.DESCRIBE_ACLS,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ApiKey.FETCH_SNAPSHOT,
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.LIST_CONFIG_RESOURCES,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    }
+)
+"""APIs that may answer a small request with a large reply: they start only while replies have memory."""
+
 CHANGING = frozenset(
     {
         ApiKey.OFFSET_COMMIT,

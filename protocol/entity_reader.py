@@ -137,7 +137,7 @@ def _bytes_reader(flexible: bool, optional: bool) -> EntityReader:
 
 
 def _array_reader(read_item: EntityReader, flexible: bool, optional: bool) -> EntityReader:
-    read_count = wire.read_size if optional else wire.read_count
+    read_count = wire.read_count_or_null if optional else wire.read_count
 
     def read(data: memoryview, position: int) -> tuple[tuple[Any, ...] | None, int]:
         count, position = read_count(data, position, flexible)

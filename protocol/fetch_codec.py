@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.protocol import wire
+from headrace.protocol.request import REQUEST_ELEMENTS_MAX
 from headrace.protocol.wire import INT32, NO_TAGS, LeaderHint, NodeEndpoint, Tags
-from headrace.storage.errors import InvalidError
+from headrace.storage.errors import InvalidError, TooManyElementsError
 
 FIRST_FLEXIBLE = 12
 FIRST_BY_ID = 13
@@ -136,10 +137,14 @@ class FetchReply:
     node_endpoints: list[NodeEndpoint] = field(default_factory=list)
 
 
-def decode_fetch(body: memoryview, version: int) -> FetchRequest:
-    """The request in `body`; InvalidError if it is malformed or has surplus bytes."""
+def decode_fetch(body: memoryview, version: int, elements_max: int = REQUEST_ELEMENTS_MAX) -> FetchRequest:
+    """The request in `body`; InvalidError if it is malformed or has surplus bytes, TooManyElementsError beyond
+    `elements_max` topics and partitions."""
+    wire.allow_elements(elements_max)
     try:
         request, end = _read_request(body, version)
+    except TooManyElementsError:
+        raise
     except wire.MALFORMED as error:
         raise InvalidError(f"malformed request: api=fetch version={version} {error}") from error
     if end != len(body):

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.protocol import wire
+from headrace.protocol.request import REQUEST_ELEMENTS_MAX
 from headrace.protocol.wire import INT32, NO_TAGS, LeaderHint, NodeEndpoint, Tags
-from headrace.storage.errors import InvalidError
+from headrace.storage.errors import InvalidError, TooManyElementsError
 
 FIRST_FLEXIBLE = 9
 FIRST_BY_ID = 13
@@ -98,10 +99,14 @@ class ProduceReply:
     node_endpoints: Sequence[NodeEndpoint] = ()
 
 
-def decode_produce(body: memoryview, version: int) -> ProduceRequest:
-    """The request, with its records as views into `body`; InvalidError if it is malformed or has surplus bytes."""
+def decode_produce(body: memoryview, version: int, elements_max: int = REQUEST_ELEMENTS_MAX) -> ProduceRequest:
+    """The request, with its records as views into `body`; InvalidError if it is malformed or has surplus
+    bytes, TooManyElementsError beyond `elements_max` topics and partitions."""
+    wire.allow_elements(elements_max)
     try:
         request, end = _read_request(body, version)
+    except TooManyElementsError:
+        raise
     except wire.MALFORMED as error:
         raise InvalidError(f"malformed request: api=produce version={version} {error}") from error
     if end != len(body):

@@ -10,7 +10,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
+
+REQUEST_ELEMENTS_MAX = 10_000
+"""The default of request.max.elements."""
+
+
+class ReplyReservations(Protocol):
+    """The memory of replies that were not sent yet."""
+
+    async def reserve(self, size: int) -> None:
+        """Return when `size` bytes are reserved. The caller passes them on with its Response, or releases them."""
+
+    def release(self, size: int) -> None:
+        """Give reserved bytes back."""
+
+
+class UnlimitedReplies:
+    """For handlers that are called without a listener."""
+
+    async def reserve(self, size: int) -> None:
+        """At once."""
+
+    def release(self, size: int) -> None:
+        """Nothing to count."""
+
+
+_UNLIMITED = UnlimitedReplies()
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +55,10 @@ class ClientConnection:
     """
     produce_unanswered: int = 0
     """Produce requests with acks other than 0 that are in a file and not answered."""
+    request_elements_max: int = REQUEST_ELEMENTS_MAX
+    """Array elements that one request may have in total."""
+    replies: ReplyReservations = _UNLIMITED
+    """Where a handler reserves the memory of a large reply before it makes it."""
     closed: bool = False
     """The client has disconnected: a long poll may end early. Handlers are not cancelled for it."""
 
@@ -56,6 +86,8 @@ class Response:
     """`buffers` is the frame after its 4-byte length, header included; None sends nothing (acks=0)."""
 
     buffers: list[bytes | memoryview] | None
+    reserved_bytes: int = 0
+    """What the handler reserved for it with ClientConnection.replies; the listener's from now on."""
 
 
 class CloseConnection(Exception):

@@ -22,9 +22,9 @@ from kio.schema.index import api_key_map
 from kio.serial import entity_writer
 
 from headrace.protocol.entity_reader import entity_reader
-from headrace.protocol.request import Request, Response
-from headrace.protocol.wire import MALFORMED
-from headrace.storage.errors import InvalidError
+from headrace.protocol.request import REQUEST_ELEMENTS_MAX, Request, Response
+from headrace.protocol.wire import MALFORMED, allow_elements
+from headrace.storage.errors import InvalidError, TooManyElementsError
 
 NO_THROTTLE = datetime.timedelta(0)
 API_VERSIONS_KEY = 18
@@ -50,13 +50,17 @@ class Schema:
         """Whether bodies (and headers, except of ApiVersions responses) have tagged fields."""
         return bool(self.request_type.__flexible__)
 
-    def decode(self, body: memoryview | bytes) -> Any:
-        """The request entity at the start of `body`; InvalidError if the bytes are malformed.
+    def decode(self, body: memoryview | bytes, elements_max: int = REQUEST_ELEMENTS_MAX) -> Any:
+        """The request entity at the start of `body`; InvalidError if the bytes are malformed, TooManyElementsError
+        if its arrays have more elements in total than `elements_max`.
 
         Bytes after it are ignored, as in Kafka: librdkafka 2.16 adds one byte to AlterUserScramCredentials.
         """
+        allow_elements(elements_max)
         try:
             entity, _ = self._read(memoryview(body), 0)
+        except TooManyElementsError:
+            raise
         except (*MALFORMED, OverflowError) as error:
             raise InvalidError(f"malformed request: api_key={self.api_key} version={self.version} {error}") from error
         return entity
@@ -92,7 +96,7 @@ def schema(api_key: int, version: int) -> Schema:
 def decode(request: Request) -> tuple[Schema, Any]:
     """The request's Schema and entity."""
     found = schema(request.api_key, request.api_version)
-    return found, found.decode(request.body)
+    return found, found.decode(request.body, request.connection.request_elements_max)
 
 
 def reply(request: Request, entity: Any) -> Response:

@@ -3,6 +3,8 @@
 Place: below produce_codec, fetch_codec, entity_reader and the listener's header parser.
 Invariant: a reader takes (data, position) and returns (value, next position). It never reads beyond the
 end of its buffer, and checks every length and count against the remaining bytes before it uses it.
+The elements of all arrays and tag sections of a request are counted against one allowance, so that a request of
+a few megabytes cannot occupy the event loop for seconds.
 Malformed input raises one of MALFORMED; the code that decodes a whole request turns that into InvalidError.
 Source: Kafka protocol guide; KIP-482 (compact types, tagged fields).
 """
@@ -10,12 +12,13 @@ Source: Kafka protocol guide; KIP-482 (compact types, tagged fields).
 from __future__ import annotations
 
 import struct
+import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from headrace.storage.errors import InvalidError
+from headrace.storage.errors import InvalidError, TooManyElementsError
 
 Tags = Mapping[int, memoryview]
 """Tagged fields by tag, each as raw bytes."""
@@ -46,6 +49,31 @@ class NodeEndpoint:
     host: str
     port: int
     rack: str | None = None
+
+
+class _Allowance(threading.local):
+    """Elements that the request which this thread decodes may still have."""
+
+    left = 0
+
+
+_allowance = _Allowance()
+
+
+def allow_elements(most: int) -> None:
+    """The decoding that this thread begins now may read so many elements in total."""
+    _allowance.left = most
+
+
+def spend_elements(count: int) -> None:
+    """Count the elements of an array before they are read; TooManyElementsError beyond the allowance.
+
+    An array of one element need not be counted: there are no more of them than of the elements around them.
+    """
+    left = _allowance.left - count
+    if left < 0:
+        raise TooManyElementsError(f"too many array elements in one request: array={count} left={_allowance.left}")
+    _allowance.left = left
 
 
 # -- reading
@@ -94,8 +122,18 @@ def read_size(data: memoryview, position: int, flexible: bool) -> tuple[int, int
 def read_count(data: memoryview, position: int, flexible: bool) -> tuple[int, int]:
     """Number of elements of a non-nullable array; each element takes at least one byte."""
     count, position = read_size(data, position, flexible)
-    if count < 0:
+    if count > 1:
+        spend_elements(count)
+    elif count < 0:
         raise InvalidError("null where an array is required")
+    return count, position
+
+
+def read_count_or_null(data: memoryview, position: int, flexible: bool) -> tuple[int, int]:
+    """Number of elements of a nullable array; -1 for null."""
+    count, position = read_size(data, position, flexible)
+    if count > 1:
+        spend_elements(count)
     return count, position
 
 
@@ -147,6 +185,10 @@ def read_tags(data: memoryview, position: int) -> tuple[Tags, int]:
     if count == 0:
         return NO_TAGS, position + 1
     count, position = read_uvarint(data, position)
+    if count > (len(data) - position) // 2:
+        raise _passes_the_end(count, data, position)
+    if count > 1:
+        spend_elements(count)
     tags: dict[int, memoryview] = {}
     for _ in range(count):
         tag, position = read_uvarint(data, position)

@@ -12,7 +12,8 @@
         ├── AlreadyExistsError    the named thing exists and must not be replaced
         ├── WrongClusterError     the caller belongs to another cluster
         ├── UnsupportedFeatureError  the caller lacks a feature level that the cluster uses
-        └── TruncatedError        the metadata log was truncated: start from a snapshot
+        ├── TruncatedError        the metadata log was truncated: start from a snapshot
+        └── TooManyElementsError  a request has more array elements than one request may have
 
 Place: raised anywhere, mapped to Kafka error codes in one file only (protocol/errors.py).
 Invariant: the class says what the caller must do; the message says what happened.
@@ -67,6 +68,10 @@ class WrongClusterError(InvalidError):
 
 class UnsupportedFeatureError(InvalidError):
     """An active feature level is outside the range that the caller supports."""
+
+
+class TooManyElementsError(InvalidError):
+    """A request's arrays have more elements in total than one request may have."""
 
 
 class TruncatedError(InvalidError):

@@ -239,6 +239,13 @@ class Delivery:
         self._metrics.bytes.inc(delivered)
 
 
+def largest_reply(queries: Sequence[ExtentQuery], lookups: Sequence[Lookup], max_bytes: int) -> int:
+    """Bytes of records that `deliver` may return for these, but for a single batch that is larger than its limit."""
+    if not all(lookup.recent for lookup in lookups if lookup.extents):
+        max_bytes = min(max_bytes, HISTORICAL_BYTES)
+    return max(0, min(max_bytes, sum(map(available_bytes, queries, lookups))))
+
+
 def available_bytes(query: ExtentQuery, lookup: Lookup) -> int:
     """Approximate number of bytes for the reader. An extent entered midway counts by its share of offsets."""
     if not lookup.extents:

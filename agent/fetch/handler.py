@@ -17,12 +17,13 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.agent.fetch.assemble import Batches
-from headrace.agent.fetch.deliver import Delivery, DeliveryOutcome, available_bytes
+from headrace.agent.fetch.deliver import Delivery, DeliveryOutcome, available_bytes, largest_reply
 from headrace.agent.fetch.index import LOOK_AGAIN
 from headrace.agent.fetch.locate import Locator
 from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.agent.fetch.metadata_topic import MetadataTopic
 from headrace.agent.fetch.plan import RequestedPartition, TopicRef, resolve, unknown_topic
+from headrace.agent.fetch.reply_claim import ReplyClaim
 from headrace.agent.fetch.sessions import FetchSessions, Ref
 from headrace.agent.fetch.waiters import Waiters
 from headrace.metastore.api.read import ExtentQuery
@@ -88,15 +89,21 @@ class FetchHandler:
     async def handle(self, request: Request) -> Response:
         """Any version from 4 to 18. InvalidError for a body that is not a Fetch request."""
         version = request.api_version
-        fetch = decode_fetch(request.body, version)
+        fetch = decode_fetch(request.body, version, request.connection.request_elements_max)
         exchange = self._sessions.open(fetch, by_id=version >= FIRST_BY_ID)
         if exchange.error:
             reply = FetchReply([], error_code=exchange.error)
         else:
             zone = fetch.rack_id or zone_of(request.client_id)
             deadline = request.received_at + fetch.max_wait_ms / 1000
-            replies = await self._serve_all(fetch, exchange.wanted, zone, deadline)
+            memory = ReplyClaim(request.connection.replies)
+            try:
+                replies = await self._serve_all(fetch, exchange.wanted, zone, deadline, memory)
+            except BaseException:
+                memory.give_up()
+                raise
             reply = FetchReply(_by_topic(exchange.narrow(replies)), session_id=exchange.session_id)
+            return Response(encode_fetch_response(request.correlation_id, version, reply), memory.size_bytes)
         return Response(encode_fetch_response(request.correlation_id, version, reply))
 
     def drain(self) -> None:
@@ -105,12 +112,17 @@ class FetchHandler:
         self._waiters.notify_all(LOOK_AGAIN)
 
     async def _serve_all(
-        self, fetch: FetchRequest, wanted: Mapping[Ref, FetchPartition], zone: str | None, deadline: float
+        self,
+        fetch: FetchRequest,
+        wanted: Mapping[Ref, FetchPartition],
+        zone: str | None,
+        deadline: float,
+        memory: ReplyClaim,
     ) -> list[Answer]:
         """As `_serve`; the metadata topic is rendered, and waits only if it is the only requested topic."""
         special = {ref: partition for ref, partition in wanted.items() if is_metadata_topic(ref[0])}
         if self._metadata_topic is None or not special:
-            return await self._serve(fetch, wanted, zone, deadline)
+            return await self._serve(fetch, wanted, zone, deadline, memory)
         stored = {ref: partition for ref, partition in wanted.items() if ref not in special}
         if not stored and fetch.min_bytes > 0:
             await self._wait_for_metadata(self._metadata_topic, special.values(), deadline)
@@ -120,10 +132,15 @@ class FetchHandler:
         patience = (
             self._clock.monotonic() if any(reply.records or reply.error_code for _, reply in rendered) else deadline
         )
-        return rendered + await self._serve(fetch, stored, zone, patience)
+        return rendered + await self._serve(fetch, stored, zone, patience, memory)
 
     async def _serve(
-        self, fetch: FetchRequest, wanted: Mapping[Ref, FetchPartition], zone: str | None, deadline: float
+        self,
+        fetch: FetchRequest,
+        wanted: Mapping[Ref, FetchPartition],
+        zone: str | None,
+        deadline: float,
+        memory: ReplyClaim,
     ) -> list[Answer]:
         """One reply per requested partition, in order. `deadline` on the clock's monotonic time."""
         requested = [RequestedPartition(*ref, partition.current_leader_epoch) for ref, partition in wanted.items()]
@@ -137,6 +154,7 @@ class FetchHandler:
         max_bytes = min(fetch.max_bytes, self._max_bytes)
         worth_waiting = bool(queries) and len(queries) == len(resolved)
         lookups = await self._poll(queries, min(fetch.min_bytes, max_bytes) if worth_waiting else 0, deadline)
+        await memory.claim(largest_reply(queries, lookups, max_bytes))
         outcomes = await self._delivery.deliver(queries, lookups, max_bytes)
         self._on_sent(zone, sum(batches.size_bytes for _, batches in outcomes if isinstance(batches, Batches)))
         delivered = iter(outcomes)

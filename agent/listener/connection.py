@@ -2,8 +2,10 @@
 
 Place: between asyncio and the dispatcher; first and last step of every request.
 Invariants: requests start in the order in which they arrived, and the request after one that changes
-something (CHANGING) starts when that one is answered, as on Kafka's connections. Requests in progress are limited
-(requests per connection, bytes of produce frames over all connections): above the limit the connection stops reading.
+something (CHANGING) starts when that one is answered, as on Kafka's connections; so does a Fetch after a Fetch.
+Requests in progress are limited (requests per connection; bytes of frames and replies over all connections): above
+the limit the connection stops reading. While others wait for memory, a client that stalls within a frame or does not
+read its replies loses its connection, so that it holds memory for a few seconds only.
 An error on a connection ends this connection, after the previous replies, and no other.
 A handler is never cancelled because its client disconnected: a batch in the buffer stays there.
 """
@@ -15,19 +17,23 @@ import logging
 from collections.abc import Awaitable
 from functools import partial
 
+from headrace.agent.listener.frame_memory import FrameMemory
 from headrace.agent.listener.frames import FrameHead, FrameReader, RequestHeader, read_request_header
 from headrace.agent.listener.host import ConnectionHost
 from headrace.agent.listener.replies import ReplyQueue, Slot
 from headrace.agent.listener.writer import ReplyWriter
-from headrace.protocol.api_keys import CHANGING, ApiKey
+from headrace.protocol.api_keys import CHANGING, WIDE, ApiKey
 from headrace.protocol.api_versions import APIS
+from headrace.protocol.refusal import refusal
 from headrace.protocol.request import ClientConnection, CloseConnection, Promise, Request, Response
-from headrace.storage.errors import InvalidError
+from headrace.storage.errors import InvalidError, TooManyElementsError
 
 logger = logging.getLogger(__name__)
 
 _CAUTIOUS_BYTES = 4 * 1024
-"""One read while producers wait for memory: the bytes that a paused connection holds are not in the budget."""
+"""One read while memory is short: a connection that pauses keeps what it has read."""
+_UNREAD_SECONDS = 5.0
+"""While others wait for memory, a client must read some of its replies in this time."""
 _FRAME_SECONDS = 60.0
 _FRAME_BYTES_PER_SECOND = 1024 * 1024
 """A started frame must be complete after 60 s plus 1 s per MiB, so that half a frame cannot hold memory
@@ -51,12 +57,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Bytes received after reading was paused."""
         self._direct = False
         """Whether the read in progress goes into the frame rather than the slab."""
-        self._awaited: FrameHead | None = None
-        """The frame that waits for memory."""
+        self._memory = FrameMemory(host, self._open_admitted)
         self._alone: Slot | None = None
         """The request in progress that must be answered before the next one starts."""
-        self._reserved_bytes = 0
-        """Memory held for the frame that is being read."""
         self._frame_deadline = _NEVER
         self._active_at = host.clock.monotonic()
         self._paused = False
@@ -75,26 +78,32 @@ class KafkaConnection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._writer = ReplyWriter(transport)
-        self._replies = ReplyQueue(self._writer, self._host.metrics)
+        self._replies = ReplyQueue(self._writer, self._host.metrics, self._host.replies)
         peer = transport.get_extra_info("peername")
-        self._client = ClientConnection(self._host.next_connection_id(), f"{peer[0]}:{peer[1]}")
-        refusal = self._host.refusal()
+        self._client = ClientConnection(
+            self._host.next_connection_id(),
+            f"{peer[0]}:{peer[1]}",
+            request_elements_max=self._host.limits.request_max_elements,
+            replies=self._host.replies,
+        )
+        self._address = str(peer[0])
+        reason = self._host.admission.refusal(self._address, draining=self._host.draining)
         self._host.connections.add(self)
+        self._host.admission.opened(self._address)
         self._host.metrics.connections.inc()
-        if refusal:
-            self._give_up(refusal)
+        if reason:
+            self._give_up(reason)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         vacant = self._frames.vacant()
         self._direct = vacant is not None
         if vacant is not None:
             return vacant
-        return self._host.slab[:_CAUTIOUS_BYTES] if self._host.budget.waiting else self._host.slab
+        return self._host.slab[:_CAUTIOUS_BYTES] if self._host.memory_is_short else self._host.slab
 
     def buffer_updated(self, nbytes: int) -> None:
         self._host.metrics.received_bytes.inc(nbytes)
-        if self._reserved_bytes:  # more of a Produce frame
-            self._host.produce_bytes.saw(self._host.clock.monotonic())
+        self._memory.saw_bytes()
         if self._direct:
             self._frames.filled(nbytes)
             self._cut(_NO_BYTES)
@@ -115,6 +124,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._drop_unread()
         self._replies.clear()
         self._host.connections.discard(self)
+        self._host.admission.closed(self._address)
         self._host.metrics.connections.dec()
         self._host.ended()
 
@@ -128,7 +138,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     data = self._frames.fill(data)
                 else:
                     head, data = self._frames.read_head(data)
-                    if head is None or not self._admit(head):
+                    if head is None or not self._memory.admit(head, self._client.principal):
                         break
                     data = self._frames.open(head, data)
                 frame = self._frames.take()
@@ -140,7 +150,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             logger.warning("connection refused: peer=%s reason=%s", self._client.peer, error)
             self._end("malformed")
             return
-        self._held = bytes(data)
+        if self._held or len(data):
+            self._hold(bytes(data))
         if self._full() and not self._paused:
             self._paused = True
             self._transport.pause_reading()
@@ -149,7 +160,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Whether no further request may be read for now."""
         return (
             self._deaf
-            or self._awaited is not None
+            or self._memory.waits
             or self._alone is not None
             or self._writer.blocked
             or len(self._replies) >= self._host.limits.max_inflight_requests
@@ -160,39 +171,23 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if not self._paused or self._full():
             return
         self._frame_deadline = _NEVER
-        held, self._held = self._held, b""
+        held = self._held
+        self._hold(b"")
         self._cut(memoryview(held))
         if not self._full():
             self._paused = False
             self._transport.resume_reading()
 
-    def _admit(self, head: FrameHead) -> bool:
-        """Whether the frame may be opened; only a produce frame may have to wait for memory."""
-        if head.api_key == ApiKey.PRODUCE:
-            if not self._host.budget.reserve(head.size, self._on_memory):
-                self._awaited = head
-                return False
-            self._reserve(head)
-        return True
+    def _hold(self, data: bytes) -> None:
+        """Keep what was read and cannot be used yet, and count it."""
+        if self._held:
+            self._host.requests.release(len(self._held))
+        if data:
+            self._host.requests.charge(len(data))
+        self._held = data
 
-    def _reserve(self, head: FrameHead) -> None:
-        """The budget granted the memory of a Produce frame."""
-        self._reserved_bytes = head.size
-        self._host.produce_bytes.half_received += 1
-        self._host.produce_bytes.saw(self._host.clock.monotonic())
-
-    def _take_reserved(self) -> int:
-        """The frame's memory is the caller's to give back: the frame is whole, or given up."""
-        size, self._reserved_bytes = self._reserved_bytes, 0
-        if size:
-            self._host.produce_bytes.half_received -= 1
-        return size
-
-    def _on_memory(self) -> None:
-        """The budget granted what `_awaited` needs. Read soon, but not inside the budget's loop."""
-        assert self._awaited is not None
-        head, self._awaited = self._awaited, None
-        self._reserve(head)
+    def _open_admitted(self, head: FrameHead) -> None:
+        """A frame that had to wait is admitted. Read soon, but not inside the budget's loop."""
         self._frames.open(head, _NO_BYTES)
         asyncio.get_running_loop().call_soon(self._read_on)
 
@@ -204,12 +199,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _drop_unread(self) -> None:
         """Drop a frame that was not read completely."""
-        self._held = b""
+        self._hold(b"")
         self._frame_deadline = _NEVER
-        if self._awaited is not None:
-            self._awaited = None
-            self._host.budget.withdraw(self._on_memory)
-        self._host.budget.release(self._take_reserved())
+        self._memory.drop()
 
     # -- handling
 
@@ -220,9 +212,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._frame_deadline = _NEVER
         header = read_request_header(frame)
         api_key, version, correlation_id, client_id, body_start = header
-        slot = Slot(header, now, self._take_reserved())
+        slot = Slot(header, now, *self._memory.take())
         self._replies.append(slot)
-        if api_key in CHANGING:
+        if api_key == ApiKey.FETCH:
+            self._memory.fetch_started()
+        elif api_key in CHANGING:
             self._alone = slot
         self._host.metrics.requests.received(api_key, version)
         request = Request(self._client, api_key, version, correlation_id, client_id, frame[body_start:], now)
@@ -241,7 +235,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _collect(self, slot: Slot, promise: Promise) -> None:
         """The promise has its answer. Never raises, because its caller has other promises to answer."""
         try:
-            slot.buffers = promise.response().buffers
+            slot.take(promise.response())
         except Exception as error:
             self._fail(slot, error)
         self._host.promised.discard(slot)
@@ -252,15 +246,29 @@ class KafkaConnection(asyncio.BufferedProtocol):
     async def _serve(self, slot: Slot, answer: Awaitable[Response]) -> None:
         """Run one handler to its end and handle every outcome."""
         try:
-            slot.buffers = (await answer).buffers
+            if slot.header.api_key in WIDE:
+                await self._host.replies.reserve(0)
+            slot.take(await answer)
         except asyncio.CancelledError:
             slot.fatal = "cancelled"
             raise
+        except TooManyElementsError as error:
+            self._refuse(slot, error)
         except Exception as error:
             self._fail(slot, error)
         finally:
             self._finish(slot)
             self._host.forget(asyncio.current_task())
+
+    def _refuse(self, slot: Slot, error: TooManyElementsError) -> None:
+        """Answer INVALID_REQUEST where the API can say so for the whole request; else the connection ends."""
+        self._host.metrics.refused("request.max.elements")
+        header = slot.header
+        slot.buffers = refusal(header.api_key, header.api_version, header.correlation_id)
+        if slot.buffers is None:
+            self._fail(slot, error)
+        else:
+            logger.warning("request refused: %s reason=%s", self._describe(slot.header), error)
 
     def _fail(self, slot: Slot, error: Exception) -> None:
         """The connection ends at this request, instead of sending its reply."""
@@ -276,7 +284,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         slot.done = True
         if self._alone is slot:
             self._alone = None
-        self._host.budget.release(slot.reserved_bytes)
+        slot.budget.release(slot.reserved_bytes)
+        self._replies.made(slot, self._host.clock.monotonic())
+        if slot.header.api_key == ApiKey.FETCH:
+            self._memory.fetch_answered()
         self._schedule_flush()
 
     # -- replying
@@ -308,6 +319,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Close at once."""
         self._transport.abort()
 
+    def relieve(self, now: float) -> None:
+        """Others wait for memory: end the connection if its client keeps some of it without need."""
+        holds_frame = self._memory.holds_needed_memory()
+        if holds_frame and not self._paused:
+            if self._memory.stalls(now, self._frames.filled_bytes):
+                self._give_up("stalled")
+        elif (holds_frame or self._host.replies.waiting) and self._replies.unread_seconds(now) > _UNREAD_SECONDS:
+            self._give_up("not_reading")
+
     def expire(self, now: float) -> None:
         """End the connection if its client is idle, stalls within a frame, or does not read its replies."""
         idle = now - self._active_at > self._host.limits.connections_max_idle_ms / 1000
@@ -315,7 +335,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._give_up("stalled")
         elif idle and self._writer.blocked:
             self._give_up("not_reading")
-        elif idle and not self._replies and self._awaited is None:
+        elif idle and not self._replies and not self._memory.waits:
             self._end("idle")
 
     def _give_up(self, reason: str) -> None:

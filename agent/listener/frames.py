@@ -3,7 +3,8 @@
 Place: first step of every request: socket -> frame -> Request.
 Invariant: each frame has separate memory of exactly its length, written once and never reused, so
 that code with a view into it may keep the view. Memory is allocated only for an announced length within the limit,
-and for a large frame the socket is read directly into it.
+and for a large frame the socket is read directly into it. A large frame's memory is not filled in advance, so it
+becomes resident only as its bytes arrive.
 Source: Kafka protocol guide (int32 length, request header v1 and v2).
 """
 
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 import struct
 from typing import NamedTuple
+
+import numpy
 
 from headrace.protocol import wire
 from headrace.protocol.api_versions import APIS
@@ -23,6 +26,8 @@ DIRECT_BYTES = 16 * 1024
 frames.
 """
 
+_LAZY_BYTES = 128 * 1024
+"""From this size on, malloc gets pages from the kernel that use no memory until they are written."""
 _LENGTH_BYTES = 4
 _tuple = tuple.__new__
 """Makes a NamedTuple from a tuple, in a third of the time of calling its class."""
@@ -62,6 +67,11 @@ class FrameReader:
         return self._frame is not None
 
     @property
+    def filled_bytes(self) -> int:
+        """Bytes of the open frame that have arrived."""
+        return self._filled if self._frame is not None else 0
+
+    @property
     def size(self) -> int:
         """Bytes of the open frame; 0 if none is open."""
         return 0 if self._frame is None else len(self._frame)
@@ -91,7 +101,7 @@ class FrameReader:
             self._frame = memoryview(bytes(data[: head.size]))
             self._filled = head.size
             return data[head.size :]
-        self._frame = memoryview(bytearray(head.size))
+        self._frame = _memory(head.size)
         key_bytes = self._head_bytes[_LENGTH_BYTES:]
         self._frame[: len(key_bytes)] = key_bytes
         self._filled = len(key_bytes)
@@ -123,6 +133,12 @@ class FrameReader:
             return None
         self._frame = None
         return frame.toreadonly()
+
+
+def _memory(size: int) -> memoryview:
+    if size < _LAZY_BYTES:
+        return memoryview(bytearray(size))
+    return numpy.empty(size, numpy.uint8).data
 
 
 def read_request_header(frame: memoryview) -> RequestHeader:

@@ -12,11 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.agent.listener.admission import LOCAL_EXTRA, Admission
 from headrace.agent.listener.memory import MemoryBudget
 from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.listener.replies import Slot
+from headrace.agent.listener.reply_memory import ReplyMemory
 from headrace.config.settings import Settings
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_versions import APIS
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
 
@@ -25,6 +29,10 @@ if TYPE_CHECKING:
 
 SLAB_BYTES = 128 * 1024
 """Size of one read of small frames. A larger slab gains little, a smaller one costs more calls."""
+UNKNOWN_FRAME_BYTES = 512 * 1024
+"""Largest frame before authentication, where the listener authenticates, and of an API that is not Kafka's."""
+_SMALL_PRODUCE_BYTES = 512 * 1024
+_SMALL_REQUEST_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,16 @@ class Limits:
     max_inflight_requests: int
     max_connections: int
     connections_max_idle_ms: int
+    request_memory_bytes: int = 64 * 1024 * 1024
+    reply_memory_bytes: int = 128 * 1024 * 1024
+    control_request_max_bytes: int = 8 * 1024 * 1024
+    request_max_elements: int = 10_000
+    max_connections_per_ip: int = 2**31 - 1
+    max_connection_creation_rate: int = 2**31 - 1
+    local_connections: int = 0
+    """Connections beyond the limit that are left to this machine."""
+    authenticates: bool = False
+    """Whether clients have to authenticate before they are served."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Limits:
@@ -45,7 +63,24 @@ class Limits:
             max_inflight_requests=settings.max_inflight_requests,
             max_connections=settings.max_connections,
             connections_max_idle_ms=settings.connections_max_idle_ms,
+            request_memory_bytes=settings.request_memory_bytes,
+            reply_memory_bytes=settings.reply_memory_bytes,
+            control_request_max_bytes=settings.control_request_max_bytes,
+            request_max_elements=settings.request_max_elements,
+            max_connections_per_ip=settings.max_connections_per_ip,
+            max_connection_creation_rate=settings.max_connection_creation_rate,
+            local_connections=LOCAL_EXTRA,
         )
+
+    def largest_frame(self, api_key: int, principal: str | None) -> tuple[int, str]:
+        """(bytes of the largest frame that is read, the limit's name)."""
+        if self.authenticates and principal is None:
+            return UNKNOWN_FRAME_BYTES, "unauthenticated"
+        if api_key == ApiKey.PRODUCE:
+            return self.socket_request_max_bytes, "socket.request.max.bytes"
+        if api_key in APIS:
+            return self.control_request_max_bytes, "control.request.max.bytes"
+        return UNKNOWN_FRAME_BYTES, "unknown_api"
 
 
 class ConnectionHost:
@@ -62,10 +97,28 @@ class ConnectionHost:
         """`max_connections` is called for each new connection; None: the value in the limits."""
         self.handle = handle
         self.limits = limits
-        self._max_connections = max_connections or (lambda: limits.max_connections)
+        self.admission = Admission(
+            max_connections or (lambda: limits.max_connections),
+            clock,
+            per_ip_max=limits.max_connections_per_ip,
+            rate_max=limits.max_connection_creation_rate,
+            local_extra=limits.local_connections,
+        )
         self.clock = clock
         self.metrics = metrics
-        self.budget = MemoryBudget(limits.buffer_memory_bytes)
+        self.budget = MemoryBudget(
+            limits.buffer_memory_bytes,
+            small_bytes=_SMALL_PRODUCE_BYTES,
+            small_reserve=limits.buffer_memory_bytes // 4,
+        )
+        """Of Produce frames."""
+        self.requests = MemoryBudget(
+            limits.request_memory_bytes,
+            small_bytes=_SMALL_REQUEST_BYTES,
+            small_reserve=limits.request_memory_bytes // 2,
+        )
+        """Of all other frames."""
+        self.replies = ReplyMemory(limits.reply_memory_bytes)
         self.produce_bytes = ProduceBytes()
         self.produce_bytes.waits_for_memory = lambda: self.budget.waiting > 0
         self.slab = memoryview(bytearray(SLAB_BYTES))
@@ -77,18 +130,22 @@ class ConnectionHost:
         self.draining = False
         self._all_ended = asyncio.Event()
         self._last_connection_id = 0
-        metrics.watch_budget(lambda: self.budget.in_use_bytes, lambda: self.budget.waiting)
+        metrics.watch_memory(self.budget, self.requests, self.replies)
+
+    @property
+    def memory_is_short(self) -> bool:
+        """Whether connections should read little at a time."""
+        return self.budget.waiting > 0 or self.requests.is_tight
+
+    @property
+    def somebody_waits(self) -> bool:
+        """Whether a frame or a reply waits for memory."""
+        return self.budget.waiting > 0 or self.requests.waiting > 0 or self.replies.waiting > 0
 
     def next_connection_id(self) -> int:
         """A number that no other connection of this listener has."""
         self._last_connection_id += 1
         return self._last_connection_id
-
-    def refusal(self) -> str:
-        """The reason to refuse a new connection; empty if it is accepted."""
-        if self.draining:
-            return "drain"
-        return "too_many" if len(self.connections) >= self._max_connections() else ""
 
     def forget(self, task: asyncio.Task[None] | None) -> None:
         """A handler's task has ended."""

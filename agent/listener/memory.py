@@ -1,9 +1,14 @@
-"""Limits the memory that producers' frames may use at once.
+"""Limits the memory that clients' frames and unread replies may use at once.
 
-Place: between the length of a frame and the allocation of its memory.
-Invariant: the reserved bytes stay within the total, except for one frame larger than the total, which is
-admitted alone. Reservations are granted in order: a small frame never overtakes a large one, so none waits without
-end, and a frame is admitted completely or not at all, so half-read frames cannot block each other.
+Place: between the length of a frame and the allocation of its memory; between the size of a reply and its making.
+Three shares, each with a separate total, so that none can use up another:
+    produce    frames of Produce requests, until they are answered
+    requests   frames of all other requests, and bytes that paused connections hold
+    replies    replies (reply_memory.py), until the kernel has accepted them
+Invariant of a MemoryBudget: the reserved bytes stay within the total, except for one large frame that is admitted
+alone, and except for what `charge` adds without asking. Large frames leave `small_reserve` to small ones.
+Frames of one kind are granted in order, and while a large frame waits, small ones use their reserve only, so none
+waits without end. A frame is admitted completely or not at all, so half-read frames cannot block each other.
 """
 
 from __future__ import annotations
@@ -12,48 +17,79 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 Granted = Callable[[], None]
+_Waiting = OrderedDict[Granted, int]
 
 
 class MemoryBudget:
     """Reservations of bytes. For one event loop; not thread-safe."""
 
-    def __init__(self, total_bytes: int) -> None:
+    def __init__(self, total_bytes: int, *, small_bytes: int = 0, small_reserve: int = 0) -> None:
+        """A frame of at most `small_bytes` is a small one."""
         self._total = total_bytes
-        self._in_use = 0
-        self._waiting: OrderedDict[Granted, int] = OrderedDict()
+        self._small_bytes = small_bytes
+        self._small_reserve = small_reserve
+        self._small_in_use = 0
+        self._large_in_use = 0
+        self._small: _Waiting = OrderedDict()
+        self._large: _Waiting = OrderedDict()
         self._granting = False
 
     @property
     def in_use_bytes(self) -> int:
-        return self._in_use
+        return self._small_in_use + self._large_in_use
 
     @property
     def waiting(self) -> int:
         """Number of reservations that wait for room."""
-        return len(self._waiting)
+        return len(self._small) + len(self._large)
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether a frame waits, or less than half is free."""
+        return self.waiting > 0 or 2 * self.in_use_bytes > self._total
 
     def reserve(self, size: int, granted: Granted) -> bool:
         """True: `size` bytes are reserved. False: `granted` is called when they are, unless it is withdrawn
         before."""
-        if not self._waiting and self._fits(size):
-            self._in_use += size
+        waiting = self._waiting_for(size)
+        if not waiting and self._fits(size):
+            self._add(size)
             return True
-        self._waiting[granted] = size
+        waiting[granted] = size
         return False
+
+    def charge(self, size: int) -> None:
+        """Count `size` bytes that are in use in any case."""
+        self._add(size)
 
     def withdraw(self, granted: Granted) -> None:
         """Cancel a reservation that is still waiting."""
-        del self._waiting[granted]
+        del (self._small if granted in self._small else self._large)[granted]
         self._grant()
 
     def release(self, size: int) -> None:
-        """Release `size` reserved bytes."""
-        self._in_use -= size
-        if self._waiting:
+        """Release `size` bytes that were reserved or charged at once."""
+        self._add(-size, of=size)
+        if self._small or self._large:
             self._grant()
 
+    def _waiting_for(self, size: int) -> _Waiting:
+        return self._small if size <= self._small_bytes else self._large
+
+    def _add(self, change: int, of: int | None = None) -> None:
+        if (change if of is None else of) <= self._small_bytes:
+            self._small_in_use += change
+        else:
+            self._large_in_use += change
+
     def _fits(self, size: int) -> bool:
-        return self._in_use + size <= self._total or self._in_use == 0
+        if size <= self._small_bytes:
+            if self._small_in_use + size <= self._small_reserve:
+                return True
+            return not self._large and (self.in_use_bytes + size <= self._total or self.in_use_bytes == 0)
+        if self._large_in_use == 0 and self._small_in_use <= self._small_reserve:
+            return True  # also if it is larger than the total
+        return self._large_in_use + max(self._small_in_use, self._small_reserve) + size <= self._total
 
     def _grant(self) -> None:
         """Admit the waiting in order. A callback may release or withdraw: the running loop then takes that into
@@ -63,9 +99,15 @@ class MemoryBudget:
             return
         self._granting = True
         try:
-            while self._waiting and self._fits(next(iter(self._waiting.values()))):
-                granted, size = self._waiting.popitem(last=False)
-                self._in_use += size
-                granted()
+            while self._grant_one(self._large) or self._grant_one(self._small):
+                pass
         finally:
             self._granting = False
+
+    def _grant_one(self, waiting: _Waiting) -> bool:
+        if not waiting or not self._fits(next(iter(waiting.values()))):
+            return False
+        granted, size = waiting.popitem(last=False)
+        self._add(size)
+        granted()
+        return True

@@ -6,10 +6,13 @@ Invariant: events that happen once per request are counted in request_counts.py,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
+from headrace.agent.limit_metrics import limits_reached
+from headrace.agent.listener.memory import MemoryBudget
+from headrace.agent.listener.reply_memory import ReplyMemory
 from headrace.agent.listener.request_counts import RequestCounts
 
 
@@ -33,11 +36,29 @@ class ListenerMetrics:
         self._budget = Gauge(
             "headrace_kafka_budget_bytes", "Bytes reserved by produce frames in progress.", registry=registry
         )
+        self._memory = Gauge(
+            "headrace_kafka_memory_bytes", "Bytes reserved, by share of the memory.", ["share"], registry=registry
+        )
+        self._waiting = Gauge(
+            "headrace_kafka_memory_waiting",
+            "Frames and replies that wait, by share of the memory.",
+            ["share"],
+            registry=registry,
+        )
+        self._limits_reached = limits_reached(registry)
 
-    def watch_budget(self, in_use_bytes: Callable[[], int], waiting: Callable[[], int]) -> None:
-        """Read the memory budget when Prometheus asks."""
-        self._budget.set_function(in_use_bytes)
-        self._paused.set_function(waiting)
+    def watch_memory(self, produce: MemoryBudget, requests: MemoryBudget, replies: ReplyMemory) -> None:
+        """Read the shares of the memory when Prometheus asks."""
+        self._budget.set_function(lambda: produce.in_use_bytes)
+        self._paused.set_function(lambda: produce.waiting)
+        shares: dict[str, MemoryBudget | ReplyMemory] = {"produce": produce, "requests": requests, "replies": replies}
+        for name, share in shares.items():
+            self._memory.labels(name).set_function(partial(getattr, share, "in_use_bytes"))
+            self._waiting.labels(name).set_function(partial(getattr, share, "waiting"))
+
+    def refused(self, limit: str) -> None:
+        """Count a request that was refused for a limit, by the limit's setting."""
+        self._limits_reached.labels(limit).inc()
 
     def connection_closed(self, reason: str) -> None:
         """Count a connection that the agent closed; `reason` is one of the words of agent/listener/connection.py."""

@@ -2,7 +2,8 @@
 
 Place: last step of every request, between its handler and the socket.
 Invariant: a reply is sent after all previous ones, regardless of how long each took; nothing is sent after
-a request that ends the connection.
+a request that ends the connection. The bytes of every reply are counted from its making until the kernel accepts
+them, or the connection ends.
 """
 
 from __future__ import annotations
@@ -11,8 +12,14 @@ from collections import deque
 from dataclasses import dataclass
 
 from headrace.agent.listener.frames import RequestHeader
+from headrace.agent.listener.memory import MemoryBudget
 from headrace.agent.listener.metrics import ListenerMetrics
+from headrace.agent.listener.reply_memory import ReplyMemory
 from headrace.agent.listener.writer import ReplyWriter
+from headrace.protocol.request import Response
+
+_SMALL_BYTES = 64 * 1024
+"""Unread replies of this size do no harm."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,20 +29,35 @@ class Slot:
     header: RequestHeader
     received_at: float
     reserved_bytes: int
-    """Bytes of the memory budget; released when the request is answered."""
+    budget: MemoryBudget
+    """Of which the request's frame holds `reserved_bytes`, until the request is answered."""
     done: bool = False
     buffers: list[bytes | memoryview] | None = None
     """The reply once done; None sends nothing."""
+    reply_bytes: int = 0
+    """Counted in the reply memory."""
     fatal: str = ""
     """The reason why the connection ends here; empty if it does not."""
+
+    def take(self, response: Response) -> None:
+        """Keep the reply, with the memory that its handler reserved for it."""
+        self.buffers, self.reply_bytes = response.buffers, response.reserved_bytes
 
 
 class ReplyQueue:
     """Slots in arrival order, and the writer behind them."""
 
-    def __init__(self, writer: ReplyWriter, metrics: ListenerMetrics) -> None:
+    def __init__(self, writer: ReplyWriter, metrics: ListenerMetrics, memory: ReplyMemory) -> None:
         self._writer = writer
         self._metrics = metrics
+        self._memory = memory
+        self._closed = False
+        self._written_bytes = 0
+        """Of replies that the writer has and the reply memory counts."""
+        self._held_bytes = 0
+        """All that the reply memory counts for this connection."""
+        self._held_since = 0.0
+        """When some of it was last released, or it became more than 0."""
         self._slots: deque[Slot] = deque()
         self.fatal = ""
         """Set after the order reached a fatal slot: the replies before it are with the writer, nothing follows."""
@@ -53,6 +75,23 @@ class ReplyQueue:
         """Take the next place."""
         self._slots.append(slot)
 
+    def made(self, slot: Slot, now: float) -> None:
+        """The slot is done: count what its reply takes, instead of what was reserved for it."""
+        size = sum(map(len, slot.buffers)) if slot.buffers is not None and not slot.fatal and not self._closed else 0
+        if size > slot.reply_bytes:
+            self._memory.charge(size - slot.reply_bytes)
+        elif size < slot.reply_bytes:
+            self._memory.release(slot.reply_bytes - size)
+        slot.reply_bytes = size
+        if not self._held_bytes:
+            self._held_since = now
+        self._held_bytes += size
+
+    def unread_seconds(self, now: float) -> float:
+        """For how long replies of some size were not sent: the client does not read, or asked for something slow
+        before."""
+        return now - self._held_since if self._held_bytes > _SMALL_BYTES else 0.0
+
     def flush(self, now: float) -> None:
         """Send the next replies in order, as far as they are done and the client reads."""
         sent_bytes = 0
@@ -64,10 +103,20 @@ class ReplyQueue:
             self._metrics.requests.answered(slot.header.api_key, now - slot.received_at)
             if slot.buffers is not None:
                 sent_bytes += self._writer.add(slot.buffers)
+                self._written_bytes += slot.reply_bytes
         self._metrics.sent_bytes.inc(sent_bytes)
         self._writer.flush()
+        sent = self._written_bytes - self._writer.pending_bytes
+        if sent > 0:  # lengths before replies are not counted, so the writer may hold a little more
+            self._written_bytes -= sent
+            self._held_bytes -= sent
+            self._held_since = now
+            self._memory.release(sent)
 
     def clear(self) -> None:
         """Drop everything: the client has disconnected."""
+        self._closed = True
+        left, self._held_bytes, self._written_bytes = self._held_bytes, 0, 0
         self._slots.clear()
         self._writer.clear()
+        self._memory.release(left)

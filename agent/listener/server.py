@@ -8,6 +8,7 @@ was started, and requests in progress had the grace period.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
 
@@ -23,8 +24,10 @@ from headrace.storage.clock import Clock
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024
-_SWEEP_SECONDS = 5.0
-"""Interval of the search for idle and stalled connections."""
+_SWEEP_SECONDS = 1.0
+"""Interval of the search for connections that keep memory while others wait for it."""
+_EXPIRY_SWEEPS = 5
+"""Of so many sweeps, one also looks for idle and stalled connections."""
 
 
 class KafkaListener:
@@ -89,8 +92,12 @@ class KafkaListener:
         self._host.ended()
 
     async def _sweep(self) -> None:
-        while True:
+        for sweep in itertools.count(1):
             await self._host.clock.sleep(_SWEEP_SECONDS)
             now = self._host.clock.monotonic()
-            for connection in list(self._host.connections):
-                connection.expire(now)
+            if self._host.somebody_waits:
+                for connection in list(self._host.connections):
+                    connection.relieve(now)
+            if sweep % _EXPIRY_SWEEPS == 0:
+                for connection in list(self._host.connections):
+                    connection.expire(now)

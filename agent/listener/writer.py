@@ -18,6 +18,7 @@ _LENGTH = struct.Struct(">i")
 _MAX_BUFFERS = 512
 """Buffers per gather write; Linux allows at most 1024."""
 _PIECE_BYTES = 64 * 1024
+_PINNED_TIMES = 4
 
 
 class ReplyWriter:
@@ -27,6 +28,8 @@ class ReplyWriter:
         self._transport = transport
         self._socket = transport.get_extra_info("socket")
         self._queue: list[bytes | memoryview] = []
+        self.pending_bytes = 0
+        """Bytes that neither the kernel nor the transport has."""
         self._blocked = False
         transport.set_write_buffer_limits(high=0)
 
@@ -45,7 +48,9 @@ class ReplyWriter:
         size = sum(map(len, buffers))
         self._queue.append(_LENGTH.pack(size))
         self._queue += buffers
-        return size + _LENGTH.size
+        size += _LENGTH.size
+        self.pending_bytes += size
+        return size
 
     def flush(self) -> None:
         """Send as much as the kernel accepts. After a socket error the connection is aborted."""
@@ -56,6 +61,7 @@ class ReplyWriter:
     def pause(self) -> None:
         """The transport holds bytes that the kernel did not accept."""
         self._blocked = True
+        self._unpin()
 
     def resume(self) -> None:
         """The transport holds no bytes any more: flush() may continue."""
@@ -64,6 +70,14 @@ class ReplyWriter:
     def clear(self) -> None:
         """Drop the queue: the connection is closed."""
         self._queue.clear()
+        self.pending_bytes = 0
+
+    def _unpin(self) -> None:
+        """Copy what waits for a slow client, if it keeps much more in memory: views of file chunks do."""
+        views = (buffer for buffer in self._queue if isinstance(buffer, memoryview))
+        held = {id(view.obj): memoryview(view.obj).nbytes for view in views}
+        if sum(held.values()) > _PINNED_TIMES * self.pending_bytes:
+            self._queue = [b"".join(self._queue)]
 
     def _gather_write(self) -> bool:
         """One write; True if the kernel accepts no more for now."""
@@ -75,6 +89,7 @@ class ReplyWriter:
         except OSError:
             self._transport.abort()
             return False
+        self.pending_bytes -= written
         if written == sum(map(len, batch)):  # the usual case, with dozens of small replies
             del self._queue[: len(batch)]
             return False
@@ -92,4 +107,5 @@ class ReplyWriter:
             self._queue[0] = first[_PIECE_BYTES:]
         else:
             del self._queue[0]
+        self.pending_bytes -= min(len(first), _PIECE_BYTES)
         self._transport.write(first[:_PIECE_BYTES])

@@ -166,7 +166,7 @@ class ProducePipeline:
         """
         if self.stopped:
             raise CloseConnection(f"produce is stopped: {self.stopped}")
-        produce = decode_produce(request.body, request.api_version)
+        produce = decode_produce(request.body, request.api_version, request.connection.request_elements_max)
         refusal = refusal_of(produce)
         if refusal:
             self._metrics.count_refused(refusal, sum(len(topic.partitions) for topic in produce.topics))

@@ -48,7 +48,6 @@ KAFKAS = [
     "log.index.interval.bytes",
     "log.roll.hours",
     "log.segment.bytes",
-    "max.connections.per.ip",
     "metric.reporters",
     "min.insync.replicas",
     "num.io.threads",

@@ -48,9 +48,10 @@ async def test_half_a_frame_does_not_hold_memory_permanently(fake_clock: ManualC
         await slow.send(produce_frame(0, 90_000)[:100])
         await until(lambda: server.metric("headrace_kafka_budget_bytes") > 0)
         await other.send(produce_frame(1, 90_000))
+        await until(lambda: server.metric("headrace_kafka_paused_producers") == 1)
         for _ in range(7):
-            await slow.send(b"p")  # a byte now and then does not help
-            await fake_clock.advance(10)
+            slow.writer.write(b"p")  # a byte now and then does not help
+            await fake_clock.advance(1)
         assert await slow.ended() == b""
         assert await other.reply() == (1, b"p" * 90_000)
         assert server.metric("headrace_kafka_connections_closed_total", reason="stalled") == 1

@@ -1,7 +1,7 @@
 """Hundreds of producers that send one record per batch: prepared Produce v9 frames over raw connections.
 
-Runs as a separate process (`python -m load.hostile_producer --help`) and prints one JSON object, so
-that load/hostile.py can count the agent's CPU alone. Each producer has a separate connection; each of
+Runs as a separate process (`python -m load.hostile.producer --help`) and prints one JSON object, so
+that load/hostile/many_producers.py can count the agent's CPU alone. Each producer has a separate connection; each of
 its requests carries one batch for every partition. A record's value opens with the monotonic clock (ns)
 at which it was sent: a reader on the same machine knows its age.
 """

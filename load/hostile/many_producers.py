@@ -1,4 +1,4 @@
-"""One record per batch from hundreds of producers, idempotent and not: `python -m load.hostile`.
+"""One record per batch from hundreds of producers, idempotent and not: `python -m load.hostile.many_producers`.
 
 The agent runs in this process, a real Postgres (fsync on) and a local S3 API run in others; producers
 and consumer are separate processes, so this process's CPU is the agent's. Three loads in one run:
@@ -120,7 +120,7 @@ class Hostile:
 
     async def _watched(self, topic: str, flags: list[str], first: str) -> tuple[dict[str, Any], list[float]]:
         reader = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "load.hostile_reader", str(self._agent.kafka_port), topic, str(PARTITIONS),
+            sys.executable, "-m", "load.hostile.reader", str(self._agent.kafka_port), topic, str(PARTITIONS),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 28,
         )  # fmt: skip
         assert reader.stdin is not None
@@ -139,7 +139,7 @@ class Hostile:
         """Run the producers; their summary, and what agent and Postgres spent meanwhile."""
         before, started = read_cost(self._settings.metastore_url), time.process_time()
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "load.hostile_producer", "--port", str(self._agent.kafka_port), *flags,
+            sys.executable, "-m", "load.hostile.producer", "--port", str(self._agent.kafka_port), *flags,
             stdout=asyncio.subprocess.PIPE, limit=1 << 28,
         )  # fmt: skip
         output, _ = await process.communicate()

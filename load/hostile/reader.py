@@ -1,7 +1,7 @@
 """How old each record is when a consumer's poll returns it: librdkafka reading from the topic's end.
 
 Runs as a separate process. Prints `ready` once it reads, then, when its input ends, one JSON list of ages
-in seconds. Values come from load/hostile_producer.py.
+in seconds. Values come from load/hostile/producer.py.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import time
 
 import confluent_kafka
 
-from load.hostile_producer import STAMP
+from load.hostile.producer import STAMP
 
 
 def main() -> None:
-    """`python -m load.hostile_reader PORT TOPIC PARTITIONS`."""
+    """`python -m load.hostile.reader PORT TOPIC PARTITIONS`."""
     port, topic, partitions = sys.argv[1:]
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "hostile", "enable.auto.commit": False}

@@ -1,0 +1,29 @@
+"""The memory that one Fetch reserves for its records before it reads them.
+
+Place: between the long poll, which knows how much there is, and the reads.
+Invariant: what was reserved goes on with the response, or is given back.
+"""
+
+from __future__ import annotations
+
+from headrace.protocol.request import ReplyReservations
+
+
+class ReplyClaim:
+    """Of one request."""
+
+    def __init__(self, replies: ReplyReservations) -> None:
+        self._replies = replies
+        self.size_bytes = 0
+        """Reserved so far."""
+
+    async def claim(self, size: int) -> None:
+        """Wait until `size` bytes are reserved."""
+        if size:
+            await self._replies.reserve(size)
+            self.size_bytes += size
+
+    def give_up(self) -> None:
+        """There is no response."""
+        self._replies.release(self.size_bytes)
+        self.size_bytes = 0

@@ -1,0 +1,70 @@
+"""Attack one agent, one program after another: `python -m load.hostile [NAME ...] [--python PATH]`.
+
+Each attack gets a fresh agent, with an ordinary producer and consumer beside it. Printed: resident memory above idle
+at its peak, the longest stall of the event loop, what the attack itself observed, and how the ordinary clients fared.
+`--python` attacks the Headrace of another installation, for figures of before and after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import pkgutil
+from collections.abc import Sequence
+
+from load.hostile import attacks
+from load.hostile.bystanders import Bystanders
+from load.hostile.target import Target, Watch
+from load.machine_state import machine_state
+
+MIB = 1024 * 1024
+MEMORY_GOAL_BYTES = 64 * MIB
+STALL_GOAL_SECONDS = 0.25
+
+
+def names() -> list[str]:
+    """Every attack."""
+    return sorted(module.name for module in pkgutil.iter_modules(attacks.__path__))
+
+
+async def run(name: str, target: Target, *, alone: bool) -> str:
+    """One attack on a started agent; the line to print."""
+    attack = importlib.import_module(f"{attacks.__name__}.{name}").attack
+    bystanders = Bystanders(target.bootstrap)
+    if alone:
+        return f"{name}: {await _attack(attack, target)}"
+    await asyncio.to_thread(bystanders.start)
+    told = await _attack(attack, target)
+    await asyncio.to_thread(bystanders.stop)
+    return f"{name}: {told}; beside it: {bystanders.verdict()}"
+
+
+async def _attack(attack: object, target: Target) -> str:
+    assert callable(attack)
+    async with Watch(target) as watch:
+        observed = await attack(target)
+    alive = "" if target.is_alive() else " THE AGENT ENDED"
+    goals = (watch.grown_bytes <= MEMORY_GOAL_BYTES, watch.stall_seconds <= STALL_GOAL_SECONDS)
+    met = "met " if all(goals) else "MISS"
+    return (
+        f"{met} memory {watch.grown_bytes / MIB:+.0f} MiB (idle {watch.idle_bytes / MIB:.0f})"
+        f" stall {watch.stall_seconds * 1000:.0f} ms{alive}; {observed}"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the attacks that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names()))
+    parser.add_argument("--python", help="the Python with the Headrace to attack")
+    parser.add_argument("--alone", action="store_true", help="no ordinary clients beside it: a calmer measurement")
+    args = parser.parse_args(argv)
+    print(machine_state(), flush=True)
+    for name in args.names or names():
+        with Target(args.python) as target:
+            print(asyncio.run(run(name, target, alone=args.alone)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
