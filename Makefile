@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed-$(shell cat pyproject.toml requirements/test.lock | 
 
 .DEFAULT_GOAL := help
 # HEADRACE_TEST_TOOLS: where `make tools` installs (default ~/.cache/headrace-test-tools)
-.PHONY: help setup tools demo test test-all check format docs requirements bench compat torture hostile hostile-zone lock clean
+.PHONY: help setup tools demo test test-all check format docs requirements bench compat torture hostile hostile-zone attacks lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -70,6 +70,9 @@ hostile: setup ## one record per batch from hundreds of producers, idempotent an
 
 hostile-zone: setup ## the same on two agents of one zone: end to end, and requests between the agents
 	@$(BIN)/python -m load.hostile_zone
+
+attacks: setup ## attack one agent in every known way; memory and stalls, and how ordinary clients fare
+	@$(BIN)/python -m load.hostile
 
 lock: setup ## pin the newest dependencies that pyproject.toml allows
 	@$(BIN)/pip install --quiet uv && $(BIN)/uv pip compile --quiet --upgrade --python-version 3.11 --extra test \

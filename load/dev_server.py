@@ -46,19 +46,22 @@ class DevServer:
         agents: int = 1,
         settings: Mapping[str, object] | None = None,
         keep_data: bool = False,
-        python: str | None = None,
+        checkout: Path | None = None,
         errors: Path | None = None,
     ) -> None:
-        """`keep_data`: leave Postgres' data at the end, for another server on the same directory. `python` with the
-        Headrace to run; None: this one. `errors`: the file for the log lines, else stderr.
+        """`keep_data`: leave Postgres' data at the end, for another server on the same directory. `checkout`: another
+        checkout with its .venv, to run its Headrace. `errors`: the file for the log lines, else stderr.
         """
         self._data_dir = data_dir
         self._keep_data = keep_data
         self._errors = errors
-        self._environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} if python else None
+        self._checkout = checkout
+        self._environment = {name: value for name, value in os.environ.items() if not checkout or name != "PYTHONPATH"}
+        own = [sys.executable, "-m", "headrace.cli.main"]
+        headrace = [str(checkout / ".venv/bin/headrace")] if checkout else own
         flags = [part for name, value in (settings or {}).items() for part in (_flag(name), str(value))]
         self._command = [
-            python or sys.executable, "-m", "headrace.cli.main", "dev",
+            *headrace, "dev",
             "--data-dir", str(data_dir), "--agents", str(agents),
             "--kafka-port", "0", "--http-port", "0", "--log-level", "warning", *flags,
         ]  # fmt: skip
@@ -77,6 +80,7 @@ class DevServer:
             stderr=errors,
             text=True,
             env=self._environment,
+            cwd=self._checkout,
         )
         if errors is not None:
             errors.close()

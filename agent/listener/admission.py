@@ -3,7 +3,7 @@
 Place: asked by every connection before it reads a byte.
 Invariant: no address can take all connections. The last tenth of max.connections is left to addresses that have
 few, and `local_extra` more are left to this machine, so that its operator is never locked out, not even by a limit
-that somebody set too low.
+that is set too low.
 Source: Kafka's max.connections, max.connections.per.ip, max.connection.creation.rate.
 """
 

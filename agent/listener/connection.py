@@ -86,7 +86,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             request_elements_max=self._host.limits.request_max_elements,
             replies=self._host.replies,
         )
-        self._address = str(peer[0])
+        self._address = self._memory.address = str(peer[0])
         reason = self._host.admission.refusal(self._address, draining=self._host.draining)
         self._host.connections.add(self)
         self._host.admission.opened(self._address)

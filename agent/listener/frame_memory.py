@@ -27,6 +27,9 @@ HURRIED_BYTES_PER_SECOND = 256 * 1024
 class FrameMemory:
     """For one connection."""
 
+    address = ""
+    """The client's: addresses take turns."""
+
     def __init__(self, host: ConnectionHost, admitted: Callable[[FrameHead], None]) -> None:
         """`admitted` is called for a frame that had to wait: open it, but start no request within the call."""
         self._host = host
@@ -105,7 +108,7 @@ class FrameMemory:
 
     def _reserve(self, head: FrameHead) -> bool:
         self._budget = self._host.budget if head.api_key == ApiKey.PRODUCE else self._host.requests
-        if not self._budget.reserve(head.size + REQUEST_BYTES, self._on_memory):
+        if not self._budget.reserve(head.size + REQUEST_BYTES, self._on_memory, self.address):
             self._awaited = head
             return False
         self._reserved(head)

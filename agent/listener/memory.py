@@ -7,8 +7,9 @@ Three shares, each with a separate total, so that none can use up another:
     replies    replies (reply_memory.py), until the kernel has accepted them
 Invariant of a MemoryBudget: the reserved bytes stay within the total, except for one large frame that is admitted
 alone, and except for what `charge` adds without asking. Large frames leave `small_reserve` to small ones.
-Frames of one kind are granted in order, and while a large frame waits, small ones use their reserve only, so none
-waits without end. A frame is admitted completely or not at all, so half-read frames cannot block each other.
+Clients take turns, and the frames of one client are granted in order; while a large frame waits, small ones use
+their reserve only. So none waits without end, and a client with many connections delays another by one turn.
+A frame is admitted completely or not at all, so half-read frames cannot block each other.
 """
 
 from __future__ import annotations
@@ -17,7 +18,47 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 Granted = Callable[[], None]
-_Waiting = OrderedDict[Granted, int]
+
+
+class Turns:
+    """Frames that wait, by client: the client with the next turn first."""
+
+    def __init__(self) -> None:
+        self._by_client: OrderedDict[str, OrderedDict[Granted, int]] = OrderedDict()
+        self._client_of: dict[Granted, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._client_of)
+
+    def __contains__(self, granted: object) -> bool:
+        return granted in self._client_of
+
+    def add(self, client: str, granted: Granted, size: int) -> None:
+        """Wait behind the client's other frames."""
+        self._client_of[granted] = client
+        self._by_client.setdefault(client, OrderedDict())[granted] = size
+
+    def next_size(self) -> int:
+        """Bytes of the frame with the next turn, of which there is one."""
+        return next(iter(next(iter(self._by_client.values())).values()))
+
+    def take(self) -> tuple[Granted, int]:
+        """Remove the frame with the next turn; its client has its next turn after all others."""
+        client = next(iter(self._by_client))
+        granted, size = self._by_client[client].popitem(last=False)
+        del self._client_of[granted]
+        if self._by_client[client]:
+            self._by_client.move_to_end(client)
+        else:
+            del self._by_client[client]
+        return granted, size
+
+    def remove(self, granted: Granted) -> None:
+        """It waits no longer."""
+        client = self._client_of.pop(granted)
+        del self._by_client[client][granted]
+        if not self._by_client[client]:
+            del self._by_client[client]
 
 
 class MemoryBudget:
@@ -30,8 +71,8 @@ class MemoryBudget:
         self._small_reserve = small_reserve
         self._small_in_use = 0
         self._large_in_use = 0
-        self._small: _Waiting = OrderedDict()
-        self._large: _Waiting = OrderedDict()
+        self._small = Turns()
+        self._large = Turns()
         self._granting = False
 
     @property
@@ -48,14 +89,14 @@ class MemoryBudget:
         """Whether a frame waits, or less than half is free."""
         return self.waiting > 0 or 2 * self.in_use_bytes > self._total
 
-    def reserve(self, size: int, granted: Granted) -> bool:
+    def reserve(self, size: int, granted: Granted, client: str = "") -> bool:
         """True: `size` bytes are reserved. False: `granted` is called when they are, unless it is withdrawn
         before."""
-        waiting = self._waiting_for(size)
+        waiting = self._small if size <= self._small_bytes else self._large
         if not waiting and self._fits(size):
             self._add(size)
             return True
-        waiting[granted] = size
+        waiting.add(client, granted, size)
         return False
 
     def charge(self, size: int) -> None:
@@ -64,7 +105,7 @@ class MemoryBudget:
 
     def withdraw(self, granted: Granted) -> None:
         """Cancel a reservation that is still waiting."""
-        del (self._small if granted in self._small else self._large)[granted]
+        (self._small if granted in self._small else self._large).remove(granted)
         self._grant()
 
     def release(self, size: int) -> None:
@@ -72,9 +113,6 @@ class MemoryBudget:
         self._add(-size, of=size)
         if self._small or self._large:
             self._grant()
-
-    def _waiting_for(self, size: int) -> _Waiting:
-        return self._small if size <= self._small_bytes else self._large
 
     def _add(self, change: int, of: int | None = None) -> None:
         if (change if of is None else of) <= self._small_bytes:
@@ -104,10 +142,10 @@ class MemoryBudget:
         finally:
             self._granting = False
 
-    def _grant_one(self, waiting: _Waiting) -> bool:
-        if not waiting or not self._fits(next(iter(waiting.values()))):
+    def _grant_one(self, waiting: Turns) -> bool:
+        if not waiting or not self._fits(waiting.next_size()):
             return False
-        granted, size = waiting.popitem(last=False)
+        granted, size = waiting.take()
         self._add(size)
         granted()
         return True

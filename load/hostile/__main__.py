@@ -1,8 +1,9 @@
-"""Attack one agent, one program after another: `python -m load.hostile [NAME ...] [--python PATH]`.
+"""Attack one agent, one program after another: `python -m load.hostile [NAME ...] [--checkout PATH]`.
 
-Each attack gets a fresh agent, with an ordinary producer and consumer beside it. Printed: resident memory above idle
-at its peak, the longest stall of the event loop, what the attack itself observed, and how the ordinary clients fared.
-`--python` attacks the Headrace of another installation, for figures of before and after.
+Each attack gets a fresh agent, and an ordinary producer and consumer at the same time. Printed: resident memory
+above idle at its peak, the longest stall of the event loop, what the attack itself observed, and how the ordinary
+clients fared.
+`--checkout` attacks the Headrace of another checkout, for figures of before and after.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import asyncio
 import importlib
 import pkgutil
 from collections.abc import Sequence
+from pathlib import Path
 
 from load.hostile import attacks
+from load.hostile.attacked_agent import AttackedAgent, Watch
 from load.hostile.bystanders import Bystanders
-from load.hostile.target import Target, Watch
 from load.machine_state import machine_state
 
 MIB = 1024 * 1024
@@ -28,7 +30,7 @@ def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(attacks.__path__))
 
 
-async def run(name: str, target: Target, *, alone: bool) -> str:
+async def run(name: str, target: AttackedAgent, *, alone: bool) -> str:
     """One attack on a started agent; the line to print."""
     attack = importlib.import_module(f"{attacks.__name__}.{name}").attack
     bystanders = Bystanders(target.bootstrap)
@@ -37,10 +39,10 @@ async def run(name: str, target: Target, *, alone: bool) -> str:
     await asyncio.to_thread(bystanders.start)
     told = await _attack(attack, target)
     await asyncio.to_thread(bystanders.stop)
-    return f"{name}: {told}; beside it: {bystanders.verdict()}"
+    return f"{name}: {told}; ordinary clients: {bystanders.verdict()}"
 
 
-async def _attack(attack: object, target: Target) -> str:
+async def _attack(attack: object, target: AttackedAgent) -> str:
     assert callable(attack)
     async with Watch(target) as watch:
         observed = await attack(target)
@@ -57,12 +59,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the attacks that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names()))
-    parser.add_argument("--python", help="the Python with the Headrace to attack")
-    parser.add_argument("--alone", action="store_true", help="no ordinary clients beside it: a calmer measurement")
+    parser.add_argument("--checkout", type=Path, help="another checkout, with its .venv, to attack its Headrace")
+    parser.add_argument("--alone", action="store_true", help="no ordinary clients: a calmer measurement")
     args = parser.parse_args(argv)
     print(machine_state(), flush=True)
     for name in args.names or names():
-        with Target(args.python) as target:
+        with AttackedAgent(args.checkout) as target:
             print(asyncio.run(run(name, target, alone=args.alone)), flush=True)
 
 

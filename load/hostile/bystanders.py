@@ -1,4 +1,4 @@
-"""An ordinary producer and an ordinary consumer beside an attack, judged by counts and order, never by time.
+"""An ordinary producer and an ordinary consumer during an attack, judged by counts and order, never by time.
 
 The producer sends numbered records one after another and waits for each; the consumer of a group reads them. They
 are well served if every number was acknowledged, none without an error is missing, and the consumer got all of them

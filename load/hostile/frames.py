@@ -9,7 +9,7 @@ METADATA, JOIN_GROUP, FETCH, PRODUCE = 3, 11, 1, 0
 
 
 def header(api_key: int, version: int, correlation_id: int = 1, *, flexible: bool = False) -> bytes:
-    """A request header whose client id is `hostile`."""
+    """A request header with the client id `hostile`."""
     fixed = struct.pack(">hhih7s", api_key, version, correlation_id, 7, b"hostile")
     return fixed + b"\0" if flexible else fixed
 

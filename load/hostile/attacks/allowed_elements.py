@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 import time
 
+from load.hostile.attacked_agent import AttackedAgent
 from load.hostile.frames import ask, request, text
-from load.hostile.target import Target
 
 COUNT = 9_990
 
@@ -80,7 +80,7 @@ def requests() -> dict[str, bytes]:
     }  # fmt: skip
 
 
-async def attack(target: Target) -> str:
+async def attack(target: AttackedAgent) -> str:
     """One request after another; the slowest answers."""
     seconds: dict[str, float] = {}
     for name, frame in requests().items():

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import struct
 
+from load.hostile.attacked_agent import AttackedAgent
 from load.hostile.frames import METADATA, PRODUCE, header
-from load.hostile.target import Target
 
 CONNECTIONS = 40
 DECLARED_BYTES = 100 * 1024 * 1024 - 64
 HOLD_SECONDS = 8.0
 
 
-async def attack(target: Target) -> str:
+async def attack(target: AttackedAgent) -> str:
     """Hold the half frames for some seconds."""
     opened = [await asyncio.open_connection(*target.kafka) for _ in range(CONNECTIONS)]
     for number, (_, writer) in enumerate(opened):

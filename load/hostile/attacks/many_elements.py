@@ -1,11 +1,11 @@
-"""Requests of a few megabytes whose arrays have a million elements and more."""
+"""Requests of a few megabytes with a million array elements and more."""
 
 from __future__ import annotations
 
 import struct
 
+from load.hostile.attacked_agent import AttackedAgent
 from load.hostile.frames import ask, request, text
-from load.hostile.target import Target
 
 MIB = 1024 * 1024
 _DELETE_TOPICS, _CREATE_TOPICS, _METADATA, _DESCRIBE_GROUPS = 20, 19, 3, 15
@@ -30,7 +30,7 @@ def requests() -> dict[str, bytes]:
     }
 
 
-async def attack(target: Target) -> str:
+async def attack(target: AttackedAgent) -> str:
     """One request after another."""
     answered = [name for name, frame in requests().items() if await ask(*target.kafka, frame, _ANSWER_SECONDS)]
     return f"answered: {', '.join(answered) or 'none'}"

@@ -88,3 +88,68 @@ def test_any_history_keeps_the_bound_and_the_order(history: list[tuple[str, int]
     while held:
         budget.release(held.pop())
     assert (budget.in_use_bytes, budget.waiting, waiting) == (0, 0, [])
+
+
+def test_clients_take_turns() -> None:
+    budget, granted = MemoryBudget(100), list[str]()
+    assert budget.reserve(100, lambda: None)
+    for number in range(3):
+        assert not budget.reserve(100, lambda number=number: granted.append(f"greedy {number}"), "greedy")
+    assert not budget.reserve(100, lambda: granted.append("modest"), "modest")
+    for _ in range(4):
+        budget.release(100)
+    assert granted == ["greedy 0", "modest", "greedy 1", "greedy 2"]
+
+
+def test_large_frames_leave_a_reserve_to_small_ones() -> None:
+    budget, granted = MemoryBudget(100, small_bytes=10, small_reserve=30), list[str]()
+    assert budget.reserve(70, lambda: None)
+    assert not budget.reserve(20, lambda: granted.append("large"))
+    assert all(budget.reserve(10, lambda: None) for _ in range(3))
+    assert not budget.reserve(10, lambda: granted.append("small"))
+    assert budget.in_use_bytes == 100
+    budget.release(10)
+    assert granted == ["small"], "the reserve is not the large frame's"
+    budget.release(70)
+    assert granted == ["small", "large"]
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["reserve", "release", "withdraw"]), st.integers(1, 90), st.sampled_from("abc")),
+        max_size=60,
+    )
+)
+def test_any_history_with_a_reserve_ends_with_nothing_in_use(history: list[tuple[str, int, str]]) -> None:
+    budget = MemoryBudget(100, small_bytes=20, small_reserve=40)
+    held: list[int] = []
+    waiting: dict[Callable[[], None], int] = {}
+
+    def waiter(size: int) -> Callable[[], None]:
+        def granted() -> None:
+            held.append(waiting.pop(granted))
+
+        return granted
+
+    for action, size, client in history:
+        if action == "reserve":
+            granted = waiter(size)
+            if budget.reserve(size, granted, client):
+                held.append(size)
+            else:
+                waiting[granted] = size
+        elif action == "release" and held:
+            budget.release(held.pop(size % len(held)))
+        elif action == "withdraw" and waiting:
+            callback = list(waiting)[size % len(waiting)]
+            del waiting[callback]
+            budget.withdraw(callback)
+        assert budget.in_use_bytes == sum(held)
+        assert sum(each for each in held if each <= 20) <= 100
+        assert sum(held) <= 100 or sum(each > 20 for each in held) == 1
+        assert len(waiting) == budget.waiting
+        assert not waiting or held, "a frame waits although nothing is in use"
+    while held:
+        budget.release(held.pop())
+    assert (budget.in_use_bytes, budget.waiting) == (0, 0)

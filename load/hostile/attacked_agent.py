@@ -24,19 +24,19 @@ _SAMPLE_SECONDS = 0.02
 PING_SECONDS_MAX = 60.0
 
 
-class Target:
+class AttackedAgent:
     """`headrace dev` with one agent on an empty directory."""
 
-    def __init__(self, python: str | None = None, settings: Mapping[str, object] | None = None) -> None:
-        """`python` of the Headrace to be attacked; None: this one."""
+    def __init__(self, checkout: Path | None = None, settings: Mapping[str, object] | None = None) -> None:
+        """`checkout` of the Headrace to be attacked; None: this one."""
         self._place = tempfile.TemporaryDirectory(prefix="headrace-attack-", ignore_cleanup_errors=True)
         directory = Path(self._place.name)
         directory.chmod(0o711)
         self.directory = directory
         self.log = directory / "stderr.log"
-        self._server = DevServer(directory / "data", settings=settings, python=python, errors=self.log)
+        self._server = DevServer(directory / "data", settings=settings, checkout=checkout, errors=self.log)
 
-    def __enter__(self) -> Target:
+    def __enter__(self) -> AttackedAgent:
         self._server.__enter__()
         return self
 
@@ -89,7 +89,7 @@ class Target:
 class Watch:
     """Between entry and exit: the highest memory, and the longest stall."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: AttackedAgent) -> None:
         self._target = target
         self.idle_bytes = 0
         self.peak_bytes = 0

@@ -1,0 +1,31 @@
+"""docs/operate/LIMITS.md names every setting that bounds clients, with its default."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from headrace.config.client_limits import ClientLimits
+from headrace.config.declared import declared
+from headrace.config.process_settings import ProcessSettings
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operate" / "LIMITS.md").read_text(encoding="utf-8")
+UNITS = {"MiB": 1 << 20, "KiB": 1 << 10, "minutes": 60_000, "seconds": 1_000}
+ROW = re.compile(r"^\| `([a-z.]+)` \| ([^|]+) \|", re.MULTILINE)
+
+
+def _number(text: str) -> int | None:
+    """`64 MiB` or `10,000`; 2^31-1 for `no limit`."""
+    if text.strip() == "no limit":
+        return 2**31 - 1
+    match = re.match(r"([\d,]+)(?: ([A-Za-z]+))?", text.strip())
+    return int(match[1].replace(",", "")) * UNITS.get(match[2] or "", 1) if match else None
+
+
+def test_every_limit_has_a_row_with_its_default() -> None:
+    rows = dict(ROW.findall(PAGE))
+    names = {each.name: each for each in declared().values()}
+    added = set(ClientLimits.__struct_fields__) - set(ProcessSettings.__struct_fields__)
+    assert {names[name].field for name in rows} >= added
+    for name, default in rows.items():
+        assert _number(default) == names[name].default, name
