@@ -26,6 +26,7 @@ from headrace.agent.fetch.service import FetchService
 from headrace.agent.groups.handlers import GroupHandlers
 from headrace.agent.handlers import register_handlers
 from headrace.agent.housekeeping import Housekeeper
+from headrace.agent.listener.descriptors import connections_possible
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.loop_lag import watch_loop_lag
@@ -240,7 +241,8 @@ class Broker:
 
     def _max_connections(self) -> int:
         node_id = -1 if self.cluster is None else self.cluster.node_id
-        return int(self._configs.broker_layers(self._image(), node_id, "max.connections")[0].value)
+        configured = int(self._configs.broker_layers(self._image(), node_id, "max.connections")[0].value)
+        return min(configured, connections_possible(self.settings))
 
     def _advertised_host(self) -> str:
         return listeners(self.settings).advertised.host

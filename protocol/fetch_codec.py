@@ -147,6 +147,8 @@ def decode_fetch(body: memoryview, version: int, elements_max: int = REQUEST_ELE
         raise
     except wire.MALFORMED as error:
         raise InvalidError(f"malformed request: api=fetch version={version} {error}") from error
+    finally:
+        wire.allow_elements()
     if end != len(body):
         raise InvalidError(f"malformed request: api=fetch version={version} surplus={len(body) - end}")
     return request

@@ -109,6 +109,8 @@ def decode_produce(body: memoryview, version: int, elements_max: int = REQUEST_E
         raise
     except wire.MALFORMED as error:
         raise InvalidError(f"malformed request: api=produce version={version} {error}") from error
+    finally:
+        wire.allow_elements()
     if end != len(body):
         raise InvalidError(f"malformed request: api=produce version={version} surplus={len(body) - end}")
     return request

@@ -63,6 +63,8 @@ class Schema:
             raise
         except (*MALFORMED, OverflowError) as error:
             raise InvalidError(f"malformed request: api_key={self.api_key} version={self.version} {error}") from error
+        finally:
+            allow_elements()
         return entity
 
     def make(self, name: str, /, **values: Any) -> Any:

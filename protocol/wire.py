@@ -51,17 +51,20 @@ class NodeEndpoint:
     rack: str | None = None
 
 
-class _Allowance(threading.local):
-    """Elements that the request which this thread decodes may still have."""
+_UNLIMITED = 1 << 62
 
-    left = 0
+
+class _Allowance(threading.local):
+    """Elements that the request which this thread decodes may still have; without limit between requests."""
+
+    left = _UNLIMITED
 
 
 _allowance = _Allowance()
 
 
-def allow_elements(most: int) -> None:
-    """The decoding that this thread begins now may read so many elements in total."""
+def allow_elements(most: int = _UNLIMITED) -> None:
+    """The decoding that this thread begins now may read so many elements in total. To be lifted at its end."""
     _allowance.left = most
 
 

@@ -8,26 +8,27 @@ was started, and requests in progress had the grace period.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
+import os
 from collections.abc import Callable
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from headrace.agent.listener.connection import KafkaConnection
+from headrace.agent.listener.descriptors import BACKLOG
 from headrace.agent.listener.host import ConnectionHost, Limits
 from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
+from headrace.storage.errors import InvalidError
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG = 1024
 _SWEEP_SECONDS = 1.0
 """Interval of the search for connections that keep memory while others wait for it."""
-_EXPIRY_SWEEPS = 5
-"""Of so many sweeps, one also looks for idle and stalled connections."""
+_EXPIRY_SECONDS = 5.0
+"""Interval of the search for idle and stalled connections."""
 
 
 class KafkaListener:
@@ -52,9 +53,15 @@ class KafkaListener:
         return self._host.produce_bytes
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; port 0 picks a free one. Returns the port. OSError if the address cannot be bound."""
+        """Listen; port 0 picks a free one. Returns the port. InvalidError if the address cannot be bound."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: KafkaConnection(self._host), host, port, backlog=_BACKLOG)
+        try:
+            self._server = await loop.create_server(lambda: KafkaConnection(self._host), host, port, backlog=BACKLOG)
+        except OSError as error:
+            raise InvalidError(
+                f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)};"
+                " choose another kafka.port (or listeners), or stop the process that uses it"
+            ) from error
         self._sweeper = loop.create_task(self._sweep())
         bound: int = self._server.sockets[0].getsockname()[1]
         logger.info("kafka listener started: host=%s port=%d", host, bound)
@@ -92,12 +99,14 @@ class KafkaListener:
         self._host.ended()
 
     async def _sweep(self) -> None:
-        for sweep in itertools.count(1):
+        expire_at = self._host.clock.monotonic() + _EXPIRY_SECONDS
+        while True:
             await self._host.clock.sleep(_SWEEP_SECONDS)
             now = self._host.clock.monotonic()
             if self._host.somebody_waits:
                 for connection in list(self._host.connections):
                     connection.relieve(now)
-            if sweep % _EXPIRY_SWEEPS == 0:
+            if now >= expire_at:
+                expire_at = now + _EXPIRY_SECONDS
                 for connection in list(self._host.connections):
                     connection.expire(now)

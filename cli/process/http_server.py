@@ -7,6 +7,7 @@ Invariant: `start` returns when the port accepts connections. If the thread cras
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 from collections.abc import Coroutine
@@ -15,17 +16,30 @@ from typing import Any, TypeVar
 import uvicorn
 from fastapi import FastAPI
 
+from headrace.storage.errors import InvalidError
+
 T = TypeVar("T")
 ANSWER_TIMEOUT_SECONDS = 5.0
+BACKLOG = 64
+"""Connections that are accepted in one turn of the loop, before any of them is judged."""
 
 
 class HttpServer:
     """One FastAPI app on one socket."""
 
-    def __init__(self, app: FastAPI, host: str, port: int) -> None:
-        self._socket = socket.create_server((host, port), reuse_port=False)
+    def __init__(self, app: FastAPI, host: str, port: int, connection: type[Any]) -> None:
+        """`connection` is the protocol of one connection. InvalidError if the address cannot be bound."""
+        try:
+            self._socket = socket.create_server((host, port), reuse_port=False, backlog=BACKLOG)
+        except OSError as error:
+            raise InvalidError(
+                f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)};"
+                " choose another http.port, or stop the process that uses it"
+            ) from error
         self.port: int = self._socket.getsockname()[1]
-        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
+        config = uvicorn.Config(
+            app, log_level="error", access_log=False, lifespan="off", http=connection, ws="none", backlog=BACKLOG
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 

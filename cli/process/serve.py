@@ -12,13 +12,17 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 
+from headrace.agent.listener.descriptors import connections_possible, raise_descriptor_limit
 from headrace.cli.process.allocator_tuning import tune_allocator
+from headrace.cli.process.log_format import OneLineFormatter
 from headrace.cli.process.open_process import open_process
 from headrace.cli.process.shell import ProcessShell
 from headrace.config.errors import ConfigError
 from headrace.config.listeners import listeners
 from headrace.config.settings import Settings
 from headrace.storage.collector_tuning import tune_collector
+
+logger = logging.getLogger(__name__)
 
 
 def serve(settings: Settings, opened: Callable[[Settings], Awaitable[ProcessShell]] = open_process) -> int:
@@ -27,10 +31,23 @@ def serve(settings: Settings, opened: Callable[[Settings], Awaitable[ProcessShel
         if not value:
             raise ConfigError(f"{name} is not set (--{name.replace('.', '-')}); `headrace dev` needs neither")
     listeners(settings)  # refuses contradictory listeners before anything is opened
-    logging.basicConfig(
-        level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(OneLineFormatter())
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[lines])
+    _raise_descriptor_limit(settings)
     return asyncio.run(_serve(settings, opened))
+
+
+def _raise_descriptor_limit(settings: Settings) -> None:
+    allowed = raise_descriptor_limit()
+    possible = connections_possible(settings)
+    if possible < settings.max_connections:
+        logger.warning(
+            "fewer connections than max.connections: possible=%d configured=%d; raise the limit of open files (%d)",
+            possible,
+            settings.max_connections,
+            allowed,
+        )
 
 
 async def _serve(settings: Settings, opened: Callable[[Settings], Awaitable[ProcessShell]]) -> int:

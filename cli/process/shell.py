@@ -16,7 +16,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.limit_metrics import limits_reached
 from headrace.cli.process.http_app import make_app
+from headrace.cli.process.http_connection import bounded
 from headrace.cli.process.http_server import HttpServer, ask
 from headrace.cli.process.role import MainRole, Role
 from headrace.config.settings import Settings
@@ -47,7 +49,12 @@ class ProcessShell:
         self._main, self._members = main, members
         self._roles = list(itertools.chain.from_iterable(members))
         self._loop = asyncio.get_running_loop()
-        self._http = HttpServer(make_app(self, registry), settings.http_host, settings.http_port)
+        self._http = HttpServer(
+            make_app(self, registry),
+            settings.http_host,
+            settings.http_port,
+            bounded(settings.http_max_connections, limits_reached(registry)),
+        )
 
     async def require_formatted_storage(self) -> None:
         """InvalidError, with instructions, unless bucket and metastore were formatted as the same cluster."""

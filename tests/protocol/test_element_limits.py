@@ -9,6 +9,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
 from headrace.agent.dispatch import Dispatcher
+from headrace.protocol import wire
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS, Api
 from headrace.protocol.fetch_codec import decode_fetch
@@ -46,6 +47,12 @@ def test_nested_arrays_count_together() -> None:
 def test_what_one_request_spent_is_not_missing_in_the_next() -> None:
     for _ in range(3):
         schema(ApiKey.METADATA, 1).decode(_names(MOST), MOST)
+
+
+def test_reading_outside_a_request_has_no_limit() -> None:
+    with pytest.raises(TooManyElementsError):
+        schema(ApiKey.METADATA, 1).decode(_names(MOST + 1), MOST)
+    assert wire.read_count(memoryview(_names(50)), 0, False)[0] == 50
 
 
 def test_unknown_tagged_fields_count() -> None:

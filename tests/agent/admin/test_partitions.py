@@ -71,7 +71,7 @@ def growing(name: str, count: int, *assignments: list[int]) -> Any:
 
 async def test_a_request_of_very_many_topics_costs_what_it_names(admin: Admin) -> None:
     """Looked through once per topic, these would hold the agent's loop for minutes."""
-    names = [f"t{number}" for number in range(40_000)]
+    names = [f"t{number}" for number in range(9_000)]
     results = await admin.grow(*(growing(name, 2) for name in [*names, "t0"]))
     codes = [result.error_code for result in results]
     assert (codes[0], codes[-1]) == (ErrorCode.invalid_request, ErrorCode.invalid_request)

@@ -82,8 +82,8 @@ async def test_before_authentication_frames_are_small() -> None:
         assert await client.ended() == b""
 
 
-async def test_many_half_sent_frames_stop_nobody(fake_clock: ManualClock) -> None:
-    """Large Produce frames fill their share and no more; small ones and all other requests go on beside them."""
+async def test_many_half_sent_frames_do_not_stop_other_clients(fake_clock: ManualClock) -> None:
+    """Large Produce frames fill their share and no more; small ones and all other requests go on."""
     async with listening(echo, _limits(), fake_clock) as server:
         attackers = await _connect(server, 20)
         for client in attackers:

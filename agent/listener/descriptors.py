@@ -1,0 +1,36 @@
+"""The process's file descriptors: as many as the system allows, some of them kept from clients.
+
+Place: raised at the start of a process; asked by the broker for each new connection's limit.
+Invariant: connections of clients leave RESERVED descriptors, and those that the settings name, to the metastore's
+pool, the bucket, the HTTP listener and files.
+"""
+
+from __future__ import annotations
+
+import resource
+
+from headrace.config.settings import Settings
+
+RESERVED = 256
+BACKLOG = 1024
+"""Connections that the listener may accept in one turn before it judges them."""
+_ENOUGH = 1 << 20
+
+
+def raise_descriptor_limit() -> int:
+    """Let this process open as many as it may; returns the number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft if soft != resource.RLIM_INFINITY else _ENOUGH
+
+
+def connections_possible(settings: Settings) -> int:
+    """Clients' connections that leave enough descriptors for everything else; at least 1."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _ENOUGH
+    own = settings.metastore_pool_size + settings.s3_max_connections + 2 * settings.http_max_connections
+    return max(1, soft - RESERVED - BACKLOG - own)

@@ -1,0 +1,112 @@
+"""The HTTP listener under idle and slow connections, and log lines and messages that a client cannot forge."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from headrace.agent.limit_metrics import limits_reached
+from headrace.cli.process import http_connection
+from headrace.cli.process.http_app import make_app
+from headrace.cli.process.http_connection import bounded
+from headrace.cli.process.http_server import HttpServer
+from headrace.cli.process.log_format import OneLineFormatter
+from headrace.storage.errors import InvalidError
+
+pytestmark = pytest.mark.requirement("X7")
+MOST = 4
+
+
+class _Probe:
+    async def not_ready_reason(self) -> str | None:
+        return None
+
+    async def status(self) -> dict[str, object]:
+        return {}
+
+
+@asynccontextmanager
+async def _serving() -> AsyncIterator[tuple[int, CollectorRegistry]]:
+    registry = CollectorRegistry()
+    server = HttpServer(make_app(_Probe(), registry), "127.0.0.1", 0, bounded(MOST, limits_reached(registry)))
+    server.start()
+    try:
+        yield server.port, registry
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+async def _get(port: int, path: str) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_idle_connections_do_not_keep_out_a_probe() -> None:
+    async with _serving() as (port, registry):
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(50)]
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert b" 200 " in await _get(port, path)
+        ended = [asyncio.ensure_future(reader.read()) for reader, _ in idle]
+        done, _ = await asyncio.wait(ended[: 50 - MOST])
+        assert len(done) == 50 - MOST, "the oldest are closed"
+        assert (registry.get_sample_value("headrace_limit_reached_total", {"limit": "http.max.connections"}) or 0) >= 46
+        for _, writer in idle:
+            writer.close()
+        await asyncio.wait(ended)
+
+
+async def test_half_a_request_is_closed_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "REQUEST_SECONDS", 0.05)
+    async with _serving() as (port, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+        writer.close()
+
+
+async def test_a_connection_that_is_kept_alive_is_served_again() -> None:
+    async with _serving() as (port, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(3):
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert b" 200 " in head
+            await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+        writer.close()
+
+
+def test_a_port_in_use_is_one_line_that_says_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InvalidError, match=f"cannot listen on 127.0.0.1:{port}: .*; choose another http.port"):
+            HttpServer(make_app(_Probe(), CollectorRegistry()), "127.0.0.1", port, object)
+
+
+def test_a_client_cannot_forge_a_log_line() -> None:
+    lines = io.StringIO()
+    handler = logging.StreamHandler(lines)
+    handler.setFormatter(OneLineFormatter())
+    logger = logging.Logger("headrace.test")
+    logger.addHandler(handler)
+    forged = "g\n2026-11-22 00:00:00,000 CRITICAL headrace.agent the cluster is lost\r\x1b[2J\u2028x"
+    logger.warning("group not loaded: group=%s", forged)
+    try:
+        raise InvalidError(f"malformed: {forged}")
+    except InvalidError:
+        logger.exception("request failed: client_id=%s", forged)
+    written = lines.getvalue()
+    own = [line for line in written.splitlines() if not line.startswith("  ")]
+    assert len(own) == 3, "two messages, and Python's line before the traceback"
+    assert not any("CRITICAL headrace" in line.split("group=")[0].split("client_id=")[0] for line in own)
+    assert "\x1b" not in written
