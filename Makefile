@@ -69,7 +69,7 @@ hostile: setup ## one record per batch from hundreds of producers, idempotent an
 	@$(BIN)/python -m load.hostile.many_producers
 
 hostile-zone: setup ## the same on two agents of one zone: end to end, and requests between the agents
-	@$(BIN)/python -m load.hostile_zone
+	@$(BIN)/python -m load.hostile.two_agents
 
 attacks: setup ## attack one agent in every known way; memory and stalls, and how ordinary clients fare
 	@$(BIN)/python -m load.hostile

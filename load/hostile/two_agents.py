@@ -1,4 +1,4 @@
-"""W14 with a shared cache: hostile producers on two agents of one zone, end to end: `python -m load.hostile_zone`.
+"""W14 with a shared cache: hostile producers on two agents of one zone, end to end: `python -m load.hostile.two_agents`.
 
 Two `headrace dev` agents in one zone; half of the producers are connected to each, every request has one record per
 batch for each partition, and a consumer (librdkafka) reads each partition from its leader. So an agent needs files
@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cli.bench.percentiles import percentile
-from load import hostile_producer, hostile_reader
 from load.dev_server import AgentAddress, DevServer
+from load.hostile import producer as hostile_producer
+from load.hostile import reader as hostile_reader
 from load.machine_state import machine_state
 
 PARTITIONS = 8
