@@ -82,6 +82,13 @@ def real_s3_url(aws_credentials: None) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def s3_url(request: pytest.FixtureRequest) -> str:
+    """Endpoint of the real server, or of moto's on a machine that has none."""
+    url: str = request.getfixturevalue("real_s3_url" if find_real_server() else "moto_url")
+    return url
+
+
 @dataclass(frozen=True, slots=True)
 class HttpsServer:
     """versitygw with a certificate: it serves both styles of addresses, and only requests for its region."""

@@ -1,11 +1,11 @@
 """What every object store promises, shown for each of them; dressed means under all decorators at once.
 
-Implementations: memory, directory and S3 (spoken to moto), each bare and dressed; S3 spoken to a real
-server (versitygw or MinIO) bare; and versitygw over https in a region other than us-east-1, with the bucket in the host
-name (virtual-host style, the default), in the path, and with dots in its name, which no wildcard certificate covers.
-moto checks neither signatures nor the CRC32C of a body, so only the real server proves those here.
-It honours If-None-Match, but looks and stores in two steps without a lock: a race of conditional puts
-proves nothing there and is skipped by name. Keys, bodies and ranges are looped over inside a test where
+Implementations: memory, directory and S3, each bare and dressed. S3 is a real server (versitygw or MinIO); and
+versitygw over https in a region other than us-east-1, with the bucket in the host name (virtual-host style, the
+default), in the path, and with dots in its name, which no wildcard certificate covers.
+A machine without a real server has moto instead. It checks neither signatures nor the CRC32C of a body; it honours
+If-None-Match, but looks and stores in two steps without a lock: a race of conditional puts proves nothing there and is
+skipped by name. Keys, bodies and ranges are looped over inside a test where
 they could be parameters, because each new S3 client costs 50-100 ms.
 """
 
@@ -31,10 +31,11 @@ from headrace.storage.objects.s3 import S3Store
 from headrace.storage.objects.s3_client import S3Options
 from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
 from headrace.storage.objects.throttled import ThrottledStore
-from tests.fixtures_s3 import BUCKET, DOTTED_BUCKET, REGION, HttpsServer
+from tests.fixtures_s3 import BUCKET, DOTTED_BUCKET, REGION, HttpsServer, find_real_server
 from tests.manual_clock import ManualClock
 
-STORES = ["memory", "directory", "moto", "dressed memory", "dressed directory", "dressed moto", "real_s3"]
+S3 = "real_s3" if find_real_server() else "moto"
+STORES = [f"{dress}{kind}" for dress in ("", "dressed ") for kind in ("memory", "directory", S3)]
 HTTPS_STORES = {
     "https virtual-host style": (BUCKET, False),
     "https path style": (BUCKET, True),

@@ -10,9 +10,9 @@ import pytest
 from headrace.cli.main import main
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from tests.agent_process import AgentUnderTest
-from tests.fixtures_s3 import BUCKET, aws_credentials, moto_url
+from tests.fixtures_s3 import BUCKET, aws_credentials, moto_url, real_s3_url, s3_url
 
-__all__ = ["aws_credentials", "moto_url"]
+__all__ = ["aws_credentials", "moto_url", "real_s3_url", "s3_url"]
 
 
 EAGER_COMPACTION = {
@@ -25,12 +25,12 @@ EAGER_COMPACTION = {
 
 
 @pytest.fixture
-def agent_settings(metastore_url: str, moto_url: str) -> dict[str, object]:
+def agent_settings(metastore_url: str, s3_url: str) -> dict[str, object]:
     """What every agent of a test shares: its database, a separate prefix, short sessions."""
     settings = {
         "metastore.url": metastore_url,
         "bucket": f"s3://{BUCKET}/{uuid.uuid4()}",
-        "s3.endpoint": moto_url,
+        "s3.endpoint": s3_url,
         "s3.region": "us-east-1",
         "s3.path.style": True,
         "broker.session.timeout.ms": 3_000,
