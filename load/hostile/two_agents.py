@@ -1,4 +1,4 @@
-"""W14 with a shared cache: hostile producers on two agents of one zone, end to end: `python -m load.hostile.two_agents`.
+"""W14 with a shared cache: hostile producers on two agents of one zone: `python -m load.hostile.two_agents`.
 
 Two `headrace dev` agents in one zone; half of the producers are connected to each, every request has one record per
 batch for each partition, and a consumer (librdkafka) reads each partition from its leader. So an agent needs files
