@@ -23,7 +23,19 @@ from headrace.config.settings import Settings
 PROCESS_PREFIXES = (
     *("node.id", "process.roles", "broker.rack", "listeners", "controller.listener.names", "kafka.", "advertised."),
     *("http.", "metastore.", "bucket", "s3.", "store.", "linger.", "flush.", "upload.", "ingest.", "buffer."),
-    *("socket.", "connections.", "connection.", "max.connections", "fetch.", "feed.", "cache.", "zone."),
+    *(
+        "socket.",
+        "connections.",
+        "connection.",
+        "max.connection",
+        "control.",
+        "request.",
+        "reply.",
+        "fetch.",
+        "feed.",
+        "cache.",
+        "zone.",
+    ),
     *("broker.heartbeat.interval.ms", "initial.", "shutdown.", "log.level", "commit.shards", "log.cleaner."),
     *("compaction.cpu.percent", "delegation.token.secret.key"),
 )
