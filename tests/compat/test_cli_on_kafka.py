@@ -54,12 +54,30 @@ def run(kafka: str, capsys: pytest.CaptureFixture[str]) -> Run:
     return json_runner(kafka, capsys)
 
 
+def _create(run: Run, topic: str, *options: str) -> None:
+    """Create a topic and wait until Kafka has elected a leader for each partition: it answers before that."""
+    assert run("topics", "create", topic, *options)["outcome"] == "created"
+    told(lambda: _leaders(run, topic), lambda leaders: bool(leaders) and min(leaders) >= 0)
+
+
+def _leaders(run: Run, topic: str) -> list[int]:
+    """Of each partition; empty while the brokers do not know the topic."""
+    try:
+        return [
+            row["leader"] if row["leader"] is not None else -1
+            for row in run("topics", "describe", topic)[0]["partitions"]
+        ]
+    except (AssertionError, KeyError):  # the command failed: not there yet
+        return []
+
+
 def test_a_topics_life(run: Run) -> None:
-    assert run("topics", "create", "life", "--partitions", "2", "--set", "retention.ms=5000")["outcome"] == "created"
+    _create(run, "life", "--partitions", "2", "--set", "retention.ms=5000")
     assert "already exists" in run("topics", "create", "life", status=1)
     told(lambda: run("topics", "list"), lambda rows: ("life", 2) in {(r["topic"], r["partitions"]) for r in rows})
     run("topics", "alter", "life", "--partitions", "4", "--set", "segment.ms=90000")
-    described = told(lambda: run("topics", "describe", "life")[0], lambda topic: len(topic["partitions"]) == 4)
+    told(lambda: _leaders(run, "life"), lambda leaders: len(leaders) == 4 and min(leaders) >= 0)
+    (described,) = run("topics", "describe", "life")
     assert described["configs"] == {"retention.ms": "5000", "segment.ms": "90000"}
     assert [(row["partition"], row["earliest"], row["latest"]) for row in described["partitions"]] == [
         (n, 0, 0) for n in range(4)
@@ -69,7 +87,7 @@ def test_a_topics_life(run: Run) -> None:
 
 
 def test_configs_of_topics_and_of_all_brokers(run: Run) -> None:
-    run("topics", "create", "configured")
+    _create(run, "configured")
     for resource, name in ((("--topic", "configured"), "retention.ms"), (("--brokers",), "log.retention.ms")):
         assert run("configs", "set", f"{name}=7000", *resource)["outcome"] == "done"
         rows = told(lambda r=resource: run("configs", "describe", *r), bool)  # type: ignore[misc]
@@ -79,7 +97,7 @@ def test_configs_of_topics_and_of_all_brokers(run: Run) -> None:
 
 
 def test_records_and_groups(run: Run, kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    run("topics", "create", "records", "--partitions", str(PARTITIONS))
+    _create(run, "records", "--partitions", str(PARTITIONS))
     lines = [f"key-{n % 7}:value-{n}" for n in range(RECORDS)]
     assert produce(run, monkeypatch, "records", *lines, options=("--key-separator", ":"))["records"] == RECORDS
     found = run("records", "consume", "records")
