@@ -15,7 +15,6 @@ from headrace.metastore.api.jobs import JobApi
 from headrace.metastore.api.read import LeaderEpochApi, ReadApi
 from headrace.metastore.api.reports import AgentLeaseApi, FileReports, JobReports, PartitionReports
 from headrace.metastore.api.retention import RetentionApi
-from headrace.metastore.api.settings import SettingsApi
 from headrace.metastore.api.topics import PartitionApi
 
 
@@ -40,7 +39,6 @@ class Metastore(
     FileReports,
     PartitionReports,
     AgentLeaseApi,
-    SettingsApi,
     Protocol,
 ):
     """Every operation, and the connections under them."""

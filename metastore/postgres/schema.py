@@ -162,18 +162,6 @@ agent_leases = Table(
     _column("held_until", TIMESTAMP),
     **_churning(0, 500, fillfactor=20),
 )
-setting_reports = Table(
-    "setting_reports",
-    metadata,
-    _column("incarnation_id", Uuid(), key=True),
-    _column("process", Text()),
-    _column("roles", ARRAY(Text())),
-    _column("node_id", Integer(), null=True),
-    _column("names", ARRAY(Text())),
-    _column("proposals", ARRAY(Text())),
-    _column("reported_at", TIMESTAMP),
-    **_churning(0, 500, fillfactor=50),
-)
 lease_watch = Table(
     "lease_watch",
     metadata,
