@@ -2,7 +2,7 @@
 
 Place: the third part of config/settings.py.
 Invariant: two processes with different values would disagree about data or about who coordinates. So the value in
-the metadata log applies to every process. A file only proposes a value while the cluster has none
+the metadata log applies to every process. The value of a file applies only while the cluster has none
 (docs/decisions/0033-one-value-per-cluster.md).
 """
 

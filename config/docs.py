@@ -27,12 +27,11 @@ variables such as `HEADRACE_SERVICE_HOST`, which are refused as unknown.
 A setting's **scope**:
 
 - `process`: each process has its own value.
-- `cluster`: all processes have the same value. It is stored in the metadata log and `headrace configs set NAME=VALUE
-  --brokers` changes it while the cluster runs. A value in a file is only a proposal for a cluster that has none yet;
-  after that it is ignored, and the process logs a warning and shows `headrace_setting_ignored` if it differs.
+- `cluster`: one value for all processes. `headrace configs set NAME=VALUE --brokers` stores it in the metadata log,
+  also while the cluster runs, and it then replaces the value in every file. While the cluster has no value, each
+  process uses its own file: so set values that decide over data, such as `log.retention.ms` and
+  `file.delete.delay.ms`, for the cluster, or give all processes the same files.
 - `topic default`: as `cluster`, for all topics that do not have another value.
-
-How a cluster gets its first values: [OPERATIONS.md](OPERATIONS.md), "One value for the cluster".
 
 | setting | scope | environment | default | accepted | meaning |
 | --- | --- | --- | --- | --- | --- |

@@ -26,8 +26,8 @@ or **works later** than in Kafka; or it is **met by any value**, because what it
 `headrace configs describe --topic NAME --explain` shows the same for a running cluster.
 
 The value of a topic's config is, in this order: the topic's own value; the cluster's default
-(`headrace configs set log.retention.ms=… --brokers`, third column); the default. A file's value is only a proposal for
-a cluster that has none yet ([CONFIGURATION.md](CONFIGURATION.md)). A single broker cannot have a different default,
+(`headrace configs set log.retention.ms=… --brokers`, third column); the value in the files, while the cluster
+has none ([CONFIGURATION.md](CONFIGURATION.md)); the default. A single broker cannot have a different default,
 because any agent serves any partition. A change reaches every agent with the metadata log, within a fraction of a
 second.
 

@@ -3,8 +3,8 @@
 Place: between the metadata image and everything that acts on a config: produce, groups, retention, compaction, and
 the requests that show configs.
 Invariant: the first layer that has a value applies. The first two come from the metadata log and are the same for
-every process. A file's value of a cluster setting or of a topic's default applies only while the cluster has none;
-nothing that deletes uses it (docs/decisions/0033-one-value-per-cluster.md).
+every process. A file's value of a cluster setting or of a topic's default applies only while the cluster has none
+(docs/decisions/0033-one-value-per-cluster.md).
 Source: KIP-226 (layers and their order).
 """
 

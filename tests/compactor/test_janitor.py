@@ -22,7 +22,7 @@ from tests.compactor.janitor_world import (
     Killed,
     Tripwire,
 )
-from tests.metastore.sessions import session
+from tests.metastore.sessions import session, set_for_cluster
 
 
 @pytest.fixture
@@ -65,6 +65,19 @@ async def test_a_file_is_kept_while_its_commits_answer_may_be_asked_for(world: J
     assert [found.file_id for found in taken] == [file.file_id]
     assert await world.metastore.drop_files(job.token, [file.file_id]) == 1
     assert await world.commit(file) == first, "its answer is kept longer than promised, and appends nothing"
+    assert await world.files() == {}
+
+
+async def test_dead_files_are_kept_for_the_clusters_delay(world: JanitorWorld) -> None:
+    """The janitor's own file has a shorter one."""
+    file_id = await world.add_file()
+    await world.kill_all()
+    await set_for_cluster(world.metastore, "file.delete.delay.ms", round(10 * DELAY_SECONDS * 1000))
+    await world.advance(9 * DELAY_SECONDS)
+    await world.run("delete")
+    assert await world.files() == {file_id: 0}
+    await world.advance(DELAY_SECONDS + SETTLED_SECONDS)
+    await world.run("delete")
     assert await world.files() == {}
 
 

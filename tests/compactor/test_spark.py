@@ -320,7 +320,7 @@ def test_parts_keep_partitions_whole_and_in_order() -> None:
 
 def test_a_plan_of_nothing_is_no_row() -> None:
     """All that a job was to merge may have expired before it began; Spark then makes up a partition without a value."""
-    reader = PlanReader(Task(1, 1, "", 20, 20, 1.0, 1.0))
+    reader = PlanReader(Task(1, 1, "", 20, 20, 20, 1.0, 1.0))
     assert list(reader.read(InputPartition("part"))) == [("part",)]
     assert list(reader.read(InputPartition(None))) == []
 

@@ -11,7 +11,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.file_id import object_key
 from tests.compactor.janitor_world import HOUR, SETTLED_SECONDS, JanitorWorld, Killed, Tripwire
 from tests.metastore.commit_scenes import shard_gate
-from tests.metastore.sessions import rows, session, waiting
+from tests.metastore.sessions import rows, session, set_for_cluster, waiting
 
 
 @pytest.fixture
@@ -42,6 +42,19 @@ async def test_a_condemned_id_can_never_be_committed(world: JanitorWorld) -> Non
     assert await world.metastore.condemn_files(lease.token, incarnation, [file.file_id], min_age_ms=0) == [file.file_id]
     assert (await world.commit(file)).status is FileStatus.CONDEMNED
     assert await world.scene.read(0) == []
+
+
+async def test_orphans_are_kept_for_the_clusters_delay(world: JanitorWorld) -> None:
+    """At least the age of the oldest backup that may be restored: its rows may name them."""
+    file = world.new_file()
+    await world.put(file)
+    _, lease = await world.claim("sweep")
+    incarnation = world.metastore.incarnation_id
+    await set_for_cluster(world.metastore, "file.delete.delay.ms", 60_000)
+    for seconds, condemned in ((30, []), (31, [file.file_id])):
+        await world.advance(seconds)
+        found = await world.metastore.condemn_files(lease.token, incarnation, [file.file_id], min_age_ms=0)
+        assert found == condemned
 
 
 async def test_a_commit_that_was_first_keeps_its_object(world: JanitorWorld) -> None:

@@ -1,4 +1,4 @@
-"""X10: which settings have one value in the cluster, and what becomes of a file's value."""
+"""Which settings have one value in the cluster, and what becomes of a file's value."""
 
 from __future__ import annotations
 

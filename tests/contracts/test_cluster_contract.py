@@ -297,7 +297,6 @@ async def fenced_within(cluster: ClusterUnderTest, minutes: int, *, session_ms: 
     return fenced
 
 
-@pytest.mark.requirement("X10")
 async def test_a_controller_with_a_shorter_timeout_does_not_fence_a_longer_lease(cluster: ClusterUnderTest) -> None:
     """An agent's file says 18 minutes, the controller's 6: fencing after 6 would give a group two coordinators."""
     api = cluster.api
@@ -307,7 +306,6 @@ async def test_a_controller_with_a_shorter_timeout_does_not_fence_a_longer_lease
     assert await fenced_within(cluster, 4, session_ms=6 * MINUTE_MS) == [1]
 
 
-@pytest.mark.requirement("X10")
 async def test_a_shorter_session_of_the_cluster_counts_once_the_granted_lease_ended(cluster: ClusterUnderTest) -> None:
     api = cluster.api
     agent = await api.register_agent(new_agent(1))
@@ -324,7 +322,6 @@ async def test_a_shorter_session_of_the_cluster_counts_once_the_granted_lease_en
     await api.register_agent(new_agent(1))
 
 
-@pytest.mark.requirement("X10")
 async def test_the_cluster_grants_its_own_length_to_agents_that_ask_for_another(cluster: ClusterUnderTest) -> None:
     api = cluster.api
     await set_for_cluster(api, "broker.session.timeout.ms", 30 * MINUTE_MS)
@@ -334,7 +331,6 @@ async def test_the_cluster_grants_its_own_length_to_agents_that_ask_for_another(
     assert (await beat(api, agent)).session_timeout_ms == 3 * MINUTE_MS
 
 
-@pytest.mark.requirement("X10")
 async def test_a_shorter_lease_of_the_controller_counts_once_the_granted_one_ended(cluster: ClusterUnderTest) -> None:
     api = cluster.api
     first = await api.hold_controller_lease(101, A, LEASE_MS)

@@ -12,8 +12,10 @@ import psycopg
 
 from headrace.metastore.api.agents import AgentRegistration, HeartbeatAnswer, RegisteredAgent
 from headrace.metastore.api.topics import NewTopic
+from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.records import ConfigRecord
 from headrace.metastore.postgres.store import PostgresMetastore
 
 Session = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -108,3 +110,9 @@ async def fence(store: PostgresMetastore, session_timeout_ms: int) -> list[int]:
     """What the active controller does each turn; the node ids that it fenced."""
     lease = await store.hold_controller_lease(0, uuid.UUID(int=1), 1)
     return await store.fence_silent_agents(lease.controller_epoch, session_timeout_ms=session_timeout_ms)
+
+
+async def set_for_cluster(store: PostgresMetastore, name: str, value: int) -> None:
+    """Give the cluster a value of a setting, as `headrace configs set ... --brokers` does."""
+    record = ConfigRecord(resource_type=BROKER_RESOURCE, resource_name="", name=name, value=str(value))
+    assert await store.append_records(await store.metadata_head(), [record])

@@ -18,7 +18,7 @@ from tests.metastore.commit_scenes import (
     open_scene,
     pairs,
 )
-from tests.metastore.sessions import delete, join, move_time, rows, session
+from tests.metastore.sessions import delete, join, move_time, rows, session, set_for_cluster
 
 APPENDED, DUPLICATE, OUT_OF_ORDER = BatchOutcome.APPENDED, BatchOutcome.DUPLICATE, BatchOutcome.OUT_OF_ORDER
 HOUR_MS = 3_600_000
@@ -287,6 +287,27 @@ async def test_expired_producers_are_forgotten_in_chunks_and_others_are_not(scen
         await scene.commit(file_of([batch(key, 5, producer=1_002)], age_ms=-26 * HOUR_MS))
         assert [await scene.store.expire_producer_state(3) for _ in range(3)] == [3, 1, 0]
         assert await rows(raw, "SELECT producer_id FROM producer_state") == [(1_002,)]
+
+
+async def test_producers_expire_by_the_clusters_value(scene: Scene, metastore_url: str) -> None:
+    """The calling process has 24 hours in its file."""
+    key = scene.keys[0]
+    await scene.outcomes(batch(key, 0, producer=1_000))
+    async with session(metastore_url) as raw:
+        await move_time(raw, 26 * 3_600)
+        for value, expired in ((30 * HOUR_MS, 0), (2**63 - 1, 0), (2 * HOUR_MS, 1)):
+            await set_for_cluster(scene.store, "producer.id.expiration.ms", value)
+            assert await scene.store.expire_producer_state(10) == expired
+
+
+async def test_who_may_start_above_zero_depends_on_the_clusters_value(scene: Scene, metastore_url: str) -> None:
+    key = scene.keys[0]
+    async with session(metastore_url) as raw:
+        await raw.execute("INSERT INTO producer_id_blocks VALUES (1, 9, clock_timestamp() - interval '2 days')")
+    await set_for_cluster(scene.store, "producer.id.expiration.ms", 72 * HOUR_MS)
+    assert await scene.outcomes(batch(key, 5, producer=9)) == [(OUT_OF_ORDER, -1)]
+    await set_for_cluster(scene.store, "producer.id.expiration.ms", 47 * HOUR_MS)
+    assert await scene.outcomes(batch(key, 5, producer=9)) == appended(0)
 
 
 async def test_a_deleted_topic_leaves_nothing_once_purged(scene: Scene, metastore_url: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from headrace.metastore.api.agents import RegisteredAgent
 from headrace.metastore.api.groups import CommittedOffset, GroupKind, GroupRecord
 from headrace.metastore.postgres.store import PostgresMetastore
-from tests.metastore.sessions import create, join, move_time, new_topic, rows, session
+from tests.metastore.sessions import create, join, move_time, new_topic, rows, session, set_for_cluster
 
 DAY_SECONDS = 86_400
 LIMIT = 1_000
@@ -199,3 +199,16 @@ async def test_expiry_reads_what_is_old_and_nothing_else(groups: Groups, metasto
             assert f"Index Scan using {table}_expiry" in plan
             assert "Index Cond: (expiry_slot < 7)" in plan
             assert "Sort" not in plan
+
+
+async def test_offsets_expire_by_the_clusters_value(groups: Groups) -> None:
+    """The calling process has 7 days in its file."""
+    await groups.claim("g")
+    await groups.commit("g", "events")
+    await set_for_cluster(groups.store, "offsets.retention.minutes", 30 * 24 * 60)
+    await groups.pass_days(20)
+    await groups.expire()
+    assert await groups.left("g") == {"events"}
+    await set_for_cluster(groups.store, "offsets.retention.minutes", 19 * 24 * 60)
+    await groups.expire()
+    assert await groups.left("g") == set()

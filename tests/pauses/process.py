@@ -20,14 +20,13 @@ from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.config.settings import Settings
 from headrace.metastore.api.jobs import JobSchedule
 from tests.agent.groups.groups_world import Coordinating
-from tests.pauses.servers import BucketLine, Line
+from tests.pauses.servers import SESSION_MS, BucketLine, Line
 from tests.simulation.clocks import SimulatedClock
 from tests.simulation.loop import OWNER
 
 if TYPE_CHECKING:
     from tests.pauses.world import World
 
-SESSION_MS = 1_200
 HEARTBEAT_MS = 300
 CONTROLLER_TIMES = ControllerTimes(
     lease_ms=900, session_timeout_ms=SESSION_MS, snapshot_interval_ms=3_600_000, snapshot_bytes=1

@@ -30,13 +30,14 @@ REQUEST_SECONDS = 0.004
 REPLY_SECONDS = 0.003
 PUT_SECONDS = 0.06
 FAILS_ONCE = ("register_agent", "commit_files", "release_groups")
+SESSION_MS = 1_200
 
 
 class Servers:
     """What all agents share."""
 
     def __init__(self, clock: SimulatedClock, shards: int) -> None:
-        self.cluster = FakeClusterApi(clock)  # type: ignore[arg-type]
+        self.cluster = FakeClusterApi(clock, session_seconds=SESSION_MS / 1000)  # type: ignore[arg-type]
         self.groups = FakeGroupApi(self.is_live)
         self.model = ModelMetastore(clock, shards=shards)
         self.bucket = MemoryStore(clock)

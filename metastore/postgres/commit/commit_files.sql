@@ -15,6 +15,8 @@
 -- if it is COMMITTED.
 --
 -- Locks: the named partitions' commit shards, ascending; then the file ids, ascending.
+-- A producer's state may have expired after the cluster's producer.id.expiration.ms; p_producer_expiration_ms counts
+-- while the cluster has no value.
 -- Idempotent by file id: a file that is committed already gets the answer that it got first.
 -- Cost: a few index probes per partition, producer and extent; never depends on history. Only a call
 -- that holds something to refuse, or a duplicate, is gone through batch by batch (judge_batches).
@@ -97,8 +99,8 @@ BEGIN
     ELSE
         SELECT j.batch_before, j.run_first, j.run_last, j.run_time, j.prod_last, j.recent, j.answer
           INTO p_batch_before, p_run_first, p_run_last, p_run_time, p_prod_last, p_recent, v_answer
-          FROM judge_batches(v_ours, p_producer_expiration_ms, p_part_key, v_part_epoch, v_part_head,
-                             p_batch_file, p_batch_part, p_batch_prod, p_batch_records, p_batch_time, p_batch_epoch,
+          FROM judge_batches(v_ours, coalesce(cluster_setting('producer.id.expiration.ms')::bigint, p_producer_expiration_ms),
+                             p_part_key, v_part_epoch, v_part_head, p_batch_file, p_batch_part, p_batch_prod, p_batch_records, p_batch_time, p_batch_epoch,
                              p_batch_sequence, p_batch_leader_epoch, p_batch_count, p_batch_run,
                              p_prod_id, v_prod_regular) AS j;
         UPDATE segment_files f SET live_bytes = run.bytes, dead_at = CASE WHEN run.bytes = 0 THEN wall_time() END

@@ -1,4 +1,4 @@
--- Condemn ids without a row that are p_min_age old: a commit inserts under the
+-- Condemn ids without a row that are p_min_age and the cluster's file.delete.delay.ms old: a commit inserts under the
 -- same unique key, so the first to insert decides. Returns those of the ids that are condemned, now or
 -- since an earlier call: their objects may be deleted.
 -- Locks: the job's row, shared; the new rows, ascending (an insert waits for a commit that is at the same id).
@@ -16,7 +16,8 @@ BEGIN
     INSERT INTO segment_files (file_id, state, size, live_bytes, committed_at, dead_at)
     SELECT id, file_condemned(), 0, 0, wall_time(), wall_time()
       FROM unnest(p_ids, p_births) AS f (id, born_ms)
-     WHERE born_ms < to_ms(wall_time() - p_min_age) AND NOT EXISTS (SELECT FROM segment_files WHERE file_id = id)
+     WHERE born_ms < to_ms(wall_time() - greatest(p_min_age, cluster_interval('file.delete.delay.ms')))
+       AND NOT EXISTS (SELECT FROM segment_files WHERE file_id = id)
      ORDER BY id
     ON CONFLICT DO NOTHING;
     RETURN QUERY SELECT file_id FROM segment_files WHERE file_id = ANY (p_ids) AND state = file_condemned();

@@ -1,4 +1,4 @@
--- Which files' objects may be deleted now: dead for p_delay and since before any read pin, and
+-- Which files' objects may be deleted now: dead for the cluster's file.delete.delay.ms (p_delay while it has none) and since before any read pin, and
 -- all files that an earlier call took or the sweeper condemned and that are not dropped yet. From then on a dead file
 -- is `deleting`: it never becomes live again, so its object may be deleted late, twice, or by a worker that crashed.
 -- None is younger than settled_age(): its row could go at once. Files that the store refused to delete are
@@ -22,7 +22,7 @@ DECLARE
 BEGIN
     PERFORM assert_janitor(p_job_id, p_epoch, p_incarnation_id);
     v_settled := wall_time() - settled_age();
-    v_horizon := least(wall_time() - p_delay, read_horizon(p_job_id));
+    v_horizon := least(wall_time() - coalesce(cluster_interval('file.delete.delay.ms'), p_delay), read_horizon(p_job_id));
     SELECT array_agg(id) INTO v_ids
       FROM ((SELECT f.file_id AS id FROM segment_files f
               WHERE f.state IN (file_condemned(), file_deleting()) AND f.committed_at < v_settled

@@ -1,4 +1,4 @@
--- Forget offsets that were unused for p_retention, and groups in which nothing is left; looks at up
+-- Forget offsets that were unused for the cluster's offsets.retention.minutes (p_retention while it has none), and groups in which nothing is left; looks at up
 -- to p_limit offsets and as many groups, and returns how many it looked at.
 -- As Kafka counts (KIP-211): from when the group became empty; from the commit for consumers that assign
 -- themselves, for topics that an active group does not consume, and wherever the commit is later.
@@ -14,7 +14,10 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 DECLARE
-    v_slot    int := expiry_slot(wall_time() - p_retention);  -- an earlier slot is certainly older
+    v_minutes bigint := cluster_setting('offsets.retention.minutes');
+    v_unused  interval := CASE WHEN v_minutes IS NULL THEN p_retention
+                               ELSE least(v_minutes, 1000000000) * interval '1 minute' END;
+    v_slot    int := expiry_slot(wall_time() - v_unused);  -- an earlier slot is certainly older
     v_now     timestamptz;
     v_ids     text[];
     v_keys    bigint[];
@@ -47,12 +50,12 @@ BEGIN
     ), expired AS (
         DELETE FROM group_offsets o USING old
          WHERE o.group_id = old.group_id AND o.partition_key = old.partition_key
-           AND old.unused_since <= v_now - p_retention
+           AND old.unused_since <= v_now - v_unused
     )
     UPDATE group_offsets o SET expiry_slot = expiry_slot(old.unused_since)
       FROM old
      WHERE o.group_id = old.group_id AND o.partition_key = old.partition_key
-       AND old.unused_since > v_now - p_retention;
+       AND old.unused_since > v_now - v_unused;
 
     PERFORM forget_empty_groups(v_locked);
     UPDATE consumer_groups SET expiry_slot = expiry_slot(v_now)

@@ -1,4 +1,5 @@
--- Forget up to p_limit producers that were silent for p_expiration_ms; returns how many.
+-- Forget up to p_limit producers that were silent for the cluster's producer.id.expiration.ms; returns how many.
+-- p_expiration_ms counts while the cluster has no value.
 -- Locks: the commit shards of what it is about to forget, ascending, for the time of one chunk; so no
 -- commit judges by a row that is being deleted. Idempotent: repeating goes on with the next chunk.
 -- Cost: O(expired), through producer_state_touched; an hour's resolution.
@@ -9,7 +10,8 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 DECLARE
-    v_hour    int := (wall_ms() - p_expiration_ms) / 3600000;  -- touched before it: expired for sure
+    v_silent  bigint := coalesce(cluster_setting('producer.id.expiration.ms')::bigint, p_expiration_ms);
+    v_hour    int := greatest((wall_ms() - v_silent) / 3600000, 0);  -- touched before it: expired for sure
     v_keys    bigint[];
     v_ids     bigint[];
     v_expired int;

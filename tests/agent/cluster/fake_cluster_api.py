@@ -41,8 +41,6 @@ from tests.manual_clock import ManualClock
 
 FIRST_LEASED_NODE_ID = 1_000
 MAX_LAG = 100
-SESSION_SECONDS = 18.0
-"""Of a registration without a heartbeat yet."""
 NOBODY = ControllerLease(-1, 0, is_own=False)
 
 
@@ -76,6 +74,8 @@ class FakeClusterApi:
     controller: ControllerLease = NOBODY
     controller_incarnation: uuid.UUID | None = None
     controller_until: float = 0.0
+    session_seconds: float = 18.0
+    """The lease of a registration, until its first heartbeat."""
     cluster_values: dict[str, str | None] = field(default_factory=dict)
     scheduled: list[list[str]] = field(default_factory=list)
     job_counts: list[JobCount] = field(default_factory=list)
@@ -194,7 +194,7 @@ class FakeClusterApi:
         if holder is not None and self.clock.monotonic() < holder.held_until:
             raise AlreadyExistsError(f"another incarnation holds the node id: node_id={node_id}")
         epoch = self._append_registration(node_id, registration)
-        self.agents[node_id] = _Agent(registration, epoch, True, self.clock.monotonic() + SESSION_SECONDS)
+        self.agents[node_id] = _Agent(registration, epoch, True, self.clock.monotonic() + self.session_seconds)
         self._end("register_agent")
         return RegisteredAgent(node_id, epoch)
 

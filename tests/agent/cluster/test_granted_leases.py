@@ -113,7 +113,6 @@ async def run(seed: int, api: Callable[[ManualClock], FakeClusterApi] = FakeClus
         await world.stop()
 
 
-@pytest.mark.requirement("X10")
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_what_a_holder_trusts_is_not_ended_by_others(seed: int) -> None:
     await run(seed)
