@@ -75,7 +75,13 @@ class ProcessSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         default="", name="metastore.url"
     )
     metastore_pool_size: Annotated[
-        int, Meta(ge=1, le=10_000, description="Connections that one agent keeps to Postgres.")
+        int,
+        Meta(
+            ge=1,
+            le=10_000,
+            description="Connections that one process keeps to Postgres. Look-ups of readers have separate ones: up to"
+            " half as many more.",
+        ),
     ] = field(default=8, name="metastore.pool.size")
     metastore_statement_timeout_ms: Annotated[
         PositiveInt, Meta(description="Postgres cancels a statement of Headrace after this time.")
@@ -234,3 +240,8 @@ class ProcessSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$", description="Minimum log level.")] = field(
         default="info", name="log.level"
     )
+
+    @property
+    def metastore_reader_connections(self) -> int:
+        """Most connections for look-ups of readers, in addition to metastore.pool.size."""
+        return max(1, self.metastore_pool_size // 2)

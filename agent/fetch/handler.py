@@ -153,7 +153,8 @@ class FetchHandler:
         ]
         max_bytes = min(fetch.max_bytes, self._max_bytes)
         worth_waiting = bool(queries) and len(queries) == len(resolved)
-        lookups = await self._poll(queries, min(fetch.min_bytes, max_bytes) if worth_waiting else 0, deadline)
+        min_bytes = min(fetch.min_bytes, max_bytes) if worth_waiting else 0
+        lookups = await self._poll(queries, min_bytes, max_bytes, deadline)
         await memory.claim(largest_reply(queries, lookups, max_bytes))
         outcomes = await self._delivery.deliver(queries, lookups, max_bytes)
         self._on_sent(zone, sum(batches.size_bytes for _, batches in outcomes if isinstance(batches, Batches)))
@@ -189,21 +190,25 @@ class FetchHandler:
                 return
             await self._clock.sleep(min(left, METADATA_POLL_SECONDS))
 
-    async def _poll(self, queries: Sequence[ExtentQuery], min_bytes: int, deadline: float) -> list[Lookup]:
+    async def _poll(
+        self, queries: Sequence[ExtentQuery], min_bytes: int, max_bytes: int, deadline: float
+    ) -> list[Lookup]:
         """The extents, when there are `min_bytes` of them, or an error, or at the timeout."""
-        lookups = await self._locator.locate(queries)
+        lookups = await self._locator.locate(queries, max_bytes)
         if self._missing(queries, lookups, min_bytes, deadline) <= 0:
-            if not any(lookup.status is LookupStatus.FOUND and not lookup.extents for lookup in lookups):
+            if not any(
+                lookup.status is LookupStatus.FOUND and not lookup.extents and not lookup.cut for lookup in lookups
+            ):
                 return lookups
             if min_bytes > 0 and self._clock.monotonic() < deadline:
                 return lookups  # other partitions have enough: the next fetch sees these
             # a fetch that does not wait shows at least what was acknowledged before it, on any agent
             await self._catch_up()
-            return await self._locator.locate(queries)
+            return await self._locator.locate(queries, max_bytes)
         with self._waiters.watch(query.partition_key for query in queries) as waiter:
             while True:
                 waiter.reset()
-                lookups = await self._locator.locate(queries)
+                lookups = await self._locator.locate(queries, max_bytes)
                 missing = self._missing(queries, lookups, min_bytes, deadline)
                 if missing <= 0:
                     return lookups
@@ -215,7 +220,7 @@ class FetchHandler:
         """Number of bytes that must still arrive to end the wait; 0 if there is nothing to wait for."""
         if self._draining or self._clock.monotonic() >= deadline:
             return 0
-        if any(lookup.status is not LookupStatus.FOUND for lookup in lookups):
+        if any(lookup.status is not LookupStatus.FOUND or lookup.cut for lookup in lookups):
             return 0
         return min_bytes - sum(map(available_bytes, queries, lookups))
 

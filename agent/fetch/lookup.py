@@ -35,3 +35,5 @@ class Lookup(NamedTuple):
     """From the extent with the offset on, in order; empty at the high watermark."""
     recent: bool = False
     """These extents reach the high watermark or come from the index: other readers will need them too."""
+    cut: bool = False
+    """The budget of the look-up ended here: there is more to read now, and the next fetch finds it."""

@@ -94,7 +94,7 @@ class FetchService:
         shared = None if self.zone_cache is None else self.zone_cache.shared
         reader = RangeReader(store, self._cache, index.live_end, metrics, shared)
         seeker = Seeker(reader, ResumeHints(), FileIndex(store))
-        locator = Locator(index, metastore, metrics)
+        locator = Locator(index, metastore, rng, metrics)
         delivery = Delivery(locator, reader, seeker, self._cache, clock, rng, metrics)
         sessions = FetchSessions(clock, rng, metrics)
         metadata_topic = None if metadata_log is None else MetadataTopic(metadata_log, view)

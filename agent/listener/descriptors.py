@@ -2,7 +2,7 @@
 
 Place: raised at the start of a process; asked by the broker for each new connection's limit.
 Invariant: connections of clients leave RESERVED descriptors, and those that the settings name, to the metastore's
-pool, the bucket, the HTTP listener and files.
+pools, the bucket, the HTTP listener and files.
 """
 
 from __future__ import annotations
@@ -32,5 +32,6 @@ def connections_possible(settings: Settings) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _ENOUGH
-    own = settings.metastore_pool_size + settings.s3_max_connections + 2 * settings.http_max_connections
+    metastore = settings.metastore_pool_size + settings.metastore_reader_connections
+    own = metastore + settings.s3_max_connections + 2 * settings.http_max_connections
     return max(1, soft - RESERVED - BACKLOG - own)

@@ -12,6 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+EXTENTS_PER_CALL = 4_000
+"""About how many extents one call of find_extents returns: enough for a response, and found in 0.1 s."""
+ALL_BYTES = 1 << 62
+"""No limit."""
+
 
 class Extent(NamedTuple):
     """A run of consecutive live batches of one partition inside one segment file."""
@@ -139,8 +144,12 @@ class EpochEnd(NamedTuple):
 class ReadApi(Protocol):
     """What a reader must know; always from the primary."""
 
-    async def find_extents(self, queries: Sequence[ExtentQuery]) -> list[PartitionExtents]:
-        """One answer per query, in order; O(result), independent of the history."""
+    async def find_extents(self, queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[PartitionExtents]:
+        """One answer per query, in order; O(result), independent of the history.
+
+        All queries share one budget: about `max_bytes`, and EXTENTS_PER_CALL. The first EXTENTS_PER_CALL with something
+        to read get an extent at least. An answer may so end before its query's `max_bytes` and the high watermark.
+        """
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
         """One answer per query, in order; O(log n) each."""

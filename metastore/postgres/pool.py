@@ -1,7 +1,8 @@
-"""The agent's connections to Postgres.
+"""A process's connections to Postgres: one pool, and a smaller one for readers.
 
 Place: opened once per process; every statement of the metastore takes one connection for one
-statement.
+statement. What clients read takes it from the readers' pool, so that no number of slow look-ups delays a commit, a
+heartbeat or the feed.
 Invariant: no client-held transaction. Autocommit, and the server itself ends what takes too long:
 a statement, a wait for a lock, a transaction that was left open. So a paused agent cannot block
 the others. A connection that the server closed while it was idle is replaced before use.
@@ -43,20 +44,30 @@ async def open_pool(url: str, settings: Settings) -> Pool:
     with translated("open pool", writes=False):
         # the pool retries in the background and only says that time ran out: learn the reason first
         await (await AsyncConnection.connect(**arguments)).close()
-        pool: Pool = AsyncConnectionPool(
-            "",
-            kwargs=arguments,
-            min_size=settings.metastore_pool_size,
-            max_size=settings.metastore_pool_size,
-            timeout=settings.metastore_statement_timeout_ms / 1000,
-            check=_replace_if_closed,
-            open=False,
-        )
-        try:
-            await pool.open(wait=True, timeout=2 * CONNECT_TIMEOUT_S)
-        except BaseException:
-            await pool.close()
-            raise
+        return await _opened(arguments, settings, settings.metastore_pool_size, settings.metastore_pool_size)
+
+
+async def open_readers_pool(url: str, settings: Settings) -> Pool:
+    """The pool of readers: connections are made when look-ups need them, and closed after ten minutes without use."""
+    with translated("open pool", writes=False):
+        return await _opened(_connection_arguments(url, settings), settings, 0, settings.metastore_reader_connections)
+
+
+async def _opened(arguments: dict[str, Any], settings: Settings, min_size: int, max_size: int) -> Pool:
+    pool: Pool = AsyncConnectionPool(
+        "",
+        kwargs=arguments,
+        min_size=min_size,
+        max_size=max_size,
+        timeout=settings.metastore_statement_timeout_ms / 1000,
+        check=_replace_if_closed,
+        open=False,
+    )
+    try:
+        await pool.open(wait=True, timeout=2 * CONNECT_TIMEOUT_S)
+    except BaseException:
+        await pool.close()
+        raise
     return pool
 
 

@@ -34,12 +34,12 @@ class ServerFacts(NamedTuple):
     """Open now, this process's included."""
 
 
-async def check_server(pool: Pool, pool_size: int) -> None:
+async def check_server(pool: Pool, connections: int) -> None:
     """InvalidError if the server is too old; one warning for each other problem."""
     async with pool.connection() as connection:
         check_version(connection.info.server_version)
     facts = ServerFacts(*await _DESCRIBE_SERVER.row(pool))
-    for problem in problems_of(facts, pool_size):
+    for problem in problems_of(facts, connections):
         logger.warning("unsafe postgres: %s", problem)
 
 
@@ -50,8 +50,8 @@ def check_version(server_version: int) -> None:
         raise InvalidError(f"postgres is too old: version={version} needed={OLDEST_MAJOR} or newer")
 
 
-def problems_of(facts: ServerFacts, pool_size: int) -> list[str]:
-    """What an operator should change, one line each; none for a safe server."""
+def problems_of(facts: ServerFacts, connections: int) -> list[str]:
+    """What an operator should change, one line each; none for a safe server. `connections`: of one process at most."""
     found = []
     if not facts.fsync:
         found.append("fsync=off: a crash of its machine can destroy the database and all acknowledged records")
@@ -60,9 +60,9 @@ def problems_of(facts: ServerFacts, pool_size: int) -> list[str]:
     if facts.synchronous_commit == "off":
         found.append("synchronous_commit=off: a crash loses records that were acknowledged just before (set it to on)")
     free = facts.max_connections - facts.reserved_connections - facts.connections
-    if free < pool_size:
+    if free < connections:
         found.append(
             f"max_connections={facts.max_connections} is small: open={facts.connections} free={max(free, 0)}"
-            f" metastore.pool.size={pool_size} (another process of this size cannot connect)"
+            f" needed={connections} (metastore.pool.size and its half for readers: another process cannot connect)"
         )
     return found

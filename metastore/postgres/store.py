@@ -1,7 +1,7 @@
 """PostgresMetastore: the whole boundary on Postgres, composed of the classes of its nouns.
 
 Place: opened once per process by the code that composes it; all other code sees `metastore.api` only.
-Invariant: no state but the connection pool and the facts that never change in a cluster's life. Each
+Invariant: no state but the connection pools and the facts that never change in a cluster's life. Each
 operation is one method of one noun's class (tests/metastore/test_boundary.py).
 """
 
@@ -24,7 +24,7 @@ from headrace.metastore.postgres.groups.groups import PostgresGroups
 from headrace.metastore.postgres.housekeeping.housekeeping import PostgresHousekeeping
 from headrace.metastore.postgres.jobs.jobs import PostgresJobs
 from headrace.metastore.postgres.migrate import MIGRATIONS
-from headrace.metastore.postgres.pool import open_pool
+from headrace.metastore.postgres.pool import open_pool, open_readers_pool
 from headrace.metastore.postgres.read.extents import PostgresExtents
 from headrace.metastore.postgres.read.feed import PostgresFeed
 from headrace.metastore.postgres.reports.reports import PostgresReports
@@ -58,9 +58,16 @@ class PostgresMetastore(
     """Implements metastore.api.metastore.Metastore; make it with `open`."""
 
     def __init__(
-        self, pool: Pool, settings: Settings, cluster_id: str, incarnation_id: uuid.UUID, commit_shards: int
+        self,
+        pool: Pool,
+        readers: Pool,
+        settings: Settings,
+        cluster_id: str,
+        incarnation_id: uuid.UUID,
+        commit_shards: int,
     ) -> None:
         self.pool = pool
+        self.readers = readers
         self.settings = settings
         self.cluster_id = cluster_id
         self.incarnation_id = incarnation_id
@@ -75,14 +82,16 @@ class PostgresMetastore(
         """
         pool = await open_pool(url, settings)
         try:
-            await check_server(pool, settings.metastore_pool_size)
-            return cls(pool, settings, *await _describe_cluster(pool))
+            await check_server(pool, settings.metastore_pool_size + settings.metastore_reader_connections)
+            cluster = await _describe_cluster(pool)
+            return cls(pool, await open_readers_pool(url, settings), settings, *cluster)
         except BaseException:
             await pool.close()
             raise
 
     async def close(self) -> None:
         """Close the connections; calls in flight fail."""
+        await self.readers.close()
         await self.pool.close()
 
     async def keep_connections(self, count: int) -> None:

@@ -232,7 +232,7 @@ async def test_a_reader_of_deleted_files_asks_once_more(world: CompactionWorld) 
 
         asked = 0
 
-        async def find_extents(self, queries: list[ExtentQuery]) -> list[PartitionExtents]:
+        async def find_extents(self, queries: list[ExtentQuery], max_bytes: int = 0) -> list[PartitionExtents]:
             self.asked += 1
             return [located] if self.asked == 1 else await world.postgres.find_extents(queries)
 

@@ -42,19 +42,19 @@ async def open_and_close(url: str, settings: Settings = ONE) -> None:
         ({"fsync": False}, "fsync=off"),
         ({"full_page_writes": False}, "full_page_writes=off"),
         ({"synchronous_commit": "off"}, "synchronous_commit=off"),
-        ({"connections": 90}, "max_connections=100 is small: open=90 free=7 metastore.pool.size=8"),
+        ({"connections": 90}, "max_connections=100 is small: open=90 free=7 needed=8"),
         ({"connections": 99}, "free=0"),
     ],
 )
 def test_each_problem_is_named(change: dict[str, bool], named: str) -> None:
-    (problem,) = problems_of(SAFE._replace(**change), pool_size=8)
+    (problem,) = problems_of(SAFE._replace(**change), connections=8)
     assert named in problem
 
 
 @pytest.mark.parametrize("synchronous_commit", ["on", "local", "remote_write", "remote_apply"])
 def test_a_safe_server_has_no_problem(synchronous_commit: str) -> None:
     """A standby's share in a commit is the operator's choice."""
-    assert problems_of(SAFE._replace(synchronous_commit=synchronous_commit, connections=89), pool_size=8) == []
+    assert problems_of(SAFE._replace(synchronous_commit=synchronous_commit, connections=89), connections=8) == []
 
 
 def test_the_oldest_version_is_15() -> None:

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, FileStatus, StagedBatch
 from headrace.metastore.api.read import (
+    ALL_BYTES,
+    EXTENTS_PER_CALL,
     EpochEnd,
     EpochQuery,
     Extent,
@@ -43,7 +45,7 @@ BORN_AHEAD_MS = 600_000
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 FIRST_PRODUCER_ID = 1000
 EXTENTS_PER_QUERY = 500
-"""find_extents never answers with more for one query."""
+"""find_extents never returns more for one query."""
 
 
 class ModelMetastore(ModelRetention, ModelCompaction):
@@ -237,24 +239,35 @@ class ModelMetastore(ModelRetention, ModelCompaction):
 
     # -- ReadApi
 
-    async def find_extents(self, queries: Sequence[ExtentQuery]) -> list[PartitionExtents]:
-        """See metastore.api.read.ReadApi."""
-        return [self._find_extents(query) for query in queries]
+    async def find_extents(self, queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[PartitionExtents]:
+        """See metastore.api.read.ReadApi. Each round gives every query that wants more one more extent."""
+        waiting = [self._to_read(query) for query in queries]
+        answers: list[list[Extent]] = [[] for _ in queries]
+        turns = [number for number, extents in enumerate(waiting) if extents][:EXTENTS_PER_CALL]
+        while turns:
+            for number in turns:
+                answers[number].append(waiting[number].pop(0))
+            is_used_up = sum(map(len, answers)) >= EXTENTS_PER_CALL or _bytes(*answers) >= max_bytes
+            turns = [
+                number
+                for number in turns
+                if not is_used_up
+                and waiting[number]
+                and len(answers[number]) < EXTENTS_PER_QUERY
+                and _bytes(answers[number]) < queries[number].max_bytes
+            ]
+        return [self._answer(query.partition_key, found) for query, found in zip(queries, answers, strict=True)]
 
-    def _find_extents(self, query: ExtentQuery) -> PartitionExtents:
+    def _to_read(self, query: ExtentQuery) -> list[Extent]:
         partition = self.partitions.get(query.partition_key)
+        extents = [] if partition is None else partition.visible_extents
+        return [extent for extent in extents if extent.last_offset >= query.offset]
+
+    def _answer(self, key: int, found: list[Extent]) -> PartitionExtents:
+        partition = self.partitions.get(key)
         if partition is None:
-            return PartitionExtents(query.partition_key, False, -1, -1, [])
-        found: list[Extent] = []
-        taken_bytes = 0
-        for extent in partition.visible_extents:
-            if extent.last_offset < query.offset:
-                continue
-            if found and (taken_bytes >= query.max_bytes or len(found) == EXTENTS_PER_QUERY):
-                break
-            found.append(extent)
-            taken_bytes += extent.length
-        return PartitionExtents(query.partition_key, True, partition.log_start_offset, partition.high_watermark, found)
+            return PartitionExtents(key, False, -1, -1, [])
+        return PartitionExtents(key, True, partition.log_start_offset, partition.high_watermark, found)
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
         """See metastore.api.read.ReadApi."""
@@ -337,3 +350,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         self.feed_heads[shard] += 1
         row = FeedRow(shard, self.feed_heads[shard], kind, list(extents), list(log_starts), list(deleted_keys))
         self.feed[shard].append(row)
+
+
+def _bytes(*found: list[Extent]) -> int:
+    return sum(extent.length for extents in found for extent in extents)

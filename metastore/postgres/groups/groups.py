@@ -27,6 +27,7 @@ class PostgresGroups:
     """The group operations of PostgresMetastore."""
 
     pool: Pool
+    readers: Pool
 
     async def claim_group(self, group_id: str, node_id: int, broker_epoch: int) -> GroupClaim | None:
         refusal, epoch, *saved = await _CLAIM_GROUP.row(
@@ -69,7 +70,7 @@ class PostgresGroups:
 
     async def list_groups(self, group_ids: Sequence[str] | None = None) -> list[GroupListing]:
         wanted = None if group_ids is None else list(group_ids)
-        rows = await _LIST_GROUPS.rows(self.pool, group_ids=wanted)
+        rows = await _LIST_GROUPS.rows(self.readers, group_ids=wanted)
         return [GroupListing(group_id, GroupKind(kind), *more) for group_id, kind, *more in rows]
 
     async def commit_offsets(
@@ -94,7 +95,7 @@ class PostgresGroups:
 
     async def fetch_offsets(self, group_id: str, partition_keys: Sequence[int] | None) -> list[CommittedOffset]:
         keys = None if partition_keys is None else list(partition_keys)
-        rows = await _FETCH_OFFSETS.rows(self.pool, group_id=group_id, keys=keys)
+        rows = await _FETCH_OFFSETS.rows(self.readers, group_id=group_id, keys=keys)
         return [CommittedOffset(key, offset, epoch, text.decode()) for key, offset, epoch, text in rows]
 
     async def delete_offsets(self, group_id: str, coordinator_epoch: int, partition_keys: Sequence[int]) -> None:

@@ -12,7 +12,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.metastore.api.read import EpochEnd, EpochQuery, ExtentQuery, OffsetAnswer, OffsetQuery, PartitionExtents
+from headrace.metastore.api.read import (
+    ALL_BYTES,
+    EXTENTS_PER_CALL,
+    EpochEnd,
+    EpochQuery,
+    ExtentQuery,
+    OffsetAnswer,
+    OffsetQuery,
+    PartitionExtents,
+)
 from headrace.metastore.postgres.packing import pack_int8, unpack_extents
 from headrace.metastore.postgres.statement import Pool, Statement
 
@@ -25,15 +34,20 @@ _GONE = EpochEnd(False, -1, -1)
 class PostgresExtents:
     """The look-ups of readers."""
 
-    pool: Pool
+    readers: Pool
 
-    async def find_extents(self, queries: Sequence[ExtentQuery]) -> list[PartitionExtents]:
-        """At most 500 extents per query."""
+    async def find_extents(self, queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[PartitionExtents]:
+        """See metastore.api.read.ReadApi."""
         if not queries:
             return []
-        keys, offsets, max_bytes = np.array(queries, dtype=np.int64).T
+        keys, offsets, wanted = np.array(queries, dtype=np.int64).T
         rows = await _FIND_EXTENTS.rows(
-            self.pool, keys=pack_int8(keys), offsets=pack_int8(offsets), max_bytes=pack_int8(max_bytes)
+            self.readers,
+            keys=pack_int8(keys),
+            offsets=pack_int8(offsets),
+            max_bytes=pack_int8(wanted),
+            extents=EXTENTS_PER_CALL,
+            total_bytes=max_bytes,
         )
         return [
             PartitionExtents(query.partition_key, False, -1, -1, [])
@@ -47,7 +61,7 @@ class PostgresExtents:
         if not queries:
             return []
         keys, timestamps = np.array(queries, dtype=np.int64).T
-        rows = await _LIST_OFFSETS.rows(self.pool, keys=pack_int8(keys), timestamps=pack_int8(timestamps))
+        rows = await _LIST_OFFSETS.rows(self.readers, keys=pack_int8(keys), timestamps=pack_int8(timestamps))
         return [
             OffsetAnswer(True, offset, leader_epoch, unpack_extents(packed)[0] if packed else None)
             if known
@@ -59,7 +73,7 @@ class PostgresExtents:
         if not queries:
             return []
         rows = await _FIND_EPOCH_ENDS.rows(
-            self.pool,
+            self.readers,
             keys=[query.partition_key for query in queries],
             epochs=[query.leader_epoch for query in queries],
         )

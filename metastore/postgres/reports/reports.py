@@ -42,16 +42,16 @@ _AGENT_LEASES = ReportQuery(queries.list_agent_leases)
 class PostgresReports:
     """Implements the Protocols of metastore/api/reports.py."""
 
-    pool: Pool
+    readers: Pool
 
     async def list_jobs(self, limit: int) -> list[JobStatus]:
         return [
             JobStatus(job_id, kind, key, JobState(state), *rest)
-            for job_id, kind, key, state, *rest in await _LIST_JOBS.rows(self.pool, limit=limit)
+            for job_id, kind, key, state, *rest in await _LIST_JOBS.rows(self.readers, limit=limit)
         ]
 
     async def count_jobs(self) -> list[JobCount]:
-        rows = await _COUNT_JOBS.rows(self.pool)
+        rows = await _COUNT_JOBS.rows(self.readers)
         return [JobCount(kind, JobState(state), jobs, overdue_ms) for kind, state, jobs, overdue_ms in rows]
 
     async def audit_files(self, after: uuid.UUID, limit: int) -> list[AuditedFile]:
@@ -60,30 +60,30 @@ class PostgresReports:
                 file_id, FileState(state), level, size, live_bytes, committed_ms, dead_ms, unpack_extents(packed)
             )
             for file_id, state, level, size, live_bytes, committed_ms, dead_ms, packed in await _AUDIT_FILES.rows(
-                self.pool, after=after, limit=limit
+                self.readers, after=after, limit=limit
             )
         ]
 
     async def partition_names(self, partition_keys: Sequence[int]) -> dict[int, PartitionName]:
         keys = pack_int8(np.array(partition_keys, dtype=np.int64))
-        return {key: PartitionName(*name) for key, *name in await _PARTITION_NAMES.rows(self.pool, keys=keys)}
+        return {key: PartitionName(*name) for key, *name in await _PARTITION_NAMES.rows(self.readers, keys=keys)}
 
     async def file_totals(self) -> FileTotals:
-        return FileTotals(*await _FILE_TOTALS.row(self.pool))
+        return FileTotals(*await _FILE_TOTALS.row(self.readers))
 
     async def partition_sizes(self, partition_keys: Sequence[int]) -> list[int]:
-        rows = await _PARTITION_SIZES.rows(self.pool, keys=pack_int8(np.array(partition_keys, dtype=np.int64)))
+        rows = await _PARTITION_SIZES.rows(self.readers, keys=pack_int8(np.array(partition_keys, dtype=np.int64)))
         return [size for (size,) in rows]
 
     async def describe_producers(self, partition_keys: Sequence[int]) -> list[list[ProducerStatus]]:
-        rows = await _DESCRIBE_PRODUCERS.rows(self.pool, keys=pack_int8(np.array(partition_keys, dtype=np.int64)))
+        rows = await _DESCRIBE_PRODUCERS.rows(self.readers, keys=pack_int8(np.array(partition_keys, dtype=np.int64)))
         found: dict[int, list[ProducerStatus]] = {key: [] for key in partition_keys}
         for key, *status in rows:
             found[key].append(ProducerStatus(*status))
         return [found[key] for key in partition_keys]
 
     async def statistics(self) -> Statistics:
-        return Statistics(*await _STATISTICS.row(self.pool))
+        return Statistics(*await _STATISTICS.row(self.readers))
 
     async def agent_leases(self) -> list[AgentLease]:
-        return [AgentLease(*row) for row in await _AGENT_LEASES.rows(self.pool)]
+        return [AgentLease(*row) for row in await _AGENT_LEASES.rows(self.readers)]

@@ -24,6 +24,7 @@ from headrace.agent.fetch.service import FetchService
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
 from headrace.metastore.api.read import (
+    ALL_BYTES,
     EpochEnd,
     EpochQuery,
     ExtentQuery,
@@ -99,8 +100,8 @@ class FeedGate:
         self.fail: HeadraceError | None = None
         self.change_page: Callable[[FeedPage], FeedPage] = lambda page: page
 
-    async def find_extents(self, queries: Sequence[ExtentQuery]) -> list[PartitionExtents]:
-        return await self._ask("find_extents", lambda: self.model.find_extents(queries))
+    async def find_extents(self, queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[PartitionExtents]:
+        return await self._ask("find_extents", lambda: self.model.find_extents(queries, max_bytes))
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
         return await self._ask("list_offsets", lambda: self.model.list_offsets(queries))

@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from headrace.agent.fetch import locate
 from headrace.storage.errors import UnavailableError
 from tests.agent.fetch.fetch_world import World, expected, split_sent
+from tests.model import metastore_model
 from tests.storage.batches import plain_batch
 
 
@@ -205,3 +207,26 @@ async def test_fetches_that_do_not_wait_share_one_poll_and_survive_an_outage(wor
     world.metastore.fail = UnavailableError("away")
     result = await world.fetch({key: 1}, max_wait_ms=0)
     assert (result.records(key), result.code(key)) == (b"", 0)
+
+
+async def test_a_look_up_that_its_budget_ended_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is more to read: the client gets what was found, and asks again."""
+    keys = world.create_topic("t", 6)
+    for key in keys:
+        await world.append(key, b"a" * 100)
+        await world.append(key, b"b" * 100)
+    late = world.new_service()
+    await late.start()
+    monkeypatch.setattr(metastore_model, "EXTENTS_PER_CALL", 3)
+    monkeypatch.setattr(locate, "EXTENTS_PER_CALL", 3)
+    offsets, fetches = dict.fromkeys(keys, 0), 0
+    while sum(offsets.values()) < 2 * len(keys) - 3:  # more than one look-up finds
+        before = world.clock.monotonic()
+        result = await world.fetch(offsets, max_wait_ms=60_000, min_bytes=100_000, service=late)
+        for key in keys:
+            offsets[key] += len(split_sent(result.records(key)))
+        fetches += 1
+        assert world.clock.monotonic() == before
+        assert fetches <= 20, f"no partition may starve: {offsets}"
+    assert min(offsets.values()) > 0
+    await late.close()
