@@ -12,7 +12,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from headrace.metastore.api.housekeeping import HousekeepingApi
 from headrace.storage.clock import Clock
@@ -38,7 +38,14 @@ class Housekeeper:
             "purge_deleted_partitions": lambda: _has_more(metastore.purge_deleted_partitions(CHUNK_ROWS), 1),
             "expire_group_offsets": lambda: _has_more(metastore.expire_group_offsets(CHUNK_ROWS), CHUNK_ROWS),
             "prune_jobs": lambda: _has_more(metastore.prune_jobs(CHUNK_ROWS), CHUNK_ROWS),
+            "held_snapshot": lambda: self._show_held_snapshot(metastore),
         }
+        self._held_snapshot = Gauge(
+            "headrace_metastore_held_snapshot_transactions",
+            "Transactions of the metastore since the oldest snapshot that a session, a standby or a replication slot"
+            " holds: what they removed or changed still fills its tables",
+            registry=registry,
+        )
         self._failures = Counter(
             "headrace_housekeeping_failures_total",
             "Failed clean-up steps; they are repeated",
@@ -54,6 +61,10 @@ class Housekeeper:
             while unfinished:
                 unfinished = [name for name in unfinished if await self._has_more(name)]
                 await self._clock.sleep(0)
+
+    async def _show_held_snapshot(self, metastore: HousekeepingApi) -> bool:
+        self._held_snapshot.set(await metastore.held_snapshot())
+        return False
 
     async def _has_more(self, name: str) -> bool:
         """One chunk of one step; whether it has more to do."""

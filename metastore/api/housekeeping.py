@@ -1,4 +1,4 @@
-"""What keeps the metastore's tables from growing.
+"""What keeps the metastore's tables from growing, and what prevents it.
 
 Place: every agent in turn, a little at a time (agent/housekeeping.py).
 Invariant: nothing here is needed for a right answer; each call is bounded and can be repeated at any time.
@@ -26,3 +26,9 @@ class HousekeepingApi(Protocol):
 
     async def prune_jobs(self, limit: int) -> int:
         """Forget up to `limit` jobs that ended over a day ago; how many."""
+
+    async def held_snapshot(self) -> int:
+        """Age of the oldest snapshot that another session, a standby or a slot holds, in transactions.
+
+        Rows that were removed or changed since are still stored, and no clean-up can free them.
+        """

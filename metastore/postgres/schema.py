@@ -175,6 +175,7 @@ commit_shards = Table(
     metadata,
     _column("shard", SmallInteger(), key=True),
     _column("seq", BigInteger()),
+    _column("seq_block", BigInteger(), default="0", key=True),
     **_churning(0, 1000, fillfactor=10),
 )
 partition_heads = Table(
@@ -186,6 +187,8 @@ partition_heads = Table(
     _column("open_extents", Integer(), default="0"),
     _column("open_max_timestamp", BigInteger(), default="-1"),
     _column("appended_bytes", BigInteger(), default="0"),
+    _column("updates", BigInteger(), default="0"),
+    _column("update_block", BigInteger(), default="0", key=True),
     **_churning(0.05, 1000, fillfactor=30),
 )
 segment_files = Table(
@@ -243,6 +246,8 @@ producer_state = Table(
     _column("next_sequence", Integer()),
     _column("ring", LargeBinary()),
     _column("touched_hour", Integer()),
+    _column("updates", BigInteger(), default="0"),
+    _column("update_block", BigInteger(), default="0", key=True),
     Index("producer_state_touched", "touched_hour"),
     **_churning(0.05, 1000, fillfactor=50),
 )

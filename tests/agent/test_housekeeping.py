@@ -43,19 +43,23 @@ class ScriptedMetastore:
         self.old_jobs -= done
         return done
 
+    async def held_snapshot(self) -> int:
+        return 42
+
     async def purge_deleted_partitions(self, limit: int) -> int:
         self.deleted_partitions -= 1
         return 1 if self.deleted_partitions >= 0 else 0
 
 
 async def test_works_in_chunks_and_goes_on_after_a_failure() -> None:
-    clock, metastore = ManualClock(), ScriptedMetastore()
-    task = asyncio.create_task(Housekeeper(metastore, clock, random.Random(7), CollectorRegistry()).run())
+    clock, metastore, registry = ManualClock(), ScriptedMetastore(), CollectorRegistry()
+    task = asyncio.create_task(Housekeeper(metastore, clock, random.Random(7), registry).run())
     while metastore.rotations == 0:
         await clock.advance(INTERVAL_SECONDS / 10)
     assert metastore.left == 0, "all expired producers in one go"
     assert metastore.old_offsets == metastore.old_jobs == 0
     assert metastore.deleted_partitions < 0, "all deleted partitions in one go, one a call"
+    assert registry.get_sample_value("headrace_metastore_held_snapshot_transactions") == 42
     while metastore.rotations < 9:  # the eighth fails; hangs, and times out, if that ends the loop
         await clock.advance(INTERVAL_SECONDS / 10)
     task.cancel()

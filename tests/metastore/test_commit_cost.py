@@ -18,6 +18,7 @@ from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
 from tests.metastore.sessions import session
 
 SHALLOW_CALLS, DEEP_CALLS = 2, 200
+HELD_COMMITS = 500
 EXTENTS_PER_CALL = 60
 DEEPER_PAGES = 12
 """A B-tree that is one level deeper costs a page per look-up."""
@@ -115,6 +116,49 @@ async def test_a_hundred_times_the_history_costs_a_few_pages_more(
     for name in shallow:
         more = deep[name] - shallow[name]
         assert more <= (LEVEL_PAGES if name in by_timestamp else DEEPER_PAGES), name
+
+
+@pytest.mark.requirement("X4")
+async def test_a_held_snapshot_costs_a_commit_a_few_pages(
+    metastore: PostgresMetastore, metastore_url: str, pages: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dump or a forgotten BEGIN keeps every version of the rows that each commit changes."""
+    scene = await open_scene(metastore, partitions=2)
+    counting = Statement.rows
+
+    async def commits(first: int, count: int) -> dict[str, int]:
+        """Commit to every partition; what the everyday calls cost after it."""
+        monkeypatch.setattr(Statement, "rows", counted)
+        for number in range(first, first + count):
+            await scene.commit(file_of([batch(key, number, records=1) for key in scene.keys]))
+        monkeypatch.setattr(Statement, "rows", counting)
+        await scene.commit(file_of([batch(key, first + count, records=1) for key in scene.keys]))
+        await metastore.find_extents([ExtentQuery(key, first, 1) for key in scene.keys])
+        await metastore.list_offsets([OffsetQuery(key, OffsetKind.LATEST) for key in scene.keys])
+        await metastore.poll_feed({})
+        return dict(pages)
+
+    monkeypatch.undo()
+    counted = Statement.rows
+    before = await commits(0, 40)
+    async with session(metastore_url) as reader, reader.transaction():
+        await reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        await reader.execute("SELECT 1")
+        after = await commits(41, HELD_COMMITS)
+    print({name: (before[name], after[name]) for name in before})
+    for name in ("commit_files", "find_extents", "list_offsets", "poll_feed"):
+        assert after[name] <= before[name] * 5 // 4 + 8, name
+
+
+async def test_a_held_snapshot_is_reported_until_it_ends(metastore: PostgresMetastore, metastore_url: str) -> None:
+    scene = await open_scene(metastore)
+    async with session(metastore_url) as reader, reader.transaction():
+        await reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        await reader.execute("SELECT 1")
+        for number in range(30):
+            await scene.commit(file_of([batch(scene.keys[0], number, records=1)]))
+        assert await metastore.held_snapshot() >= 30
+    assert await metastore.held_snapshot() < 30
 
 
 async def test_a_block_of_producer_ids_costs_the_same_for_any_number_of_leased_ones(

@@ -18,7 +18,8 @@
 -- A producer's state may have expired after the cluster's producer.id.expiration.ms; p_producer_expiration_ms counts
 -- while the cluster has no value.
 -- Idempotent by file id: a file that is committed already gets the answer that it got first.
--- Cost: a few index probes per partition, producer and extent; never depends on history. Only a call
+-- Cost: a few index probes per partition, producer and extent; never depends on history, nor on how long another
+-- session holds a snapshot: each probe finds the newest version of its row first (update_block). Only a call
 -- that holds something to refuse, or a duplicate, is gone through batch by batch (judge_batches).
 CREATE OR REPLACE FUNCTION commit_files(
     p_node_id int, p_broker_epoch bigint, p_producer_expiration_ms bigint,
@@ -68,24 +69,27 @@ BEGIN
 
     -- Are the partitions what their batches expect?
     SELECT array_agg(p.leader_epoch ORDER BY part), array_agg(h.high_watermark ORDER BY part),
-           array_agg(h.ctid ORDER BY part),
+           array_agg(h.row ORDER BY part),
            coalesce(bool_and(p.partition_key IS NOT NULL AND k.leader_epoch IN (-1, p.leader_epoch)
                              AND (count = -1 OR count = (SELECT undeleted_partition_count FROM topics
                                                           WHERE topic_number = key >> 24))), true)
       INTO v_part_epoch, v_part_head, v_part_row, v_part_regular
       FROM unnest(p_part_key, p_part_leader_epoch, p_part_count) WITH ORDINALITY AS k (key, leader_epoch, count, part)
       LEFT JOIN partitions p ON p.partition_key = key
-      LEFT JOIN partition_heads h ON h.partition_key = key;
+      LEFT JOIN LATERAL (SELECT ctid AS row, high_watermark FROM partition_heads WHERE partition_key = key
+                          ORDER BY update_block DESC LIMIT 1) AS h ON true;
 
     -- Do the producers go on exactly where their rows end, or start (over) at sequence 0?
-    SELECT array_agg(s.ctid ORDER BY prod),
+    SELECT array_agg(s.row ORDER BY prod),
            array_agg(chained AND CASE WHEN s.epoch = p_batch_epoch[first]
                                       THEN p_batch_sequence[first] = s.next_sequence
                                       ELSE p_batch_sequence[first] = 0
                                            AND coalesce(s.epoch < p_batch_epoch[first], true) END ORDER BY prod)
       INTO v_prod_row, v_prod_regular
       FROM unnest(p_prod_id, p_prod_first, p_prod_chained) WITH ORDINALITY AS g (id, first, chained, prod)
-      LEFT JOIN producer_state s ON s.partition_key = p_part_key[p_batch_part[first]] AND s.producer_id = id;
+      LEFT JOIN LATERAL (SELECT ctid AS row, epoch, next_sequence FROM producer_state
+                          WHERE partition_key = p_part_key[p_batch_part[first]] AND producer_id = id
+                          ORDER BY update_block DESC LIMIT 1) AS s ON true;
 
     IF v_part_regular AND true = ALL (v_ours) AND true = ALL (coalesce(v_prod_regular, '{}')) THEN
         v_answer := array(
@@ -130,12 +134,14 @@ BEGIN
                              max_timestamp)
         SELECT key, base, last, file_id, position, length, leader_epoch, time FROM run
     ), numbered AS (
-        UPDATE commit_shards c SET seq = c.seq + 1
+        UPDATE commit_shards c SET seq = c.seq + 1, seq_block = update_block(c.seq + 1)
           FROM (SELECT commit_shard(key, v_shards) AS shard,
                        string_agg(pack_extent(key, base, last, file_id, position, length, leader_epoch, time), ''
                                   ORDER BY key, base) AS payload
                   FROM run GROUP BY 1) AS r
-         WHERE c.shard = r.shard
+         CROSS JOIN LATERAL (SELECT ctid AS row FROM commit_shards WHERE shard = r.shard
+                              ORDER BY seq_block DESC LIMIT 1) AS newest
+         WHERE c.ctid = newest.row
         RETURNING c.shard, c.seq, r.payload
     ), announced AS (
         INSERT INTO commit_log (slot, shard, seq, kind, payload)
@@ -146,7 +152,8 @@ BEGIN
                max_timestamp = greatest(h.max_timestamp, r.time),
                open_extents = h.open_extents + r.extents,
                open_max_timestamp = greatest(h.open_max_timestamp, r.time),
-               appended_bytes = h.appended_bytes + r.bytes
+               appended_bytes = h.appended_bytes + r.bytes,
+               updates = h.updates + 1, update_block = update_block(h.updates + 1)
           FROM (SELECT part, max(last) AS last, max(time) AS time, count(*) AS extents, sum(length) AS bytes
                   FROM run GROUP BY part) AS r
          WHERE h.ctid = v_part_row[part]
@@ -174,7 +181,7 @@ BEGIN
                next_sequence = next_sequence(p_batch_sequence[last], p_batch_records[last]),
                ring = substring(entries || CASE WHEN s.epoch = p_batch_epoch[last] THEN s.ring ELSE '' END
                                 FROM 1 FOR 120),
-               touched_hour = v_hour
+               touched_hour = v_hour, updates = s.updates + 1, update_block = update_block(s.updates + 1)
           FROM entry
          WHERE s.ctid = entry.row
     )

@@ -40,7 +40,8 @@ BEGIN
             v_prod := b.prod;
             SELECT s.epoch, s.next_sequence, s.ring INTO v_epoch, v_next, v_ring
               FROM producer_state s
-             WHERE s.partition_key = p_part_key[p_batch_part[b.i]] AND s.producer_id = p_prod_id[v_prod];
+             WHERE s.partition_key = p_part_key[p_batch_part[b.i]] AND s.producer_id = p_prod_id[v_prod]
+             ORDER BY s.update_block DESC LIMIT 1;
         END IF;
         v_range := int4send(b.sequence) || int4send(next_sequence(b.sequence, b.records - 1));
         v_same := b.epoch IS NOT DISTINCT FROM v_epoch;

@@ -14,6 +14,7 @@ _EXPIRE_PRODUCER_STATE = Statement("expire_producer_state", writes=True)
 _PURGE_DELETED_PARTITIONS = Statement("purge_deleted_partitions", writes=True)
 _EXPIRE_GROUP_OFFSETS = Statement("expire_group_offsets", writes=True)
 _PRUNE_JOBS = Statement("prune_jobs", writes=True)
+_HELD_SNAPSHOT = Statement("held_snapshot", writes=False)
 _MINUTE_MS = 60_000
 
 
@@ -49,3 +50,8 @@ class PostgresHousekeeping:
         """Forget up to `limit` jobs that ended over a day ago; how many."""
         (pruned,) = await _PRUNE_JOBS.row(self.pool, limit=limit)
         return int(pruned)
+
+    async def held_snapshot(self) -> int:
+        """Age in transactions of the oldest snapshot that others hold."""
+        (age,) = await _HELD_SNAPSHOT.row(self.pool)
+        return int(age)

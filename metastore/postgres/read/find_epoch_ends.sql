@@ -21,7 +21,8 @@ BEGIN
                 ELSE e.end_offset END
       FROM unnest(p_keys, p_epochs) WITH ORDINALITY AS q (key, epoch, number)
       LEFT JOIN partitions p ON p.partition_key = q.key
-      LEFT JOIN partition_heads h ON h.partition_key = p.partition_key
+      LEFT JOIN LATERAL (SELECT * FROM partition_heads WHERE partition_key = p.partition_key
+                          ORDER BY update_block DESC LIMIT 1) AS h ON true
       LEFT JOIN LATERAL find_epoch_end(p.partition_key, q.epoch, p.log_start_offset, h.high_watermark) AS e
              ON q.epoch < p.leader_epoch
      ORDER BY q.number;

@@ -29,7 +29,8 @@ BEGIN
                    OVER (ORDER BY q.number ROWS UNBOUNDED PRECEDING) AS place  -- among those with something to read
           FROM unnest(p_keys, p_offsets, p_max_bytes) WITH ORDINALITY AS q (key, wanted, max_bytes, number)
           LEFT JOIN partitions p ON p.partition_key = q.key
-          LEFT JOIN partition_heads h ON h.partition_key = p.partition_key
+          LEFT JOIN LATERAL (SELECT high_watermark FROM partition_heads WHERE partition_key = p.partition_key
+                              ORDER BY update_block DESC LIMIT 1) AS h ON true
     ), walk AS (
         SELECT a.number, a.max_bytes, a.log_start_offset, a.high_watermark, 1 AS step, e.length AS taken,
                count(e.length) OVER () AS found, (sum(e.length) OVER ())::bigint AS bytes,

@@ -27,7 +27,8 @@ BEGIN
                            e.leader_epoch, e.max_timestamp) END
       FROM unnest(p_keys, p_timestamps) WITH ORDINALITY AS q (key, stamp, number)
       LEFT JOIN partitions p ON p.partition_key = q.key
-      LEFT JOIN partition_heads h ON h.partition_key = p.partition_key
+      LEFT JOIN LATERAL (SELECT * FROM partition_heads WHERE partition_key = p.partition_key
+                          ORDER BY update_block DESC LIMIT 1) AS h ON true
       LEFT JOIN LATERAL (
           (SELECT * FROM extents WHERE q.stamp = offset_earliest() AND partition_key = p.partition_key
                                    AND last_offset >= p.log_start_offset ORDER BY last_offset LIMIT 1)

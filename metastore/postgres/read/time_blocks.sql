@@ -23,9 +23,15 @@ CREATE OR REPLACE FUNCTION close_time_blocks(p_keys bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     INSERT INTO time_blocks (partition_key, level, last_offset, max_timestamp)
-    SELECT partition_key, 0, high_watermark - 1, open_max_timestamp
-      FROM partition_heads WHERE partition_key = ANY (p_keys);
-    UPDATE partition_heads SET open_extents = 0, open_max_timestamp = -1 WHERE partition_key = ANY (p_keys);
+    SELECT key, 0, high_watermark - 1, open_max_timestamp
+      FROM unnest(p_keys) AS key
+     CROSS JOIN LATERAL (SELECT * FROM partition_heads WHERE partition_key = key
+                          ORDER BY update_block DESC LIMIT 1) AS h;
+    UPDATE partition_heads h SET open_extents = 0, open_max_timestamp = -1
+      FROM unnest(p_keys) AS key
+     CROSS JOIN LATERAL (SELECT ctid AS row FROM partition_heads WHERE partition_key = key
+                          ORDER BY update_block DESC LIMIT 1) AS newest
+     WHERE h.ctid = newest.row;
     FOR v_level IN 1..3 LOOP
         INSERT INTO time_blocks (partition_key, level, last_offset, max_timestamp)
         SELECT key, v_level, block.*

@@ -46,7 +46,8 @@ BEGIN
       INTO v_keys, v_heads, v_starts, v_moved, v_from
       FROM unnest(p_keys, p_offsets) WITH ORDINALITY AS t (key, wanted, number)
       JOIN partitions p ON p.partition_key = key
-      JOIN partition_heads h ON h.partition_key = key
+     CROSS JOIN LATERAL (SELECT high_watermark FROM partition_heads WHERE partition_key = key
+                          ORDER BY update_block DESC LIMIT 1) AS h
      CROSS JOIN LATERAL (SELECT CASE WHEN wanted = -1 THEN h.high_watermark
                                      WHEN wanted > h.high_watermark THEN p.log_start_offset
                                      ELSE greatest(wanted, p.log_start_offset) END AS start) AS s;

@@ -22,7 +22,8 @@ BEGIN
            e.last_offsets, e.lengths, e.newest
       FROM unnest(p_keys, p_limits) WITH ORDINALITY AS q (key, most, number)
       LEFT JOIN partitions p ON p.partition_key = q.key
-      LEFT JOIN partition_heads h ON h.partition_key = p.partition_key
+      LEFT JOIN LATERAL (SELECT * FROM partition_heads WHERE partition_key = p.partition_key
+                          ORDER BY update_block DESC LIMIT 1) AS h ON true
       LEFT JOIN LATERAL (
           SELECT array_agg(x.last_offset ORDER BY x.last_offset) AS last_offsets,
                  array_agg(x.length ORDER BY x.last_offset) AS lengths,
