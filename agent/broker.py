@@ -81,6 +81,11 @@ class Broker:
         """Whether the controller in the same process, if any, is the active one."""
         self._background: set[asyncio.Task[None]] = set()
 
+    @property
+    def node_id(self) -> int | None:
+        """None until it has registered."""
+        return None if self.cluster is None or self.cluster.node_id < 0 else self.cluster.node_id
+
     async def start(self) -> None:
         """Listen, join the cluster, then serve. Raises the error that prevented it."""
         client = listeners(self.settings).client

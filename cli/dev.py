@@ -20,6 +20,7 @@ from headrace.cli.children import AgentProcess
 from headrace.cli.numbers import whole
 from headrace.cli.options import PREFIX, add_settings, settings_from
 from headrace.cli.storage import format_bucket
+from headrace.config.cluster_values import proposed
 from headrace.config.listeners import COMPACTOR, roles
 from headrace.config.settings import Settings
 from headrace.metastore.log.loading import load_image
@@ -64,7 +65,8 @@ def run(args: argparse.Namespace) -> int:
     if args.config:
         passed_on["config"] = str(args.config)
     with EmbeddedPostgres(data_dir / "postgres") as url:
-        cluster_id = migrate(url, commit_shards=settings.commit_shards).cluster_id
+        values = proposed(settings)  # of a new cluster: an old one keeps what it has
+        cluster_id = migrate(url, commit_shards=settings.commit_shards, values=values).cluster_id
         return asyncio.run(_supervise(settings, url, data_dir, cluster_id, args.agents, passed_on))
 
 

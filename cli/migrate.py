@@ -11,6 +11,7 @@ import asyncio
 import uuid
 
 from headrace.cli.options import add_settings, settings_from
+from headrace.config.cluster_values import proposed
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.migrate import migrate
@@ -18,7 +19,8 @@ from headrace.metastore.postgres.store import PostgresMetastore
 
 DESCRIPTION = """\
 Create or upgrade the metastore's tables and functions. Forward only; safe to run twice and in two
-processes at once. Run it before the new agents start.
+processes at once. Run it before the new agents start. A new cluster gets the values of --config for
+the settings that have one value in the cluster; without --config its first controller records them.
 
   headrace migrate --metastore-url postgresql://headrace@db/headrace
   headrace migrate --restored --metastore-url …       after a restore from a backup: see docs/operate/OPERATIONS.md
@@ -41,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_from(args)
     if not settings.metastore_url:
         raise ConfigError("metastore.url is not set (--metastore-url)")
-    print(migrate(settings.metastore_url, commit_shards=settings.commit_shards))
+    values = proposed(settings) if args.config else {}
+    print(migrate(settings.metastore_url, commit_shards=settings.commit_shards, values=values))
     if args.restored:
         print(f"new incarnation: incarnation_id={asyncio.run(_begin_incarnation(settings))}")
     return 0

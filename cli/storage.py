@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.cli.options import S3, add_settings, settings_from
+from headrace.config.cluster_values import proposed
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.formatted import formatted_cluster_id
@@ -29,6 +30,7 @@ from headrace.storage.objects.store import ObjectStore
 SHOWN = ("metastore.url", "bucket", *S3)
 DESCRIPTION = """\
 Format a metastore and a bucket for one cluster, once, before its first agent starts; or show their cluster.
+With -c, the cluster gets the file's values of the settings that have one value in the cluster.
 
   headrace storage format -t $(headrace storage random-uuid) \\
       --metastore-url postgresql://headrace@db/headrace --bucket s3://logs/headrace
@@ -77,7 +79,15 @@ def run_info(args: argparse.Namespace) -> int:
 def run_format(args: argparse.Namespace) -> int:
     """Format the parts that are not formatted; errors as `format_storage`."""
     settings = _complete(settings_from(args))
-    for line in asyncio.run(format_storage(settings, args.cluster_id, ignore_formatted=args.ignore_formatted)):
+    lines = asyncio.run(
+        format_storage(
+            settings,
+            args.cluster_id,
+            ignore_formatted=args.ignore_formatted,
+            with_values=args.config is not None,
+        )
+    )
+    for line in lines:
         print(line)
     return 0
 
@@ -102,8 +112,12 @@ async def look(settings: Settings) -> tuple[StoragePart, StoragePart]:
     )
 
 
-async def format_storage(settings: Settings, cluster_id: str, *, ignore_formatted: bool) -> list[str]:
+async def format_storage(
+    settings: Settings, cluster_id: str, *, ignore_formatted: bool, with_values: bool = False
+) -> list[str]:
     """Format metastore and bucket for the cluster; returns one line per part.
+
+    `with_values`: a new cluster gets these settings as the cluster's values.
 
     AlreadyExistsError if a part is formatted and not ignored, InvalidError if it belongs to
     another cluster; in both cases nothing is changed.
@@ -120,7 +134,11 @@ async def format_storage(settings: Settings, cluster_id: str, *, ignore_formatte
                 f"{part.name} is already formatted: at={part.address} (--ignore-formatted skips what is formatted)"
             )
     await asyncio.to_thread(
-        migrate, settings.metastore_url, commit_shards=settings.commit_shards, cluster_id=cluster_id
+        migrate,
+        settings.metastore_url,
+        commit_shards=settings.commit_shards,
+        cluster_id=cluster_id,
+        values=proposed(settings) if with_values else {},
     )
     await format_bucket(settings, cluster_id)
     return [f"{'Formatting' if part.cluster_id is None else 'Skipping'} {part.name} {part.address}" for part in parts]

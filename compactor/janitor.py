@@ -2,21 +2,24 @@
 
 Place: run by the job loop every minute; the operations that remove files' bytes (retention, DeleteRecords, topic
 deletion, compaction) only mark the files as dead.
-Invariant: first the row gets state `deleting`, which is final, then the object is deleted, and the row is deleted
-only after the store confirmed. Delay: file.delete.delay.ms after a file became dead, and as long as a merge is
-running that started earlier. An object that the store refuses to delete is set aside and tried again later; the
-others go on. After a crash at any step, the next run gets the same files again.
+Invariant: first the row gets state `deleting`, which is final, then the object is deleted, and the row is deleted only
+after the store confirmed. Delay: the cluster's file.delete.delay.ms after a file became dead, and as long as a merge is
+running that started earlier; while the cluster has no value, nothing is deleted. An object that the store refuses to
+delete is set aside and tried again later; the others go on. After a crash at any step, the next run gets the same files
+again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Protocol
 
 from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.lease import Lease
 from headrace.compactor.permit import permit
 from headrace.compactor.refused_files import RefusedFiles
+from headrace.metastore.api.cluster import ConfigApi
 from headrace.metastore.api.files import DELETE_DEAD_FILES, DeadFile, FileApi
 from headrace.metastore.api.jobs import Job
 from headrace.storage.errors import UnavailableError
@@ -30,28 +33,30 @@ FILES_PER_CALL = 1_000
 """S3's limit of keys per deletion request."""
 
 
+class JanitorMetastore(FileApi, ConfigApi, Protocol):
+    """The part of the metastore that janitor and sweeper need."""
+
+
 class Janitor:
     """A compactor.runner.Handler."""
 
-    def __init__(self, api: FileApi, store: ObjectStore, metrics: JanitorMetrics, *, delay_ms: int) -> None:
-        """`delay_ms`: file.delete.delay.ms."""
+    def __init__(self, api: JanitorMetastore, store: ObjectStore, metrics: JanitorMetrics) -> None:
         self._api = api
         self._store = store
         self._metrics = metrics
-        self._delay_ms = delay_ms
         self._refused = RefusedFiles()
 
     async def __call__(self, job: Job, lease: Lease) -> None:
         """Delete all dead files that are due. UnavailableError at the end if the store refused any of them."""
+        if not await self._metrics.undecided.has_delay(KIND, self._api):
+            return
         incarnation_id = await permit(self._api, self._store, lease.token)
         self._metrics.refused.set(incarnation_id is None)
         if incarnation_id is None:
             return
         deleted = refused = 0
         while True:
-            files = await self._api.take_dead_files(
-                lease.token, incarnation_id, delay_ms=self._delay_ms, limit=FILES_PER_CALL
-            )
+            files = await self._api.take_dead_files(lease.token, incarnation_id, limit=FILES_PER_CALL)
             if not files:
                 break
             gone = await self._delete(lease, files)

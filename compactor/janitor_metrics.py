@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from headrace.compactor.undecided import Undecided
+
 
 class JanitorMetrics:
     """One set per process with the role compactor."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, undecided: Undecided) -> None:
+        self.undecided = undecided
         deleted = Counter(
             "headrace_janitor_objects_deleted_total",
             "Objects deleted with the store's confirmation, by reason: dead files, and orphans without a row",

@@ -1,10 +1,11 @@
 """Job kind `retention`: removes records that are too old or exceed the size limit.
 
 Place: run by the job loop every log.retention.check.interval.ms, in one worker at a time. `wanted_log_start`
-decides, metastore move_log_starts acts; the janitor deletes files without live bytes.
-Invariant: a log start moves extent by extent from the start and stops at the first extent to keep, as in Kafka
-with log segments; every move is fenced by the lease. Extents below a log start, left by DeleteRecords or a crashed
-worker, are removed first, for every topic, because they would count in the partition's size.
+decides, metastore enforce_retention acts; the janitor deletes files without live bytes.
+Invariant: a log start moves extent by extent from the start and stops at the first extent to keep, as in Kafka with log
+segments; every move is fenced by the lease. Rules come from the metadata log only, never from a process's file, and a
+move is refused if a config changed after the image that was its reason. Extents below a log start, left by
+DeleteRecords or a crashed worker, are removed first, for every topic, because they would count in the partition's size.
 Source: Kafka's UnifiedLog.deleteOldSegments.
 """
 
@@ -17,10 +18,11 @@ from typing import NamedTuple, Protocol
 
 from headrace.compactor.lease import Lease
 from headrace.compactor.retention_metrics import RetentionMetrics
+from headrace.compactor.undecided import Undecided
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.metadata_log import MetadataLogApi
-from headrace.metastore.api.retention import LogStartTarget, OldestExtents, OldestQuery, RetentionApi
-from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.api.retention import RETENTION_JOB, LogStartTarget, OldestExtents, OldestQuery, RetentionApi
+from headrace.metastore.log.effective_configs import decided_topic_value
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.loading import load_image
 
@@ -44,6 +46,7 @@ class RetentionRule(NamedTuple):
 
 
 KEEP_ALL = RetentionRule(UNLIMITED, UNLIMITED)
+SETTINGS_OF_RULES = ("log.cleanup.policy", "log.retention.ms", "log.retention.bytes")
 
 
 def wanted_log_start(rule: RetentionRule, now_ms: int, log: OldestExtents) -> int:
@@ -62,15 +65,24 @@ def wanted_log_start(rule: RetentionRule, now_ms: int, log: OldestExtents) -> in
     return start
 
 
-def topic_rule(configs: EffectiveConfigs, image: MetadataImage, topic: str) -> RetentionRule:
-    """The rule of a topic; KEEP_ALL unless its cleanup.policy includes delete."""
-    policy = configs.topic_value(image, topic, "cleanup.policy")
-    if "delete" not in {item.strip() for item in policy.split(",")}:
+def topic_rule(image: MetadataImage, topic: str, undecided: set[str]) -> RetentionRule:
+    """The rule of a topic; KEEP_ALL unless its cleanup.policy includes delete.
+
+    UNLIMITED for what neither the topic nor the cluster has a value of: the settings that the cluster lacks are added
+    to `undecided`.
+    """
+    policy = decided_topic_value(image, topic, "cleanup.policy")
+    if policy is None:
+        undecided.add("log.cleanup.policy")
+    if policy is None or "delete" not in {item.strip() for item in policy.split(",")}:
         return KEEP_ALL
-    return RetentionRule(
-        int(configs.topic_value(image, topic, "retention.ms")),
-        int(configs.topic_value(image, topic, "retention.bytes")),
-    )
+    limits = []
+    for name in ("retention.ms", "retention.bytes"):
+        value = decided_topic_value(image, topic, name)
+        if value is None:
+            undecided.add(f"log.{name}")
+        limits.append(UNLIMITED if value is None else int(value))
+    return RetentionRule(*limits)
 
 
 class RetentionMetastore(RetentionApi, MetadataLogApi, Protocol):
@@ -80,28 +92,46 @@ class RetentionMetastore(RetentionApi, MetadataLogApi, Protocol):
 class Retention:
     """A compactor.runner.Handler."""
 
-    def __init__(self, api: RetentionMetastore, configs: EffectiveConfigs, metrics: RetentionMetrics) -> None:
-        self._api, self._configs, self._metrics = api, configs, metrics
+    def __init__(self, api: RetentionMetastore, metrics: RetentionMetrics, undecided: Undecided) -> None:
+        self._api, self._metrics, self._undecided = api, metrics, undecided
 
     async def __call__(self, job: Job, lease: Lease) -> None:
-        rules = self._rules(await load_image(self._api))
-        done = 0
-        for some in _chunks(rules, PARTITIONS_PER_LOOK):
-            for due in _chunks({key: some[key] for key in await self._due(some)}, PARTITIONS_PER_MOVE):
-                while due:
-                    due = await self._remove(due, lease)
-            done += len(some)
-            lease.progress = f"partitions={done} of={len(rules)}"
+        image = await load_image(self._api)
+        rules = self._rules(image)
+        wanted, done = len(rules), 0
+        while rules:
+            some = dict(islice(rules.items(), PARTITIONS_PER_LOOK))
+            if await self._enforce(some, image.offset, lease):
+                rules = dict(islice(rules.items(), PARTITIONS_PER_LOOK, None))
+                done += len(some)
+                lease.progress = f"partitions={done} of={wanted}"
+            else:
+                logger.info("a config changed while retention ran, reading all again: partitions_left=%d", len(rules))
+                image = await load_image(self._api)
+                now = self._rules(image)
+                rules = {key: now[key] for key in rules if key in now}
+
+    async def _enforce(self, rules: dict[int, RetentionRule], metadata_offset: int, lease: Lease) -> bool:
+        """False if a config has changed since this offset: the rest waits for the new rules."""
+        for due in _chunks({key: rules[key] for key in await self._due(rules)}, PARTITIONS_PER_MOVE):
+            left: dict[int, RetentionRule] | None = due
+            while left:
+                left = await self._remove(left, metadata_offset, lease)
+            if left is None:
+                return False
+        return True
 
     def _rules(self, image: MetadataImage) -> dict[int, RetentionRule]:
         """By partition key."""
-        return {
-            key: rule
-            for topic in image.topics_by_name.values()
-            for rule in [topic_rule(self._configs, image, topic.name)]
-            for index in range(len(topic.leader_epochs))
-            if (key := topic.key(index)) is not None
-        }
+        found, undecided = dict[int, RetentionRule](), set[str]()
+        for topic in image.topics_by_name.values():
+            rule = topic_rule(image, topic.name, undecided)
+            for index in range(len(topic.leader_epochs)):
+                if (key := topic.key(index)) is not None:
+                    found[key] = rule
+        for setting in SETTINGS_OF_RULES:
+            self._undecided.show(RETENTION_JOB, setting, waits=setting in undecided)
+        return found
 
     async def _due(self, rules: Mapping[int, RetentionRule]) -> list[int]:
         """Partitions with a first extent to remove, or with extents below the log start."""
@@ -113,8 +143,10 @@ class Retention:
             and (log.has_leftovers or wanted_log_start(rules[log.partition_key], now_ms, log) > log.log_start_offset)
         ]
 
-    async def _remove(self, rules: dict[int, RetentionRule], lease: Lease) -> dict[int, RetentionRule]:
-        """One chunk of the work; returns the partitions that may have more to remove."""
+    async def _remove(
+        self, rules: dict[int, RetentionRule], metadata_offset: int, lease: Lease
+    ) -> dict[int, RetentionRule] | None:
+        """One chunk of the work; returns the partitions that may have more to remove, None if a config changed."""
         now_ms, logs = await self._api.oldest_extents([OldestQuery(key, EXTENTS_PER_LOOK) for key in rules])
         targets = []
         for log in logs:
@@ -124,7 +156,11 @@ class Retention:
                 wanted = wanted_log_start(rules[log.partition_key], now_ms, log)
                 if wanted > log.log_start_offset:
                     targets.append(LogStartTarget(log.partition_key, wanted))
-        answers = await self._api.move_log_starts(targets, max_extents=EXTENTS_PER_MOVE, by=lease.token)
+        answers = await self._api.enforce_retention(
+            targets, max_extents=EXTENTS_PER_MOVE, by=lease.token, metadata_offset=metadata_offset
+        )
+        if answers is None:
+            return None
         for answer in answers:
             self._metrics.removed(answer)
         return {answer.partition_key: rules[answer.partition_key] for answer in answers if answer.known}

@@ -3,7 +3,8 @@
 Place: run by the job loop every hour. Orphans come from agents and compactors that crashed, or gave up,
 between a PUT and its commit, and from PUTs that arrived after their file was deleted.
 Invariant: an object is deleted only after its id is condemned, with an insert under the same unique key that a
-commit inserts; age only avoids checking files that are still being committed. Keys that are not those of
+commit inserts; age only avoids checking files that are still being committed. Orphans younger than the cluster's
+file.delete.delay.ms stay, and all while the cluster has no value. Keys that are not those of
 segment files are ignored. A stale list does no harm: the primary decides which files have rows.
 After a crash, the next worker continues after the last finished page; the janitor deletes objects that were
 condemned but not deleted.
@@ -14,11 +15,12 @@ from __future__ import annotations
 import logging
 import uuid
 
+from headrace.compactor.janitor import JanitorMetastore
 from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.lease import Lease
 from headrace.compactor.listing import pages
 from headrace.compactor.permit import permit
-from headrace.metastore.api.files import SWEEP_ORPHANS, FileApi
+from headrace.metastore.api.files import SWEEP_ORPHANS
 from headrace.metastore.api.jobs import Job
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ObjectStore
@@ -27,21 +29,22 @@ logger = logging.getLogger(__name__)
 
 KIND = SWEEP_ORPHANS.kind
 MIN_AGE_MS = 7_200_000
-"""A commit under an older id is refused, so none of these can still be in progress."""
+"""A commit under an older id is refused, so none of these can still be in progress. Orphans also wait for the
+cluster's file.delete.delay.ms (condemn_files.sql)."""
 
 
 class Sweeper:
     """A compactor.runner.Handler."""
 
-    def __init__(self, api: FileApi, store: ObjectStore, metrics: JanitorMetrics, *, delay_ms: int) -> None:
-        """`delay_ms`: file.delete.delay.ms; younger orphans are never deleted."""
+    def __init__(self, api: JanitorMetastore, store: ObjectStore, metrics: JanitorMetrics) -> None:
         self._api = api
         self._store = store
         self._metrics = metrics
-        self._min_age_ms = max(MIN_AGE_MS, delay_ms)
 
     async def __call__(self, job: Job, lease: Lease) -> None:
         """List the bucket from after the key in the job's progress. Refused deletions are left to the janitor."""
+        if not await self._metrics.undecided.has_delay(KIND, self._api):
+            return
         incarnation_id = await permit(self._api, self._store, lease.token)
         self._metrics.refused.set(incarnation_id is None)
         if incarnation_id is None:
@@ -61,7 +64,7 @@ class Sweeper:
         unnamed = await self._api.unnamed_files(file_ids) if file_ids else []
         if not unnamed:
             return 0
-        condemned = await self._api.condemn_files(lease.token, incarnation_id, unnamed, min_age_ms=self._min_age_ms)
+        condemned = await self._api.condemn_files(lease.token, incarnation_id, unnamed, min_age_ms=MIN_AGE_MS)
         if not condemned:
             return 0
         confirmed = await self._store.delete_many([object_key(file_id) for file_id in condemned])

@@ -33,6 +33,7 @@ from headrace.compactor.retention import Retention
 from headrace.compactor.retention_metrics import RetentionMetrics
 from headrace.compactor.runner import JobHandler, JobRunner
 from headrace.compactor.sweeper import Sweeper
+from headrace.compactor.undecided import Undecided
 from headrace.config.settings import Settings
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.metastore import Metastore
@@ -128,14 +129,14 @@ class Worker:
 
     def _handlers(self) -> dict[str, JobHandler]:
         """Job kinds and their handlers."""
-        settings = self._settings
-        deletions = JanitorMetrics(self._registry)
+        undecided = Undecided(self._registry)
+        deletions = JanitorMetrics(self._registry, undecided)
         return {
-            RETENTION_JOB: Retention(self.metastore, EffectiveConfigs(settings), RetentionMetrics(self._registry)),
+            RETENTION_JOB: Retention(self.metastore, RetentionMetrics(self._registry), undecided),
             planner.KIND: self._plan,
             compact.KIND: self._compact,
-            janitor.KIND: Janitor(self.metastore, self._throttled, deletions, delay_ms=settings.file_delete_delay_ms),
-            sweeper.KIND: Sweeper(self.metastore, self._throttled, deletions, delay_ms=settings.file_delete_delay_ms),
+            janitor.KIND: Janitor(self.metastore, self._throttled, deletions),
+            sweeper.KIND: Sweeper(self.metastore, self._throttled, deletions),
         }
 
     async def _plan(self, job: Job, lease: Lease) -> None:

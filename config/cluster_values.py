@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,6 +21,24 @@ from headrace.config.settings import Settings
 RETENTION_MS = "log.retention.ms"
 UNITS_OF_RETENTION = {"log.retention.minutes": 60_000, "log.retention.hours": 3_600_000}
 """Names for files -> milliseconds of one unit."""
+
+
+NEEDED_TO_DELETE = (
+    "log.retention.ms",
+    "log.retention.bytes",
+    "file.delete.delay.ms",
+    "producer.id.expiration.ms",
+    "offsets.retention.minutes",
+)
+"""What decides which data is deleted or forgotten: nothing is, by a setting that the cluster has no value of."""
+
+
+class IgnoredSetting(NamedTuple):
+    """A value of this process's file that differs from the cluster's."""
+
+    name: str
+    own: str
+    cluster: str
 
 
 @functools.cache
@@ -49,6 +67,16 @@ def in_force(settings: Settings, values: Mapping[str, str]) -> Settings:
         if name in values and why_invalid(name, values[name]) is None
     }
     return msgspec.structs.replace(settings, **changes) if changes else settings
+
+
+def ignored(settings: Settings, values: Mapping[str, str]) -> list[IgnoredSetting]:
+    """What the file sets to something else than the cluster has. A file that keeps a default says nothing."""
+    own, defaults = proposed(settings), proposed(Settings())
+    return [
+        IgnoredSetting(name, own[name], values[name])
+        for name in cluster_settings()
+        if name in values and own[name] != defaults[name] and own[name] != values[name]
+    ]
 
 
 def parsed(name: str, value: str) -> Any:

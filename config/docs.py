@@ -28,9 +28,9 @@ A setting's **scope**:
 
 - `process`: each process has its own value.
 - `cluster`: one value for all processes. `headrace configs set NAME=VALUE --brokers` stores it in the metadata log,
-  also while the cluster runs, and it then replaces the value in every file. While the cluster has no value, each
-  process uses its own file: so set values that decide over data, such as `log.retention.ms` and
-  `file.delete.delay.ms`, for the cluster, or give all processes the same files.
+  also while the cluster runs, and it then replaces the value in every file. A new cluster gets those of the file given
+  to `headrace storage format -c`; else the active controller records what the files of all running processes agree
+  on. While the cluster has no value, nothing is deleted by it, and for other purposes each process uses its own file.
 - `topic default`: as `cluster`, for all topics that do not have another value.
 
 | setting | scope | environment | default | accepted | meaning |

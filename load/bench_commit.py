@@ -1,4 +1,4 @@
-"""What a commit costs: `python -m load.bench_commit`, or `--churn --seconds 600` for what hours do to tables.
+"""What a commit costs: `python -m load.bench_commit`; load/bench_churn.py is about what hours do to tables.
 
 Starts a separate Postgres (fsync and synchronous_commit on), with closed-loop committers that all
 write to the same partitions. Batches are idempotent unless the line says otherwise. Postgres CPU is
@@ -43,9 +43,6 @@ from load.postgres_server import cpu_seconds, grow_old, read_cost
 BATCH_BYTES = 1_000
 CONNECTIONS = 4
 ROUND_TRIP_SECONDS = 0.001
-FLUSH_DELAY_US = 2_000
-"""Added to each flush of the log while churning (Postgres' commit_delay): a disk slower than this one."""
-HOUSEKEEPING_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -214,52 +211,6 @@ async def latency(bench: CommitBench, workload: CommitWorkload, commits: int) ->
     )
 
 
-async def churn(bench: CommitBench, seconds: float) -> None:
-    """Four committers of workload (i) with housekeeping; prints what becomes of the tables.
-
-    A round trip of ROUND_TRIP_SECONDS is added to each commit, FLUSH_DELAY_US before each flush of
-    the log, and a topic is made and deleted each round.
-    """
-    for statement in (
-        f"ALTER SYSTEM SET commit_delay = {FLUSH_DELAY_US}",
-        "ALTER SYSTEM SET commit_siblings = 0",
-        "SELECT pg_reload_conf()",
-    ):
-        await bench.execute(statement)
-    committers = await bench.committers(WORKLOADS[0], 4)
-    ends_at = time.perf_counter() + seconds
-    commits = 0
-
-    async def run(committer: CommitLoad) -> None:
-        nonlocal commits
-        while time.perf_counter() < ends_at:
-            await asyncio.sleep(ROUND_TRIP_SECONDS)
-            await bench.commit(committer.next_file())
-            commits += 1
-
-    async def keep_house() -> None:
-        while time.perf_counter() < ends_at:
-            await bench.store.rotate_log_slots()
-            await bench.store.expire_producer_state(1_000)
-            await bench.make_and_delete_a_topic(100)
-            await bench.store.purge_deleted_partitions(1_000)
-            print(f"churn: seconds_left={ends_at - time.perf_counter():.0f} commits={commits}", flush=True)
-            await asyncio.sleep(min(HOUSEKEEPING_SECONDS, seconds / 4))
-
-    await asyncio.gather(*(run(committer) for committer in committers), keep_house())
-    await asyncio.sleep(1.5)  # the backends report their counts once a second
-    print(
-        f"{'table':22} {'live':>9} {'dead':>8} {'updates':>9} {'HOT':>6} {'vacuums':>7} {'heap kB':>8} {'index kB':>8}"
-    )
-    for name, live, dead, updates, hot, vacuums, heap, index in await bench.query(
-        "SELECT relname, n_live_tup, n_dead_tup, n_tup_upd, n_tup_hot_upd, autovacuum_count,"
-        " pg_table_size(relid) / 1024, pg_indexes_size(relid) / 1024"
-        " FROM pg_stat_user_tables WHERE n_tup_ins + n_tup_upd > 0 ORDER BY relname"
-    ):
-        ratio = f"{hot / updates:.3f}" if updates else "-"
-        print(f"{name:22} {live:9} {dead:8} {updates:9} {ratio:>6} {vacuums:7} {heap:8} {index:8}")
-
-
 @asynccontextmanager
 async def opened(place: Path, seed: int, installation: Installation | None = None) -> AsyncIterator[CommitBench]:
     """A bench on a new, migrated Postgres below `place`."""
@@ -283,9 +234,6 @@ async def run(place: Path, arguments: argparse.Namespace) -> None:
         installation = Installation(arguments.bin_dir, arguments.bin_dir.parent.name)
     async with opened(place, arguments.seed, installation) as bench:
         print(f"{machine_state()}, seed {arguments.seed}", flush=True)
-        if arguments.churn:
-            await churn(bench, arguments.seconds)
-            return
         for workload in PEER:
             await latency(bench, workload, arguments.commits)
         for count in (1, 4):
@@ -296,9 +244,8 @@ async def run(place: Path, arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=5.0, help="per workload, or of churn")
+    parser.add_argument("--seconds", type=float, default=5.0, help="per workload")
     parser.add_argument("--commits", type=int, default=500, help="of the latency table")
-    parser.add_argument("--churn", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--bin-dir", type=Path, help="another Postgres than the embedded one")
     arguments = parser.parse_args()

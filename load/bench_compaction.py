@@ -24,6 +24,7 @@ from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, encode
+from headrace.config.cluster_values import proposed
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration
 from headrace.metastore.api.commit import FileCommit, StagedBatch
@@ -184,7 +185,7 @@ def main() -> None:
         place.chmod(0o711)
         for codec in (Codec.NONE, Codec.LZ4):
             with EmbeddedPostgres(place / f"postgres-{codec}") as url:
-                migrate(url)
+                migrate(url, values=proposed(Settings()))
                 (place / f"bucket-{codec}").mkdir()
                 asyncio.run(run(url, Settings(metastore_pool_size=4), place / f"bucket-{codec}", args, codec))
 

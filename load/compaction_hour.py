@@ -19,6 +19,8 @@ import psycopg
 
 from headrace.compactor.audit import Audit
 from headrace.compactor.policy import PolicyLimits
+from headrace.config.cluster_values import proposed
+from headrace.config.settings import Settings
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from load.compaction_simulation import PLAN_SECONDS, Arrivals, SimulationOutcome, simulate
@@ -116,7 +118,7 @@ def main() -> None:
                 database = f"compacting_{compacting}".lower()
                 with psycopg.connect(url, autocommit=True) as connection:
                     connection.execute(f"CREATE DATABASE {database}".encode())
-                migrate(server.url(database))
+                migrate(server.url(database), values=proposed(Settings()))
                 ran = run(server.url(database), shape, args.seconds, per_second, compacting=compacting)
                 hours.append(asyncio.run(ran))
     without, merged = hours

@@ -16,6 +16,8 @@ import tempfile
 from pathlib import Path
 
 from headrace.compactor.audit import Audit
+from headrace.config.cluster_values import proposed
+from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
@@ -95,7 +97,7 @@ def main() -> int:
         place = Path(name)
         place.chmod(0o711)  # started by root, Postgres runs as another user and must get through
         with EmbeddedPostgres(place) as url:
-            migrate(url)
+            migrate(url, values=proposed(Settings()))
             shape = FlushShape(partitions=args.partitions, resent=args.resent)
             return 0 if asyncio.run(measure(url, args.flushes, shape)) else 1
 

@@ -29,6 +29,7 @@ from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.planner import Planner
 from headrace.compactor.policy import PolicyLimits
 from headrace.compactor.runner import JobHandler
+from headrace.compactor.undecided import Undecided
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration, RegisteredAgent
 from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
@@ -101,7 +102,7 @@ class SimulatedCluster:
         metrics = CompactionMetrics(registry)
         merging = MergeLimits(file_bytes=settings.compaction_file_bytes)
         compactor = Compactor(bucket, metastore, metastore.commit_shards, merging, self._clock, self._rng, metrics)
-        deletions = Janitor(metastore, bucket, JanitorMetrics(registry), delay_ms=settings.file_delete_delay_ms)
+        deletions = Janitor(metastore, bucket, JanitorMetrics(registry, Undecided(registry)))
         self.delete_delay_s = settings.file_delete_delay_ms / 1000
         self._handlers: dict[str, JobHandler] = {
             planner.KIND: Planner(metastore, PolicyLimits(), metrics).handle,

@@ -21,6 +21,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
+from headrace.config.cluster_values import NEEDED_TO_DELETE, proposed
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
@@ -74,9 +75,12 @@ def pooler_port(postgres_server: EmbeddedPostgres) -> Iterator[int]:
 
 @pytest.fixture(scope="session")
 def metastore_template(postgres_server: EmbeddedPostgres) -> str:
-    """The name of a migrated database that is copied for each test; no test connects to it."""
+    """The name of a migrated database that is copied for each test; no test connects to it.
+
+    The cluster has values of what deletion needs. Other settings have none, so that tests give them to their processes.
+    """
     _run(postgres_server, f"CREATE DATABASE {TEMPLATE}")
-    migrate(postgres_server.url(TEMPLATE))
+    migrate(postgres_server.url(TEMPLATE), values={name: proposed(Settings())[name] for name in NEEDED_TO_DELETE})
     return TEMPLATE
 
 

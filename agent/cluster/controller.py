@@ -23,6 +23,7 @@ from typing import Protocol
 
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
 from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.setting_agreement import SettingRecorder, SettingRecorderApi
 from headrace.config.settings import Settings
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.api.controller import ControllerApi, ControllerLease, SnapshotState
@@ -47,7 +48,7 @@ SCHEDULE_SECONDS = 30.0
 TRUNCATED_ROWS = 10_000
 
 
-class ControllerMetastore(ClusterApi, ControllerApi, Protocol):
+class ControllerMetastore(ClusterApi, ControllerApi, SettingRecorderApi, Protocol):
     """The metastore operations that a controller needs."""
 
     async def schedule_jobs(self, controller_epoch: int, schedules: Sequence[JobSchedule]) -> None:
@@ -115,6 +116,7 @@ class Controller:
         self._active_until = 0.0
         self._granted_ms = times().granted_ms
         self._schedules = schedules
+        self._settings = SettingRecorder(api, clock)
         self._next_snapshot_check = 0.0
         self._next_schedule = 0.0
         self._tasks: list[asyncio.Task[None]] = []
@@ -174,6 +176,7 @@ class Controller:
         self._metrics.lag.set(max(image.offset - before, 0))
         if lease is not None and is_active:
             await self._append_due(lease.controller_epoch, image)
+            await self._settings.record(lease.controller_epoch, image)
             self._keep_snapshots(lease.controller_epoch)
             await self._keep_schedules(lease.controller_epoch, image)
 
@@ -227,6 +230,7 @@ class Controller:
             assert lease is not None
             logger.info("active controller: node_id=%d controller_epoch=%d", *lease[:2])
             self._next_snapshot_check = self._next_schedule = 0.0
+            self._settings.forget()
         elif was and not now:
             logger.info("standby: controller=%s", lease)
             self._metrics.snapshot_lag.set(0)

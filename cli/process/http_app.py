@@ -8,7 +8,7 @@ metastore and bucket answered recently, and it is not draining.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Response
@@ -20,6 +20,9 @@ class Probe(Protocol):
 
     async def not_ready_reason(self) -> str | None:
         """None if ready for traffic, else the reason."""
+
+    def warnings(self) -> Sequence[str]:
+        """What an operator should change although the process is ready; called on the HTTP loop."""
 
     async def status(self) -> dict[str, Any]:
         """The page /v1/status: identity, image, buffers, feed."""
@@ -34,12 +37,13 @@ def make_app(probe: Probe, registry: CollectorRegistry) -> FastAPI:
         return {"status": "alive"}
 
     @app.get("/readyz")
-    async def readyz(response: Response) -> dict[str, str]:
+    async def readyz(response: Response) -> dict[str, Any]:
         reason = await _answer(probe.not_ready_reason)
+        details = {"warnings": list(probe.warnings())} if probe.warnings() else {}
         if reason is None:
-            return {"status": "ready"}
+            return {"status": "ready", **details}
         response.status_code = 503
-        return {"status": "not ready", "reason": reason}
+        return {"status": "not ready", "reason": reason, **details}
 
     @app.get("/metrics")
     async def metrics() -> Response:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -27,6 +27,7 @@ from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER, roles
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.setting_reporter import SettingReporter
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.open import StoreOptions, open_store
@@ -82,10 +83,10 @@ def compose_process(settings: Settings, shared: Connections) -> ProcessShell:
         return compose_agent(settings, shared)[0]
     if CONTROLLER in wanted:
         controller = ControllerRole(settings, shared.metastore, shared.clock, shared.rng, shared.registry)
-        return _shell(settings, shared, controller, [controller])
+        return _shell(settings, shared, controller, [[controller], *_next_to(settings, shared)])
     worker = Worker(settings, shared.store, shared.metastore, shared.clock, shared.rng, shared.registry)
     alone = CompactorRole(worker)
-    return ProcessShell(settings, shared.store, shared.metastore, shared.registry, alone, [[alone]])
+    return _shell(settings, shared, alone, [[alone]])
 
 
 def compose_agent(
@@ -98,14 +99,31 @@ def compose_agent(
         controller = ControllerRole(settings, shared.metastore, shared.clock, shared.rng, shared.registry, broker)
         broker.is_active_controller = lambda: controller.is_active
         member.append(controller)
-    return _shell(settings, shared, broker, member), broker
+    return _shell(settings, shared, broker, [member, *_next_to(settings, shared)], broker), broker
 
 
-def _shell(settings: Settings, shared: Connections, main: MainRole, member: list[Role]) -> ProcessShell:
-    members = [member]
-    if COMPACTOR in roles(settings):
-        members.append([WorkerThread(settings, shared.registry)])
-    return ProcessShell(settings, shared.store, shared.metastore, shared.registry, main, members)
+def _next_to(settings: Settings, shared: Connections) -> list[list[Role]]:
+    """Background work next to other roles."""
+    return [[WorkerThread(settings, shared.registry)]] if COMPACTOR in roles(settings) else []
+
+
+def _shell(
+    settings: Settings,
+    shared: Connections,
+    main: MainRole,
+    members: Sequence[Sequence[Role]],
+    broker: Broker | None = None,
+) -> ProcessShell:
+    reporter = SettingReporter(
+        shared.metastore,
+        settings,
+        sorted(roles(settings)),
+        shared.clock,
+        shared.rng,
+        shared.registry,
+        lambda: None if broker is None else broker.node_id,
+    )
+    return ProcessShell(settings, shared.store, shared.metastore, shared.registry, main, members, reporter)
 
 
 async def _connect(

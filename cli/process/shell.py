@@ -23,6 +23,7 @@ from headrace.cli.process.http_server import HttpServer, ask
 from headrace.cli.process.role import MainRole, Role
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.setting_reporter import SettingReporter
 from headrace.storage.cluster_properties import require_formatted
 from headrace.storage.errors import HeadraceError, NotFoundError
 from headrace.storage.objects.store import ObjectStore
@@ -44,9 +45,10 @@ class ProcessShell:
         registry: CollectorRegistry,
         main: MainRole,
         members: Sequence[Member],
+        reporter: SettingReporter,
     ) -> None:
         self._settings, self._store, self._metastore = settings, store, metastore
-        self._main, self._members = main, members
+        self._main, self._members, self._reporter = main, members, reporter
         self._roles = list(itertools.chain.from_iterable(members))
         self._loop = asyncio.get_running_loop()
         self._http = HttpServer(
@@ -63,13 +65,16 @@ class ProcessShell:
     async def start(self) -> None:
         """Start every role. Raises the error that prevented it."""
         self._http.start()
+        await self._reporter.start()
         for role in self._roles:
             await role.start()
+        await self._reporter.report()  # an agent has its node id now
         logger.info("%s started: %s", self._main.title, self.ready_line())
 
     async def stop(self) -> None:
         """Drain and stop every role. Safe in any state, also after a failed start."""
         await asyncio.gather(*map(self._stop, self._members))
+        await self._reporter.stop()
         await asyncio.to_thread(self._http.stop)
         await self._metastore.close()
         await self._store.close()
@@ -93,6 +98,10 @@ class ProcessShell:
     async def status(self) -> dict[str, Any]:
         """The main role's status, for people."""
         return await ask(self._loop, self._main.status())
+
+    def warnings(self) -> Sequence[str]:
+        """What an operator should change; the process works nevertheless."""
+        return self._reporter.warnings
 
     async def _not_ready_reason(self) -> str | None:
         for role in self._roles:

@@ -37,6 +37,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.jobs import JobApi
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.setting_reporter import SPARK, SettingReporter
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.cluster_properties import require_formatted
 from headrace.storage.errors import HeadraceError
@@ -78,11 +79,13 @@ async def work(settings: Settings, *, part_bytes: int, lease_ms: int) -> None:
             await require_formatted(store, metastore.cluster_id)
         finally:
             await store.close()
+        reporter = SettingReporter(metastore, settings, [SPARK], clock, rng, CollectorRegistry())
         if not any(jobs.kind == LARGE_KIND and jobs.overdue_ms for jobs in await metastore.count_jobs()):
             logger.info("no large job is due: spark is not started")
             return
         cluster = await metastore.cluster_configs()
         wanted = pace(EffectiveConfigs(settings), cluster)
+        await reporter.start()
         spark = SparkSession.builder.appName("headrace-compaction").getOrCreate()
         try:
             compactor = SparkCompactor(
@@ -95,6 +98,7 @@ async def work(settings: Settings, *, part_bytes: int, lease_ms: int) -> None:
             await drain(metastore, compactor, clock, rng, lease_ms=lease_ms)
         finally:
             spark.stop()
+            await reporter.stop()
     finally:
         await metastore.close()
 

@@ -64,12 +64,11 @@ class FoundFile(NamedTuple):
 class FileApi(Protocol):
     """FencedError, for what takes a token: the job has another holder, or the metastore another life."""
 
-    async def take_dead_files(
-        self, token: JobToken, incarnation_id: uuid.UUID, *, delay_ms: int, limit: int
-    ) -> list[DeadFile]:
-        """Files to delete now: dead for `delay_ms`, and what was taken before and not dropped.
+    async def take_dead_files(self, token: JobToken, incarnation_id: uuid.UUID, *, limit: int) -> list[DeadFile]:
+        """Files to delete now: dead for the cluster's file.delete.delay.ms, and what was taken before and not dropped.
 
-        Not those that are dead only since the oldest lease of a running job that is not periodic: its read pin.
+        None of the former while the cluster has no value. Not those that are dead only since the oldest lease of a
+        running job that is not periodic: its read pin.
         """
 
     async def drop_files(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> int:
@@ -84,7 +83,9 @@ class FileApi(Protocol):
     async def condemn_files(
         self, token: JobToken, incarnation_id: uuid.UUID, file_ids: Sequence[uuid.UUID], *, min_age_ms: int
     ) -> list[uuid.UUID]:
-        """Condemn ids that no row names and that are old enough; those that are condemned now. Idempotent."""
+        """Condemn ids that no row names and that are older than this and the cluster's file.delete.delay.ms; those that
+        are condemned now. No new ones while the cluster has no value. Idempotent.
+        """
 
     async def janitor_state(self) -> JanitorState:
         """As it is."""

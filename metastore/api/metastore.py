@@ -15,6 +15,7 @@ from headrace.metastore.api.jobs import JobApi
 from headrace.metastore.api.read import LeaderEpochApi, ReadApi
 from headrace.metastore.api.reports import AgentLeaseApi, FileReports, JobReports, PartitionReports
 from headrace.metastore.api.retention import RetentionApi
+from headrace.metastore.api.settings import SettingsApi
 from headrace.metastore.api.topics import PartitionApi
 
 
@@ -39,6 +40,7 @@ class Metastore(
     FileReports,
     PartitionReports,
     AgentLeaseApi,
+    SettingsApi,
     Protocol,
 ):
     """Every operation, and the connections under them."""

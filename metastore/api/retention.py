@@ -72,12 +72,17 @@ class OldestExtents(NamedTuple):
 class RetentionApi(Protocol):
     """What moves log starts, and what looks at logs from outside."""
 
-    async def move_log_starts(
-        self, targets: Sequence[LogStartTarget], *, max_extents: int, by: JobToken | None = None
-    ) -> list[LogStartAnswer]:
+    async def move_log_starts(self, targets: Sequence[LogStartTarget], *, max_extents: int) -> list[LogStartAnswer]:
         """Move log starts and remove up to `max_extents` extents below them; one answer per target, in order.
 
-        Each partition is named once. Idempotent. `by`: FencedError unless that lease still holds.
+        Each partition is named once. Idempotent.
+        """
+
+    async def enforce_retention(
+        self, targets: Sequence[LogStartTarget], *, max_extents: int, by: JobToken, metadata_offset: int
+    ) -> list[LogStartAnswer] | None:
+        """The same for retention, which decided by the metadata image at this offset; None, and nothing has happened,
+        if a config changed since. FencedError unless the lease still holds.
         """
 
     async def oldest_extents(self, queries: Sequence[OldestQuery]) -> tuple[int, list[OldestExtents]]:

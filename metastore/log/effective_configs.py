@@ -22,7 +22,7 @@ from headrace.config.group_configs import GROUP_CONFIGS
 from headrace.config.settings import Settings
 from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import TOPIC_RESOURCE
+from headrace.metastore.log.records import TOPIC_RESOURCE, ConfigRecord
 
 BROKER_RESOURCE = 4
 """ConfigResource.Type.BROKER; with an empty name it is all of them."""
@@ -98,9 +98,27 @@ class EffectiveConfigs:
         return [*found, *self._below_groups[name]]
 
 
+def decided_topic_value(image: MetadataImage, topic: str, name: str) -> str | None:
+    """What the topic or the cluster says, else the default if no file can say otherwise; None if files might.
+
+    For what deletes data: processes with different files must not decide it by them.
+    """
+    config, own = TOPIC_CONFIGS[name], image.configs.get((TOPIC_RESOURCE, topic), {})
+    if name in own:
+        return own[name]
+    if layers := _cluster_layer(image, config):
+        return layers[0].value
+    return None if any(synonym.name in _DECLARED for synonym in config.synonyms) else config.default
+
+
 def set_for_all_brokers(image: MetadataImage) -> Mapping[str, str]:
     """The cluster-wide broker configs: name -> value."""
     return image.configs.get((BROKER_RESOURCE, WHOLE_CLUSTER), {})
+
+
+def setting_record(name: str, value: str) -> ConfigRecord:
+    """The record that gives the cluster a value of the setting."""
+    return ConfigRecord(resource_type=BROKER_RESOURCE, resource_name=WHOLE_CLUSTER, name=name, value=value)
 
 
 def _cluster_layer(image: MetadataImage, config: ConfigDefinition) -> list[ConfigLayer]:

@@ -1,23 +1,25 @@
 """Brings a database to this version's schema: numbered files forward, then functions, then first rows.
 
 Place: `headrace migrate` and `headrace dev`, before any agent of this version starts.
-Invariant: a migration file is applied whole or not at all, in order, once, and never changes after
-that (its checksum is recorded). Functions carry no state and are replaced each time.
-Two processes that migrate at once wait for each other. If the process crashes, the next run
-continues with the first file that is not recorded.
+Invariant: one run is one transaction: agents that run meanwhile see the old tables and functions, or all new ones.
+Files are applied in order, once, and never change after that (their checksums are recorded). Functions
+carry no state and are replaced each time. Two processes that migrate at once wait for each other.
 """
 
 from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
+from types import MappingProxyType
 from typing import Any
 
 import psycopg
 
 from headrace.metastore.api.agents import METADATA_FORMAT, SUPPORTED_FEATURES
+from headrace.metastore.log.effective_configs import BROKER_RESOURCE, WHOLE_CLUSTER, setting_record
 from headrace.metastore.log.records import FeatureLevelRecord, encode_record
 from headrace.metastore.postgres.errors import translated
 from headrace.metastore.postgres.server_check import check_version
@@ -30,6 +32,8 @@ LOCK = (7200, 1)
 """Transaction-level advisory lock held by the process that migrates."""
 LOCK_TIMEOUT_MS = 3_000
 """A migration waits so long for a table, less than agents wait (metastore.lock.timeout.ms): they queue behind it."""
+
+NO_VALUES: Mapping[str, str] = MappingProxyType({})
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -48,46 +52,39 @@ class MigrationReport:
         return f"migrated: applied={done} cluster_id={self.cluster_id} commit_shards={self.commit_shards}"
 
 
-def migrate(url: str, *, commit_shards: int = 8, cluster_id: str | None = None) -> MigrationReport:
+def migrate(
+    url: str, *, commit_shards: int = 8, cluster_id: str | None = None, values: Mapping[str, str] = NO_VALUES
+) -> MigrationReport:
     """Apply what is missing, install the functions, and make the cluster's first rows.
 
-    `commit_shards` counts only for a new cluster. `cluster_id` is a base64url UUID; None takes a
-    random one. InvalidError when Postgres is too old, a recorded migration has changed or is unknown to this version,
-    or the cluster has another id; UnavailableError when Postgres is not there, or another session
+    `commit_shards` and `values` (settings of the cluster) count only for a new cluster. `cluster_id` is a base64url
+    UUID; None takes a random one. InvalidError when Postgres is too old, a recorded migration has changed or is unknown
+    to this version, or the cluster has another id; UnavailableError when Postgres is not there, or another session
     locks a table for long (a dump): what is missing stays missing, and a later run continues.
     """
     with translated("migrate", writes=False), psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
         check_version(connection.info.server_version)
-        applied = [file.name for file in sql_files(MIGRATIONS) if _apply(connection, file)]
         with connection.transaction():
-            _take_lock(connection)
+            connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", LOCK)
+            recorded = _recorded(connection)
+            _refuse_unknown(recorded)
+            connection.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}".encode())
+            applied = [file.name for file in sql_files(MIGRATIONS) if _apply(connection, file, recorded)]
             connection.execute("SET LOCAL check_function_bodies = off")  # they call each other in any order
             for file in function_files():
                 _execute_file(connection, file)
-            return _describe(connection, tuple(applied), commit_shards, cluster_id)
+            return _describe(connection, tuple(applied), commit_shards, cluster_id, values)
 
 
-def _apply(connection: Connection, file: SqlFile) -> bool:
+def _apply(connection: Connection, file: SqlFile, recorded: Mapping[str, str]) -> bool:
     """Apply one file unless it is recorded; True when it was applied."""
-    with connection.transaction():
-        _take_lock(connection)
-        recorded = _recorded(connection)
-        _refuse_unknown(recorded)
-        if file.name in recorded:
-            if recorded[file.name] != file.checksum:
-                raise InvalidError(f"migration changed after it was applied: {file.name}")
-            return False
-        connection.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}".encode())
-        _execute_file(connection, file)
-        connection.execute(
-            "INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)",
-            (file.name, file.checksum),
-        )
+    if file.name in recorded:
+        if recorded[file.name] != file.checksum:
+            raise InvalidError(f"migration changed after it was applied: {file.name}")
+        return False
+    _execute_file(connection, file)
+    connection.execute("INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)", (file.name, file.checksum))
     return True
-
-
-def _take_lock(connection: Connection) -> None:
-    connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", LOCK)
 
 
 def _recorded(connection: Connection) -> dict[str, str]:
@@ -113,11 +110,15 @@ def _execute_file(connection: Connection, file: SqlFile) -> None:
 
 
 def _describe(
-    connection: Connection, applied: tuple[str, ...], commit_shards: int, cluster_id: str | None
+    connection: Connection,
+    applied: tuple[str, ...],
+    commit_shards: int,
+    cluster_id: str | None,
+    values: Mapping[str, str],
 ) -> MigrationReport:
     row = _read_cluster(connection)
     if row is None:
-        _create_cluster(connection, commit_shards, cluster_id)
+        _create_cluster(connection, commit_shards, cluster_id, values)
         row = _read_cluster(connection)
         assert row is not None
     found = MigrationReport(applied, *row)
@@ -131,22 +132,29 @@ def _read_cluster(connection: Connection) -> tuple[str, uuid.UUID, int] | None:
     return cursor.fetchone()
 
 
-def _create_cluster(connection: Connection, commit_shards: int, cluster_id: str | None) -> None:
+def _create_cluster(
+    connection: Connection, commit_shards: int, cluster_id: str | None, values: Mapping[str, str]
+) -> None:
     """The rows without which no agent can work."""
     connection.execute(
         "INSERT INTO cluster (cluster_id, incarnation_id, commit_shards) VALUES (%s, gen_random_uuid(), %s)",
         (cluster_id or random_cluster_id(random.SystemRandom()), commit_shards),
     )
-    connection.execute("INSERT INTO metadata_head (next_offset) VALUES (1)")
     newest = SUPPORTED_FEATURES[METADATA_FORMAT]
-    record = FeatureLevelRecord(
+    feature = FeatureLevelRecord(
         name=METADATA_FORMAT, min_feature_level=newest.min_level, max_feature_level=newest.max_level
     )
-    connection.execute(
-        "INSERT INTO metadata_log (record_offset, record, appended_at) VALUES (0, %s, clock_timestamp())",
-        (encode_record(record),),
+    connection.execute("INSERT INTO features (name, min_level, max_level) VALUES (%s, %s, %s)", (feature.name, *newest))
+    records = [feature, *(setting_record(name, value) for name, value in values.items())]
+    connection.execute("INSERT INTO metadata_head (next_offset) VALUES (%s)", (len(records),))
+    connection.cursor().executemany(
+        "INSERT INTO metadata_log (record_offset, record, appended_at) VALUES (%s, %s, clock_timestamp())",
+        [(offset, encode_record(record)) for offset, record in enumerate(records)],
     )
-    connection.execute("INSERT INTO features (name, min_level, max_level) VALUES (%s, %s, %s)", (record.name, *newest))
+    connection.cursor().executemany(
+        "INSERT INTO configs (resource_type, resource_name, name, value) VALUES (%s, %s, %s, %s)",
+        [(BROKER_RESOURCE, WHOLE_CLUSTER, name, value) for name, value in values.items()],
+    )
     connection.execute(
         "INSERT INTO commit_shards (shard, seq) SELECT shard, 0 FROM generate_series(0, %s - 1) AS shard",
         (commit_shards,),

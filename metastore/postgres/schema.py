@@ -84,7 +84,13 @@ controller = Table(
     **_churning(0, 500, fillfactor=10),
 )
 
-metadata_head = Table("metadata_head", metadata, *_singleton(), _column("next_offset", BigInteger()))
+metadata_head = Table(
+    "metadata_head",
+    metadata,
+    *_singleton(),
+    _column("next_offset", BigInteger()),
+    _column("configs_offset", BigInteger(), default="0"),
+)
 metadata_log = Table(
     "metadata_log",
     metadata,
@@ -161,6 +167,18 @@ agent_leases = Table(
     _column("metadata_offset", BigInteger(), default="0"),
     _column("held_until", TIMESTAMP),
     **_churning(0, 500, fillfactor=20),
+)
+setting_reports = Table(
+    "setting_reports",
+    metadata,
+    _column("incarnation_id", Uuid(), key=True),
+    _column("process", Text()),
+    _column("roles", ARRAY(Text())),
+    _column("node_id", Integer(), null=True),
+    _column("names", ARRAY(Text())),
+    _column("proposals", ARRAY(Text())),
+    _column("reported_at", TIMESTAMP),
+    **_churning(0, 500, fillfactor=50),
 )
 lease_watch = Table(
     "lease_watch",

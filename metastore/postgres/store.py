@@ -30,6 +30,7 @@ from headrace.metastore.postgres.read.feed import PostgresFeed
 from headrace.metastore.postgres.reports.reports import PostgresReports
 from headrace.metastore.postgres.retention.retention import PostgresRetention
 from headrace.metastore.postgres.server_check import check_server
+from headrace.metastore.postgres.settings.settings import PostgresSettings
 from headrace.metastore.postgres.sql_files import sql_files
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import InvalidError
@@ -53,6 +54,7 @@ class PostgresMetastore(
     PostgresDeletion,
     PostgresRebuild,
     PostgresHousekeeping,
+    PostgresSettings,
     PostgresReports,
 ):
     """Implements metastore.api.metastore.Metastore; make it with `open`."""

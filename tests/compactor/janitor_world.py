@@ -18,6 +18,7 @@ from headrace.compactor.janitor import Janitor
 from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.lease import Lease
 from headrace.compactor.sweeper import Sweeper
+from headrace.compactor.undecided import Undecided
 from headrace.metastore.api.commit import FileAnswer, FileCommit
 from headrace.metastore.api.jobs import Job, NewJob
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
@@ -28,7 +29,7 @@ from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ObjectInfo
 from tests.manual_clock import ManualClock
 from tests.metastore.commit_scenes import Scene, batch, open_scene
-from tests.metastore.sessions import move_time, session
+from tests.metastore.sessions import move_time, session, set_for_cluster
 
 HOUR = 3600
 DELAY_MS = 4 * HOUR * 1000
@@ -114,13 +115,18 @@ class JanitorWorld:
         self.store = DoubtfulStore()
         self.clock = ManualClock()
         self.registry = CollectorRegistry()
-        self.metrics = JanitorMetrics(self.registry)
+        self.metrics = JanitorMetrics(self.registry, Undecided(self.registry))
         self.ahead_seconds = 0.0
         self._numbers = iter(range(1, 1 << 30))
 
     @classmethod
     async def open(cls, metastore: PostgresMetastore, url: str, seed: int = 1) -> JanitorWorld:
+        await set_for_cluster(metastore, "file.delete.delay.ms", DELAY_MS)
         return cls(metastore, url, await open_scene(metastore, 4), random.Random(seed))
+
+    async def delete_at_once(self) -> None:
+        """From now on the cluster's file.delete.delay.ms is 0."""
+        await set_for_cluster(self.metastore, "file.delete.delay.ms", 0)
 
     async def advance(self, seconds: float) -> None:
         """Move the metastore's clock."""
@@ -172,7 +178,7 @@ class JanitorWorld:
         store: Any = self.store if wire is None else wire.over(self.store)
         make: Any = {"delete": Janitor, "sweep": Sweeper}[kind]
         try:
-            await make(api, store, self.metrics, delay_ms=DELAY_MS)(job, lease)
+            await make(api, store, self.metrics)(job, lease)
         except Killed:
             await self.advance(LEASE_MS / 1000 + 1)
             raise

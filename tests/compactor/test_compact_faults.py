@@ -21,6 +21,7 @@ from headrace.compactor.merge import COMPLAINTS_MAX
 from headrace.compactor.runner import JobHandler
 from headrace.compactor.sweeper import Sweeper
 from headrace.compactor.take_over import SWAP_ATTEMPTS
+from headrace.compactor.undecided import Undecided
 from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import JobToken, NewJob
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
@@ -34,7 +35,7 @@ from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.compactor.janitor_world import Killed, Tripwire
 from tests.compactor.world import LEASE_MS, CompactionWorld
 from tests.metastore.commit_scenes import condemn
-from tests.metastore.sessions import move_time, session
+from tests.metastore.sessions import move_time, session, set_for_cluster
 from tests.storage.batches import plain_batch
 
 SMALL = {"file_bytes": 1_500, "extent_bytes": 900, "batch_bytes": 500}
@@ -110,7 +111,7 @@ async def check_sweeping(world: CompactionWorld) -> None:
     assert live < stored
     async with session(world.url) as connection:
         await move_time(connection, 4 * 3600)
-    await run_deletion(world, "sweep", Sweeper(world.postgres, world.store, janitor_metrics(), delay_ms=0))
+    await run_deletion(world, "sweep", Sweeper(world.postgres, world.store, janitor_metrics()))
     swept = {file_id_of(info.key) async for info in world.store.list_objects("segments/")}
     assert swept == stored - orphans, "the sweeper takes orphans, and nothing that was ever named"
     await run_janitor(world)
@@ -342,7 +343,8 @@ class Gated(StoreDecorator):
 
 async def run_janitor(world: CompactionWorld) -> None:
     """Delete at once what may be deleted."""
-    await run_deletion(world, "delete", Janitor(world.postgres, world.store, janitor_metrics(), delay_ms=0))
+    await set_for_cluster(world.postgres, "file.delete.delay.ms", 0)
+    await run_deletion(world, "delete", Janitor(world.postgres, world.store, janitor_metrics()))
 
 
 async def run_deletion(world: CompactionWorld, kind: str, handler: JobHandler) -> None:
@@ -354,7 +356,7 @@ async def run_deletion(world: CompactionWorld, kind: str, handler: JobHandler) -
 
 
 def janitor_metrics() -> JanitorMetrics:
-    return JanitorMetrics(CollectorRegistry())
+    return JanitorMetrics(CollectorRegistry(), Undecided(CollectorRegistry()))
 
 
 async def test_files_that_become_dead_during_a_merge_are_kept_until_it_ends(world: CompactionWorld) -> None:

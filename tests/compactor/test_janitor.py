@@ -54,14 +54,15 @@ async def test_a_file_is_kept_while_its_commits_answer_may_be_asked_for(world: J
     await world.put(file)
     first = await world.commit(file)
     await world.kill_all()
+    await world.delete_at_once()
     await world.advance(HOUR)
     assert await world.commit(file) == first
     job, lease = await world.claim("delete")
     incarnation = world.metastore.incarnation_id
-    taken = await world.metastore.take_dead_files(lease.token, incarnation, delay_ms=0, limit=10)
+    taken = await world.metastore.take_dead_files(lease.token, incarnation, limit=10)
     assert taken == []
     await world.advance(SETTLED_SECONDS - HOUR + 1)
-    taken = await world.metastore.take_dead_files(lease.token, incarnation, delay_ms=0, limit=10)
+    taken = await world.metastore.take_dead_files(lease.token, incarnation, limit=10)
     assert [found.file_id for found in taken] == [file.file_id]
     assert await world.metastore.drop_files(job.token, [file.file_id]) == 1
     assert await world.commit(file) == first, "its answer is kept longer than promised, and appends nothing"
@@ -158,12 +159,13 @@ async def test_a_lost_answer_of_a_deletion_is_asked_again(world: JanitorWorld) -
 async def test_taken_files_are_returned_again_also_recently_dead_ones(world: JanitorWorld) -> None:
     """Else the object of a young dead file would be kept an hour longer than its crashed worker."""
     dead = await world.add_file()
+    await world.delete_at_once()
     await world.advance(SETTLED_SECONDS + 1)
     await world.kill_all()
     await world.advance(1)
     _, lease = await world.claim("delete")
     for _ in range(2):
-        taken = await world.metastore.take_dead_files(lease.token, world.metastore.incarnation_id, delay_ms=0, limit=10)
+        taken = await world.metastore.take_dead_files(lease.token, world.metastore.incarnation_id, limit=10)
         assert [found.file_id for found in taken] == [dead]
 
 
@@ -219,10 +221,10 @@ async def test_a_worker_that_lost_its_lease_changes_nothing(world: JanitorWorld)
     _, new = await world.claim("delete")
     incarnation = world.metastore.incarnation_id
     with pytest.raises(FencedError):
-        await world.metastore.take_dead_files(old.token, incarnation, delay_ms=0, limit=10)
+        await world.metastore.take_dead_files(old.token, incarnation, limit=10)
     with pytest.raises(FencedError):
         await world.metastore.condemn_files(old.token, incarnation, [uuid.UUID(int=5)], min_age_ms=0)
-    await world.metastore.take_dead_files(new.token, incarnation, delay_ms=0, limit=10)
+    await world.metastore.take_dead_files(new.token, incarnation, limit=10)
     with pytest.raises(FencedError):
         await world.metastore.drop_files(old.token, [dead])
     assert await world.files() == {dead: 2}
@@ -287,7 +289,7 @@ async def test_a_worker_of_the_life_before_changes_nothing(world: JanitorWorld) 
     _, lease = await world.claim("delete")
     await world.metastore.begin_incarnation()
     with pytest.raises(FencedError):
-        await world.metastore.take_dead_files(lease.token, before, delay_ms=0, limit=1)
+        await world.metastore.take_dead_files(lease.token, before, limit=1)
     with pytest.raises(FencedError):
         await world.metastore.begin_generation(lease.token, before)
 

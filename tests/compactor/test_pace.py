@@ -100,7 +100,9 @@ async def test_a_worker_takes_the_clusters_pace_over(metastore: PostgresMetastor
         ConfigRecord(resource_type=32, resource_name="", name="consumer.session.timeout.ms", value="50000"),
     ]
     assert await metastore.append_records(image.offset, records)
-    assert await metastore.cluster_configs() == wanted
+    said = await metastore.cluster_configs()
+    assert {name: said.get(name) for name in wanted} == wanted
+    assert not said.keys() & {"max.connections", "consumer.session.timeout.ms"}
     following = asyncio.create_task(follow_pace(metastore, EffectiveConfigs(Settings()), fake_clock, change))
     assert await asyncio.wait_for(paces.get(), 60) == Pace(3, 12_345)
     assert len(worker._runner._slots) == 3

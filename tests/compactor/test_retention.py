@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,12 +16,14 @@ from prometheus_client import CollectorRegistry
 from headrace.compactor.lease import Lease
 from headrace.compactor.retention import KEEP_ALL, Retention, RetentionRule, topic_rule, wanted_log_start
 from headrace.compactor.retention_metrics import RetentionMetrics
+from headrace.compactor.undecided import Undecided
+from headrace.config.cluster_values import proposed
 from headrace.config.settings import Settings
 from headrace.metastore.api.jobs import JobToken, NewJob
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.retention import LogStartTarget, OldestExtents, OldestQuery, OldExtent
 from headrace.metastore.keys import partition_key
-from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.effective_configs import BROKER_RESOURCE, WHOLE_CLUSTER
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import TOPIC_RESOURCE
@@ -30,7 +33,7 @@ from headrace.storage.clock import SystemClock
 from headrace.storage.errors import FencedError, HeadraceError
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import BATCH_BYTES, batch, file_of, open_scene
-from tests.metastore.sessions import delete, session
+from tests.metastore.sessions import delete, session, set_for_cluster
 
 HOUR_MS = 3_600_000
 
@@ -87,21 +90,38 @@ def test_what_stays_obeys_the_rule_and_what_goes_had_to(
     assert wanted_log_start(rule, now, partial) == 10 * min(gone, seen), "a look at the beginning decides the same"
 
 
-def test_a_topics_rule_comes_from_its_own_config_then_the_settings() -> None:
-    def rule(settings: Settings, **own: str) -> RetentionRule:
-        configs = {(TOPIC_RESOURCE, "t"): {name.replace("_", "."): value for name, value in own.items()}}
-        return topic_rule(EffectiveConfigs(settings), MetadataImage(configs=configs), "t")
+WEEK = {name: proposed(Settings())[name] for name in ("log.retention.ms", "log.retention.bytes")}
 
-    week = 168 * HOUR_MS
-    assert rule(Settings()) == RetentionRule(week, -1)
-    assert rule(Settings(), retention_ms="5", retention_bytes="7") == RetentionRule(5, 7)
-    assert rule(Settings(), retention_ms="-1") == KEEP_ALL
-    assert rule(Settings(), cleanup_policy="compact") == KEEP_ALL
-    assert rule(Settings(), cleanup_policy="compact,delete") == RetentionRule(week, -1)
-    assert rule(Settings(log_retention_hours=2, log_retention_bytes=9)) == RetentionRule(2 * HOUR_MS, 9)
-    assert rule(Settings(log_retention_hours=2, log_retention_minutes=3)) == RetentionRule(180_000, -1)
-    assert rule(Settings(log_retention_minutes=3, log_retention_ms=4)) == RetentionRule(4, -1)
-    assert rule(Settings(log_retention_minutes=-1)) == KEEP_ALL
+
+def rule(cluster: dict[str, str], **own: str) -> tuple[RetentionRule, set[str]]:
+    """Of a topic with its own configs; and what the cluster lacks."""
+    undecided: set[str] = set()
+    configs = {
+        (TOPIC_RESOURCE, "t"): {name.replace("_", "."): value for name, value in own.items()},
+        (BROKER_RESOURCE, WHOLE_CLUSTER): cluster,
+    }
+    return topic_rule(MetadataImage(configs=configs), "t", undecided), undecided
+
+
+def test_a_topics_rule_comes_from_its_own_config_then_the_cluster() -> None:
+    assert rule(WEEK) == (RetentionRule(168 * HOUR_MS, -1), set())
+    assert rule(WEEK, retention_ms="5", retention_bytes="7") == (RetentionRule(5, 7), set())
+    assert rule(WEEK, retention_ms="-1") == (KEEP_ALL, set())
+    assert rule(WEEK, cleanup_policy="compact") == (KEEP_ALL, set())
+    assert rule(WEEK, cleanup_policy="compact,delete") == (RetentionRule(168 * HOUR_MS, -1), set())
+    assert rule({"log.retention.ms": "4", "log.retention.bytes": "9"}) == (RetentionRule(4, 9), set())
+    assert rule({"log.retention.ms": "-1", "log.retention.bytes": "-1"}) == (KEEP_ALL, set())
+
+
+@pytest.mark.requirement("X10")
+def test_without_a_value_of_topic_or_cluster_everything_is_kept() -> None:
+    """No file is asked, not even for its defaults: another process may have another file."""
+    assert rule({}) == (KEEP_ALL, {"log.retention.ms", "log.retention.bytes"})
+    assert rule({"log.retention.ms": "4"}) == (RetentionRule(4, -1), {"log.retention.bytes"})
+    assert rule({}, retention_ms="5") == (RetentionRule(5, -1), {"log.retention.bytes"})
+    assert rule({}, retention_ms="5", retention_bytes="7") == (RetentionRule(5, 7), set())
+    assert rule({}, cleanup_policy="") == (KEEP_ALL, set()), "it would be kept anyway"
+    assert rule({"log.retention.hours": "1", "log.retention.minutes": "1"})[0] == KEEP_ALL, "units of files"
 
 
 # -- the job
@@ -138,16 +158,22 @@ async def lease_of(store: PostgresMetastore, worker: str = "a") -> Lease:
     return Lease(store, job, SystemClock(), claimed_at=0.0, lease_ms=30_000)
 
 
-async def enforce(store: Any, lease: Lease, **settings: Any) -> CollectorRegistry:
+async def enforce(store: Any, lease: Lease) -> CollectorRegistry:
     """One run of the job."""
     registry = CollectorRegistry()
-    handler = Retention(store, EffectiveConfigs(Settings(**settings)), RetentionMetrics(registry))
-    await handler(lease.job, lease)
+    await Retention(store, RetentionMetrics(registry), Undecided(registry))(lease.job, lease)
     return registry
 
 
+async def keep(store: PostgresMetastore, retention_ms: int, retention_bytes: int = -1) -> None:
+    """The cluster's rule."""
+    await set_for_cluster(store, "log.retention.ms", retention_ms)
+    await set_for_cluster(store, "log.retention.bytes", retention_bytes)
+
+
 async def filled(store: PostgresMetastore, files: int = 6) -> Any:
-    """Two partitions with extents that are an hour old (with timestamps of 1970), except the newest file's."""
+    """The cluster keeps an hour. Two partitions with extents of 1970, except the newest file's."""
+    await keep(store, HOUR_MS)
     scene = await open_scene(store, partitions=2)
     now_ms, _ = await store.oldest_extents([OldestQuery(scene.keys[0], 1)])
     for number in range(files):
@@ -160,7 +186,7 @@ async def test_old_extents_are_removed_their_files_are_dead_and_sizes_follow(
     metastore: PostgresMetastore, metastore_url: str
 ) -> None:
     scene = await filled(metastore)
-    registry = await enforce(metastore, await lease_of(metastore), log_retention_ms=HOUR_MS)
+    registry = await enforce(metastore, await lease_of(metastore))
     assert [await scene.read(n) for n in (0, 1)] == [[(25, 29)], [(25, 29)]]
     assert await metastore.partition_sizes(scene.keys) == [BATCH_BYTES, BATCH_BYTES]
     assert registry.get_sample_value("headrace_retention_removed_extents_total") == 10
@@ -173,16 +199,19 @@ async def test_old_extents_are_removed_their_files_are_dead_and_sizes_follow(
 
 async def test_size_and_time_of_one_topic_leave_its_neighbour_alone(metastore: PostgresMetastore) -> None:
     scene = await filled(metastore)
-    await enforce(metastore, await lease_of(metastore), log_retention_bytes=3 * BATCH_BYTES, log_retention_ms=-1)
+    await keep(metastore, -1, 3 * BATCH_BYTES)
+    await enforce(metastore, await lease_of(metastore))
     assert [await scene.read(n) for n in (0, 1)] == [[(15, 19), (20, 24), (25, 29)]] * 2
 
 
 async def test_batches_without_a_timestamp_are_as_old_as_their_file(metastore: PostgresMetastore) -> None:
     scene = await open_scene(metastore)
     await scene.commit(file_of([batch(scene.keys[0], max_timestamp=-1)]))
-    await enforce(metastore, await lease_of(metastore), log_retention_ms=HOUR_MS)
+    await keep(metastore, HOUR_MS)
+    await enforce(metastore, await lease_of(metastore))
     assert await scene.read() == [(0, 4)]
-    await enforce(metastore, await lease_of(metastore), log_retention_ms=0)
+    await keep(metastore, 0)
+    await enforce(metastore, await lease_of(metastore))
     assert await scene.read() == []
 
 
@@ -192,7 +221,8 @@ async def test_leftovers_of_delete_records_are_removed_under_any_rule(metastore:
     assert (answer.removed_extents, answer.has_more) == (1, True)
     assert await scene.read(0) == [(20, 24), (25, 29)], "invisible at once"
     assert await metastore.partition_sizes(scene.keys) == [5 * BATCH_BYTES, 6 * BATCH_BYTES]
-    await enforce(metastore, await lease_of(metastore), log_retention_ms=-1)
+    await keep(metastore, -1)
+    await enforce(metastore, await lease_of(metastore))
     assert await scene.read(0) == [(20, 24), (25, 29)], "the extent with the log start is kept"
     assert await metastore.partition_sizes(scene.keys) == [2 * BATCH_BYTES, 6 * BATCH_BYTES]
 
@@ -210,11 +240,9 @@ async def test_killed_at_any_step_the_next_run_ends_it(
         steps += 1
         scene = await filled(metastore)
         try:
-            await enforce(
-                Interrupting(metastore, steps, after=after), await lease_of(metastore), log_retention_ms=HOUR_MS
-            )
+            await enforce(Interrupting(metastore, steps, after=after), await lease_of(metastore))
         except Interrupted:
-            await enforce(metastore, await lease_of(metastore, "b"), log_retention_ms=HOUR_MS)
+            await enforce(metastore, await lease_of(metastore, "b"))
         else:
             break
         assert [await scene.read(n) for n in (0, 1)] == [[(25, 29)], [(25, 29)]], steps
@@ -229,10 +257,12 @@ async def test_a_worker_that_lost_its_lease_moves_nothing(metastore: PostgresMet
     lease = await lease_of(metastore)
     await metastore.finish_job(lease.token)  # ended by its current holder
     with pytest.raises(FencedError):
-        await enforce(metastore, lease, log_retention_ms=HOUR_MS)
+        await enforce(metastore, lease)
     assert len(await scene.read(0)) == 6
     with pytest.raises(FencedError):
-        await metastore.move_log_starts([LogStartTarget(scene.keys[0], 5)], max_extents=1, by=JobToken(1 << 40, 1))
+        await metastore.enforce_retention(
+            [LogStartTarget(scene.keys[0], 5)], max_extents=1, by=JobToken(1 << 40, 1), metadata_offset=1 << 40
+        )
 
 
 async def test_a_topic_that_is_deleted_meanwhile_is_left_out(metastore: PostgresMetastore) -> None:
@@ -246,7 +276,78 @@ async def test_a_topic_that_is_deleted_meanwhile_is_left_out(metastore: Postgres
             stale = dataclasses.replace(image, topics_by_name={**image.topics_by_name, "gone": gone})
             return StoredSnapshot(stale.offset, encode_snapshot(stale))
 
-    await enforce(Stale(metastore, 0, after=False), await lease_of(metastore), log_retention_ms=HOUR_MS)
+    await enforce(Stale(metastore, 0, after=False), await lease_of(metastore))
     assert await scene.read(0) == [(25, 29)]
     (answer,) = await metastore.move_log_starts([LogStartTarget(partition_key(99, 0), -1)], max_extents=1)
     assert not answer.known
+
+
+@pytest.mark.requirement("X10")
+async def test_a_config_that_changes_between_decision_and_deletion_applies(metastore: PostgresMetastore) -> None:
+    """An operator who has just raised the retention loses nothing by a worker that read the log before."""
+    scene = await filled(metastore)
+
+    class Raising(Interrupting):
+        """Raises the retention just before the first deletion."""
+
+        async def enforce_retention(self, *arguments: Any, **named: Any) -> Any:
+            await keep(metastore, -1)
+            return await metastore.enforce_retention(*arguments, **named)
+
+    registry = await enforce(Raising(metastore, 0, after=False), await lease_of(metastore))
+    assert registry.get_sample_value("headrace_retention_removed_extents_total") == 0
+    assert [len(await scene.read(n)) for n in (0, 1)] == [6, 6]
+
+
+@pytest.mark.requirement("X10")
+async def test_a_config_of_another_topic_that_changes_makes_retention_read_again_and_go_on(
+    metastore: PostgresMetastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.compactor.retention.PARTITIONS_PER_LOOK", 1)
+    scene = await filled(metastore)
+
+    class Changing(Interrupting):
+        """Changes a config that does not matter before each of the first deletions."""
+
+        changes = 3
+
+        async def enforce_retention(self, *arguments: Any, **named: Any) -> Any:
+            if self.changes:
+                self.changes -= 1
+                await set_for_cluster(metastore, "num.partitions", 5 + self.changes)
+            return await metastore.enforce_retention(*arguments, **named)
+
+    await enforce(Changing(metastore, 0, after=False), await lease_of(metastore))
+    assert [await scene.read(n) for n in (0, 1)] == [[(25, 29)], [(25, 29)]]
+
+
+@pytest.mark.requirement("X10")
+async def test_without_values_retention_waits_and_says_so(
+    metastore: PostgresMetastore, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = await filled(metastore)
+    for name in ("log.retention.ms", "log.retention.bytes"):
+        await set_for_cluster(metastore, name, None)
+    registry = await enforce(metastore, await lease_of(metastore))
+    assert len(await scene.read(0)) == 6
+    for name in ("log.retention.ms", "log.retention.bytes"):
+        assert registry.get_sample_value("headrace_deletion_waits", {"job": "retention", "setting": name}) == 1
+        assert f"job=retention setting={name}" in caplog.text
+    await keep(metastore, HOUR_MS)
+    registry = await enforce(metastore, await lease_of(metastore))
+    labels = {"job": "retention", "setting": "log.retention.ms"}
+    assert registry.get_sample_value("headrace_deletion_waits", labels) == 0
+    assert await scene.read(0) == [(25, 29)]
+
+
+@pytest.mark.requirement("X10")
+async def test_retention_of_an_older_version_is_refused(metastore: PostgresMetastore, metastore_url: str) -> None:
+    """It decides by the file of its process, and calls with its job's lease."""
+    scene = await filled(metastore)
+    lease = await lease_of(metastore)
+    async with session(metastore_url) as raw:
+        with pytest.raises(psycopg.errors.RaiseException, match="older version is refused"):
+            await raw.execute(
+                "SELECT move_log_starts(%s, %s, %s::bigint[], %s::bigint[], 10)", (*lease.token, [scene.keys[0]], [5])
+            )
+    assert len(await scene.read(0)) == 6

@@ -30,6 +30,7 @@ from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.plan import CompactionJob, PartitionPlan, Plan, encode
 from headrace.compactor.runner import JobRunner
+from headrace.compactor.undecided import Undecided
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import Job, NewJob
 from headrace.metastore.api.read import Extent
@@ -127,8 +128,8 @@ class SparkWorld(CompactionWorld):
         job = await self.postgres.claim_job("test", [sweeper.KIND], LEASE_MS)
         assert job is not None
         lease = Lease(self.postgres, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
-        metrics = JanitorMetrics(CollectorRegistry())
-        await sweeper.Sweeper(self.postgres, self.store, metrics, delay_ms=60_000)(job, lease)
+        metrics = JanitorMetrics(CollectorRegistry(), Undecided(CollectorRegistry()))
+        await sweeper.Sweeper(self.postgres, self.store, metrics)(job, lease)
         await self.postgres.finish_job(job.token)
 
 

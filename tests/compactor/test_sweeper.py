@@ -36,6 +36,7 @@ async def test_a_condemned_id_can_never_be_committed(world: JanitorWorld) -> Non
     """Regardless of clocks: here the sweeper takes an id that is young enough for a commit."""
     file = world.new_file()
     await world.put(file)
+    await world.delete_at_once()
     _, lease = await world.claim("sweep")
     incarnation = world.metastore.incarnation_id
     await world.advance(10)
@@ -61,6 +62,7 @@ async def test_a_commit_that_was_first_keeps_its_object(world: JanitorWorld) -> 
     file = world.new_file()
     await world.put(file)
     await world.commit(file)
+    await world.delete_at_once()
     _, lease = await world.claim("sweep")
     await world.advance(10)
     incarnation = world.metastore.incarnation_id
@@ -72,6 +74,7 @@ async def test_a_sweeper_that_meets_a_commit_under_way_waits_for_its_end(
 ) -> None:
     file = world.new_file(partitions=[0])
     await world.advance(10)
+    await world.delete_at_once()
     _, lease = await world.claim("sweep")
     incarnation = world.metastore.incarnation_id
     async with session(metastore_url) as raw, raw.transaction():
@@ -94,6 +97,7 @@ async def test_a_commit_that_waits_for_its_shard_while_its_id_is_condemned_is_re
 ) -> None:
     file = world.new_file(partitions=[0])
     await world.put(file)
+    await world.delete_at_once()
     _, lease = await world.claim("sweep")
     await world.advance(10)
     async with shard_gate(metastore_url, world.scene.shard(0)) as gate:

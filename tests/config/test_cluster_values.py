@@ -11,6 +11,7 @@ from headrace.config.broker_configs import dynamic_definition, is_for_all_broker
 from headrace.config.cluster_values import (
     UNITS_OF_RETENTION,
     cluster_settings,
+    ignored,
     in_force,
     parsed,
     proposed,
@@ -96,6 +97,14 @@ def test_everything_proposed_is_what_the_file_says() -> None:
     own = Settings(num_partitions=3, log_retention_hours=720, group_consumer_assignors="range")
     now = in_force(Settings(), proposed(own))
     assert msgspec.structs.replace(now, log_retention_ms=None, log_retention_hours=720) == own
+
+
+def test_a_file_that_says_otherwise_is_noticed_and_one_that_says_nothing_is_not() -> None:
+    values = proposed(Settings(log_retention_hours=720, num_partitions=4))
+    assert ignored(Settings(), values) == []
+    assert [tuple(one) for one in ignored(Settings(log_retention_hours=24, num_partitions=4), values)] == [
+        ("log.retention.ms", "86400000", "2592000000")
+    ]
 
 
 def test_values_are_parsed_as_in_files() -> None:

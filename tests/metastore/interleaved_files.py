@@ -95,7 +95,7 @@ class FileEnds:
 
     def _take_dead_files(self) -> Operation:
         async def real() -> list[tuple[uuid.UUID, bool]]:
-            taken = await self.store.take_dead_files(self.janitor, self.incarnation_id, delay_ms=0, limit=ALL)
+            taken = await self.store.take_dead_files(self.janitor, self.incarnation_id, limit=ALL)
             return [(file.file_id, file.condemned) for file in taken]
 
         async def modelled(model: ModelWithFiles) -> list[tuple[uuid.UUID, bool]]:

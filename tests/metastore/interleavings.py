@@ -34,14 +34,14 @@ from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import BATCH_BYTES, batch, file_of
 from tests.metastore.interleaved_files import FileEnds
 from tests.metastore.lock_gates import Operation, run_gated
-from tests.metastore.sessions import create, delete, join, new_topic, rows, session
+from tests.metastore.sessions import create, delete, join, new_topic, rows, session, set_for_cluster
 from tests.model.file_model import ModelWithFiles, ShiftedClock
 
 PARTITIONS = 4
 PRODUCERS = (1000, 1001)
-EVERYBODY_MS = -2 * 3_600_000
-"""producer.id.expiration.ms under which all that were heard of until now are forgotten."""
-EXPIRE_PRODUCERS = Statement("expire_producer_state", writes=True)
+NO_HOUR = 10_000_000
+"""Later than any: all producers that were heard of until now are forgotten."""
+FORGET_PRODUCERS = Statement("forget_producers", writes=True)
 OPERATIONS_MAX = 4
 """As many as the pool has connections: an operation that waits for one would delay all others."""
 STEPS_MAX = 6
@@ -71,6 +71,7 @@ class History(FileEnds):
         for _ in range(2):
             await self._make_topic()
         self.positions = dict.fromkeys(range(self.store.commit_shards), 0)
+        await set_for_cluster(self.store, "file.delete.delay.ms", -1_000)
         await self.begin_jobs()
 
     async def end(self) -> None:
@@ -248,7 +249,7 @@ class History(FileEnds):
         silent: list[tuple[int, int]] = []
 
         async def real() -> None:
-            await EXPIRE_PRODUCERS.row(self.store.pool, expiration_ms=EVERYBODY_MS, limit=1_000)
+            await FORGET_PRODUCERS.row(self.store.pool, hour=NO_HOUR, limit=1_000)
 
         async def modelled(model: ModelWithFiles) -> None:
             silent[:] = [(key, producer) for key, p in model.partitions.items() for producer in p.producers]

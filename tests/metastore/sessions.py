@@ -112,7 +112,8 @@ async def fence(store: PostgresMetastore, session_timeout_ms: int) -> list[int]:
     return await store.fence_silent_agents(lease.controller_epoch, session_timeout_ms=session_timeout_ms)
 
 
-async def set_for_cluster(store: PostgresMetastore, name: str, value: int) -> None:
-    """Give the cluster a value of a setting, as `headrace configs set ... --brokers` does."""
-    record = ConfigRecord(resource_type=BROKER_RESOURCE, resource_name="", name=name, value=str(value))
+async def set_for_cluster(store: PostgresMetastore, name: str, value: int | None) -> None:
+    """Give the cluster a value of a setting, as `headrace configs set ... --brokers` does; None takes it away."""
+    text = None if value is None else str(value)
+    record = ConfigRecord(resource_type=BROKER_RESOURCE, resource_name="", name=name, value=text)
     assert await store.append_records(await store.metadata_head(), [record])

@@ -16,7 +16,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.file_id import new_file_id
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import batch, file_of, open_scene, shard_gate
-from tests.metastore.sessions import move_time, session, waiting
+from tests.metastore.sessions import move_time, session, set_for_cluster, waiting
 
 AGE_SECONDS = 80 * 60
 """More than the 75 minutes for which a file's row is kept after its creation."""
@@ -66,12 +66,13 @@ async def test_a_file_that_comes_to_life_is_not_taken(metastore: PostgresMetasto
     async with session(metastore_url) as raw:
         await raw.execute("UPDATE jobs SET state = 2, ended_at = wall_time()")  # its lease pinned what it saw
         await move_time(raw, AGE_SECONDS)
+        await set_for_cluster(metastore, "file.delete.delay.ms", 0)
         token, janitor = await _claim(metastore, "late"), await _claim(metastore, "janitor")
         life = (await metastore.janitor_state()).incarnation_id
         async with shard_gate(metastore_url, scene.shard(0)) as gate:
             revived = asyncio.create_task(metastore.swap_extents(token, merged, [swap]))
             await waiting(gate, 1)
-            taking = asyncio.create_task(metastore.take_dead_files(janitor, life, delay_ms=0, limit=10))
+            taking = asyncio.create_task(metastore.take_dead_files(janitor, life, limit=10))
             await waiting(gate, 2)
         assert await revived == [SwapOutcome.DONE]
         assert await taking == []

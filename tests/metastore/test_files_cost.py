@@ -36,7 +36,7 @@ async def test_taking_dead_files_touches_what_it_returns(
         async with raw.transaction():
             taken = await rows(
                 raw,
-                "SELECT file_id FROM take_dead_files(%s, %s, %s, interval '1 day', %s)",
+                "SELECT file_id FROM take_dead_files(%s, %s, %s, %s)",
                 *job.token,
                 metastore.incarnation_id,
                 LIMIT,

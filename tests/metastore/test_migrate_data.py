@@ -19,7 +19,7 @@ from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.sql_files import sql_files
 from headrace.metastore.postgres.store import PostgresMetastore
-from tests.metastore.sessions import join, move_time, rows, session
+from tests.metastore.sessions import join, move_time, rows, session, set_for_cluster
 
 OLD = ("0001_initial", "0002_controller")
 KEYS = [5 << 24, 5 << 24 | 1]
@@ -94,6 +94,7 @@ async def test_positions_that_were_committed_without_a_group_expire_and_hold_not
     await store.commit_offsets("later", claim.coordinator_epoch, [CommittedOffset(KEYS[0], 8, -1, "")])
     async with session(used_url) as raw:
         await move_time(raw, 8 * DAY_SECONDS)
+    await set_for_cluster(store, "offsets.retention.minutes", 7 * 24 * 60)
     for _ in range(10):  # one at a time: what cannot expire must not come before what can
         await store.expire_group_offsets(1)
     left = [group_id for group_id in ("members", "alone", "later") if await store.fetch_offsets(group_id, None)]

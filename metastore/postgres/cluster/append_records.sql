@@ -51,6 +51,7 @@ BEGIN
       FROM unnest(p_config_types, p_config_resources, p_config_names, p_config_values)
            AS n (resource_type, resource_name, name, value)
      WHERE n.value IS NOT NULL;
+    UPDATE metadata_head SET configs_offset = next_offset WHERE cardinality(p_config_names) > 0;
     RETURN true;
 END $$;
 

@@ -34,16 +34,9 @@ class PostgresDeletion:
 
     pool: Pool
 
-    async def take_dead_files(
-        self, token: JobToken, incarnation_id: uuid.UUID, *, delay_ms: int, limit: int
-    ) -> list[DeadFile]:
+    async def take_dead_files(self, token: JobToken, incarnation_id: uuid.UUID, *, limit: int) -> list[DeadFile]:
         rows = await _TAKE_DEAD_FILES.rows(
-            self.pool,
-            job_id=token.job_id,
-            epoch=token.epoch,
-            incarnation_id=incarnation_id,
-            delay_ms=delay_ms,
-            limit=limit,
+            self.pool, job_id=token.job_id, epoch=token.epoch, incarnation_id=incarnation_id, limit=limit
         )
         return [DeadFile(*row) for row in rows]
 

@@ -1,5 +1,5 @@
--- Which files' objects may be deleted now: dead for the cluster's file.delete.delay.ms (p_delay while it has none) and since before any read pin, and
--- all files that an earlier call took or the sweeper condemned and that are not dropped yet. From then on a dead file
+-- Which files' objects may be deleted now: dead for the cluster's file.delete.delay.ms (none while it
+-- has no value) and since before any read pin, and all files that an earlier call took or the sweeper condemned and that are not dropped yet. From then on a dead file
 -- is `deleting`: it never becomes live again, so its object may be deleted late, twice, or by a worker that crashed.
 -- None is younger than settled_age(): its row could go at once. Files that the store refused to delete are
 -- left out until their time (set_aside_files.sql).
@@ -7,7 +7,7 @@
 -- Locks: the job's row, shared; the files' rows, ascending. Idempotent: what was taken is given again.
 -- Cost: O(result), plus the dead files that only a read pin keeps, or that are younger than settled_age().
 CREATE OR REPLACE FUNCTION take_dead_files(
-    p_job_id bigint, p_epoch bigint, p_incarnation_id uuid, p_delay interval, p_limit int
+    p_job_id bigint, p_epoch bigint, p_incarnation_id uuid, p_limit int
 ) RETURNS TABLE (file_id uuid, size bigint, condemned boolean)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off
@@ -16,13 +16,14 @@ SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
+    v_delay   interval := cluster_interval('file.delete.delay.ms');
     v_settled timestamptz;
-    v_horizon timestamptz;
+    v_horizon timestamptz;  -- NULL: nothing is due
     v_ids     uuid[];
 BEGIN
     PERFORM assert_janitor(p_job_id, p_epoch, p_incarnation_id);
     v_settled := wall_time() - settled_age();
-    v_horizon := least(wall_time() - coalesce(cluster_interval('file.delete.delay.ms'), p_delay), read_horizon(p_job_id));
+    v_horizon := CASE WHEN v_delay IS NOT NULL THEN least(wall_time() - v_delay, read_horizon(p_job_id)) END;
     SELECT array_agg(id) INTO v_ids
       FROM ((SELECT f.file_id AS id FROM segment_files f
               WHERE f.state IN (file_condemned(), file_deleting()) AND f.committed_at < v_settled

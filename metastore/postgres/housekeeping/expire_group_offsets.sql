@@ -1,12 +1,13 @@
--- Forget offsets that were unused for the cluster's offsets.retention.minutes (p_retention while it has none), and groups in which nothing is left; looks at up
--- to p_limit offsets and as many groups, and returns how many it looked at.
+-- Forget offsets that were unused for the cluster's offsets.retention.minutes, and groups in which nothing is left;
+-- looks at up to p_limit offsets and as many groups, and returns how many it looked at: none while the cluster has no
+-- value.
 -- As Kafka counts (KIP-211): from when the group became empty; from the commit for consumers that assign
 -- themselves, for topics that an active group does not consume, and wherever the commit is later.
 -- What is old enough but may not go yet is met again one retention later: no pass meets it twice.
 -- Locks: the groups' rows (those that another session has locked are left for later), then their offsets, ascending
 -- by (partition, group).
 -- Idempotent: repeating goes on with the next ones. Cost: O(looked at), through the indexes on expiry_slot.
-CREATE OR REPLACE FUNCTION expire_group_offsets(p_retention interval, p_limit int) RETURNS int
+CREATE OR REPLACE FUNCTION expire_group_offsets(p_limit int) RETURNS int
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -15,8 +16,7 @@ SET enable_mergejoin = off
 AS $$
 DECLARE
     v_minutes bigint := cluster_setting('offsets.retention.minutes');
-    v_unused  interval := CASE WHEN v_minutes IS NULL THEN p_retention
-                               ELSE least(v_minutes, 1000000000) * interval '1 minute' END;
+    v_unused  interval := least(v_minutes, 1000000000) * interval '1 minute';
     v_slot    int := expiry_slot(wall_time() - v_unused);  -- an earlier slot is certainly older
     v_now     timestamptz;
     v_ids     text[];
@@ -24,6 +24,9 @@ DECLARE
     v_due     text[];
     v_locked  text[];
 BEGIN
+    IF v_minutes IS NULL THEN
+        RETURN 0;
+    END IF;
     SELECT array_agg(group_id), array_agg(partition_key) INTO v_ids, v_keys
       FROM (SELECT group_id, partition_key FROM group_offsets
              WHERE expiry_slot < v_slot ORDER BY expiry_slot LIMIT p_limit) AS old;

@@ -6,7 +6,6 @@ Invariant: each call is one short transaction over a bounded number of rows, and
 
 from __future__ import annotations
 
-from headrace.config.settings import Settings
 from headrace.metastore.postgres.statement import Pool, Statement
 
 _ROTATE_LOG_SLOTS = Statement("rotate_log_slots", writes=True)
@@ -15,14 +14,12 @@ _PURGE_DELETED_PARTITIONS = Statement("purge_deleted_partitions", writes=True)
 _EXPIRE_GROUP_OFFSETS = Statement("expire_group_offsets", writes=True)
 _PRUNE_JOBS = Statement("prune_jobs", writes=True)
 _HELD_SNAPSHOT = Statement("held_snapshot", writes=False)
-_MINUTE_MS = 60_000
 
 
 class PostgresHousekeeping:
     """The chunked clean-ups."""
 
     pool: Pool
-    settings: Settings
 
     async def rotate_log_slots(self) -> str | None:
         """Empty a slot of the feed or of the answers that is needed soon; its name. Call it every few seconds."""
@@ -30,9 +27,8 @@ class PostgresHousekeeping:
         return None if emptied is None else str(emptied)
 
     async def expire_producer_state(self, limit: int) -> int:
-        """Forget up to `limit` producers that were silent for producer.id.expiration.ms; how many."""
-        expiration_ms = self.settings.producer_id_expiration_ms
-        (expired,) = await _EXPIRE_PRODUCER_STATE.row(self.pool, expiration_ms=expiration_ms, limit=limit)
+        """Forget up to `limit` producers that were silent for the cluster's producer.id.expiration.ms; how many."""
+        (expired,) = await _EXPIRE_PRODUCER_STATE.row(self.pool, limit=limit)
         return int(expired)
 
     async def purge_deleted_partitions(self, limit: int) -> int:
@@ -41,9 +37,10 @@ class PostgresHousekeeping:
         return int(removed)
 
     async def expire_group_offsets(self, limit: int) -> int:
-        """Forget what was unused for offsets.retention.minutes; how many offsets and groups were looked at."""
-        retention_ms = self.settings.offsets_retention_minutes * _MINUTE_MS
-        (looked_at,) = await _EXPIRE_GROUP_OFFSETS.row(self.pool, retention_ms=retention_ms, limit=limit)
+        """Forget what was unused for the cluster's offsets.retention.minutes; how many offsets and groups were
+        looked at.
+        """
+        (looked_at,) = await _EXPIRE_GROUP_OFFSETS.row(self.pool, limit=limit)
         return int(looked_at)
 
     async def prune_jobs(self, limit: int) -> int:

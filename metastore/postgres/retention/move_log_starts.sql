@@ -3,9 +3,10 @@
 -- watermark, or below the log start, changes nothing. Each partition is named once.
 -- Output: one row per partition, in order; NULLs for one that is gone. What has_more says is left below a
 -- log start is invisible to every reader; any later call goes on with it.
--- p_job: acts only while this lease holds (assert_job); NULL acts for a client.
+-- p_job, p_epoch: NULL. Retention of an older version gives its lease here; it is refused, because it decides by the
+-- file of its process. This version's calls enforce_retention.
 --
--- Locks: the job's row, shared; the partitions' rows, ascending; the files' rows, ascending; last, and only
+-- Locks: the partitions' rows, ascending; the files' rows, ascending; last, and only
 -- to number the feed rows, the commit shards. A commit waits for that and for nothing else.
 -- Idempotent: yes, log starts only move forward. Cost: a few index probes per partition, O(removed); it grows
 -- with the square of the partitions, partly under the shards' locks (1 s for 4,000): take some hundreds at a time.
@@ -35,7 +36,7 @@ DECLARE
     v_file_bytes bigint[];
 BEGIN
     IF p_job IS NOT NULL THEN
-        PERFORM assert_job(p_job, p_epoch);
+        RAISE EXCEPTION 'retention of an older version is refused: it does not follow the settings of the cluster';
     END IF;
     PERFORM FROM partitions WHERE partition_key = ANY (p_keys) ORDER BY partition_key FOR NO KEY UPDATE;
 

@@ -8,6 +8,7 @@ bytes and the feed never disagree.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import InvalidError
 
 _MOVE_LOG_STARTS = Statement("move_log_starts", writes=True)
+_ENFORCE_RETENTION = Statement("enforce_retention", writes=True)
 _OLDEST_EXTENTS = Statement("oldest_extents", writes=False)
 
 
@@ -26,28 +28,26 @@ class PostgresRetention:
 
     pool: Pool
 
-    async def move_log_starts(
-        self, targets: Sequence[LogStartTarget], *, max_extents: int, by: JobToken | None = None
-    ) -> list[LogStartAnswer]:
+    async def move_log_starts(self, targets: Sequence[LogStartTarget], *, max_extents: int) -> list[LogStartAnswer]:
         if not targets:
             return []
-        if len({target.partition_key for target in targets}) != len(targets):
-            raise InvalidError(f"log starts refused: a partition is named twice: targets={targets}")
-        keys, offsets = np.array(targets, dtype=np.int64).T
-        rows = await _MOVE_LOG_STARTS.rows(
+        rows = await _MOVE_LOG_STARTS.rows(self.pool, job=None, epoch=None, **_packed(targets), limit=max_extents)
+        return _answers(targets, rows)
+
+    async def enforce_retention(
+        self, targets: Sequence[LogStartTarget], *, max_extents: int, by: JobToken, metadata_offset: int
+    ) -> list[LogStartAnswer] | None:
+        if not targets:
+            return []
+        rows = await _ENFORCE_RETENTION.rows(
             self.pool,
-            job=None if by is None else by.job_id,
-            epoch=None if by is None else by.epoch,
-            keys=pack_int8(keys),
-            offsets=pack_int8(offsets),
+            job=by.job_id,
+            epoch=by.epoch,
+            metadata_offset=metadata_offset,
+            **_packed(targets),
             limit=max_extents,
         )
-        return [
-            LogStartAnswer(target.partition_key, False, -1, -1, 0, 0, False)
-            if log_start is None
-            else LogStartAnswer(target.partition_key, True, log_start, *rest)
-            for target, (log_start, *rest) in zip(targets, rows, strict=True)
-        ]
+        return _answers(targets, rows) if rows else None
 
     async def oldest_extents(self, queries: Sequence[OldestQuery]) -> tuple[int, list[OldestExtents]]:
         if not queries:
@@ -55,6 +55,22 @@ class PostgresRetention:
         keys, limits = np.array(queries, dtype=np.int64).T
         rows = await _OLDEST_EXTENTS.rows(self.pool, keys=pack_int8(keys), limits=pack_int4(limits))
         return rows[0][0], [_oldest(query.partition_key, *row[1:]) for query, row in zip(queries, rows, strict=True)]
+
+
+def _packed(targets: Sequence[LogStartTarget]) -> dict[str, bytes]:
+    if len({target.partition_key for target in targets}) != len(targets):
+        raise InvalidError(f"log starts refused: a partition is named twice: targets={targets}")
+    keys, offsets = np.array(targets, dtype=np.int64).T
+    return {"keys": pack_int8(keys), "offsets": pack_int8(offsets)}
+
+
+def _answers(targets: Sequence[LogStartTarget], rows: Sequence[tuple[Any, ...]]) -> list[LogStartAnswer]:
+    return [
+        LogStartAnswer(target.partition_key, False, -1, -1, 0, 0, False)
+        if log_start is None
+        else LogStartAnswer(target.partition_key, True, log_start, *rest)
+        for target, (log_start, *rest) in zip(targets, rows, strict=True)
+    ]
 
 
 def _oldest(

@@ -20,6 +20,7 @@ from headrace.metastore.api.controller import ControllerLease, SnapshotState
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.reports import JobCount
+from headrace.metastore.api.settings import SettingProposals
 from headrace.metastore.api.topics import NewTopic, PartitionGrowth
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.records import (
@@ -41,6 +42,7 @@ from tests.manual_clock import ManualClock
 
 FIRST_LEASED_NODE_ID = 1_000
 MAX_LAG = 100
+NO_PROPOSALS = SettingProposals({}, {}, 0)
 NOBODY = ControllerLease(-1, 0, is_own=False)
 
 
@@ -74,6 +76,7 @@ class FakeClusterApi:
     controller: ControllerLease = NOBODY
     controller_incarnation: uuid.UUID | None = None
     controller_until: float = 0.0
+    proposals: SettingProposals = NO_PROPOSALS
     session_seconds: float = 18.0
     """The lease of a registration, until its first heartbeat."""
     cluster_values: dict[str, str | None] = field(default_factory=dict)
@@ -262,6 +265,10 @@ class FakeClusterApi:
             self.controller_until = max(self.controller_until, now + max(granted_ms, lease_ms) / 1000)
         self._end("hold_controller_lease")
         return self.controller._replace(is_own=is_own, lease_ms=granted_ms)
+
+    async def setting_proposals(self) -> SettingProposals:
+        await self._begin("setting_proposals")
+        return self.proposals
 
     async def describe_controller(self) -> ControllerLease | None:
         return self.controller if self.clock.monotonic() < self.controller_until else None

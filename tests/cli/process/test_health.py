@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -14,10 +15,12 @@ from prometheus_client import CollectorRegistry
 
 from headrace.cli.process.shell import ProcessShell
 from headrace.config.settings import Settings
+from headrace.metastore.setting_reporter import NO_COMPACTOR, REPORT_SECONDS, SettingReporter
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ObjectInfo
 from tests.manual_clock import ManualClock
+from tests.scripted_settings import ScriptedSettings
 
 
 class ScriptedRole:
@@ -80,13 +83,17 @@ class HealthWorld:
 
     def __init__(self) -> None:
         self.role, self.metastore, self.store = ScriptedRole(), ScriptedMetastore(), ScriptedStore()
+        self.settings, self.clock, registry = ScriptedSettings(), ManualClock(), CollectorRegistry()
         self.shell = ProcessShell(
             Settings(http_port=0),
             self.store,
             cast(Any, self.metastore),
-            CollectorRegistry(),
+            registry,
             self.role,
             [[self.role]],
+            SettingReporter(
+                self.settings, Settings(num_partitions=3), ["broker"], self.clock, random.Random(1), registry
+            ),
         )
         self.address = self.shell.ready_line().rpartition("http=")[2]
 
@@ -112,8 +119,23 @@ async def world() -> AsyncIterator[HealthWorld]:
 
 async def test_a_process_that_takes_work_is_alive_and_ready(world: HealthWorld) -> None:
     assert await world.get("/healthz") == (200, {"status": "alive"})
-    assert await world.get("/readyz") == (200, {"status": "ready"})
+    code, body = await world.get("/readyz")
+    assert (code, body["status"]) == (200, "ready")
     assert await world.get("/v1/status") == (200, {"role": "scripted"})
+
+
+@pytest.mark.requirement("X10")
+async def test_a_ready_process_names_what_an_operator_should_change(world: HealthWorld) -> None:
+    world.settings.values["num.partitions"] = "5"
+    await world.clock.advance(REPORT_SECONDS)
+    code, body = await world.get("/readyz")
+    assert (code, body["status"]) == (200, "ready")
+    ignored, no_compactor = body["warnings"]
+    assert "setting=num.partitions file=3 cluster=5" in ignored
+    assert no_compactor == NO_COMPACTOR
+    await world.role.drain(1)
+    code, body = await world.get("/readyz")
+    assert (code, len(body["warnings"])) == (503, 2)
 
 
 async def test_a_draining_process_is_alive_and_not_ready(world: HealthWorld) -> None:

@@ -1,0 +1,100 @@
+"""Decides when a setting that the cluster has no value for gets the one that all running processes propose.
+
+Place: called by the active controller in each round. SettingAgreement is pure: it is given the time.
+Invariant: a value is recorded only after all running processes have proposed the same one for SETTLE_SECONDS, and
+while every unfenced agent has reported: an agent of an older version does not report its file. So a
+process that is slow to start, or that could not reach the metastore for a while, still has its say. What processes
+disagree about stays undecided until their files agree or an operator sets a value.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from headrace.config.cluster_values import cluster_settings, in_force
+from headrace.config.consistency import why_inconsistent
+from headrace.config.settings import Settings
+from headrace.metastore.api.settings import SettingProposals
+from headrace.metastore.log.effective_configs import set_for_all_brokers, setting_record
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import ConfigRecord, MetadataRecord
+from headrace.storage.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+SETTLE_SECONDS = 30.0
+"""Three intervals of reports: after an outage of the metastore every process has reported again."""
+LOOK_SECONDS = 5.0
+
+
+class SettingRecorderApi(Protocol):
+    """The part of the metastore that recording needs."""
+
+    async def setting_proposals(self) -> SettingProposals:
+        """See metastore.api.settings.SettingsApi."""
+
+    async def append_records(
+        self, expected_head: int, records: Sequence[MetadataRecord], *, controller_epoch: int | None = None
+    ) -> bool:
+        """See metastore.api.metadata_log.MetadataLogApi."""
+
+
+class SettingAgreement:
+    """Remembers since when each undecided setting has had one proposal only."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, tuple[str, float]] = {}
+
+    def forget(self) -> None:
+        """Start to observe again: this process was not the active controller meanwhile."""
+        self._since.clear()
+
+    def due(self, found: SettingProposals, values: Mapping[str, str], now: float) -> list[ConfigRecord]:
+        """The records to append. `values`: what the cluster has; `now` in seconds of a monotonic clock."""
+        agreed = {} if found.unreported_agents else _agreed(found)
+        before, self._since = self._since, {}
+        for name, value in agreed.items():
+            known, since = before.get(name, (value, now))
+            self._since[name] = (value, since if known == value else now)
+        settled = {name: value for name, (value, since) in self._since.items() if now - since >= SETTLE_SECONDS}
+        if reason := why_inconsistent(in_force(Settings(), {**values, **settled})):
+            logger.warning("settings not recorded, they do not fit each other: reason=%s", reason)
+            return []
+        return [setting_record(name, value) for name, value in settled.items()]
+
+
+class SettingRecorder:
+    """What the active controller does in each of its rounds, until the cluster has all values."""
+
+    def __init__(self, api: SettingRecorderApi, clock: Clock) -> None:
+        self._api, self._clock = api, clock
+        self._agreement = SettingAgreement()
+        self._next_look = 0.0
+
+    def forget(self) -> None:
+        """This process is not the active controller any more."""
+        self._agreement.forget()
+
+    async def record(self, controller_epoch: int, image: MetadataImage) -> None:
+        """Append what is agreed; one look every few seconds. If the log changed, the next look decides again."""
+        now, values = self._clock.monotonic(), set_for_all_brokers(image)
+        if now < self._next_look or all(name in values for name in cluster_settings()):
+            return
+        self._next_look = now + LOOK_SECONDS
+        due = self._agreement.due(await self._api.setting_proposals(), values, now)
+        if due:
+            appended = await self._api.append_records(image.offset, due, controller_epoch=controller_epoch)
+            named = " ".join(f"{record.name}={record.value}" for record in due)
+            logger.info("recorded the settings that all processes agree on: appended=%s %s", appended, named)
+
+
+def _agreed(found: SettingProposals) -> dict[str, str]:
+    """Undecided settings with one proposal; only those that this version knows."""
+    known = cluster_settings()
+    return {
+        name: next(iter(proposals))
+        for name, proposals in found.undecided.items()
+        if name in known and len(proposals) == 1
+    }

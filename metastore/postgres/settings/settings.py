@@ -1,0 +1,46 @@
+"""Reports of settings in Postgres, and what they add up to.
+
+Place: under the reporter of each process and the active controller; implements metastore.api.settings.SettingsApi.
+Invariant: a report is one row of one process; the values that apply are in the metadata log, not here.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+
+from headrace.metastore.api.settings import SettingProposals, SettingReport
+from headrace.metastore.postgres.statement import Pool, Statement
+
+UNREPORTED = "unreported"
+_REPORT_SETTINGS = Statement("report_settings", writes=True)
+_WITHDRAW_SETTINGS = Statement("withdraw_settings", writes=True)
+_UNDECIDED_SETTINGS = Statement("undecided_settings", writes=False)
+_RUNNING_PROCESSES = Statement("running_processes", writes=False)
+
+
+class PostgresSettings:
+    """Implements SettingsApi."""
+
+    pool: Pool
+
+    async def report_settings(self, report: SettingReport) -> None:
+        await _REPORT_SETTINGS.row(
+            self.pool,
+            incarnation_id=report.incarnation_id,
+            process=report.process,
+            roles=list(report.roles),
+            node_id=report.node_id,
+            names=list(report.proposals),
+            proposals=list(report.proposals.values()),
+        )
+
+    async def withdraw_settings(self, incarnation_id: uuid.UUID) -> None:
+        await _WITHDRAW_SETTINGS.row(self.pool, incarnation_id=incarnation_id)
+
+    async def setting_proposals(self) -> SettingProposals:
+        undecided: defaultdict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
+        for name, proposal, processes in await _UNDECIDED_SETTINGS.rows(self.pool):
+            undecided[name][proposal] = tuple(processes)
+        counts = dict(await _RUNNING_PROCESSES.rows(self.pool))
+        return SettingProposals(dict(undecided), counts, counts.pop(UNREPORTED, 0))

@@ -1,0 +1,180 @@
+"""Reports what this process's file says about the cluster's settings, and warns where the cluster says otherwise.
+
+Place: one task per process, with any roles: started before them by cli/process/shell.py, and by the Spark
+application. It needs no metadata image.
+Invariant: a process that runs and reaches the metastore has a report there; it is renewed every REPORT_SECONDS, taken
+back when the process stops, and stops to count a minute after a crash. Warnings are given once per change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from headrace.config.cluster_values import NEEDED_TO_DELETE, IgnoredSetting, ignored, proposed
+from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER
+from headrace.config.settings import Settings
+from headrace.metastore.api.cluster import ConfigApi
+from headrace.metastore.api.settings import SettingProposals, SettingReport, SettingsApi
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError
+
+logger = logging.getLogger(__name__)
+
+REPORT_SECONDS = 10.0
+SPARK = "spark"
+"""The role of the Spark application, which is in no process.roles."""
+LOOKS_TO_DECIDE = 12
+"""Two minutes: by then an active controller has recorded what all agree on."""
+_ROLES = (BROKER, CONTROLLER, COMPACTOR, SPARK)
+NO_COMPACTOR = (
+    "no running process has the role compactor, so no records expire, no files are merged and none are deleted:"
+    " run `headrace compactor`, or add compactor to process.roles"
+)
+
+
+class SettingReporterApi(SettingsApi, ConfigApi, Protocol):
+    """The part of the metastore that a reporter needs."""
+
+
+class SettingReporter:
+    """`start`, and finally `stop`. `node_id`: of the agent in this process, None if there is none yet."""
+
+    def __init__(
+        self,
+        api: SettingReporterApi,
+        settings: Settings,
+        roles: Sequence[str],
+        clock: Clock,
+        rng: random.Random,
+        registry: CollectorRegistry,
+        node_id: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self._api, self._settings, self._roles = api, settings, tuple(sorted(roles))
+        self._clock, self._node_id = clock, node_id
+        self._incarnation_id = uuid.UUID(int=rng.getrandbits(128), version=4)
+        self._process = f"{socket.gethostname()}-{os.getpid()}"
+        self._proposals = proposed(settings)
+        self._task: asyncio.Task[None] | None = None
+        self._warnings: tuple[str, ...] = ()
+        self._looks_without_compactor = self._looks_without_values = 0
+        self._ignored = Gauge(
+            "headrace_setting_ignored",
+            "1 for each setting of this process's file that has another value in the cluster; the cluster's applies",
+            ["name"],
+            registry=registry,
+        )
+        self._disputed = Gauge(
+            "headrace_setting_disputed",
+            "1 for each setting that the cluster has no value for and running processes disagree about: what needs it"
+            " deletes nothing",
+            ["name"],
+            registry=registry,
+        )
+        self._undecided = Gauge(
+            "headrace_setting_undecided",
+            "1 for each setting that decides what is deleted and that the cluster has no value for: nothing is deleted"
+            " by it",
+            ["name"],
+            registry=registry,
+        )
+        self._running = Gauge(
+            "headrace_running_processes", "Running processes of the cluster by role", ["role"], registry=registry
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What an operator should change, as of the last look; any thread may read it."""
+        return self._warnings
+
+    async def start(self) -> None:
+        """Report once, then every REPORT_SECONDS."""
+        await self.report()
+        self._task = asyncio.create_task(self._repeat(), name="setting reports")
+
+    async def stop(self) -> None:
+        """Take the report back. Safe in any state."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            await self._api.withdraw_settings(self._incarnation_id)
+        except HeadraceError as error:
+            logger.warning("cannot withdraw the report of settings, it expires instead: error=%s", error)
+
+    async def report(self) -> None:
+        """Renew the report and look at what applies. An error is logged: the next report tries again."""
+        try:
+            await self._api.report_settings(
+                SettingReport(self._incarnation_id, self._process, self._roles, self._node_id(), self._proposals)
+            )
+            self._show(await self._api.cluster_configs(), await self._api.setting_proposals())
+        except HeadraceError as error:
+            logger.warning("cannot report settings: error=%s", error)
+
+    async def _repeat(self) -> None:
+        while True:
+            await self._clock.sleep(REPORT_SECONDS)
+            await self.report()
+
+    def _show(self, values: Mapping[str, str], found: SettingProposals) -> None:
+        own = ignored(self._settings, values)
+        _show_names(self._ignored, [setting.name for setting in own])
+        _show_names(self._disputed, list(found.disputed))
+        undecided = [name for name in NEEDED_TO_DELETE if name not in values]
+        _show_names(self._undecided, undecided)
+        waiting = [name for name in undecided if name not in found.disputed]
+        self._looks_without_values = self._looks_without_values + 1 if waiting else 0
+        for role in _ROLES:
+            self._running.labels(role).set(found.role_counts.get(role, 0))
+        self._looks_without_compactor = 0 if found.role_counts.get(COMPACTOR) else self._looks_without_compactor + 1
+        warnings = [
+            *map(_ignored_warning, own),
+            *(_disputed_warning(name, proposals) for name, proposals in found.disputed.items()),
+            *([_undecided_warning(waiting, found)] if self._looks_without_values > LOOKS_TO_DECIDE else []),
+            *([NO_COMPACTOR] if self._looks_without_compactor > 1 else []),  # it may start a moment later
+        ]
+        for warning in warnings:
+            if warning not in self._warnings:
+                logger.warning("%s", warning)
+        self._warnings = tuple(warnings)
+
+
+def _show_names(gauge: Gauge, names: Sequence[str]) -> None:
+    """1 for these names, and no others."""
+    gauge.clear()
+    for name in names:
+        gauge.labels(name).set(1)
+
+
+def _ignored_warning(setting: IgnoredSetting) -> str:
+    return (
+        f"setting of this process's file is ignored, the cluster has another value: setting={setting.name}"
+        f" file={setting.own} cluster={setting.cluster}; change it with"
+        f" `headrace configs set {setting.name}={setting.own} --brokers`, or remove it from the file"
+    )
+
+
+def _undecided_warning(names: Sequence[str], found: SettingProposals) -> str:
+    return (
+        f"the cluster has no value of settings that decide what is deleted, so nothing is deleted by them:"
+        f" settings={','.join(names)} controllers={found.role_counts.get(CONTROLLER, 0)}"
+        f" agents_without_report={found.unreported_agents}; processes of an older version do not report: upgrade them,"
+        f" or decide with `headrace configs set NAME=VALUE --brokers`"
+    )
+
+
+def _disputed_warning(name: str, proposals: Mapping[str, Sequence[str]]) -> str:
+    told = " ".join(f"{value}=[{','.join(processes)}]" for value, processes in sorted(proposals.items()))
+    return (
+        f"running processes have different values of a setting of the cluster, what needs it deletes nothing:"
+        f" setting={name} {told}; decide with `headrace configs set {name}=... --brokers`"
+    )

@@ -1,0 +1,71 @@
+"""Reports of settings in Postgres: which count, for how long, and what they add up to."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from headrace.metastore.api.settings import SettingReport
+from headrace.metastore.log.effective_configs import BROKER_RESOURCE
+from headrace.metastore.log.records import ConfigRecord
+from headrace.metastore.postgres.store import PostgresMetastore
+from tests.metastore.sessions import join, move_time, session
+
+pytestmark = pytest.mark.requirement("X10")
+A, B = uuid.UUID(int=1), uuid.UUID(int=2)
+
+
+def report(
+    incarnation_id: uuid.UUID, process: str, *roles: str, node_id: int | None = None, **proposals: str
+) -> SettingReport:
+    values = {name.replace("_", "."): value for name, value in proposals.items()}
+    return SettingReport(incarnation_id, process, roles, node_id, values)
+
+
+async def test_different_proposals_are_a_dispute(metastore: PostgresMetastore) -> None:
+    assert await metastore.setting_proposals() == ({}, {}, 0)
+    await metastore.report_settings(report(A, "a-1", "broker", "controller", x_ms="1", y_ms="2"))
+    await metastore.report_settings(report(B, "b-2", "compactor", x_ms="1", y_ms="3"))
+    found = await metastore.setting_proposals()
+    assert found.undecided == {"x.ms": {"1": ("a-1", "b-2")}, "y.ms": {"2": ("a-1",), "3": ("b-2",)}}
+    assert found.disputed == {"y.ms": {"2": ("a-1",), "3": ("b-2",)}}
+    assert found.role_counts == {"broker": 1, "controller": 1, "compactor": 1}
+
+
+async def test_a_setting_with_a_value_is_decided(metastore: PostgresMetastore) -> None:
+    await metastore.report_settings(report(A, "a-1", "broker", x_ms="1", y_ms="2"))
+    record = ConfigRecord(resource_type=BROKER_RESOURCE, resource_name="", name="x.ms", value="9")
+    assert await metastore.append_records(await metastore.metadata_head(), [record])
+    assert (await metastore.setting_proposals()).undecided == {"y.ms": {"2": ("a-1",)}}
+
+
+async def test_a_report_counts_until_it_is_withdrawn_or_a_minute_old(
+    metastore: PostgresMetastore, metastore_url: str
+) -> None:
+    await metastore.report_settings(report(A, "a-1", "broker", x_ms="1"))
+    await metastore.report_settings(report(B, "b-2", "broker", x_ms="2"))
+    await metastore.withdraw_settings(A)
+    assert (await metastore.setting_proposals()).undecided == {"x.ms": {"2": ("b-2",)}}
+    async with session(metastore_url) as raw:
+        await move_time(raw, 50)
+        await metastore.report_settings(report(A, "a-1", "broker", x_ms="1"))
+        await move_time(raw, 70)
+        assert (await metastore.setting_proposals()).undecided == {"x.ms": {"1": ("a-1",)}}, "b-2 crashed a minute ago"
+        await metastore.report_settings(report(B, "b-2", "broker", x_ms="2"))
+        assert (await metastore.setting_proposals()).role_counts == {"broker": 2}
+        await move_time(raw, 7_200)
+        await metastore.report_settings(report(A, "a-1", "broker", x_ms="1"))
+        kept = await (await raw.execute("SELECT array_agg(process) FROM setting_reports")).fetchone()
+    assert kept == (["a-1"],)
+
+
+async def test_agents_without_a_report_are_counted(metastore: PostgresMetastore) -> None:
+    first, second = await join(metastore), await join(metastore)
+    assert (await metastore.setting_proposals()).unreported_agents == 2
+    await metastore.report_settings(report(A, "a-1", "broker"))
+    assert (await metastore.setting_proposals()).unreported_agents == 2, "it is not known which agent that is"
+    await metastore.report_settings(report(A, "a-1", "broker", node_id=first.node_id))
+    assert (await metastore.setting_proposals()).unreported_agents == 1
+    await metastore.unregister_agent(*second)
+    assert (await metastore.setting_proposals()).unreported_agents == 0

@@ -1,0 +1,49 @@
+"""SettingsApi and ConfigApi in memory: reports of processes and the cluster's values.
+
+Fault model: `error` is raised by every call.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from headrace.metastore.api.settings import SettingProposals, SettingReport
+from headrace.storage.errors import HeadraceError
+
+
+class ScriptedSettings:
+    """A report counts until it is withdrawn."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.reports: dict[uuid.UUID, SettingReport] = {}
+        self.error: HeadraceError | None = None
+
+    async def cluster_configs(self) -> dict[str, str]:
+        self._fail()
+        return dict(self.values)
+
+    async def report_settings(self, report: SettingReport) -> None:
+        self._fail()
+        self.reports[report.incarnation_id] = report
+
+    async def withdraw_settings(self, incarnation_id: uuid.UUID) -> None:
+        self._fail()
+        self.reports.pop(incarnation_id, None)
+
+    async def setting_proposals(self) -> SettingProposals:
+        self._fail()
+        undecided: dict[str, dict[str, tuple[str, ...]]] = {}
+        counts: dict[str, int] = {}
+        for report in self.reports.values():
+            for role in report.roles:
+                counts[role] = counts.get(role, 0) + 1
+            for name, value in report.proposals.items():
+                if name not in self.values:
+                    named = undecided.setdefault(name, {})
+                    named[value] = (*named.get(value, ()), report.process)
+        return SettingProposals(undecided, counts, 0)
+
+    def _fail(self) -> None:
+        if self.error:
+            raise self.error
