@@ -16,8 +16,8 @@ SHOWN = (
     "bucket",
     "s3.endpoint",
     "http.port",
-    "log.cleaner.threads",
-    "log.cleaner.io.max.bytes.per.second",
+    "compactor.threads",
+    "compactor.io.max.bytes.per.second",
     "log.level",
 )
 DESCRIPTION = """\

@@ -23,7 +23,7 @@ LOOK_SECONDS = 5.0
 
 
 class Pace(NamedTuple):
-    """log.cleaner.threads and log.cleaner.io.max.bytes.per.second."""
+    """compactor.threads and compactor.io.max.bytes.per.second."""
 
     jobs: int
     bytes_per_s: int
@@ -32,8 +32,8 @@ class Pace(NamedTuple):
 def pace(configs: EffectiveConfigs, cluster: Mapping[str, str]) -> Pace:
     """`cluster`: the cluster-wide broker configs; this process's settings apply where it has no value."""
     return Pace(
-        int(configs.cluster_value(cluster, "log.cleaner.threads")),
-        int(configs.cluster_value(cluster, "log.cleaner.io.max.bytes.per.second")),
+        int(configs.cluster_value(cluster, "compactor.threads")),
+        int(configs.cluster_value(cluster, "compactor.io.max.bytes.per.second")),
     )
 
 

@@ -55,7 +55,7 @@ SPARE_CONNECTIONS = 2
 
 def with_worker_pool(settings: Settings) -> Settings:
     """The settings, with as many metastore connections as a worker needs."""
-    return msgspec.structs.replace(settings, metastore_pool_size=settings.log_cleaner_threads + SPARE_CONNECTIONS)
+    return msgspec.structs.replace(settings, metastore_pool_size=settings.compactor_threads + SPARE_CONNECTIONS)
 
 
 class Worker:
@@ -75,7 +75,7 @@ class Worker:
         self._clock, self._rng, self._registry = clock, rng, registry
         self._throttled = ThrottledStore(
             store,
-            bytes_per_s=settings.log_cleaner_io_max_bytes_per_second,
+            bytes_per_s=settings.compactor_io_max_bytes_per_second,
             requests_per_s=REQUESTS_PER_S,
             clock=clock,
         )
@@ -92,7 +92,7 @@ class Worker:
             rng,
             JobMetrics(clock, registry),
             worker=self.name,
-            slots=settings.log_cleaner_threads,
+            slots=settings.compactor_threads,
         )
 
     @classmethod

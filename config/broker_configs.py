@@ -30,7 +30,7 @@ PER_BROKER: dict[str, ConfigDefinition] = {
 """Settings that can change at run time, for one agent or for all of them."""
 
 CLUSTER_WIDE: dict[str, ConfigDefinition] = {
-    "log.cleaner.io.max.bytes.per.second": ConfigDefinition(
+    "compactor.io.max.bytes.per.second": ConfigDefinition(
         "100000000",
         "long",
         "Bytes per second that all background jobs of one process read and write together. A change takes effect"
@@ -38,7 +38,7 @@ CLUSTER_WIDE: dict[str, ConfigDefinition] = {
         low=1,
         high=LONG_MAX,
     ),
-    "log.cleaner.threads": ConfigDefinition(
+    "compactor.threads": ConfigDefinition(
         "1",
         "int",
         "Number of background jobs (compaction, retention, deletion) that one process runs. A change takes effect"

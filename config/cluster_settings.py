@@ -141,9 +141,9 @@ class ClusterSettings(ClientLimits, frozen=True, kw_only=True, forbid_unknown_fi
     ] = field(default=300_000, name="log.retention.check.interval.ms")
 
     # -- background work
-    log_cleaner_backoff_ms: Annotated[
+    compaction_interval_ms: Annotated[
         PositiveInt, Meta(description="How often compaction looks for files to merge.")
-    ] = field(default=15_000, name="log.cleaner.backoff.ms")
+    ] = field(default=15_000, name="compaction.interval.ms")
     compaction_min_age_ms: Annotated[
         NonNegativeInt,
         Meta(

@@ -216,19 +216,19 @@ class ProcessSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = field(default=None, name="delegation.token.secret.key")
 
     # -- background work
-    log_cleaner_threads: Annotated[
+    compactor_threads: Annotated[
         PositiveInt, Meta(description="Background jobs (compaction, retention, deletion) that one process works on.")
-    ] = field(default=1, name="log.cleaner.threads")
-    log_cleaner_io_max_bytes_per_second: Annotated[
+    ] = field(default=1, name="compactor.threads")
+    compactor_io_max_bytes_per_second: Annotated[
         PositiveInt,
         Meta(description="Bytes per second that all background jobs of one process read and write together."),
-    ] = field(default=100_000_000, name="log.cleaner.io.max.bytes.per.second")
+    ] = field(default=100_000_000, name="compactor.io.max.bytes.per.second")
     compaction_cpu_percent: Annotated[
         int,
         Meta(
             ge=1,
             le=100,
-            description="CPU time that each job of log.cleaner.threads uses to open, merge and compress"
+            description="CPU time that each job of compactor.threads uses to open, merge and compress"
             " records, in percent of one core: it pauses after each step. 100: no limit.",
         ),
     ] = field(default=100, name="compaction.cpu.percent")

@@ -77,9 +77,13 @@ _REFUSED = {
     "leader.replication.": _NO_REPLICAS,
     "listener.name.": "there is one listener for clients: its settings have no listener name as prefix",
     "listener.security.protocol.map": "all listeners use PLAINTEXT: terminate TLS in front of them",
+    "log.cleaner.backoff.ms": f"{_NO_KEY_CLEANER}; how often files are merged is compaction.interval.ms",
     "log.cleaner.dedupe.buffer.size": _NO_KEY_CLEANER,
     "log.cleaner.enable": "background work is the role compactor: see process.roles",
     "log.cleaner.io.buffer.": _NO_KEY_CLEANER,
+    "log.cleaner.io.max.bytes.per.second": f"{_NO_KEY_CLEANER}; the rate of merging, retention and deletion is"
+    " compactor.io.max.bytes.per.second",
+    "log.cleaner.threads": f"{_NO_KEY_CLEANER}; the number of jobs that merge, expire and delete is compactor.threads",
     "log.dir": _NO_DISK,
     "log.dir.failure.timeout.ms": _NO_DISK,
     "log.dirs": _NO_DISK,

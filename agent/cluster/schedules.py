@@ -21,7 +21,7 @@ def schedules(configs: EffectiveConfigs, image: MetadataImage) -> list[JobSchedu
     """The periodic jobs with their intervals, from the cluster's current configs."""
     cluster = set_for_all_brokers(image)
     retention_ms = int(configs.cluster_value(cluster, "log.retention.check.interval.ms"))
-    plan_ms = int(configs.cluster_value(cluster, "log.cleaner.backoff.ms"))
+    plan_ms = int(configs.cluster_value(cluster, "compaction.interval.ms"))
     return [
         JobSchedule(RETENTION_JOB, retention_ms, priority=RETENTION_PRIORITY),
         JobSchedule(PLAN_COMPACTION_JOB, plan_ms),

@@ -40,7 +40,7 @@ SETTINGS: dict[str, object] = {
     "log.level": "warning",
     # files are merged about as fast as they come: every fault meets a compaction
     "process.roles": "broker,controller,compactor",
-    "log.cleaner.backoff.ms": 500,
+    "compaction.interval.ms": 500,
     "compaction.min.age.ms": 0,
     "compaction.max.age.ms": 500,
 }

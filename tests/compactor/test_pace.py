@@ -20,8 +20,8 @@ from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore
 from tests.manual_clock import ManualClock
 
-THREADS, BYTES = "log.cleaner.threads", "log.cleaner.io.max.bytes.per.second"
-CONFIGS = EffectiveConfigs(Settings(log_cleaner_threads=2, log_cleaner_io_max_bytes_per_second=5_000))
+THREADS, BYTES = "compactor.threads", "compactor.io.max.bytes.per.second"
+CONFIGS = EffectiveConfigs(Settings(compactor_threads=2, compactor_io_max_bytes_per_second=5_000))
 
 
 class SaidConfigs:

@@ -37,8 +37,8 @@ async def test_everything_a_worker_moves_is_throttled(metastore: PostgresMetasto
 
 
 def test_how_often_compaction_is_planned_may_change_while_brokers_run() -> None:
-    settings = Settings(log_cleaner_backoff_ms=9_000)
-    record = ConfigRecord(resource_type=4, resource_name="", name="log.cleaner.backoff.ms", value="500")
+    settings = Settings(compaction_interval_ms=9_000)
+    record = ConfigRecord(resource_type=4, resource_name="", name="compaction.interval.ms", value="500")
     assert _periods(settings, MetadataImage())["plan"] == 9_000
     assert _periods(settings, apply(MetadataImage(), [encode_record(record)]))["plan"] == 500
 

@@ -37,17 +37,17 @@ PROCESS_PREFIXES = (
         "cache.",
         "zone.",
     ),
-    *("broker.heartbeat.interval.ms", "initial.", "shutdown.", "log.level", "commit.shards", "log.cleaner."),
+    *("broker.heartbeat.interval.ms", "initial.", "shutdown.", "log.level", "commit.shards", "compactor."),
     *("compaction.cpu.percent", "delegation.token.secret.key"),
 )
-"""What a process may have for itself. commit.shards is fixed when storage is formatted; log.cleaner.* is the pace of
+"""What a process may have for itself. commit.shards is fixed when storage is formatted; compactor.* is the pace of
 one process; the secret key must not be in the metadata log.
 """
 
 
 def test_every_setting_that_is_not_about_one_process_has_one_value_in_the_cluster() -> None:
     for name, setting in declared().items():
-        is_own = name.startswith(PROCESS_PREFIXES) and name != "log.cleaner.backoff.ms"
+        is_own = name.startswith(PROCESS_PREFIXES)
         assert (setting.scope is SettingScope.PROCESS) == is_own, name
 
 

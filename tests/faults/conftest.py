@@ -17,7 +17,7 @@ __all__ = ["aws_credentials", "moto_url", "real_s3_url", "s3_url"]
 
 EAGER_COMPACTION = {
     "process.roles": "broker,controller,compactor",
-    "log.cleaner.backoff.ms": 300,
+    "compaction.interval.ms": 300,
     "compaction.min.age.ms": 0,
     "compaction.max.age.ms": 300,
 }

@@ -111,7 +111,7 @@ async def test_a_brokers_settings_are_shown_without_its_secrets(fake_clock: Manu
     assert [synonym.value for synonym in url.synonyms] == [None, None]
     assert BROKER_DEFAULTS.keys() <= shown.keys()
     assert not shown["log.retention.ms"].read_only
-    assert not shown["log.cleaner.threads"].read_only
+    assert not shown["compactor.threads"].read_only
     assert not shown["producer.id.expiration.ms"].read_only
     assert shown["log.retention.hours"].read_only
 
@@ -221,9 +221,9 @@ REFUSED: dict[str, tuple[int, str, list[Change], ErrorCode]] = {
         ErrorCode.invalid_config,
     ),
     "a setting of files": (BROKER, "", [("linger.ms", SET, "5")], ErrorCode.invalid_request),
-    "one broker's pace": (BROKER, NODE, [("log.cleaner.threads", SET, "2")], ErrorCode.invalid_request),
-    "too many threads": (BROKER, "", [("log.cleaner.threads", SET, "101")], ErrorCode.invalid_config),
-    "no threads": (BROKER, "", [("log.cleaner.threads", SET, "0")], ErrorCode.invalid_config),
+    "one broker's pace": (BROKER, NODE, [("compactor.threads", SET, "2")], ErrorCode.invalid_request),
+    "too many threads": (BROKER, "", [("compactor.threads", SET, "101")], ErrorCode.invalid_config),
+    "no threads": (BROKER, "", [("compactor.threads", SET, "0")], ErrorCode.invalid_config),
     "one broker's default": (BROKER, NODE, [("log.retention.ms", SET, "5")], ErrorCode.invalid_request),
     "unknown broker": (BROKER, "99", [("max.connections", SET, "5")], ErrorCode.invalid_request),
     "unknown broker config": (BROKER, "", [("no.such.config", SET, "5")], ErrorCode.invalid_config),
@@ -262,7 +262,7 @@ async def test_refusals_say_why(admin: ConfigsWorld) -> None:
 
 
 async def test_background_work_is_paced_while_it_runs(admin: ConfigsWorld) -> None:
-    names = {"log.cleaner.threads": "4", "log.cleaner.io.max.bytes.per.second": "5000", "log.cleaner.backoff.ms": "7"}
+    names = {"compactor.threads": "4", "compactor.io.max.bytes.per.second": "5000", "compaction.interval.ms": "7"}
     (done,) = await admin.change((BROKER, "", [(name, SET, value) for name, value in names.items()]))
     assert done.error_code == 0
     assert await admin.values(BROKER, "") == {name: (value, 3) for name, value in names.items()}
