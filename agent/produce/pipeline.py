@@ -173,18 +173,21 @@ class ProducePipeline:
             return self._receiver.refuse(request, produce, refusal)
         connection = request.connection
         received = None if connection.produce_queue else self._receiver.receive(request, produce)
-        if received is None:
+        if received is None or received.unread:
             connection.produce_queue += 1
-            return self._handle_in_turn(request, produce)
+            return self._handle_in_turn(request, produce, received)
         self._append(received, connection)
         return received.pending
 
-    async def _handle_in_turn(self, request: Request, produce: ProduceRequest) -> Response:
+    async def _handle_in_turn(self, request: Request, produce: ProduceRequest, received: Received | None) -> Response:
         """For a request that has to wait for something, and for those behind it."""
         connection = request.connection
         try:
             async with connection.produce_order:
-                received = await self._receiver.receive_later(request, produce)
+                if received is None:
+                    received = await self._receiver.receive_later(request, produce)
+                if received.unread:
+                    received = await self._receiver.read_records(request, received)
                 self._append(received, connection)
         finally:
             connection.produce_queue -= 1

@@ -9,6 +9,7 @@ neighbours.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Callable
@@ -19,7 +20,17 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.produce.batches import Arrival
 from headrace.agent.produce.pending import PendingRequest, Refusal
-from headrace.agent.produce.validate import NO_TRANSACTIONS, Accepted, RuleBook, TopicRules, judge, judge_records
+from headrace.agent.produce.reading_turns import ReadingTurns, client_of
+from headrace.agent.produce.validate import (
+    NO_TRANSACTIONS,
+    Accepted,
+    LoopWork,
+    RuleBook,
+    TopicRules,
+    judge,
+    judge_records,
+    judge_unread,
+)
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.metadata_topic import is_metadata_topic
@@ -52,6 +63,8 @@ class Received(NamedTuple):
     pending: PendingRequest
     arrivals: list[Arrival]
     image_offset: int
+    unread: frozenset[int] = frozenset()
+    """Indexes of the arrivals with records that `Receiver.read_records` still has to check."""
 
 
 class Receiver:
@@ -64,6 +77,7 @@ class Receiver:
         self._clock = clock
         self._rules = rules
         self._on_refused = on_refused
+        self._reading = ReadingTurns()
 
     def refuse(self, request: Request, produce: ProduceRequest, refusal: Refusal) -> PendingRequest:
         """The answer to a request that is refused as a whole."""
@@ -87,18 +101,37 @@ class Receiver:
         image, missing = await self._look_up(produce, by_id=request.api_version >= FIRST_BY_ID)
         topics = _find_all(image, produce)
         received = self._judge(request, produce, image, topics, missing)
+        if received.unread:
+            received = await self.read_records(request, received)
         to_open = self._to_open(image, topics)
         if not to_open:
             return received
         arrivals, now_ms = [], self._clock.wall_ms()
         for arrival in received.arrivals:
             rules = to_open.get(arrival.topic_id)
-            refusal = None if rules is None else await judge_records(arrival.data, rules, now_ms)
+            refusal = None
+            if rules is not None:
+                async with self._reading.turn(client_of(request)):
+                    refusal = await judge_records(arrival.data, rules, now_ms)
             if refusal is None:
                 arrivals.append(arrival)
             else:
                 self._refuse(refusal, arrival.request, arrival.reply)
         return received._replace(arrivals=arrivals)
+
+    async def read_records(self, request: Request, received: Received) -> Received:
+        """Check the records that were too many for the event loop, and refuse batches for them."""
+        arrivals = []
+        for index, arrival in enumerate(received.arrivals):
+            refusal = None
+            if index in received.unread:
+                async with self._reading.turn(client_of(request)):
+                    refusal = await asyncio.to_thread(judge_unread, arrival.data, arrival.header)
+            if refusal is None:
+                arrivals.append(arrival)
+            else:
+                self._refuse(refusal, arrival.request, arrival.reply)
+        return received._replace(arrivals=arrivals, unread=frozenset())
 
     def _judge(
         self,
@@ -112,18 +145,22 @@ class Receiver:
         pending = self._pending(request, produce)
         version, now_ms = request.api_version, self._clock.wall_ms()
         arrivals: list[Arrival] = []
+        unread: list[int] = []
+        work = LoopWork()
         for topic, wanted, replies in zip(topics, produce.topics, pending.reply.topics, strict=True):
             for partition, reply in zip(wanted.partitions, replies.partitions, strict=True):
                 if topic is None or not 0 <= partition.index < len(topic.leader_epochs):
                     read_only = is_metadata_topic(wanted.topic_id or wanted.name)
                     self._refuse(READ_ONLY if read_only else missing, pending, reply)
                     continue
-                verdict = judge(partition.records, self._rules.rules(image, topic), version, now_ms)
+                verdict = judge(partition.records, self._rules.rules(image, topic), version, now_ms, work)
                 if isinstance(verdict, Accepted):
+                    if not verdict.is_read:
+                        unread.append(len(arrivals))
                     arrivals.append(_arrival(request, topic, verdict, pending, reply))
                 else:
                     self._refuse(verdict, pending, reply)
-        return Received(pending, arrivals, image.offset)
+        return Received(pending, arrivals, image.offset, frozenset(unread))
 
     def _pending(self, request: Request, produce: ProduceRequest) -> PendingRequest:
         return PendingRequest(
@@ -183,7 +220,7 @@ def _has_all(topics: Topics, produce: ProduceRequest) -> bool:
 def _arrival(
     request: Request, topic: TopicImage, accepted: Accepted, pending: PendingRequest, reply: ProducePartitionReply
 ) -> Arrival:
-    data, header = accepted
+    data, header, _ = accepted
     index = reply.index
     return Arrival(
         topic.topic_id,

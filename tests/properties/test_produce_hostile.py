@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from headrace.agent.produce.batches import Arrival
 from headrace.agent.produce.layout import lay_out
 from headrace.agent.produce.pending import PendingRequest
-from headrace.agent.produce.validate import RECORDS_MAX, Accepted, TopicRules, judge
+from headrace.agent.produce.validate import RECORDS_MAX, Accepted, LoopWork, TopicRules, judge
 from headrace.metastore.api.commit import FileCommit
 from headrace.metastore.postgres.commit import staging
 from headrace.protocol.produce_codec import ProducePartitionReply, ProduceRequest
+from headrace.storage.records.check_records import RecordWork
 from headrace.storage.records.compression import Codec
 from tests.storage.batches import forge, plain_batch
 
@@ -43,15 +44,18 @@ RULES = TopicRules(max_bytes=1 << 20, stamps_append_time=False, needs_keys=False
 )
 @settings(max_examples=300)
 async def test_what_passes_validation_the_metastore_takes(count: int, attributes: int, fields: dict[str, int]) -> None:
-    """The metastore refuses whole calls for a number out of range (see metastore/postgres/commit/staging.py)."""
+    """The metastore refuses whole calls for a number out of range (see metastore/postgres/commit/staging.py).
+
+    The header alone is judged here: no record is read.
+    """
     delta = max(count - 1, -(2**31))
     data = memoryview(forge(ROOMY, record_count=count, last_offset_delta=delta, attributes=attributes, **fields))
-    verdict = judge(data, RULES, 9, 0)
+    verdict = judge(data, RULES, 9, 0, LoopWork(RecordWork(0, 0)))
     if isinstance(verdict, Accepted):
         request = PendingRequest(
             ProduceRequest(None, -1, 0, []), correlation_id=0, version=9, appended_at=0.0, deadline=0.0
         )
         reply = ProducePartitionReply(0)
-        arrival = Arrival(uuid.UUID(int=1), 0, 1 << 24, 0, -2, *verdict, request, reply)
+        arrival = Arrival(uuid.UUID(int=1), 0, 1 << 24, 0, -2, verdict.data, verdict.header, request, reply)
         body, placed = lay_out({1 << 24: [arrival]})
         staging.Staged([FileCommit(uuid.UUID(int=7), len(body), [entry.batch for entry in placed])])
