@@ -61,6 +61,10 @@ class FrameReader:
         self._frame: memoryview | None = None
         self._filled = 0
 
+    def allow(self, max_frame_bytes: int) -> None:
+        """The largest frame that the next heads may declare."""
+        self._max_frame_bytes = max_frame_bytes
+
     @property
     def opened(self) -> bool:
         """Whether a frame is allocated and not yet taken."""

@@ -23,6 +23,7 @@ from headrace.agent.fetch.zone_cache.wire import (
     Ask,
     decode_answer,
     encode_ask,
+    largest_answer,
 )
 from headrace.metastore.log.image import AgentImage
 from headrace.storage.clock import Clock
@@ -129,7 +130,8 @@ class Peers:
         frame, mac = encode_ask(ask, self._secret, correlation_id)
         self._metrics.rpcs_sent.inc()
         self._metrics.ranges_sent.inc(len(ranges))
-        return decode_answer(await connection.ask(correlation_id, frame), self._secret, mac, ranges)
+        answer = await connection.ask(correlation_id, frame, largest_answer(ranges))
+        return decode_answer(answer, self._secret, mac, ranges)
 
     async def _connection(self, peer: _Peer, agent: AgentImage) -> PeerConnection:
         """The connection with the fewest calls; a new one while all are in use and there may be more."""

@@ -1,7 +1,8 @@
 """One connection to another agent: pipelined requests, answers in their order.
 
 Place: under asking.py; the other end is the agent's Kafka listener.
-Invariant: an answer goes to the caller with its correlation id, or is dropped if the caller was cancelled.
+Invariant: an answer is at most as large as its request allows; no other frame is read. It goes to the caller with
+its correlation id, or is dropped if the caller was cancelled.
 Every failure closes the connection, and all callers that wait on it get an error at once.
 """
 
@@ -14,7 +15,6 @@ from headrace.protocol import wire
 from headrace.storage.errors import InvalidError, UnavailableError
 
 _SLAB_BYTES = 64 * 1024
-_MAX_FRAME_BYTES = 128 * 1024 * 1024
 
 
 class PeerConnection(asyncio.BufferedProtocol):
@@ -24,10 +24,11 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def __init__(self) -> None:
         self.closed = False
-        self._frames = FrameReader(_MAX_FRAME_BYTES)
+        self._frames = FrameReader(0)
         self._slab = memoryview(bytearray(_SLAB_BYTES))
         self._direct = False
-        self._waiting: dict[int, asyncio.Future[memoryview]] = {}
+        self._waiting: dict[int, tuple[asyncio.Future[memoryview], int]] = {}
+        """Correlation id -> (the caller, bytes of the largest answer), in the order of the requests."""
         self._last_id = 0
 
     @property
@@ -40,15 +41,16 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._last_id += 1
         return self._last_id
 
-    async def ask(self, correlation_id: int, frame: bytes) -> memoryview:
-        """Send a request frame; the response frame. UnavailableError if the connection closes before.
+    async def ask(self, correlation_id: int, frame: bytes, largest_answer: int) -> memoryview:
+        """Send a request frame; the response frame. UnavailableError if the connection closes before, also because
+        of an answer with more than `largest_answer` bytes.
 
         If the caller is cancelled, the answer is dropped when it arrives.
         """
         if self.closed:
             raise UnavailableError("zone cache: connection closed")
         answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-        self._waiting[correlation_id] = answer
+        self._waiting[correlation_id] = answer, largest_answer
         self._transport.write(frame)
         return await answer
 
@@ -77,7 +79,7 @@ class PeerConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         waiting, self._waiting = self._waiting, {}
-        for answer in waiting.values():
+        for answer, _ in waiting.values():
             if not answer.done():
                 answer.set_exception(UnavailableError(f"zone cache: connection lost: {exc}"))
 
@@ -87,6 +89,7 @@ class PeerConnection(asyncio.BufferedProtocol):
                 if self._frames.opened:
                     data = self._frames.fill(data)
                 else:
+                    self._frames.allow(next((largest for _, largest in self._waiting.values()), 0))
                     head, data = self._frames.read_head(data)
                     if head is None:
                         return
@@ -100,9 +103,10 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def _deliver(self, frame: memoryview) -> None:
         (correlation_id,) = wire.INT32.unpack_from(frame)
-        answer = self._waiting.pop(correlation_id, None)
-        if answer is None:
+        asked = self._waiting.pop(correlation_id, None)
+        if asked is None:
             raise InvalidError(f"zone cache: answer without a request: correlation_id={correlation_id}")
+        answer, _ = asked
         if not answer.done():
             answer.set_result(frame)
 

@@ -4,20 +4,20 @@ Place: between asking.py and serving.py, over the agents' Kafka listener, under 
 advertised.
 Invariant: both directions carry an HMAC with the cluster's secret, verified before anything else is
 used. The answer's HMAC covers the request's, so it belongs to this request only, and each
-range's status, length and CRC32C: a truncated or altered range is detected before it is used.
+range's status, length and SHA-256: a truncated or altered range is detected before it is used, also if it was altered
+on purpose.
 A request is valid for WINDOW_MS on the database's clock; repeating it within that time reads the same
 bytes again and has no other effect.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import struct
 import uuid
 from collections.abc import Sequence
 from typing import NamedTuple
-
-import crc32c
 
 from headrace.agent.fetch.file_range import FileRange
 from headrace.protocol import wire
@@ -25,7 +25,8 @@ from headrace.storage.errors import CorruptError, InvalidError
 
 API_KEY = 31_299
 """Far above Kafka's own keys."""
-VERSION = 0
+VERSION = 1
+"""1: SHA-256 of each range instead of CRC32C."""
 WINDOW_MS = 60_000
 MAX_RANGES = 8_192
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -38,7 +39,8 @@ _MAC_BYTES = 32
 _REQUEST_HEADER = struct.Struct(">hhi")
 _ASK = struct.Struct(">qiii")
 _RANGE = struct.Struct(">16sqiq")
-_ROW = struct.Struct(">biI")
+_ROW = struct.Struct(">bi32s")
+_NO_DIGEST = bytes(32)
 
 
 class Ask(NamedTuple):
@@ -97,11 +99,19 @@ def encode_answer(
 ) -> list[bytes | memoryview]:
     """Buffers of the response frame; per range its bytes, which are not copied, or BUSY or FAILED."""
     rows = b"".join(
-        _ROW.pack(answer, 0, 0) if isinstance(answer, int) else _ROW.pack(OK, len(answer), crc32c.crc32c(answer))
+        _ROW.pack(answer, 0, _NO_DIGEST)
+        if isinstance(answer, int)
+        else _ROW.pack(OK, len(answer), hashlib.sha256(answer).digest())
         for answer in answers
     )
     head = wire.INT32.pack(correlation_id) + _mac(secret, ask_mac + rows) + wire.INT32.pack(len(answers)) + rows
     return [head, *(answer for answer in answers if not isinstance(answer, int))]
+
+
+def largest_answer(ranges: Sequence[FileRange]) -> int:
+    """Bytes of the answer that has every range."""
+    rows = wire.INT32.size * 2 + _MAC_BYTES + len(ranges) * _ROW.size
+    return rows + sum(wanted.end - wanted.start for wanted in ranges)
 
 
 def decode_answer(
@@ -120,14 +130,14 @@ def decode_answer(
         raise CorruptError("zone cache: answer is not from an agent of this cluster")
     found: list[memoryview | int | CorruptError] = []
     position = rows_end
-    for wanted, (status, length, crc) in zip(ranges, _ROW.iter_unpack(rows), strict=True):
+    for wanted, (status, length, digest) in zip(ranges, _ROW.iter_unpack(rows), strict=True):
         data = frame[position : position + length]
         position += length
         if status != OK:
             found.append(status)
         elif length != wanted.end - wanted.start or len(data) != length:
             found.append(CorruptError(f"zone cache: short range: file={wanted.file_id} got={len(data)}"))
-        elif crc32c.crc32c(data) != crc:
+        elif hashlib.sha256(data).digest() != digest:
             found.append(CorruptError(f"zone cache: range altered: file={wanted.file_id} start={wanted.start}"))
         else:
             found.append(data)

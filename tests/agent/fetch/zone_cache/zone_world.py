@@ -77,7 +77,7 @@ class Link(PeerConnection):
         self._member = member
         self._clock = clock
 
-    async def ask(self, correlation_id: int, frame: bytes) -> memoryview:
+    async def ask(self, correlation_id: int, frame: bytes, largest_answer: int) -> memoryview:
         member = self._member
         if member.down or self.closed:
             raise UnavailableError("link down")
