@@ -51,3 +51,18 @@ class ClientLimits(ProcessSettings, frozen=True, kw_only=True, forbid_unknown_fi
         int,
         Meta(ge=MIB, description="Bytes of replies that clients have not read; above this, further large ones wait."),
     ] = field(default=128 * MIB, name="reply.memory.bytes")
+
+    # -- groups and fetch sessions
+    group_memory_bytes: Annotated[
+        int,
+        Meta(
+            ge=MIB, description="Memory of the groups of one agent; beyond it GROUP_MAX_SIZE_REACHED for new members."
+        ),
+    ] = field(default=64 * MIB, name="group.memory.bytes")
+    group_member_max_bytes: Annotated[
+        int, Meta(ge=4_096, description="Subscription of one member of a group; beyond it INVALID_REQUEST.")
+    ] = field(default=MIB, name="group.member.max.bytes")
+    fetch_session_max_partitions: Annotated[
+        PositiveInt,
+        Meta(description="Partitions in all fetch sessions of one agent; beyond it clients fetch without sessions."),
+    ] = field(default=200_000, name="fetch.session.max.partitions")

@@ -35,6 +35,14 @@ class ClusterSettings(ClientLimits, frozen=True, kw_only=True, forbid_unknown_fi
     auto_create_topics_enable: Annotated[
         bool, Meta(description="Create a topic when a producer or consumer asks for its metadata.")
     ] = field(default=True, name="auto.create.topics.enable")
+    max_topics: Annotated[
+        PositiveInt,
+        Meta(description="Topics of the cluster; beyond it POLICY_VIOLATION. Automatic creation may use half of it."),
+    ] = field(default=10_000, name="max.topics")
+    max_partitions: Annotated[
+        PositiveInt,
+        Meta(description="Partitions of the cluster; beyond it POLICY_VIOLATION. Automatic creation may use half."),
+    ] = field(default=200_000, name="max.partitions")
     num_partitions: Annotated[PositiveInt, Meta(description="Default number of partitions of a new topic.")] = field(
         default=1, name="num.partitions"
     )

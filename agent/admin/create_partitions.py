@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.log_change import Verdict
 from headrace.agent.admin.manual_assignment import why_unassignable
-from headrace.agent.admin.topic_rules import PARTITIONS_PER_REQUEST_MAX
+from headrace.agent.admin.topic_rules import PARTITIONS_PER_REQUEST_MAX, TopicDefaults, why_too_many
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.api.topics import PartitionApi, PartitionGrowth
 from headrace.metastore.log.image import MetadataImage
@@ -31,7 +31,16 @@ from headrace.storage.errors import HeadraceError, OutcomeUnknownError
 class CreatePartitions:
     """The handler."""
 
-    def __init__(self, cluster: ClusterView, api: PartitionApi, clock: Clock) -> None:
+    def __init__(
+        self,
+        cluster: ClusterView,
+        api: PartitionApi,
+        clock: Clock,
+        defaults: Callable[[], TopicDefaults] = lambda: TopicDefaults(1, 1),
+        on_limit: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._defaults = defaults
+        self._on_limit = on_limit
         self._cluster = cluster
         self._api = api
         self._clock = clock
@@ -57,10 +66,9 @@ class CreatePartitions:
                 judged = [self._judge(image, topic, times[topic.name], in_doubt) for topic in topics]
                 verdicts = [judgement if isinstance(judgement, Verdict) else Verdict() for judgement in judged]
                 growths = [judgement for judgement in judged if isinstance(judgement, PartitionGrowth)]
-                if sum(g.partition_count - g.first_index for g in growths) > PARTITIONS_PER_REQUEST_MAX:
-                    limit = Verdict(ErrorCode.policy_violation, "excessively large number of partitions per request")
+                if refusal := self._why_too_many(image, growths):
                     return [
-                        limit if isinstance(j, PartitionGrowth) else v for j, v in zip(judged, verdicts, strict=True)
+                        refusal if isinstance(j, PartitionGrowth) else v for j, v in zip(judged, verdicts, strict=True)
                     ]
                 if not growths or validate_only:
                     return verdicts
@@ -79,6 +87,16 @@ class CreatePartitions:
                     ]
         except HeadraceError as error:
             return [Verdict(ErrorCode(admin_error(error)), str(error))] * len(topics)
+
+    def _why_too_many(self, image: MetadataImage, growths: Sequence[PartitionGrowth]) -> Verdict | None:
+        added = sum(growth.partition_count - growth.first_index for growth in growths)
+        if added > PARTITIONS_PER_REQUEST_MAX:
+            return Verdict(ErrorCode.policy_violation, "excessively large number of partitions per request")
+        refusal = why_too_many(image, (0, added), self._defaults())
+        if refusal is None:
+            return None
+        self._on_limit(refusal.limit)
+        return Verdict(refusal.code, refusal.message)
 
     def _judge(
         self, image: MetadataImage, wanted: Any, times: int, in_doubt: Mapping[uuid.UUID, int]

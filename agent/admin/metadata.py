@@ -102,7 +102,7 @@ class Metadata:
         if not wanted:
             return {}
         deadline = self._creation.clock.monotonic() + AUTO_CREATION_SECONDS
-        judgements = await self._creation.create(wanted, deadline=deadline)
+        judgements = await self._creation.create(wanted, deadline=deadline, is_automatic=True)
         return {
             topic.name: judged.code
             for topic, judged in zip(wanted, judgements, strict=True)

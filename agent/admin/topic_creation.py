@@ -34,13 +34,20 @@ class TopicCreation:
     clock: Clock
     rng: random.Random
     defaults: Callable[[], TopicDefaults]
+    on_limit: Callable[[str], None] = lambda _: None
+    """Called with the name of a setting that refuses topics."""
 
     def new_topic_id(self) -> uuid.UUID:
         """A random id, as in Kafka."""
         return uuid.UUID(int=self.rng.getrandbits(128), version=4)
 
     async def create(
-        self, wanted: Sequence[WantedTopic], *, deadline: float, validate_only: bool = False
+        self,
+        wanted: Sequence[WantedTopic],
+        *,
+        deadline: float,
+        validate_only: bool = False,
+        is_automatic: bool = False,
     ) -> list[Judgement]:
         """One judgement per wanted topic, in order; `deadline` in seconds of the clock's monotonic().
 
@@ -48,12 +55,15 @@ class TopicCreation:
         refused in time is refused with REQUEST_TIMED_OUT.
         """
         appended = False
+        defaults = self.defaults().for_automatic_creation() if is_automatic else self.defaults()
         try:
             while True:
                 image = await self.cluster.catch_up()
-                judgements = judge(wanted, image, self.defaults())
+                judgements = judge(wanted, image, defaults)
                 missing = [judged.topic for judged in judgements if _is_missing(judged, image)]
                 if not missing or validate_only:
+                    for limit in {judged.limit for judged in judgements if isinstance(judged, TopicRefusal)} - {""}:
+                        self.on_limit(limit)
                     return judgements
                 if appended and self.clock.monotonic() >= deadline:
                     return self._give_up(wanted, "the metadata log kept changing")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kio.schema.errors import ErrorCode
 
@@ -49,6 +49,8 @@ class TopicRefusal:
 
     code: ErrorCode
     message: str
+    limit: str = ""
+    """The setting that limits it, if one does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +66,26 @@ Judgement = AcceptedTopic | TopicRefusal
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """num.partitions and default.replication.factor."""
+    """num.partitions, default.replication.factor, max.topics and max.partitions."""
 
     partition_count: int
     replication_factor: int
+    topics_max: int = 10_000
+    partitions_max: int = 200_000
 
     @classmethod
     def of(cls, settings: Settings) -> TopicDefaults:
         """From the settings of these names."""
-        return cls(settings.num_partitions, settings.default_replication_factor)
+        return cls(
+            settings.num_partitions,
+            settings.default_replication_factor,
+            settings.max_topics,
+            settings.max_partitions,
+        )
+
+    def for_automatic_creation(self) -> TopicDefaults:
+        """Clients that only ask for metadata leave half of the limits to those who create topics on purpose."""
+        return replace(self, topics_max=self.topics_max // 2, partitions_max=self.partitions_max // 2)
 
 
 def judge(wanted: Sequence[WantedTopic], image: MetadataImage, defaults: TopicDefaults) -> list[Judgement]:
@@ -92,7 +105,41 @@ def judge(wanted: Sequence[WantedTopic], image: MetadataImage, defaults: TopicDe
     ):
         limit = TopicRefusal(ErrorCode.policy_violation, "excessively large number of partitions per request")
         return [limit if isinstance(judged, AcceptedTopic) else judged for judged in judgements]
+    if full := why_too_many(image, _added(judgements, image), defaults):
+        return [
+            full if isinstance(judged, AcceptedTopic) and judged.topic.topic_id not in image.topics_by_id else judged
+            for judged in judgements
+        ]
     return judgements
+
+
+def why_too_many(image: MetadataImage, added: tuple[int, int], defaults: TopicDefaults) -> TopicRefusal | None:
+    """Why the cluster takes no more topics or partitions, if so many of each are added."""
+    topics, partitions = added
+    if topics and len(image.topics_by_name) + topics > defaults.topics_max:
+        return _full("max.topics", defaults.topics_max)
+    if partitions and partitions + image_partitions(image) > defaults.partitions_max:
+        return _full("max.partitions", defaults.partitions_max)
+    return None
+
+
+def _full(setting: str, most: int) -> TopicRefusal:
+    return TopicRefusal(ErrorCode.policy_violation, f"the cluster may have no more: {setting}={most}", setting)
+
+
+def image_partitions(image: MetadataImage) -> int:
+    """Partitions of all topics."""
+    return sum(len(topic.leader_epochs) for topic in image.topics_by_number.values())
+
+
+def _added(judgements: Iterable[Judgement], image: MetadataImage) -> tuple[int, int]:
+    """(topics, partitions) that the accepted ones add to the image."""
+    new = [
+        judged.topic.partition_count
+        for judged in judgements
+        if isinstance(judged, AcceptedTopic) and judged.topic.topic_id not in image.topics_by_id
+    ]
+    return len(new), sum(new)
 
 
 def _accepted(wanted: WantedTopic, defaults: TopicDefaults) -> AcceptedTopic:

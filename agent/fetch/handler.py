@@ -90,7 +90,12 @@ class FetchHandler:
         """Any version from 4 to 18. InvalidError for a body that is not a Fetch request."""
         version = request.api_version
         fetch = decode_fetch(request.body, version, request.connection.request_elements_max)
-        exchange = self._sessions.open(fetch, by_id=version >= FIRST_BY_ID)
+        exchange = self._sessions.open(
+            fetch,
+            by_id=version >= FIRST_BY_ID,
+            client=request.connection.peer.rpartition(":")[0],
+            session_max=request.connection.request_elements_max,
+        )
         if exchange.error:
             reply = FetchReply([], error_code=exchange.error)
         else:

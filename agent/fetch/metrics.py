@@ -11,6 +11,7 @@ import logging
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from headrace.agent.limit_metrics import limits_reached
 from headrace.storage.errors import CorruptError, HeadraceError, NotFoundError
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class FetchMetrics:
             registry=registry,
         )
         self.sessions = Gauge("headrace_fetch_sessions", "Open incremental fetch sessions (KIP-227)", registry=registry)
+        self.limits_reached = limits_reached(registry)
 
     def report_unreadable(self, partition_key: int, wanted: str, error: HeadraceError) -> None:
         """Count and log a partition with unreadable data; `wanted` is a field of the log line."""

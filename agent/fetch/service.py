@@ -96,7 +96,7 @@ class FetchService:
         seeker = Seeker(reader, ResumeHints(), FileIndex(store))
         locator = Locator(index, metastore, rng, metrics)
         delivery = Delivery(locator, reader, seeker, self._cache, clock, rng, metrics)
-        sessions = FetchSessions(clock, rng, metrics)
+        sessions = FetchSessions(clock, rng, metrics, partitions_max=settings.fetch_session_max_partitions)
         metadata_topic = None if metadata_log is None else MetadataTopic(metadata_log, view)
         self._fetch = FetchHandler(
             view,

@@ -3,9 +3,9 @@
 Place: around the Fetch handler: a request is extended to all partitions of its session, a reply is
 reduced to what the client does not know yet.
 Invariant: a session's record of what was sent changes only when a reply is made for it; a client that
-lost a reply has the wrong epoch, gets an error and starts a new session. At most `capacity` sessions: a full
-cache evicts only sessions that are idle for `EVICTABLE_SECONDS`, else the client gets no session and
-sends full fetches, which is always correct.
+lost a reply has the wrong epoch, gets an error and starts a new session. At most `capacity` sessions with
+`partitions_max` partitions in total, and at most half of each of one client: a full cache evicts only sessions that
+are idle for `EVICTABLE_SECONDS`, else the client gets no session and sends full fetches, which is always correct.
 After a restart, clients get FETCH_SESSION_ID_NOT_FOUND and send a full fetch.
 Source: KIP-227; KIP-516 for sessions that name topics by id.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -33,7 +33,8 @@ LAST_EPOCH = -1
 """A full fetch without a session, which closes the one in the request."""
 EPOCH_MAX = 2**31 - 1
 EVICTABLE_SECONDS = 120.0
-CAPACITY = 1_000
+CAPACITY = 2_000
+PARTITIONS_MAX = 200_000
 
 Ref = tuple[TopicRef, int]
 """A partition as in the request: topic, index."""
@@ -45,6 +46,7 @@ class _Session:
 
     session_id: int
     by_id: bool
+    client: str
     next_epoch: int = 1
     used_at: float = 0.0
     wanted: dict[Ref, FetchPartition] = field(default_factory=dict)
@@ -95,24 +97,42 @@ class Exchange:
 class FetchSessions:
     """All sessions of this agent, least recently used first."""
 
-    def __init__(self, clock: Clock, rng: random.Random, metrics: FetchMetrics, capacity: int = CAPACITY) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        rng: random.Random,
+        metrics: FetchMetrics,
+        capacity: int = CAPACITY,
+        partitions_max: int = PARTITIONS_MAX,
+    ) -> None:
         self._clock = clock
         self._rng = rng
         self._metrics = metrics
         self._capacity = capacity
+        self._partitions_max = partitions_max
+        self._partitions: Counter[str] = Counter()
+        """In sessions, by client."""
+        self._count: Counter[str] = Counter()
+        """Sessions, by client."""
+        self._total_partitions = 0
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
 
-    def open(self, request: FetchRequest, *, by_id: bool) -> Exchange:
-        """The exchange that `request` starts or continues. `by_id`: its version names topics by id."""
+    def open(
+        self, request: FetchRequest, *, by_id: bool, client: str = "", session_max: int = PARTITIONS_MAX
+    ) -> Exchange:
+        """The exchange that `request` starts or continues. `by_id`: its version names topics by id.
+
+        `session_max` partitions may be in one session: each of its requests is a request for all of them.
+        """
         if request.session_epoch in (FULL_EPOCH, LAST_EPOCH):
             self._close(request.session_id)
             wanted = _named(request)
             if request.session_epoch == LAST_EPOCH or not wanted:
                 return Exchange(wanted)
-            return Exchange(wanted, session=self._create(wanted, by_id))
-        return self._go_on(request, by_id)
+            return Exchange(wanted, session=self._create(wanted, by_id, client))
+        return self._go_on(request, by_id, session_max)
 
-    def _go_on(self, request: FetchRequest, by_id: bool) -> Exchange:
+    def _go_on(self, request: FetchRequest, by_id: bool, session_max: int) -> Exchange:
         session = self._sessions.get(request.session_id)
         if session is None:
             return Exchange({}, error=ErrorCode.fetch_session_id_not_found)
@@ -120,34 +140,65 @@ class FetchSessions:
             return Exchange({}, error=ErrorCode.fetch_session_topic_id_error)
         if session.next_epoch != request.session_epoch:
             return Exchange({}, error=ErrorCode.invalid_fetch_session_epoch)
-        for ref, partition in _named(request).items():
-            session.wanted[ref] = partition
+        before = len(session.wanted)
+        session.wanted.update(_named(request))
         for topic in request.forgotten:
             for index in topic.partitions:
                 ref = _ref(topic.name, topic.topic_id, index)
                 session.wanted.pop(ref, None)
                 session.sent.pop(ref, None)
+        self._add_partitions(session.client, len(session.wanted) - before)
         if not session.wanted:
             self._close(session.session_id)
             return Exchange({})
+        if len(session.wanted) > session_max or not self._has_room(session.client):
+            self._close(session.session_id)
+            self._metrics.limits_reached.labels("fetch.session.max.partitions").inc()
+            return Exchange({}, error=ErrorCode.fetch_session_id_not_found)
         session.next_epoch = session.next_epoch % EPOCH_MAX + 1
         self._touch(session)
         return Exchange(session.wanted, session=session, incremental=True)
 
-    def _create(self, wanted: Mapping[Ref, FetchPartition], by_id: bool) -> _Session | None:
-        if len(self._sessions) >= self._capacity and not self._evict():
+    def _create(self, wanted: Mapping[Ref, FetchPartition], by_id: bool, client: str) -> _Session | None:
+        if not self._make_room(client, len(wanted)):
+            self._metrics.limits_reached.labels("fetch.session.max.partitions").inc()
             return None
         session_id = self._rng.randint(1, EPOCH_MAX)
         while session_id in self._sessions:
             session_id = self._rng.randint(1, EPOCH_MAX)
-        session = _Session(session_id, by_id, wanted=dict(wanted))
+        session = _Session(session_id, by_id, client, wanted=dict(wanted))
         self._sessions[session_id] = session
+        self._count[client] += 1
+        self._add_partitions(client, len(wanted))
         self._touch(session)
         self._metrics.sessions.set(len(self._sessions))
         return session
 
-    def _evict(self) -> bool:
-        oldest = next(iter(self._sessions.values()), None)
+    def _add_partitions(self, client: str, more: int) -> None:
+        self._partitions[client] += more
+        self._total_partitions += more
+
+    def _make_room(self, client: str, partitions: int) -> bool:
+        """For a session of the client. Its own idle sessions make room for its half, those of all for the total."""
+        while not self._has_room_of_its_own(client, partitions, 1):
+            if not self._evict(client):
+                return False
+        while len(self._sessions) >= self._capacity or self._total_partitions + partitions > self._partitions_max:
+            if not self._evict():
+                return False
+        return True
+
+    def _has_room(self, client: str) -> bool:
+        return self._total_partitions <= self._partitions_max and self._has_room_of_its_own(client, 0, 0)
+
+    def _has_room_of_its_own(self, client: str, partitions: int, sessions: int) -> bool:
+        own, count = self._partitions[client] + partitions, self._count[client] + sessions
+        return 2 * own <= self._partitions_max and 2 * count <= self._capacity
+
+    def _evict(self, client: str | None = None) -> bool:
+        """End the session, of the client or of any, that was used least recently, if it is idle."""
+        sessions = (session for session in self._sessions.values() if client in (None, session.client))
+        oldest = next(sessions, None)
         if oldest is None or self._clock.monotonic() - oldest.used_at < EVICTABLE_SECONDS:
             return False
         self._close(oldest.session_id)
@@ -158,7 +209,12 @@ class FetchSessions:
         self._sessions.move_to_end(session.session_id)
 
     def _close(self, session_id: int) -> None:
-        self._sessions.pop(session_id, None)
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._add_partitions(session.client, -len(session.wanted))
+            self._count[session.client] -= 1
+            if not self._count[session.client]:
+                del self._count[session.client], self._partitions[session.client]
         self._metrics.sessions.set(len(self._sessions))
 
 

@@ -37,17 +37,16 @@ class DescribeGroups:
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
         operations = GROUP_OPERATIONS if getattr(entity, "include_authorized_operations", False) else NOT_ASKED
-        groups = tuple(
-            [
-                await self._describe(schema, group_id, operations)
-                for group_id in dict.fromkeys(entity.groups)  # each once: an answer is much longer than a name
-            ]
-        )
+        names = list(dict.fromkeys(entity.groups))  # each once: an answer is much longer than a name
+        unknown = await self._administration.unknown([name for name in names if is_legal_group_id(name)])
+        groups = tuple([await self._describe(schema, name, operations, name in unknown) for name in names])
         return reply(request, schema.response(throttle_time=NO_THROTTLE, groups=groups))
 
-    async def _describe(self, schema: Schema, group_id: str, operations: int) -> Any:
+    async def _describe(self, schema: Schema, group_id: str, operations: int, is_unknown: bool) -> Any:
         found: GroupDescription | ErrorCode = ErrorCode.invalid_group_id
-        if is_legal_group_id(group_id):
+        if is_unknown:
+            found = ErrorCode.group_id_not_found
+        elif is_legal_group_id(group_id):
             found = await self._administration.describe(group_id)
         code, message = ErrorCode.none, None
         if found is ErrorCode.group_id_not_found:
@@ -115,17 +114,20 @@ class DeleteGroups:
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
+        unknown = await self._administration.unknown([name for name in entity.groups_names if storable(name)])
         results = tuple(
             [
-                schema.make("DeletableGroupResult", group_id=group_id, error_code=await self._delete(group_id))
+                schema.make("DeletableGroupResult", group_id=group_id, error_code=await self._delete(group_id, unknown))
                 for group_id in entity.groups_names
             ]
         )
         return reply(request, schema.response(throttle_time=NO_THROTTLE, results=results))
 
-    async def _delete(self, group_id: str) -> ErrorCode:
+    async def _delete(self, group_id: str, unknown: frozenset[str]) -> ErrorCode:
         if not storable(group_id):
             return ErrorCode.invalid_group_id
+        if group_id in unknown:
+            return ErrorCode.group_id_not_found
         return await self._administration.delete(group_id)
 
 

@@ -24,6 +24,8 @@ from headrace.storage.errors import FencedError, HeadraceError
 logger = logging.getLogger(__name__)
 
 EMPTY = "Empty"
+_WORTH_A_QUERY = 3
+"""Below this number of groups, each is claimed and looked up on its own."""
 
 
 class GroupAdministration:
@@ -49,6 +51,25 @@ class GroupAdministration:
         if ErrorCode.coordinator_not_available in refusals.values():
             return ErrorCode.coordinator_not_available
         return [each for group_id, each in sorted(listed.items()) if refusals[group_id] is ErrorCode.none]
+
+    async def unknown(self, group_ids: Sequence[str]) -> frozenset[str]:
+        """Of groups that this agent coordinates: those of which nothing is in memory or stored. One query for all.
+
+        A request may name thousands of them, and to claim each costs a statement.
+        """
+        absent = [
+            group_id
+            for group_id in group_ids
+            if self._groups.get(group_id) is None and self._groups.refusal(group_id) is ErrorCode.none
+        ]
+        if len(absent) < _WORTH_A_QUERY:
+            return frozenset()
+        try:
+            stored = {each.group_id for each in await self._api.list_groups(absent)}
+        except HeadraceError as error:
+            logger.warning("groups not looked up: groups=%d error=%s", len(absent), error)
+            return frozenset()
+        return frozenset(absent) - stored
 
     async def describe(self, group_id: str) -> GroupDescription | ErrorCode:
         """A classic group's members; GROUP_ID_NOT_FOUND for a group that is not there or of another kind."""

@@ -9,7 +9,7 @@ last Save.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
@@ -67,6 +67,12 @@ class CoordinatedGroup(Protocol):
 
     def is_idle(self) -> bool:
         """No member is in it or about to be."""
+
+    def sizes(self) -> Mapping[str, int]:
+        """Bytes that the group uses, by the address of the client that they are for."""
+
+    def member_bytes(self, member_id: str) -> int:
+        """Of these, the member's; 0 if there is no such member."""
 
     def saved(self, now: float, revision: int, code: ErrorCode) -> list[GroupEffect]:
         """A Save was stored, or failed with `code`: answer the requests that waited for it."""

@@ -22,12 +22,14 @@ from headrace.agent.groups.consumer.describe_request import ConsumerGroupDescrib
 from headrace.agent.groups.consumer.heartbeat_request import ConsumerGroupHeartbeat
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules
 from headrace.agent.groups.coordinated import CoordinatedGroup
+from headrace.agent.groups.group_memory import GroupMemory
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.groups.offsets.commit_request import OffsetCommit
 from headrace.agent.groups.offsets.fetch_request import OffsetFetch
 from headrace.agent.groups.offsets.group_offsets import GroupOffsets
 from headrace.agent.groups.values import GroupEffect
+from headrace.agent.limit_metrics import limits_reached
 from headrace.config.settings import Settings
 from headrace.metastore.api.groups import GroupApi, GroupKind, GroupRecord
 from headrace.metastore.log.settings_in_force import SettingsInForce
@@ -65,7 +67,8 @@ class GroupHandlers:
             GroupKind.CONSUMER: consumer_groups.restore,
         }
         metrics = GroupMetrics(registry)
-        self.groups = HeldGroups(api, cluster, clock, restore, metrics)
+        memory = GroupMemory(settings.group_memory_bytes, settings.group_member_max_bytes, limits_reached(registry))
+        self.groups = HeldGroups(api, cluster, clock, restore, metrics, memory)
         coordinator = ClassicCoordinator(self.groups, clock, restore_classic)
         administration = GroupAdministration(api, self.groups)
         offsets = GroupOffsets(api, self.groups, clock, metrics)
@@ -77,7 +80,7 @@ class GroupHandlers:
             ApiKey.LEAVE_GROUP: LeaveGroup(coordinator),
             ApiKey.SYNC_GROUP: SyncGroup(coordinator),
             ApiKey.CONSUMER_GROUP_HEARTBEAT: ConsumerGroupHeartbeat(self.groups, consumer_groups, rng),
-            ApiKey.CONSUMER_GROUP_DESCRIBE: ConsumerGroupDescribe(self.groups, consumer_groups),
+            ApiKey.CONSUMER_GROUP_DESCRIBE: ConsumerGroupDescribe(self.groups, consumer_groups, administration),
             ApiKey.DESCRIBE_GROUPS: DescribeGroups(administration),
             ApiKey.LIST_GROUPS: ListGroups(administration),
             ApiKey.DELETE_GROUPS: DeleteGroups(administration),

@@ -25,6 +25,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.coordinated import CoordinatedGroup, Restore
+from headrace.agent.groups.group_memory import GroupMemory
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.groups.values import Abandon, Become, GroupEffect, Save
 from headrace.metastore.api.groups import GroupApi, GroupClaim, GroupKind
@@ -38,6 +39,8 @@ TICK_SECONDS = 0.05
 """How finely deadlines are kept."""
 IDLE_SECONDS = 60.0
 """A group without members and without requests is released after this."""
+GROUPS_MAX = 10_000
+"""Beyond this, the group without members that was used least recently is released at once."""
 CLAIM_RETRY_SECONDS = 0.2
 CLAIM_WAIT_SECONDS = 2.0
 """How long a request waits for the group's last holder to release it, before the client is sent to ask again."""
@@ -68,6 +71,7 @@ class HeldGroups:
         clock: Clock,
         restore: Mapping[GroupKind | None, Restore],
         metrics: GroupMetrics,
+        memory: GroupMemory,
     ) -> None:
         """`restore` by the kind that was saved; None for a group of which nothing was."""
         self._api = api
@@ -75,6 +79,9 @@ class HeldGroups:
         self._clock = clock
         self._restore = restore
         self._metrics = metrics
+        self.memory = memory
+        self._changed: set[str] = set()
+        """Groups to be measured again."""
         self._held: dict[str, Held] = {}
         self._loading: dict[str, asyncio.Task[Held | ErrorCode]] = {}
         self._to_release: dict[str, tuple[int, int]] = {}
@@ -137,6 +144,7 @@ class HeldGroups:
                     effect.token.set_result(effect.answer)
         self._note_state(held)
         if self.is_current(held):
+            self._changed.add(held.group.group_id)
             self._schedule(held)
 
     def replace(self, held: Held, group: CoordinatedGroup, effects: Iterable[GroupEffect]) -> None:
@@ -150,6 +158,7 @@ class HeldGroups:
         if self.is_current(held):
             group_id = held.group.group_id
             del self._held[group_id]
+            self.memory.measured(group_id, {})
             logger.info("group released: group=%s coordinator_epoch=%d", group_id, held.epoch)
             self._metrics.let_go.inc()
             self.perform(held, held.group.close(ErrorCode.not_coordinator))
@@ -229,6 +238,8 @@ class HeldGroups:
         now = self._clock.monotonic()
         record = claim.record
         group, effects = self._restore[None if record is None else record.kind](group_id, now, record)
+        if len(self._held) >= GROUPS_MAX:
+            self._drop_idlest()
         held = self._held[group_id] = Held(group, claim.coordinator_epoch, broker_epoch, now, group.state_name)
         self._metrics.loaded.inc()
         logger.info(
@@ -236,6 +247,22 @@ class HeldGroups:
         )
         self.perform(held, effects)
         return held
+
+    def _drop_idlest(self) -> None:
+        """Make room for a group, if one has no members and no work in progress."""
+        idle = (held for held in self if held.group.is_idle() and not held.saves.locked() and not held.commits.locked())
+        idlest = min(idle, key=lambda held: held.used_at, default=None)
+        if idlest is not None:
+            self.drop(idlest)
+
+    def _measure(self) -> None:
+        """What the groups that changed use now."""
+        for group_id in self._changed:
+            held = self._held.get(group_id)
+            if held is not None:
+                self.memory.measured(group_id, held.group.sizes())
+        self._changed.clear()
+        self.memory.all_measured()
 
     def _give_back(self, group_id: str, epoch: int, broker_epoch: int) -> None:
         if not self._to_release:
@@ -305,6 +332,7 @@ class HeldGroups:
         while True:
             await self._clock.sleep(TICK_SECONDS)
             self._let_go_of_others_groups()
+            self._measure()
             now = self._clock.monotonic()
             self._follow_metadata(now)
             while self._deadlines and self._deadlines[0][0] <= now:

@@ -96,6 +96,7 @@ class SyncRequest:
     assignments: dict[str, bytes]
     protocol_type: str | None = None
     protocol_name: str | None = None
+    client_host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

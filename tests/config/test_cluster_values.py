@@ -32,6 +32,7 @@ PROCESS_PREFIXES = (
         "control.",
         "request.",
         "reply.",
+        "group.mem",
         "fetch.",
         "feed.",
         "cache.",

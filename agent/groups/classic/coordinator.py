@@ -12,7 +12,9 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.groups.classic.roster import protocols_bytes
 from headrace.agent.groups.coordinated import Restore
+from headrace.agent.groups.group_memory import MEMBER_BYTES
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.values import Departure, JoinAnswer, JoinRequest, MemberRef, SyncAnswer, SyncRequest
 from headrace.metastore.api.groups import GroupKind
@@ -32,6 +34,13 @@ class ClassicCoordinator:
         held = await self._groups.find(group_id)
         if isinstance(held, ErrorCode):
             return JoinAnswer(held, request.member.member_id)
+        member_id = request.member.member_id
+        size = MEMBER_BYTES + len(request.member.instance_id or "") + len(request.client_id)
+        size += protocols_bytes(request.protocols)
+        before = held.group.member_bytes(member_id)
+        code = self._groups.memory.refuse(request.client_host, size, before, is_first=held.group.is_idle())
+        if code is not ErrorCode.none:
+            return JoinAnswer(code, member_id)
         now = self._clock.monotonic()
         if held.group.kind is GroupKind.CONSUMER and held.group.is_idle():
             self._groups.replace(held, *self._new_classic_group(group_id, now, None))
@@ -44,6 +53,9 @@ class ClassicCoordinator:
         held = await self._groups.find(group_id)
         if isinstance(held, ErrorCode):
             return SyncAnswer(held)
+        code = self._groups.memory.add(request.client_host, sum(map(len, request.assignments.values())))
+        if code is not ErrorCode.none:
+            return SyncAnswer(code)
         answer: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
         self._groups.perform(held, held.group.sync(self._clock.monotonic(), request, answer))
         return await answer

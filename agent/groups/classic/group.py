@@ -20,7 +20,7 @@ Source: Kafka's group protocol; KIP-62 (rebalance timeout), KIP-345 (static memb
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 
@@ -32,6 +32,7 @@ from headrace.agent.groups.classic.roster import ClassicMember, ClassicRoster
 from headrace.agent.groups.classic.saved import SavedGroup
 from headrace.agent.groups.classic.saves import ClassicSaves
 from headrace.agent.groups.classic.subscriptions import subscribed_topics
+from headrace.agent.groups.group_memory import PROMISED_BYTES, sizes_of_group
 from headrace.agent.groups.outbox import Outbox
 from headrace.agent.groups.values import (
     Departure,
@@ -212,6 +213,18 @@ class ClassicGroup:
     def is_idle(self) -> bool:
         """No member is in it or about to be."""
         return self.state is GroupState.EMPTY and not self._promised_ids
+
+    def sizes(self) -> Mapping[str, int]:
+        """See CoordinatedGroup."""
+        sizes = sizes_of_group((member.client_host, member.size_bytes()) for member in self.roster)
+        for address in self._promised_ids.addresses():
+            sizes[address] += PROMISED_BYTES
+        return sizes
+
+    def member_bytes(self, member_id: str) -> int:
+        """See CoordinatedGroup."""
+        member = self.roster.get(member_id)
+        return 0 if member is None else member.size_bytes()
 
     def saved(self, now: float, revision: int, code: ErrorCode) -> list[GroupEffect]:
         """A Save was stored, or failed with `code`: answer the requests that waited for it."""

@@ -87,7 +87,7 @@ class Joining:
         if static is not None:
             self._rebalance.replace_static(now, static, member_id, request, token)
         elif instance_id is None and request.id_required:
-            self._promised_ids.promise(member_id, now + request.session_timeout)
+            self._promised_ids.promise(member_id, now + request.session_timeout, request.client_host)
             self._outbox.reply(token, JoinAnswer(ErrorCode.member_id_required, member_id))
         else:
             self._rebalance.add(now, request, member_id, token)

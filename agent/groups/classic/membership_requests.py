@@ -74,13 +74,17 @@ class JoinGroup:
         return shortest <= session_timeout <= timedelta(milliseconds=settings.group_max_session_timeout_ms)
 
 
+def _client_host(request: Request) -> str:
+    return "/" + request.connection.peer.rpartition(":")[0]
+
+
 def _join_request(request: Request, entity: Any) -> JoinRequest:
     session_timeout = entity.session_timeout.total_seconds()
     rebalance_timeout = getattr(entity, "rebalance_timeout", entity.session_timeout).total_seconds()
     return JoinRequest(
         MemberRef(entity.member_id, getattr(entity, "group_instance_id", None)),
         request.client_id or "",
-        "/" + request.connection.peer.rpartition(":")[0],
+        _client_host(request),
         session_timeout,
         max(rebalance_timeout, 0.0),
         entity.protocol_type,
@@ -112,6 +116,7 @@ class SyncGroup:
             {each.member_id: each.assignment for each in entity.assignments},
             getattr(entity, "protocol_type", None),
             getattr(entity, "protocol_name", None),
+            _client_host(request),
         )
         answer = await self._coordinator.sync(entity.group_id, sync)
         response = schema.response(

@@ -6,28 +6,34 @@ Invariant: an id is used once, or lapses.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class PromisedIds:
-    """Ids with the time at which each lapses."""
+    """Ids with the time at which each lapses, and the address that asked for it."""
 
     def __init__(self) -> None:
-        self._lapse_at: dict[str, float] = {}
+        self._promised: dict[str, tuple[float, str]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._lapse_at)
+        return bool(self._promised)
 
-    def promise(self, member_id: str, lapse_at: float) -> None:
+    def addresses(self) -> Iterable[str]:
+        """One for each id."""
+        return (address for _, address in self._promised.values())
+
+    def promise(self, member_id: str, lapse_at: float, address: str) -> None:
         """The id is for one new member, until then."""
-        self._lapse_at[member_id] = lapse_at
+        self._promised[member_id] = lapse_at, address
 
     def take(self, member_id: str) -> bool:
         """Whether it was promised; it is not any more."""
-        return self._lapse_at.pop(member_id, None) is not None
+        return self._promised.pop(member_id, None) is not None
 
     def lapsed(self, now: float) -> list[str]:
         """The ids that have lapsed."""
-        return [member_id for member_id, at in self._lapse_at.items() if now >= at]
+        return [member_id for member_id, (at, _) in self._promised.items() if now >= at]
 
     def next_deadline(self) -> float | None:
         """When the next one lapses."""
-        return min(self._lapse_at.values(), default=None)
+        return min((at for at, _ in self._promised.values()), default=None)

@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.classic.saved import SavedClassicMember
+from headrace.agent.groups.group_memory import MEMBER_BYTES
 from headrace.agent.groups.values import JoinedMember, JoinRequest, MemberProtocol, MemberRef, Token
+
+
+def protocols_bytes(protocols: Iterable[MemberProtocol]) -> int:
+    """Of a member's names of protocols and its subscriptions."""
+    return sum(len(protocol.name) + len(protocol.metadata) for protocol in protocols)
 
 
 @dataclass(slots=True)
@@ -54,6 +60,11 @@ class ClassicMember:
     def metadata(self, protocol_name: str | None) -> bytes:
         """Its opaque bytes for the protocol."""
         return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
+
+    def size_bytes(self) -> int:
+        """The memory that it uses, about."""
+        texts = len(self.member_id) + len(self.instance_id or "") + len(self.client_id)
+        return MEMBER_BYTES + texts + protocols_bytes(self.protocols) + len(self.assignment)
 
     def saved(self) -> SavedClassicMember:
         """As it is stored."""
@@ -116,6 +127,10 @@ class ClassicRoster:
         """The member that holds the instance id."""
         member_id = self._static_ids.get(instance_id) if instance_id is not None else None
         return None if member_id is None else self._members[member_id]
+
+    def get(self, member_id: str) -> ClassicMember | None:
+        """The member of that id."""
+        return self._members.get(member_id)
 
     def find(self, ref: MemberRef) -> ClassicMember | ErrorCode:
         """The member, or why it is refused."""

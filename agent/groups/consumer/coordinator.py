@@ -24,9 +24,11 @@ from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.consumer.assignors.assignor import Partitions
 from headrace.agent.groups.consumer.conversion import from_classic
 from headrace.agent.groups.consumer.group import ConsumerGroup
+from headrace.agent.groups.consumer.member import names_bytes
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
 from headrace.agent.groups.consumer.topics import GroupTopics
 from headrace.agent.groups.consumer.values import JOIN_EPOCH, ConsumerHeartbeatAnswer, HeartbeatRequest
+from headrace.agent.groups.group_memory import MEMBER_BYTES
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.values import GroupEffect
 from headrace.metastore.api.groups import GroupRecord
@@ -67,6 +69,13 @@ class ConsumerGroups:
         held = await groups.find(group_id)
         if isinstance(held, ErrorCode):
             return ConsumerHeartbeatAnswer(held, request.member_id)
+        names, pattern = request.topic_names or (), request.topic_pattern or ""
+        size = MEMBER_BYTES + names_bytes(names) + len(pattern)
+        size += len(request.instance_id or "") + len(request.client_id)
+        before = held.group.member_bytes(request.member_id)
+        code = groups.memory.refuse(request.client_host, size, before, is_first=held.group.is_idle())
+        if code is not ErrorCode.none:
+            return ConsumerHeartbeatAnswer(code, request.member_id)
         try:
             await self._catch_up_for(held, request, owned or ())
         except HeadraceError as error:

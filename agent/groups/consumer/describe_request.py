@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.describe_cluster import NOT_ASKED
 from headrace.agent.groups.admin_requests import GROUP_OPERATIONS
+from headrace.agent.groups.administration import GroupAdministration
 from headrace.agent.groups.consumer.assignors.assignor import Partitions
 from headrace.agent.groups.consumer.coordinator import ConsumerGroups
 from headrace.agent.groups.consumer.group import ConsumerGroup
@@ -30,17 +31,24 @@ _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 class ConsumerGroupDescribe:
     """The handler."""
 
-    def __init__(self, groups: HeldGroups, consumer_groups: ConsumerGroups) -> None:
+    def __init__(
+        self, groups: HeldGroups, consumer_groups: ConsumerGroups, administration: GroupAdministration
+    ) -> None:
+        self._administration = administration
         self._groups = groups
         self._consumer_groups = consumer_groups
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
         operations = GROUP_OPERATIONS if entity.include_authorized_operations else NOT_ASKED
+        names = list(dict.fromkeys(entity.group_ids))  # each once: an answer is much longer than a name
+        unknown = await self._administration.unknown([name for name in names if is_legal_group_id(name)])
         groups = tuple(
             [
-                await self._describe(schema, group_id, operations)
-                for group_id in dict.fromkeys(entity.group_ids)  # each once: an answer is much longer than a name
+                _refused(schema, name, ErrorCode.group_id_not_found, f"Group {name} not found.")
+                if name in unknown
+                else await self._describe(schema, name, operations)
+                for name in names
             ]
         )
         return reply(request, schema.response(throttle_time=NO_THROTTLE, groups=groups))

@@ -39,6 +39,7 @@ from headrace.agent.groups.consumer.values import (
     HeartbeatRequest,
     MemberState,
 )
+from headrace.agent.groups.group_memory import sizes_of_group
 from headrace.agent.groups.values import (
     Abandon,
     Departure,
@@ -87,6 +88,15 @@ class ConsumerGroup:
     @property
     def state_name(self) -> str:
         return self._membership.state_name
+
+    def sizes(self) -> Mapping[str, int]:
+        """See CoordinatedGroup."""
+        return sizes_of_group((member.client_host, member.size_bytes()) for member in self.roster)
+
+    def member_bytes(self, member_id: str) -> int:
+        """See CoordinatedGroup."""
+        member = self.roster.get(member_id)
+        return 0 if member is None else member.size_bytes()
 
     # -- members of the classic protocol
 

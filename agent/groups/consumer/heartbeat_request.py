@@ -66,7 +66,7 @@ class ConsumerGroupHeartbeat:
         pattern = getattr(entity, "subscribed_topic_regex", None)
         if message is None and pattern and not is_valid(pattern):
             code = ErrorCode.invalid_regular_expression
-            message = f"SubscribedTopicRegex {pattern!r} is not a valid regular expression (RE2), or too large."
+            message = f"SubscribedTopicRegex {pattern[:100]!r} is not a valid regular expression (RE2), or too large."
         return None if message is None else ConsumerHeartbeatAnswer(code, entity.member_id, message=message)
 
     def _new_member_id(self) -> str:

@@ -8,14 +8,24 @@ Source: KIP-848 (member epochs).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
 from headrace.agent.groups.consumer.values import LEAVE_FOR_A_WHILE_EPOCH, HeartbeatRequest, MemberState
+from headrace.agent.groups.group_memory import MEMBER_BYTES
 from headrace.agent.groups.values import MemberProtocol
 
 T = TypeVar("T")
+
+_PARTITION_BYTES = 32
+_NAME_BYTES = 64
+
+
+def names_bytes(names: Iterable[str]) -> int:
+    """Of a member's subscription by names."""
+    return sum(_NAME_BYTES + len(name) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,13 @@ class ConsumerMember:
     def holds(self) -> Partitions:
         """What it may be consuming."""
         return self.assigned | self.to_revoke
+
+    def size_bytes(self) -> int:
+        """The memory that it uses, about."""
+        texts = (self.member_id, self.instance_id or "", self.rack_id or "", self.client_id, self.topic_pattern)
+        protocols = sum(len(p.name) + len(p.metadata) for p in self.classic.protocols) if self.classic else 0
+        partitions = _PARTITION_BYTES * (len(self.assigned) + len(self.to_revoke))
+        return MEMBER_BYTES + sum(map(len, texts)) + names_bytes(self.topic_names) + partitions + protocols
 
     def at_epoch(self, epoch: int) -> ConsumerMember:
         """Brought to another epoch."""

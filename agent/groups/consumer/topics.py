@@ -21,6 +21,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import TopicImage
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
 
+PATTERN_CHARACTERS_MAX = 4_096
 PROGRAM_BYTES = 256 * 1024
 """Memory that one pattern's program and its automaton may take."""
 PATTERNS_MAX = 1_000
@@ -98,6 +99,8 @@ def _is_full(matches: Mapping[str, frozenset[int]]) -> bool:
 
 def is_valid(pattern: str) -> bool:
     """Whether it is RE2 syntax, and small enough."""
+    if len(pattern) > PATTERN_CHARACTERS_MAX:
+        return False
     try:
         _compile(pattern)
     except re2.error:
@@ -113,5 +116,6 @@ def _matching(pattern: str, by_name: Mapping[str, TopicImage]) -> frozenset[int]
 def _compile(pattern: str) -> re2._Regexp:
     options = re2.Options()
     options.max_mem = PROGRAM_BYTES
+    options.never_capture = True  # else each pair of parentheses costs memory that max_mem does not count
     options.log_errors = False
     return re2.compile(pattern, options)

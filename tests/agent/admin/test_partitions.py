@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.admin.create_partitions import CreatePartitions
 from headrace.agent.admin.describe_topic_partitions import DescribeTopicPartitions
 from headrace.agent.admin.elect_leaders import ElectLeaders
+from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.cluster.cluster import Cluster
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import call, captured_requests, read_reply, versions_of
@@ -32,7 +33,14 @@ class Admin:
     def __init__(self, clock: ManualClock) -> None:
         self.api = FakeClusterApi(clock)
         self.cluster: Cluster = an_agent(self.api)
-        self.create_partitions = CreatePartitions(self.cluster, self.api, clock)
+        self.limits_reached: list[str] = []
+        self.create_partitions = CreatePartitions(
+            self.cluster,
+            self.api,
+            clock,
+            lambda: TopicDefaults(1, 1, partitions_max=20_000),
+            self.limits_reached.append,
+        )
         self.describe = DescribeTopicPartitions(self.cluster)
         self.elect_leaders = ElectLeaders(self.cluster)
 
@@ -114,6 +122,23 @@ async def test_a_refused_topic_leaves_its_neighbour_alone(admin: Admin, case: st
     assert refused.error_message
     assert neighbour.error_code == 0
     assert (admin.count("t"), admin.count("neighbour")) == (3, 2)
+
+
+@pytest.mark.requirement("X7")
+async def test_partitions_of_the_cluster_are_bounded(admin: Admin) -> None:
+    """Counted over all topics."""
+    for name in ("t", "u", "v"):
+        admin.api.add_topic(name)
+    await admin.cluster.catch_up()
+    before = sum(admin.count(name) for name in ("t", "u", "v"))
+    (first,) = await admin.grow(growing("t", 10_000))
+    left = 20_000 - before - (10_000 - admin.count("u"))
+    (full,) = await admin.grow(growing("u", admin.count("u") + left + 1))
+    assert (first.error_code, full.error_code) == (0, ErrorCode.policy_violation)
+    assert admin.limits_reached == ["max.partitions"]
+    (last,) = await admin.grow(growing("u", admin.count("u") + left))
+    assert last.error_code == 0
+    assert sum(admin.count(name) for name in ("t", "u", "v")) == 20_000
 
 
 async def test_a_topic_named_twice_and_too_many_partitions(admin: Admin) -> None:

@@ -333,3 +333,24 @@ def test_an_accepted_value_can_be_parsed(name: str, value: str) -> None:
 @pytest.mark.parametrize("value", ["1_000", "٣", "1e3", "", "nan", "0x10"])
 def test_what_python_reads_as_a_number_but_kafka_does_not(value: str) -> None:
     assert topic_configs.why_invalid("retention.ms", value) is not None
+
+
+@pytest.mark.requirement("X7")
+async def test_topics_and_partitions_of_the_cluster_are_bounded(admin: Admin) -> None:
+    """Clients that only ask for metadata leave half to those who create topics on purpose."""
+    image = admin.cluster.image
+    limits = TopicDefaults(1, 1, topics_max=4, partitions_max=40)
+    ids = [uuid.UUID(int=number + 1) for number in range(9)]
+
+    def codes(partitions: list[int], defaults: TopicDefaults) -> set[int]:
+        wanted = [WantedTopic(f"t{n}", ids[n], count, 1) for n, count in enumerate(partitions)]
+        judged = judge(wanted, image, defaults)
+        return {int(each.code) if isinstance(each, TopicRefusal) else 0 for each in judged}
+
+    assert codes([1] * 4, limits) == {0}
+    assert codes([1] * 5, limits) == {int(ErrorCode.policy_violation)}
+    assert codes([40], limits) == {0}
+    assert codes([41], limits) == {int(ErrorCode.policy_violation)}
+    assert codes([1] * 2, limits.for_automatic_creation()) == {0}
+    assert codes([1] * 3, limits.for_automatic_creation()) == {int(ErrorCode.policy_violation)}
+    assert codes([21], limits.for_automatic_creation()) == {int(ErrorCode.policy_violation)}

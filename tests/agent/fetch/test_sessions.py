@@ -118,7 +118,7 @@ def _full(session_id: int = 0) -> FetchRequest:
 
 def test_a_full_cache_gives_way_only_to_idle_sessions() -> None:
     clock = ManualClock()
-    sessions = sessions_at(clock, capacity=3)
+    sessions = sessions_at(clock, capacity=6)
     ids = [sessions.open(_full(), by_id=False).session_id for _ in range(3)]
     assert len(set(ids)) == 3
 
@@ -148,6 +148,52 @@ def test_epochs_wrap_to_one() -> None:
 
 def test_memory_for_sessions_is_bounded() -> None:
     sessions = sessions_at(ManualClock())
-    opened = [sessions.open(_full(), by_id=False).session_id for _ in range(CAPACITY + 50)]
+    for client in ("a", "b", "c"):
+        opened = [sessions.open(_full(), by_id=False, client=client).session_id for _ in range(CAPACITY)]
+        expected = 0 if client == "c" else CAPACITY // 2
+        assert sum(session_id > 0 for session_id in opened) == expected, "at most half for one client"
 
-    assert sum(session_id > 0 for session_id in opened) == CAPACITY
+
+def test_idle_sessions_of_a_client_make_room_for_its_own_only() -> None:
+    clock = ManualClock()
+    sessions = sessions_at(clock, capacity=4)
+    others = [sessions.open(_full(), by_id=False, client="b").session_id for _ in range(2)]
+    own = [sessions.open(_full(), by_id=False, client="a").session_id for _ in range(2)]
+    clock.jump(EVICTABLE_SECONDS)
+    assert sessions.open(_full(), by_id=False, client="a").session_id > 0
+    assert all(session_id in sessions._sessions for session_id in others)
+    assert own[0] not in sessions._sessions
+
+
+def _of(partitions: int, session_id: int = 0, epoch: int = 0, first: int = 0) -> FetchRequest:
+    wanted = [FetchPartition(first + index, 0, 1) for index in range(partitions)]
+    return FetchRequest(0, 1, 1, 0, [FetchTopic("t", None, wanted)], session_id, epoch)
+
+
+@pytest.mark.requirement("X7")
+def test_partitions_in_sessions_are_bounded_and_no_client_has_more_than_half() -> None:
+    registry = CollectorRegistry()
+    sessions = FetchSessions(ManualClock(), random.Random(1), FetchMetrics(registry), partitions_max=100)
+
+    def opened(client: str, partitions: int = 10) -> int:
+        return sessions.open(_of(partitions), by_id=False, client=client).session_id
+
+    greedy = [opened("a") for _ in range(30)]
+    assert sum(session_id > 0 for session_id in greedy) == 5
+    assert opened("b", 50) > 0, "another client has its half"
+    assert opened("c") == 0
+    assert registry.get_sample_value("headrace_limit_reached_total", {"limit": "fetch.session.max.partitions"}) == 26
+    closed = sessions.open(FetchRequest(0, 1, 1, 0, [], greedy[0], -1), by_id=False, client="a")
+    assert not closed.error
+    assert opened("c") > 0, "a session that ended gives its partitions back"
+
+
+@pytest.mark.requirement("X7")
+def test_a_session_that_grows_too_large_ends() -> None:
+    sessions = sessions_at(ManualClock())
+    session_id = sessions.open(_of(6), by_id=False).session_id
+    grown = sessions.open(_of(4, session_id, 1, first=6), by_id=False, session_max=10)
+    assert not grown.error
+    too_large = sessions.open(_of(1, session_id, 2, first=10), by_id=False, session_max=10)
+    assert too_large.error == ErrorCode.fetch_session_id_not_found
+    assert sessions.open(_of(0, session_id, 3), by_id=False).error == ErrorCode.fetch_session_id_not_found

@@ -1,0 +1,88 @@
+"""Limits the memory that the groups of an agent use: members' subscriptions, assignments, and the groups themselves.
+
+Place: asked by both coordinators before a member joins or changes; told by held_groups.py what groups really use.
+Invariant: what members use stays below the total. One address uses at most half of it, so that no client keeps
+another's members out. Groups without members are bounded by their number (held_groups.GROUPS_MAX).
+Source: Kafka's GROUP_MAX_SIZE_REACHED, for a group that takes no more members.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from kio.schema.errors import ErrorCode
+from prometheus_client import Counter as Metric
+
+GROUP_BYTES = 4096
+"""What a group without members uses, about."""
+MEMBER_BYTES = 1024
+"""What a member uses besides its texts and bytes, about."""
+PROMISED_BYTES = 256
+NOBODY = ""
+"""Bytes that are no client's alone."""
+
+
+def sizes_of_group(members: Iterable[tuple[str, int]]) -> Counter[str]:
+    """Bytes by address of a group with these members (address, bytes). The group itself is its first member's."""
+    sizes: Counter[str] = Counter()
+    for address, size in members:
+        sizes[address] += size if sizes else size + GROUP_BYTES
+    return sizes or Counter({NOBODY: GROUP_BYTES})
+
+
+class GroupMemory:
+    """Bytes by group and client address. For one event loop."""
+
+    def __init__(self, total_bytes: int, member_bytes_max: int, limits_reached: Metric) -> None:
+        self._total = total_bytes
+        self._member_max = member_bytes_max
+        self._limits_reached = limits_reached
+        self._by_group: dict[str, Mapping[str, int]] = {}
+        self._by_address: Counter[str] = Counter()
+        self._measured = 0
+        self._joined: Counter[str] = Counter()
+        """Since the last measurement, by address."""
+
+    @property
+    def in_use_bytes(self) -> int:
+        return self._measured + self._joined.total()
+
+    def refuse(self, address: str, size: int, before: int = 0, *, is_first: bool = False) -> ErrorCode:
+        """Why a member may not become `size` bytes large, which has `before` now; NONE counts it.
+
+        `is_first`: it would be the only member of its group.
+        """
+        if size > self._member_max:
+            self._limits_reached.labels("group.member.max.bytes").inc()
+            return ErrorCode.invalid_request
+        return self.add(address, max(size - before, 0) + (GROUP_BYTES if is_first else 0))
+
+    def add(self, address: str, growth: int) -> ErrorCode:
+        """Why a client may not use so many bytes more; NONE counts them."""
+        own = self._by_address[address] + self._joined[address] + growth
+        if growth and (self.in_use_bytes + growth > self._total or 2 * own > self._total):
+            self._limits_reached.labels("group.memory.bytes").inc()
+            return ErrorCode.group_max_size_reached
+        self._joined[address] += growth
+        return ErrorCode.none
+
+    def measured(self, group_id: str, by_address: Mapping[str, int]) -> None:
+        """What a group uses now; nothing, if it was released."""
+        before = self._by_group.pop(group_id, {})
+        self._measured += _of_clients(by_address) - _of_clients(before)
+        self._by_address.subtract(before)
+        self._by_address.update(by_address)
+        for address in before.keys() - by_address.keys():
+            if not self._by_address[address]:
+                del self._by_address[address]
+        if by_address:
+            self._by_group[group_id] = by_address
+
+    def all_measured(self) -> None:
+        """No group changed since it was measured."""
+        self._joined.clear()
+
+
+def _of_clients(by_address: Mapping[str, int]) -> int:
+    return sum(size for address, size in by_address.items() if address != NOBODY)

@@ -1,0 +1,130 @@
+"""What the groups of an agent use is bounded, and no client keeps another's members out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest
+from kio.schema.errors import ErrorCode
+from prometheus_client import CollectorRegistry
+
+from headrace.agent.groups.consumer.topics import PATTERN_CHARACTERS_MAX, _compile, is_valid
+from headrace.agent.groups.group_memory import GROUP_BYTES, NOBODY, PROMISED_BYTES, GroupMemory, sizes_of_group
+from headrace.agent.limit_metrics import limits_reached
+from tests.agent.client_calls import call
+from tests.agent.groups.groups_world import Coordinating, GroupsWorld
+from tests.manual_clock import ManualClock
+
+pytestmark = pytest.mark.requirement("X7")
+KIB, MIB = 1024, 1024 * 1024
+
+
+def _memory(total: int = 100 * KIB, member: int = 20 * KIB) -> GroupMemory:
+    return GroupMemory(total, member, limits_reached(CollectorRegistry()))
+
+
+@pytest.fixture
+async def world(fake_clock: ManualClock) -> AsyncIterator[GroupsWorld]:
+    world = GroupsWorld(fake_clock)
+    await world.start()
+    yield world
+    await world.stop()
+
+
+def test_one_address_uses_at_most_half() -> None:
+    memory = _memory()
+    assert [memory.refuse("/a", 10 * KIB) for _ in range(5)] == [ErrorCode.none] * 5
+    assert memory.refuse("/a", 10 * KIB) is ErrorCode.group_max_size_reached
+    assert [memory.refuse("/b", 10 * KIB) for _ in range(5)] == [ErrorCode.none] * 5
+    assert memory.refuse("/c", 10 * KIB) is ErrorCode.group_max_size_reached
+
+
+def test_a_member_that_is_as_large_as_before_is_never_refused() -> None:
+    memory = _memory()
+    while memory.refuse("/a", 10 * KIB) is ErrorCode.none:
+        pass
+    assert memory.refuse("/a", 10 * KIB, before=10 * KIB) is ErrorCode.none
+    assert memory.refuse("/a", 10 * KIB + 1, before=10 * KIB) is ErrorCode.group_max_size_reached
+
+
+def test_a_subscription_beyond_its_limit_is_refused() -> None:
+    assert _memory().refuse("/a", 21 * KIB) is ErrorCode.invalid_request
+
+
+@given(st.lists(st.tuples(st.sampled_from("gh"), st.dictionaries(st.sampled_from("abc"), st.integers(1, 99)))))
+def test_what_was_measured_last_counts(history: list[tuple[str, dict[str, int]]]) -> None:
+    memory, last = _memory(), dict[str, dict[str, int]]()
+    for group_id, sizes in history:
+        memory.measured(group_id, sizes)
+        last[group_id] = sizes
+    assert memory.in_use_bytes == sum(sum(sizes.values()) for sizes in last.values())
+    for group_id in last:
+        memory.measured(group_id, {})
+    assert memory.in_use_bytes == 0
+    assert not memory._by_address
+
+
+def test_a_group_is_counted_for_a_client_that_has_a_member_in_it() -> None:
+    assert sizes_of_group([]) == {NOBODY: GROUP_BYTES}
+    assert sizes_of_group([("/a", 100), ("/b", 50), ("/a", 1)]) == {"/a": GROUP_BYTES + 101, "/b": 50}
+    memory = _memory()
+    for number in range(1_000):
+        memory.measured(f"g-{number}", sizes_of_group([]))
+    assert memory.in_use_bytes == 0, "groups without members are bounded by their number"
+    assert memory.refuse("/a", 10 * KIB) is ErrorCode.none
+
+
+async def test_member_ids_that_are_asked_for_and_not_used_are_counted(
+    world: GroupsWorld, fake_clock: ManualClock
+) -> None:
+    group = _of(world, world.home)
+    memory = world.home.requests.groups.memory
+    for _ in range(100):
+        assert (await world.home.join(group, version=5)).error_code == ErrorCode.member_id_required
+    await fake_clock.advance(0.1)
+    assert memory.in_use_bytes >= 100 * PROMISED_BYTES
+    await fake_clock.advance(120)
+    assert memory.in_use_bytes == 0
+
+
+async def test_large_subscriptions_are_refused_and_others_join(world: GroupsWorld, fake_clock: ManualClock) -> None:
+    too_large = await world.home.join("g", version=3, metadata=bytes(2 * MIB))
+    assert too_large.error_code == ErrorCode.invalid_request
+    groups = [f"g-{number}" for number in range(200)]
+    mine = [group for group in groups if world.coordinator(group) is world.home][:70]
+    assert len(mine) == 70
+    answers = [(await world.home.join(group, version=3, metadata=bytes(MIB - 4 * KIB))).error_code for group in mine]
+    assert answers.count(0) == 31, "half of group.memory.bytes, for one address"
+    assert set(answers) == {0, ErrorCode.group_max_size_reached}
+    memory = world.home.requests.groups.memory
+    assert 31 * MIB < memory.in_use_bytes < 32 * MIB
+    await fake_clock.advance(1)
+    assert 31 * MIB < memory.in_use_bytes < 32 * MIB, "as it was measured"
+    assert (await world.other.join(_of(world, world.other), version=3)).error_code == 0
+    await fake_clock.advance(60)
+    assert memory.in_use_bytes < MIB, "members that went away give it back"
+
+
+def _of(world: GroupsWorld, agent: Coordinating) -> str:
+    return next(f"h-{number}" for number in range(99) if world.coordinator(f"h-{number}") is agent)
+
+
+async def test_requests_about_thousands_of_unknown_groups_claim_none(world: GroupsWorld) -> None:
+    message = DescribeGroupsRequest(groups=[f"no-such-{number}" for number in range(5_000)])
+    answer = await call(world.home.handlers[15], message, 5)
+    assert len(answer.groups) == 5_000
+    assert {group.error_code for group in answer.groups} == {0, ErrorCode.not_coordinator}
+    deletion = DeleteGroupsRequest(groups_names=[f"no-such-{number}" for number in range(5_000)])
+    assert len((await call(world.home.handlers[42], deletion, 1)).results) == 5_000
+    assert world.groups.calls["claim_group"] == 0
+
+
+def test_a_pattern_has_no_groups_and_a_largest_length() -> None:
+    """Each pair of parentheses of a pattern with groups costs memory that its limit does not count."""
+    assert is_valid("(" * 500 + ")" * 500)
+    assert _compile("(a)" * 1_000).groups == 0
+    assert is_valid("a" * PATTERN_CHARACTERS_MAX)
+    assert not is_valid("a" * (PATTERN_CHARACTERS_MAX + 1))
