@@ -26,6 +26,7 @@ from headrace.agent.fetch.service import FetchService
 from headrace.agent.groups.handlers import GroupHandlers
 from headrace.agent.handlers import register_handlers
 from headrace.agent.housekeeping import Housekeeper
+from headrace.agent.limit_metrics import limits_reached
 from headrace.agent.listener.descriptors import connections_possible
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
@@ -137,6 +138,8 @@ class Broker:
         """None while it is a running member and can produce."""
         if self.cluster is None or self.cluster.membership.state is not BrokerState.RUNNING:
             return "not a running member of the cluster"
+        if not self.cluster.membership.holds_lease():
+            return "fenced, or its lease ran out"
         return f"produce is stopped: {self._produce.stopped}" if self._produce.stopped else None
 
     async def status(self) -> dict[str, Any]:
@@ -228,6 +231,7 @@ class Broker:
             groups=self._groups,
             traffic=traffic,
             is_active_controller=lambda: self.is_active_controller(),
+            limits_reached=limits_reached(self._registry),
         )
 
     def _handle(self, request: Request) -> Awaitable[Response]:

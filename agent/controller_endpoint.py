@@ -87,6 +87,10 @@ class ControllerEndpoint:
         return self._dispatcher.handle(request)
 
 
+MEMBERSHIP = frozenset({ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT})
+"""Only on listeners for controllers, as in Kafka: a client could add agents, or make agents leave."""
+
+
 def controller_handlers(
     metastore: Metastore, view: ClusterView, settings: Settings, clock: Clock, is_active: Callable[[], bool]
 ) -> dict[int, RequestHandler]:

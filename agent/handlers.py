@@ -8,6 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from prometheus_client import Counter
+
 from headrace.agent.admin.access.handlers import access_handlers
 from headrace.agent.admin.broker_lifecycle import UnregisterBroker
 from headrace.agent.admin.configs.handlers import config_handlers
@@ -28,7 +30,7 @@ from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone_traffic import ZoneTraffic
-from headrace.agent.controller_endpoint import controller_handlers
+from headrace.agent.controller_endpoint import MEMBERSHIP, controller_handlers
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.offset_for_leader_epoch import OffsetForLeaderEpoch
 from headrace.agent.fetch.service import FetchService
@@ -57,10 +59,15 @@ def register_handlers(
     groups: GroupHandlers,
     traffic: ZoneTraffic,
     is_active_controller: Callable[[], bool],
+    limits_reached: Counter,
 ) -> None:
     """Fill the dispatcher's table."""
     configs, in_force = EffectiveConfigs(settings), SettingsInForce(settings, lambda: cluster.image)
-    creation = TopicCreation(cluster, metastore, clock, rng, lambda: TopicDefaults.of(in_force.current()))
+
+    def on_limit(setting: str) -> None:
+        limits_reached.labels(setting).inc()
+
+    creation = TopicCreation(cluster, metastore, clock, rng, lambda: TopicDefaults.of(in_force.current()), on_limit)
     table: dict[int, RequestHandler] = {
         ApiKey.PRODUCE: traffic.counted_produce(produce.handle),
         ApiKey.FETCH: fetch.handle_fetch,
@@ -71,14 +78,20 @@ def register_handlers(
         ApiKey.DELETE_RECORDS: DeleteRecords(cluster, metastore, configs, fetch.before_log_starts_move),
         ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirs(cluster, metastore, settings.bucket),
         ApiKey.DESCRIBE_PRODUCERS: DescribeProducers(cluster, metastore),
-        ApiKey.CREATE_PARTITIONS: CreatePartitions(cluster, metastore, clock),
+        ApiKey.CREATE_PARTITIONS: CreatePartitions(cluster, metastore, clock, creation.defaults, on_limit),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: DescribeTopicPartitions(cluster),
         ApiKey.ELECT_LEADERS: ElectLeaders(cluster),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpoch(cluster, metastore),
         **config_handlers(LogChange(cluster, metastore, clock), configs),
         ApiKey.DESCRIBE_CLUSTER: DescribeCluster(cluster),
         **access_handlers(LogChange(cluster, metastore, clock), rng, in_force),
-        **controller_handlers(metastore, cluster, settings, clock, is_active_controller),
+        **{
+            api_key: handler
+            for api_key, handler in controller_handlers(
+                metastore, cluster, settings, clock, is_active_controller
+            ).items()
+            if api_key not in MEMBERSHIP
+        },
         ApiKey.UNREGISTER_BROKER: UnregisterBroker(cluster, metastore),  # where Kafka's brokers forward it
         ApiKey.FIND_COORDINATOR: FindCoordinator(cluster),
         ApiKey.INIT_PRODUCER_ID: InitProducerId(ProducerIds(metastore)),

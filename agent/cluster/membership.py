@@ -8,7 +8,8 @@ Invariant: an agent is unfenced only after its image contains its registration a
 metadata.max.lag.records behind the end of the log. Shutdown first removes the agent from routing, and continues
 when every other live agent has followed the log to that point. The agent's own deadline counts from before a
 heartbeat is sent, so that it gives up its lease before another process may take it. After a stale epoch it registers
-again, as a new incarnation. After a crash, its lease expires and the controller fences it.
+again, as a new incarnation; so it does if it is made to leave without having asked for it. After a crash, its lease
+expires and the controller fences it.
 Source: KIP-631, broker registration, heartbeats and states.
 """
 
@@ -223,6 +224,20 @@ class Membership:
             else:
                 self._start_over()
         await self._follower.catch_up()
+        if self.state is BrokerState.RUNNING and self._is_leaving():
+            await self._register_again()
+
+    def _is_leaving(self) -> bool:
+        """Whether the log says that this registration leaves, which this agent may not have asked for."""
+        own = self._follower.image.agents.get(self.node_id)
+        return own is not None and own.broker_epoch == self.broker_epoch and own.leaving
+
+    async def _register_again(self) -> None:
+        """A registration that leaves is never unfenced: give it up for a new one."""
+        logger.warning("made to leave, registering again: node_id=%d broker_epoch=%d", self.node_id, self.broker_epoch)
+        await self._api.unregister_agent(self.node_id, self.broker_epoch)
+        self._start_over()
+        self.check_now()
 
     async def _register(self) -> None:
         own = self._identity

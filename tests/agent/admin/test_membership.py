@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch_snapshot.v0.request import SnapshotId
 from kio.static.primitive import i32, i64
 
+from headrace.agent.dispatch import Dispatcher
+from headrace.agent.handlers import register_handlers
+from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.log.image import MetadataImage
@@ -18,6 +23,7 @@ from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.protocol.api_keys import ApiKey
+from headrace.storage.clock import SystemClock
 from headrace.storage.records.codec import decode_records
 from tests.agent.admin.membership_world import CONTROLLER, SESSION_MS, World
 from tests.agent.client_calls import versions_of
@@ -334,3 +340,31 @@ async def test_the_newest_snapshot_is_fetched_in_pieces(world: World) -> None:
     assert (await _piece(world, image.offset, first.size)).error_code is ErrorCode.position_out_of_range
     assert (await _piece(world, image.offset - 1, 0)).error_code is ErrorCode.snapshot_not_found
     assert (await _piece(world, -1, 0, "orders")).error_code is ErrorCode.unknown_topic_or_partition
+
+
+@pytest.mark.requirement("X7")
+def test_membership_is_not_served_to_clients() -> None:
+    """A client could register agents that other clients are sent to, or make agents leave."""
+    served = _served_to_clients()
+    assert not {ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT} & served
+    assert ApiKey.UNREGISTER_BROKER in served, "operators use it through any agent, as with Kafka"
+
+
+def _served_to_clients() -> set[int]:
+    dispatcher = Dispatcher()
+    anything: Any = MagicMock()
+    register_handlers(
+        dispatcher,
+        settings=Settings(),
+        clock=SystemClock(),
+        rng=random.Random(1),
+        cluster=anything,
+        metastore=anything,
+        produce=anything,
+        fetch=anything,
+        groups=anything,
+        traffic=anything,
+        is_active_controller=lambda: True,
+        limits_reached=anything,
+    )
+    return {api.key for api in dispatcher.served()}

@@ -79,6 +79,26 @@ async def test_unfenced_only_when_caught_up(api: FakeClusterApi, fake_clock: Man
     await cluster.stop()
 
 
+@pytest.mark.requirement("X7")
+async def test_an_agent_that_is_made_to_leave_registers_again(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    """Another process asked for the controlled shutdown of this agent's registration."""
+    other, cluster = an_agent(api, 2, seed=8), an_agent(api)
+    await fake_clock.run(other.start())
+    await fake_clock.run(cluster.start())
+    first = cluster.broker_epoch
+    await api.heartbeat(
+        1, first, metadata_offset=len(api.log), want_fence=False, want_shut_down=True, session_timeout_ms=18_000
+    )
+    await fake_clock.advance(10)
+    assert cluster.broker_epoch > first
+    assert cluster.membership.state is BrokerState.RUNNING
+    assert cluster.membership.holds_lease()
+    own = cluster.image.agents[1]
+    assert (own.fenced, own.leaving) == (False, False)
+    await cluster.stop()
+    await other.stop()
+
+
 async def test_who_reads_an_old_log_stays_fenced(api: FakeClusterApi, fake_clock: ManualClock) -> None:
     cluster = an_agent(api)
     read_metadata = api.read_metadata
