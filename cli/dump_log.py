@@ -16,13 +16,13 @@ import sys
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from urllib.parse import urlsplit
 
-from headrace.cli.numbers import INT64_MAX, whole
+from headrace.cli.numbers import INT32_MAX, INT64_MAX, whole
 from headrace.cli.options import S3, add_settings, settings_from
 from headrace.cli.record_json import payload_line, plain
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
+from headrace.metastore.log.snapshot import FILE_UNPACKED_MIB, decode_snapshot
 from headrace.metastore.log.snapshot import MAGIC as SNAPSHOT_MAGIC
-from headrace.metastore.log.snapshot import decode_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import HeadraceError, InvalidError
@@ -57,6 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="first offset of the metadata log to print (log start)",
     )
+    parser.add_argument(
+        "--snapshot-max-mib",
+        type=whole(1, INT32_MAX),
+        default=FILE_UNPACKED_MIB,
+        metavar="MIB",
+        help=f"memory that the records of a snapshot file may use ({FILE_UNPACKED_MIB})",
+    )
     add_settings(parser, ("metastore.url", *S3), every=False)
     parser.set_defaults(run=run)
 
@@ -81,7 +88,10 @@ async def _dump(args: argparse.Namespace, settings: Settings) -> None:
         print(f"Dumping {address}")
         data = await read_address(address, settings)
         for line in file_lines(
-            data, decoder=args.cluster_metadata_decoder, skip_record_metadata=args.skip_record_metadata
+            data,
+            decoder=args.cluster_metadata_decoder,
+            skip_record_metadata=args.skip_record_metadata,
+            snapshot_max_mib=args.snapshot_max_mib,
         ):
             print(line)
 
@@ -132,10 +142,12 @@ def framed_lines(records: Sequence[bytes], base_offset: int, *, skip_record_meta
         yield f"{metadata} {_payload(framed)}"
 
 
-def file_lines(data: bytes, *, decoder: bool, skip_record_metadata: bool) -> Iterator[str]:
-    """The contents of a snapshot or a segment file. CorruptError if it is corrupt."""
+def file_lines(
+    data: bytes, *, decoder: bool, skip_record_metadata: bool, snapshot_max_mib: int = FILE_UNPACKED_MIB
+) -> Iterator[str]:
+    """The contents of a snapshot or a segment file. CorruptError if it is corrupt, InvalidError if it is too large."""
     if data.startswith(SNAPSHOT_MAGIC):
-        end_offset, records = decode_snapshot(data)
+        end_offset, records = decode_snapshot(data, snapshot_max_mib * 1024 * 1024)
         yield f"metadata snapshot: endOffset: {end_offset} size: {len(data)}"
         yield from framed_lines(records, 0, skip_record_metadata=skip_record_metadata)
     else:

@@ -15,12 +15,13 @@ import readline
 import sys
 from pathlib import Path
 
+from headrace.cli.numbers import INT32_MAX, whole
 from headrace.cli.options import add_settings, settings_from
 from headrace.cli.shell.commands import GREETING, LeaveShell, Shell
 from headrace.cli.shell.source import image_from_cluster, image_from_file, image_from_metastore
 from headrace.cli.shell.tree import tree
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.snapshot import encode_snapshot
+from headrace.metastore.log.snapshot import FILE_UNPACKED_MIB, encode_snapshot
 from headrace.storage.errors import HeadraceError, InvalidError
 
 PROMPT = ">> "
@@ -38,6 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--controllers", "-C", metavar="SERVERS", help="read a running cluster: host:port, ...")
     parser.add_argument("--snapshot", "-s", type=Path, metavar="FILE", help="read a snapshot file")
+    parser.add_argument(
+        "--snapshot-max-mib",
+        type=whole(1, INT32_MAX),
+        default=FILE_UNPACKED_MIB,
+        metavar="MIB",
+        help=f"memory that the records of a snapshot file may use ({FILE_UNPACKED_MIB})",
+    )
     parser.add_argument("--save-snapshot", type=Path, metavar="FILE", help="save the metadata as a snapshot file")
     parser.add_argument("-c", dest="line", metavar="LINE", help="run this line and exit")
     parser.add_argument(
@@ -69,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _image(args: argparse.Namespace) -> MetadataImage:
     if args.snapshot is not None:
-        return image_from_file(args.snapshot)
+        return image_from_file(args.snapshot, args.snapshot_max_mib)
     if args.controllers is not None:
         return image_from_cluster(args.controllers)
     return asyncio.run(image_from_metastore(settings_from(args)))

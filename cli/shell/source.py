@@ -87,10 +87,12 @@ def _newest_snapshot(config: ClientConfig) -> MetadataImage:
     return builder.finish()
 
 
-def image_from_file(path: Path) -> MetadataImage:
-    """The image in a snapshot file. InvalidError if it cannot be read, CorruptError if it is corrupt."""
+def image_from_file(path: Path, max_mib: int) -> MetadataImage:
+    """The image in a snapshot file. InvalidError if it cannot be read or unpacks to more than `max_mib` MiB,
+    CorruptError if it is corrupt.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise InvalidError(f"cannot read: {path}: {error.strerror}") from error
-    return load_snapshot(data)
+    return load_snapshot(data, max_mib * 1024 * 1024)

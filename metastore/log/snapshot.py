@@ -7,7 +7,8 @@ File, version 1, all numbers big-endian:
     magic "HRMS" · version uint16 · end offset int64 (the log below it is what this replaces) ·
     record count uint32 · CRC32C of the body uint32 · body length uint32 (uncompressed) ·
     zlib-compressed body: per record its length as unsigned varint, then its framed bytes
-A partial file never passes: the length and the CRC cover the whole body.
+A partial file never passes: the length and the CRC cover the whole body. Unpacking uses no more memory than the
+caller's limit, regardless of the bytes: a file of one megabyte may claim, or be, a thousand times as much.
 """
 
 from __future__ import annotations
@@ -44,6 +45,12 @@ from headrace.storage.errors import CorruptError, InvalidError
 MAGIC = b"HRMS"
 VERSION = 1
 _HEADER = struct.Struct(">4sHqIII")
+UNPACKED_BYTES_MAX = 1024 * 1024 * 1024
+"""Of the records in memory, unless a caller sets another limit: 11 million partitions."""
+FILE_UNPACKED_MIB = 64
+"""The same for files that a tool is given: 700,000 partitions."""
+_RECORD_OVERHEAD_BYTES = 48
+"""Memory of one record besides its bytes."""
 _FASTEST = 1
 """zlib level: partitions of a topic differ in a few bytes, so the fastest finds nearly all there is."""
 
@@ -79,10 +86,11 @@ def encode_snapshot(image: MetadataImage) -> bytes:
     return _HEADER.pack(MAGIC, VERSION, image.offset, count, checksum, len(body)) + packed
 
 
-def decode_snapshot(data: bytes) -> tuple[int, list[bytes]]:
+def decode_snapshot(data: bytes, unpacked_bytes_max: int = UNPACKED_BYTES_MAX) -> tuple[int, list[bytes]]:
     """(end offset, framed records).
 
-    InvalidError for another kind of file or a newer version, CorruptError for damage.
+    InvalidError for another kind of file, a newer version, or more than `unpacked_bytes_max` of records in memory;
+    CorruptError for damage.
     """
     if len(data) < _HEADER.size or not data.startswith(MAGIC):
         raise InvalidError(f"not a metadata snapshot: size={len(data)}")
@@ -92,16 +100,27 @@ def decode_snapshot(data: bytes) -> tuple[int, list[bytes]]:
     packed = memoryview(data)[_HEADER.size :]
     if _checksum(end_offset, count, size, packed) != checksum:
         raise CorruptError(f"metadata snapshot is damaged: end_offset={end_offset} bytes={len(data)}")
+    needed = size + count * _RECORD_OVERHEAD_BYTES
+    if needed > unpacked_bytes_max:
+        raise InvalidError(f"metadata snapshot too large to unpack: needed_bytes={needed} limit={unpacked_bytes_max}")
+    return end_offset, _split(_unpacked(packed, size, end_offset), count)
+
+
+def _unpacked(packed: memoryview, size: int, end_offset: int) -> bytes:
+    """Exactly `size` bytes."""
+    unpacking = zlib.decompressobj()
     try:
-        body = zlib.decompress(packed, bufsize=size)
+        body = unpacking.decompress(packed, size) if size else b""
     except zlib.error as error:
         raise CorruptError(f"metadata snapshot does not unpack: end_offset={end_offset} {error}") from error
-    return end_offset, _split(body, count)
+    if len(body) != size or (size and not unpacking.eof and unpacking.decompress(unpacking.unconsumed_tail, 1)):
+        raise CorruptError(f"metadata snapshot of another size than claimed: end_offset={end_offset} claimed={size}")
+    return body
 
 
-def load_snapshot(data: bytes) -> MetadataImage:
+def load_snapshot(data: bytes, unpacked_bytes_max: int = UNPACKED_BYTES_MAX) -> MetadataImage:
     """The image that a snapshot file describes. Errors as decode_snapshot and replay.apply."""
-    end_offset, records = decode_snapshot(data)
+    end_offset, records = decode_snapshot(data, unpacked_bytes_max)
     builder = ImageBuilder(MetadataImage())
     builder.add(records)
     builder.offset = end_offset

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 import uuid
 import zlib
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,3 +94,41 @@ def test_a_damaged_or_cut_file_is_never_taken_for_a_whole_one(data: st.DataObjec
 def test_files_of_another_kind_are_named(data: bytes, kind: type[Exception], named: str) -> None:
     with pytest.raises(kind, match=named):
         load_snapshot(data)
+
+
+def _forged(body: bytes, size: int, count: int) -> bytes:
+    """A file with a valid checksum."""
+    packed = zlib.compress(body, 9)
+    header = struct.pack(">4sHqIII", b"HRMS", 1, 1, count, 0, size)
+    checksum = crc32c(packed, crc32c(header))
+    return struct.pack(">4sHqIII", b"HRMS", 1, 1, count, checksum, size) + packed
+
+
+@pytest.mark.requirement("X7")
+@pytest.mark.parametrize(
+    ("size", "count", "kind", "named"),
+    [
+        (200_000_000, 1, InvalidError, "too large to unpack"),
+        (1_000, 2_000_000, InvalidError, "too large to unpack"),
+        (1_000, 1, CorruptError, "another size"),
+        (2**32 - 1, 2**32 - 1, InvalidError, "too large"),
+    ],
+)
+def test_a_file_unpacks_within_its_limit(size: int, count: int, kind: type[Exception], named: str) -> None:
+    """200 KB that unpack to 200 MB, and smaller and larger claims about them."""
+    bomb = _forged(bytes(200_000_000), size, count)
+    assert len(bomb) < 1_000_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(kind, match=named):
+            load_snapshot(bomb, 64 * 1024 * 1024)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1024 * 1024, "nothing of it was unpacked beyond the claim"
+
+
+def test_a_body_shorter_than_claimed_is_damage() -> None:
+    with pytest.raises(CorruptError, match="another size"):
+        decode_snapshot(_forged(bytes(100), 101, 1))
+    assert decode_snapshot(_forged(b"", 0, 0)) == (1, [])
