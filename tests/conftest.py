@@ -55,7 +55,7 @@ def postgres_server() -> Iterator[EmbeddedPostgres]:
     with tempfile.TemporaryDirectory(prefix="headrace-tests-") as directory:
         place = Path(directory)
         place.chmod(0o711)  # started by root, Postgres runs as another user and must get through
-        server = EmbeddedPostgres(place, fsync=False, installation=installation)
+        server = EmbeddedPostgres(place, fsync=False, tcp=True, installation=installation)
         server.start()
         yield server
         server.stop()
@@ -69,7 +69,7 @@ def pooler_port(postgres_server: EmbeddedPostgres) -> Iterator[int]:
         pytest.skip(str(why_missing("pgbouncer")))
     server = urlsplit(postgres_server.tcp_url())
     assert server.port is not None
-    with running_pgbouncer(program, server.port, str(server.username)) as port:
+    with running_pgbouncer(program, server.port, str(server.username), str(server.password)) as port:
         yield port
 
 
@@ -96,8 +96,7 @@ def metastore_url(postgres_server: EmbeddedPostgres, metastore_template: str) ->
 @pytest.fixture
 def pooled_url(postgres_server: EmbeddedPostgres, metastore_url: str, pooler_port: int) -> str:
     """The test's database by way of PgBouncer."""
-    server = urlsplit(postgres_server.tcp_url(urlsplit(metastore_url).path.lstrip("/")))
-    return server._replace(netloc=f"{server.username}@127.0.0.1:{pooler_port}").geturl()
+    return postgres_server.tcp_url(urlsplit(metastore_url).path.lstrip("/"), pooler_port)
 
 
 @pytest.fixture

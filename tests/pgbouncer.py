@@ -36,13 +36,13 @@ logfile = {directory}/log
 
 
 @contextmanager
-def running_pgbouncer(program: Path, postgres_port: int, user: str) -> Iterator[int]:
+def running_pgbouncer(program: Path, postgres_port: int, user: str, password: str) -> Iterator[int]:
     """The port that it listens on. Databases have the server's names."""
     account = run_as()  # like Postgres, it does not run as root
     with tempfile.TemporaryDirectory(prefix="headrace-pgbouncer-") as name:
         directory = Path(name)
         port = _free_port()
-        (directory / "users").write_text(f'"{user}" ""\n')
+        (directory / "users").write_text(f'"{user}" "{password}"\n')
         (directory / "ini").write_text(
             _CONFIG.format(postgres_port=postgres_port, port=port, directory=directory, connections=SERVER_CONNECTIONS)
         )

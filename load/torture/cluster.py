@@ -52,7 +52,7 @@ class TortureCluster:
     def __init__(self, directory: Path, seed: int) -> None:
         self._directory = directory
         self._rng = random.Random(seed)
-        self.postgres = EmbeddedPostgres(directory / "postgres", fsync=True)
+        self.postgres = EmbeddedPostgres(directory / "postgres", fsync=True, tcp=True)
         self.s3 = S3Server(directory)
         self.proxies = {name: FaultProxy(self._rng) for name in ("postgres", "s3", *AGENT_NAMES)}
         self.agents: dict[str, ProxiedAgent] = {}
@@ -67,10 +67,10 @@ class TortureCluster:
             for proxy in self.proxies.values():
                 await proxy.start()
                 started.push_async_callback(proxy.close)
-            self.proxies["postgres"].target = self._postgres_port()
+            self.proxies["postgres"].target = self.postgres.port
             self.proxies["s3"].target = self.s3.port
             settings = SETTINGS | {
-                "metastore.url": f"postgresql://headrace@127.0.0.1:{self.proxies['postgres'].port}/postgres",
+                "metastore.url": self.postgres.tcp_url(port=self.proxies["postgres"].port),
                 "bucket": f"s3://{BUCKET}/run",
                 "s3.endpoint": f"http://127.0.0.1:{self.proxies['s3'].port}",
             }
@@ -109,7 +109,7 @@ class TortureCluster:
 
     def producers_of_metastore(self) -> tuple[int, int]:
         """How many producer ids have written, and the highest epoch among them."""
-        with psycopg.connect(self.postgres.tcp_url()) as connection:
+        with psycopg.connect(self.postgres.url()) as connection:
             query = "SELECT count(DISTINCT producer_id), coalesce(max(epoch), 0) FROM producer_state"
             row = connection.execute(query).fetchone()
         assert row is not None
@@ -117,7 +117,7 @@ class TortureCluster:
 
     def files_of_metastore(self) -> set[uuid.UUID]:
         """The segment files that the metastore names."""
-        with psycopg.connect(self.postgres.tcp_url()) as connection:
+        with psycopg.connect(self.postgres.url()) as connection:
             return {row[0] for row in connection.execute("SELECT file_id FROM segment_files WHERE state = 0")}
 
     async def _strike(self, fault: Fault) -> None:
@@ -144,7 +144,7 @@ class TortureCluster:
                 await asyncio.to_thread(self.postgres.stop)
                 await asyncio.sleep(min(fault.seconds, 2.0))
                 await asyncio.to_thread(self.postgres.start)
-                self.proxies["postgres"].target = self._postgres_port()
+                self.proxies["postgres"].target = self.postgres.port
             case unknown:
                 raise ValueError(f"unknown fault: {unknown}")
 
@@ -164,9 +164,6 @@ class TortureCluster:
         )  # fmt: skip
         if await process.wait():
             raise RuntimeError("formatting the storage failed")
-
-    def _postgres_port(self) -> int:
-        return int(self.postgres.tcp_url().rpartition(":")[2].partition("/")[0])
 
 
 def _side(target: str) -> str:

@@ -7,8 +7,9 @@ Invariant: one supervisor per directory (flock), and a server never runs longer 
 holds one end of a pipe and stops Postgres (fast) once the other end closes, however this process
 ended. What a killed supervisor left running is stopped before the next start. Committed rows
 survive kill -9 of anything, as long as `fsync` is on.
-Trust: any user who can log in to this machine can use the server; it listens on 127.0.0.1 and on a
-socket in its own 0700 directory.
+Trust: only the user that runs this process can use the server. It listens on a Unix socket in its own 0700 directory,
+and the kernel names the user at the other end (`peer`). With `tcp=True`, for proxies in tests, it also listens on
+127.0.0.1, where it asks for a password that only this process knows.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import pwd
+import secrets
 import shutil
 import signal
 import socket
@@ -64,7 +67,6 @@ exit $status
 """Runs Postgres, and stops it when our standard input ends: when the supervisor closes it or crashes."""
 
 _SETTINGS = {
-    "listen_addresses": "127.0.0.1",
     "max_connections": "200",
     "shared_buffers": "256MB",
     "max_wal_size": "4GB",
@@ -74,18 +76,26 @@ _SETTINGS = {
     "log_checkpoints": "off",
     "timezone": "UTC",
 }
+_ACCESS = {
+    "pg_hba.conf": f"local all {USER} peer map={USER}\nhost all {USER} 127.0.0.1/32 scram-sha-256\n",
+    "pg_ident.conf": f'{USER} "{{user}}" {USER}\n',
+}
+"""Files of the data directory that say who may connect; {user} is this process's."""
 _THROW_AWAY = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 
 
 class EmbeddedPostgres:
     """Supervisor of one Postgres on one directory. Synchronous; call it from any one thread at a time.
 
-    `fsync=False` is for servers with data that may be lost.
+    `fsync=False` is for servers with data that may be lost. `tcp`: see tcp_url.
     """
 
-    def __init__(self, data_dir: Path, *, fsync: bool = True, installation: Installation | None = None) -> None:
+    def __init__(
+        self, data_dir: Path, *, fsync: bool = True, tcp: bool = False, installation: Installation | None = None
+    ) -> None:
         self.data_dir = data_dir.absolute()
         self.fsync = fsync
+        self._password = secrets.token_urlsafe(24) if tcp else None
         self._wanted_installation = installation
         self._account = run_as()
         self._lock_fd = -1
@@ -108,8 +118,10 @@ class EmbeddedPostgres:
             installation = self._installation()
             pgdata = self._prepare(installation)
             _stop_leftovers(pgdata)
+            self._write_access(pgdata)
             self._launch(installation, pgdata)
             self._wait_until_ready()
+            self._set_password()
         except BaseException:
             self.stop()
             raise
@@ -117,12 +129,20 @@ class EmbeddedPostgres:
         return self.url()
 
     def url(self, database: str = "postgres") -> str:
-        """Address by way of the Unix socket, as the server's superuser."""
+        """Address by way of the Unix socket, as the server's superuser. For processes of this user only."""
         return f"postgresql://{USER}@/{database}?host={quote(str(self._socket_dir), safe='')}&port={self._port}"
 
-    def tcp_url(self, database: str = "postgres") -> str:
-        """Address by way of 127.0.0.1."""
-        return f"postgresql://{USER}@127.0.0.1:{self._port}/{database}"
+    def tcp_url(self, database: str = "postgres", port: int | None = None) -> str:
+        """Address by way of 127.0.0.1, with the password; `port` of a proxy in front of the server. The object must
+        have been made with `tcp=True`."""
+        if self._password is None:
+            raise InvalidError("the embedded Postgres listens on its socket only")
+        return f"postgresql://{USER}:{self._password}@127.0.0.1:{port or self._port}/{database}"
+
+    @property
+    def port(self) -> int:
+        """On 127.0.0.1 if it listens there."""
+        return self._port
 
     def stop(self) -> None:
         """Stop (fast: open transactions are rolled back) and wait for it. Does nothing when not running."""
@@ -193,7 +213,7 @@ class EmbeddedPostgres:
             str(pgdata),
             "-U",
             USER,
-            "--auth=trust",
+            "--auth=peer",
             "--no-instructions",
         ]
         command += ["--encoding=UTF8", "--locale=C", *([] if self.fsync else ["--no-sync"])]
@@ -203,10 +223,32 @@ class EmbeddedPostgres:
         self._pgdata.unlink(missing_ok=True)  # a symlink to a place that is gone
         half.rename(self._pgdata)
 
+    def _write_access(self, pgdata: Path) -> None:
+        """As the account that owns the directory: nothing in it could lead root astray."""
+        for name, text in _ACCESS.items():
+            subprocess.run(
+                ["/bin/sh", "-c", 'umask 077; cat > "$1"', "sh", str(pgdata / name)],
+                input=text.format(user=pwd.getpwuid(os.geteuid()).pw_name).encode(),
+                check=True,
+                cwd="/",
+                **self._identity,
+            )
+
+    def _set_password(self) -> None:
+        if self._password is not None:
+            with psycopg.connect(self.url(), autocommit=True) as connection:
+                connection.execute(f"ALTER ROLE {USER} PASSWORD '{self._password}'")
+
     def _launch(self, installation: Installation, pgdata: Path) -> None:
         self._port = _free_port()
         self._socket_dir = self._make_socket_dir(pgdata)
-        settings = dict(_SETTINGS, port=str(self._port), unix_socket_directories=str(self._socket_dir))
+        addresses = "127.0.0.1" if self._password else ""
+        settings = dict(
+            _SETTINGS,
+            listen_addresses=addresses,
+            port=str(self._port),
+            unix_socket_directories=str(self._socket_dir),
+        )
         if not self.fsync:
             settings.update(_THROW_AWAY)
         postgres = [str(installation.bin_dir / "postgres"), "-D", str(pgdata)]

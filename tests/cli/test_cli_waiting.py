@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,6 +16,7 @@ from headrace.cli.main import main
 from headrace.cli.process import open_process as module
 from headrace.cli.process.open_process import RETRY_SECONDS, open_metastore
 from headrace.config.settings import Settings
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.storage.errors import InvalidError, UnavailableError
 from load.torture.proxy import FaultProxy
@@ -83,7 +84,7 @@ async def test_a_wrong_address_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("command", ["agent", "compactor"])
 @pytest.mark.parametrize("comes_back", [True, False])
 async def test_a_process_waits_for_postgres_and_stops_on_a_signal(
-    command: str, metastore_url: str, tmp_path: Path, *, comes_back: bool
+    command: str, postgres_server: EmbeddedPostgres, metastore_url: str, tmp_path: Path, *, comes_back: bool
 ) -> None:
     cluster_id = formatted_cluster_id(metastore_url)
     assert cluster_id is not None
@@ -92,8 +93,7 @@ async def test_a_process_waits_for_postgres_and_stops_on_a_signal(
     assert await asyncio.to_thread(main, words) == 0
     proxy = FaultProxy(random.Random(1))
     await proxy.start()
-    split = urlsplit(metastore_url)
-    url = f"postgresql://headrace@127.0.0.1:{proxy.port}{split.path}"
+    url = postgres_server.tcp_url(urlsplit(metastore_url).path.lstrip("/"), proxy.port)
     ports = ["--http-port", "0", *(["--kafka-port", "0"] if command == "agent" else [])]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "headrace.cli.main", command, "--metastore-url", url, *bucket, *ports,
@@ -105,7 +105,7 @@ async def test_a_process_waits_for_postgres_and_stops_on_a_signal(
         while b"metastore not available" not in (line := await process.stderr.readline()):
             assert line, "the process ended"
         if comes_back:
-            proxy.target = int(parse_qs(split.query)["port"][0])
+            proxy.target = postgres_server.port
             assert (await process.stdout.readline()).startswith(b"ready ")
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0

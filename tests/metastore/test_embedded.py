@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import unquote
 
 import psycopg
 import pytest
@@ -93,10 +95,54 @@ def test_start_and_stop_may_be_repeated(place: Path) -> None:
 
 
 def test_tcp_and_socket_reach_the_same_server(place: Path) -> None:
-    server = EmbeddedPostgres(place / "data", fsync=False)
+    server = EmbeddedPostgres(place / "data", fsync=False, tcp=True)
     with server as url:
         _execute(server.tcp_url(), "CREATE TABLE kept (n int)")
         assert _numbers(url) == []
+        for stranger in (f"headrace@127.0.0.1:{server.port}", f"headrace:guess@127.0.0.1:{server.port}"):
+            with pytest.raises(psycopg.OperationalError, match="password"):
+                psycopg.connect(f"postgresql://{stranger}/postgres")
+
+
+@pytest.mark.requirement("X7")
+def test_only_the_own_user_reaches_it_and_only_by_its_socket(place: Path) -> None:
+    """A superuser of Postgres can run programs: no other user of the machine may be one."""
+    server = EmbeddedPostgres(place / "data", fsync=False)
+    with server as url:
+        with psycopg.connect(url) as connection:
+            rows = connection.execute("SELECT type, auth_method FROM pg_hba_file_rules").fetchall()
+            (listens,) = connection.execute("SHOW listen_addresses").fetchone() or ("?",)
+        assert (rows, listens) == ([("local", "peer"), ("host", "scram-sha-256")], "")
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", server.port)) != 0
+        with pytest.raises(InvalidError, match="socket only"):
+            server.tcp_url()
+        socket_dir = Path(unquote(url.partition("host=")[2].partition("&")[0]))
+        assert socket_dir.stat().st_mode & 0o077 == 0
+        if os.geteuid() == 0:
+            assert "Peer authentication failed" in _as_another_user(url), "also who owns the directory of the socket"
+
+
+def _as_another_user(url: str) -> str:
+    """What Postgres answers to the account that it runs as, if this process runs as root."""
+    account = run_as()
+    assert account is not None
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgid(account.pw_gid)
+            os.setuid(account.pw_uid)
+            psycopg.connect(url).close()
+            os.write(writing, b"let in")
+        except BaseException as error:  # the child must end here
+            os.write(writing, str(error).encode()[:4_000])
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading, "rb") as pipe:
+        return pipe.read().decode()
 
 
 def test_a_directory_has_one_supervisor(place: Path) -> None:
@@ -138,6 +184,7 @@ def _start_once_noticed(server: EmbeddedPostgres) -> str:
 HOLDER = """
 import sys, time
 from pathlib import Path
+from urllib.parse import unquote
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 server = EmbeddedPostgres(Path(sys.argv[1]))
 print(server.start(), server._process.pid, flush=True)

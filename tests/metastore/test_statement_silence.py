@@ -24,16 +24,16 @@ async def proxy(postgres_server: EmbeddedPostgres) -> AsyncIterator[FaultProxy]:
     """In front of the server."""
     proxy = FaultProxy(random.Random(0))
     await proxy.start()
-    proxy.target = int(postgres_server.tcp_url("").rpartition(":")[2].rstrip("/"))
+    proxy.target = postgres_server.port
     yield proxy
     await proxy.close()
 
 
 async def test_silence_has_an_end_and_a_repetition_learns_the_outcome(
-    metastore_url: str, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+    postgres_server: EmbeddedPostgres, metastore_url: str, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = metastore_url.partition("@/")[2].partition("?")[0]
-    url = f"postgresql://headrace@127.0.0.1:{proxy.port}/{database}"
+    url = postgres_server.tcp_url(database, proxy.port)
     store = await PostgresMetastore.open(url, Settings(metastore_pool_size=2))
     scene = await open_scene(store)
     file = file_of([batch(scene.keys[0], 0)])
