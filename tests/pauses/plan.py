@@ -17,8 +17,11 @@ PATHS = (
         f"agent/groups/{name}.py"
         for name in ("held_groups", "classic/coordinator", "offsets/group_offsets", "consumer/coordinator")
     ),
+    *(f"agent/fetch/{name}.py" for name in ("handler", "service", "feed", "locate")),
+    "agent/housekeeping.py",
 )
-"""Receiving, laying out, uploading, committing; registration and heartbeats; the controller; groups."""
+"""Receiving, laying out, uploading, committing; registration and heartbeats; the controller; Fetch and its feed;
+housekeeping; groups."""
 
 
 class Schedule(NamedTuple):

@@ -1,10 +1,11 @@
-"""One agent without sockets: membership, controller, write path and groups, composed as agent/broker.py does.
+"""One agent without sockets: membership, controller, write and read path, groups and housekeeping, as agent/broker.py.
 
 Fault model: none; the loop stops it (tests/pauses/loop.py).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import random
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from headrace.agent.cluster.controller import Controller, ControllerTimes
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import Identity, Membership
+from headrace.agent.fetch.service import FetchService
+from headrace.agent.housekeeping import Housekeeper
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.config.settings import Settings
 from headrace.metastore.api.jobs import JobSchedule
@@ -32,6 +35,7 @@ CONTROLLER_TIMES = ControllerTimes(
     lease_ms=900, session_timeout_ms=SESSION_MS, snapshot_interval_ms=3_600_000, snapshot_bytes=1
 )
 LINGER_MS = 25
+FEED_POLL_MS = 100
 
 
 class Process:
@@ -69,34 +73,51 @@ class Process:
             metrics=ControllerMetrics(registry),
             schedules=lambda image: [JobSchedule("retention", 1_000)],
         )
+        settings = Settings(linger_ms=LINGER_MS, upload_parallelism=1, feed_poll_interval_ms=FEED_POLL_MS)
+        bucket = BucketLine(world)
+        self.fetch = FetchService(bucket, line, self.cluster, settings, clock, rng, registry)
         self.produce = ProducePipeline(
-            BucketLine(world),
+            bucket,
             line,
             self.cluster,
-            Settings(linger_ms=LINGER_MS, upload_parallelism=1),
+            settings,
             clock,
             rng,
-            Callbacks(database_now_ms=world.clock.wall_ms, on_fenced=self.membership.check_now),
+            Callbacks(
+                database_now_ms=self.fetch.database_now_ms,
+                on_flushed=self.fetch.on_flushed,
+                on_committed=self.fetch.on_committed,
+                on_fenced=self.membership.check_now,
+                log_start_offset=self.fetch.log_start_offset,
+            ),
             registry,
         )
+        self._housekeeper = Housekeeper(line, clock, rng, registry)
+        self._housekeeping: asyncio.Task[None] | None = None
         self.groups = Coordinating(self.cluster, line, clock, node_id)
         self.clock = clock
 
     async def start(self) -> None:
         """As Agent.start."""
         await self.cluster.follower.catch_up()
+        await self.fetch.start()
         await self.produce.start()
         await self.cluster.start()
+        self._housekeeping = asyncio.create_task(self._housekeeper.run())
         self.controller.start()
         self.is_serving = True
 
     async def stop(self) -> None:
         """As Agent.stop."""
         await self.membership.controlled_shutdown()
+        self.fetch.drain()
         self.is_serving = False
         await self.produce.drain()
         await self.groups.requests.close()
         await self.produce.close()
         await self.controller.stop()
         await self.cluster.stop()
+        await self.fetch.close()
+        if self._housekeeping is not None:
+            self._housekeeping.cancel()
         self.is_stopped = True

@@ -17,7 +17,7 @@ from headrace.metastore.api.commit import FileAnswer, FileCommit
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.memory import MemoryStore
-from headrace.storage.objects.store import ObjectInfo
+from headrace.storage.objects.store import ByteRange, ObjectInfo
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.model.metastore_model import ModelMetastore
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 REQUEST_SECONDS = 0.004
 REPLY_SECONDS = 0.003
 PUT_SECONDS = 0.06
-FAILS_ONCE = ("register_agent", "commit_files", "release_groups")
+FAILS_ONCE = ("register_agent", "commit_files", "release_groups", "expire_group_offsets")
 SESSION_MS = 1_200
 
 
@@ -52,12 +52,25 @@ class Servers:
         self.model.agents = live
         return await self.model.commit_files(node_id, broker_epoch, files)
 
+    async def rotate_log_slots(self) -> str | None:
+        """Housekeeping asks, and finds nothing to remove."""
+        return None
+
+    async def held_snapshot(self) -> int:
+        """No session holds one."""
+        return 0
+
+    async def _removes_nothing(self, limit: int) -> int:
+        return 0
+
+    expire_producer_state = purge_deleted_partitions = expire_group_offsets = prune_jobs = _removes_nothing
+
     def operation(self, name: str) -> Callable[..., Awaitable[Any]]:
         """The agent that serves it."""
         if name in FAILS_ONCE and name not in self._failed:
             self._failed.add(name)
             return _unavailable
-        owner = next(server for server in (self, self.cluster, self.groups) if hasattr(server, name))
+        owner = next(server for server in (self, self.cluster, self.groups, self.model) if hasattr(server, name))
         found: Callable[..., Awaitable[Any]] = getattr(owner, name)
         return found
 
@@ -87,6 +100,10 @@ class BucketLine(StoreDecorator):
     def __init__(self, world: World) -> None:
         super().__init__(world.servers.bucket)
         self._world = world
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        body: bytes = await remote(self._world, lambda: self._inner.get(key, byte_range))
+        return body
 
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
         content = bytes(body)

@@ -8,19 +8,33 @@ from typing import Any
 
 import pytest
 
+from headrace.agent import housekeeping
 from headrace.agent.cluster.controller import Controller
 from headrace.agent.cluster.membership import Membership
+from headrace.agent.fetch.index import TailIndex
 from headrace.agent.groups.consumer import membership as consumer_membership
 from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.reconcile import reconcile
+from headrace.metastore.api.read import Extent
 from tests.model import metastore_model
 from tests.pauses.plan import SCHEDULES, Schedule, all_sites, few_steps
 from tests.pauses.sites import Site
 from tests.pauses.world import World
 
+EVERY_STEPS = 25
 NEVER_MET = {
     "agent/produce/receive.py:Receiver.receive_later#2": "a thread checks the records of some topics' batches",
     "agent/cluster/follower.py:MetadataFollower._read_to_head#2": "another log: the metastore was restored",
+    "agent/fetch/handler.py:FetchHandler._poll#3": "the index has just been brought up to date: it answers",
+    "agent/fetch/handler.py:FetchHandler._poll#4": "likewise",
+    "agent/fetch/handler.py:FetchHandler._serve#1": "the image has every topic that consumers name",
+    "agent/fetch/handler.py:FetchHandler._serve#3": "memory for answers is free",
+    "agent/fetch/handler.py:FetchHandler._serve_all#2": "no consumer reads the metadata topic here",
+    "agent/fetch/handler.py:FetchHandler._serve_all#3": "likewise",
+    "agent/fetch/handler.py:FetchHandler._serve_all#4": "likewise",
+    "agent/fetch/handler.py:FetchHandler._wait_for_metadata#1": "likewise",
+    "agent/fetch/service.py:FetchService.close#2": "an agent without a zone has no zone cache",
+    "agent/fetch/service.py:FetchService.close#3": "no load is in progress when it closes",
     "agent/groups/classic/coordinator.py:ClassicCoordinator.sync#1": "a group is loaded by a heartbeat or a join first",
     "agent/groups/classic/coordinator.py:ClassicCoordinator.leave#1": "likewise",
     "agent/groups/consumer/coordinator.py:ConsumerGroups.heartbeat#3": "a pattern is matched in a thread",
@@ -30,6 +44,12 @@ NEVER_MET = {
     "agent/groups/offsets/group_offsets.py:GroupOffsets.fetch#2": "a member of an older protocol asks without a name",
 }
 """Where these schedules never wait, and what would take them there."""
+
+
+@pytest.fixture(autouse=True)
+def _clean_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schedule is shorter than the pauses of housekeeping."""
+    monkeypatch.setattr(housekeeping, "INTERVAL_SECONDS", 0.3)
 
 
 @pytest.fixture(autouse=True)
@@ -71,11 +91,11 @@ def test_an_agent_paused_after_any_step_does_no_harm(schedule: Schedule) -> None
 
 
 def _problems() -> Iterator[str]:
-    """What is wrong with run after run."""
+    """What is wrong with run after run: paused at every site, then after some of all steps."""
     for schedule in SCHEDULES:
         watched = schedule.world()
         yield from _problems_of(watched)
-        for step in few_steps(watched):
+        for step in (*few_steps(watched), *range(EVERY_STEPS, watched.steps, EVERY_STEPS)):
             yield from _problems_of(schedule.world(step))
 
 
@@ -109,3 +129,24 @@ def test_deliberate_bugs_are_found(
 ) -> None:
     monkeypatch.setattr(owner, name, bug)
     assert any(found in problem for problem in _problems())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+def test_an_index_that_takes_lost_rows_for_none_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed agent goes on from the rows that the feed still has, and answers across the gap."""
+
+    def keep_what_was_known(self: TailIndex, shard: int, head: int, heard: dict[int, int]) -> None:
+        self.heads[shard] = head
+
+    def append_across_the_gap(self: TailIndex, extent: Extent) -> None:
+        tail = self._tails.get(extent.partition_key)
+        if tail is not None and tail.extents:
+            last = tail.extents[-1]
+            tail.extents[-1] = last._replace(last_offset=extent.base_offset - 1)
+        append(self, extent)
+
+    append = TailIndex._append
+    monkeypatch.setattr(TailIndex, "_forget_shard", keep_what_was_known)
+    monkeypatch.setattr(TailIndex, "_append", append_across_the_gap)
+    assert any("consumer" in problem for problem in _problems())

@@ -27,6 +27,7 @@ from tests.pauses.clients import Member, Producer
 from tests.pauses.consumer_member import ConsumerMember, Positions
 from tests.pauses.loop import PausingLoop
 from tests.pauses.process import SESSION_MS, Process
+from tests.pauses.reader import Reader
 from tests.pauses.servers import Servers
 from tests.pauses.sites import Site, standing
 from tests.simulation.clocks import SimulatedClock
@@ -67,6 +68,7 @@ class World:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._producers: list[Producer] = []
         self._members: list[Member | ConsumerMember] = []
+        self._readers: list[Reader] = []
 
     def run(self) -> World:
         """The whole schedule."""
@@ -115,6 +117,9 @@ class World:
         await self._until(
             lambda: all(m.committed > n + 1 for m, n in zip(self._members, counts, strict=True)), "members go on"
         )
+        await self._until(
+            lambda: all(reader.knows(self._acknowledged(reader)) for reader in self._readers), "consumers read all"
+        )
         self.is_over = True
         await asyncio.gather(*clients)
         log = self.servers.cluster.log
@@ -142,7 +147,8 @@ class World:
             *(Member(self, TOPIC, index, is_visitor=index > 0) for index in (0, 1)),
             *(ConsumerMember(self, orders, positions, f"m{i}", is_visitor=i > 0) for i in (0, 1)),
         ]
-        return [self.spawn(client.run()) for client in (*self._producers, *self._members)]
+        self._readers = [Reader(self, place, rereads=place.index > 0) for place, to in places if to is not shared]
+        return [self.spawn(client.run()) for client in (*self._producers, *self._members, *self._readers)]
 
     def _create_topic(self, name: str, partitions: int) -> Topic:
         """Agents hear of it when they catch up with the log."""
@@ -176,12 +182,27 @@ class World:
         if self.steps == self._pause_after:
             self.paused_at = self._standing()
             self.loop.freeze(TARGET)
-            self.loop.call_later(PAUSE_SECONDS, self.loop.thaw, TARGET, context=self._context)
+            self.loop.call_later(PAUSE_SECONDS, self._resume, context=self._context)
+
+    def _resume(self) -> None:
+        """The pause was so long that the feed has no rows of it any more."""
+        for shard in range(SHARDS):
+            self.servers.model.forget_feed(shard)
+        self.loop.thaw(TARGET)
 
     def _standing(self) -> set[Site]:
         return standing(self.loop.tasks_of(TARGET))
 
     # -- the verdict
+
+    def _acknowledged(self, reader: Reader) -> list[tuple[int, int]]:
+        """(producer id, sequence) of the batches in the reader's partition, in order."""
+        return [
+            (producer.producer_id, sequence)
+            for producer in self._producers
+            if producer.place == reader.place
+            for sequence in sorted(producer.acknowledged)
+        ]
 
     def _judge(self, survivor: Process) -> None:
         for producer in self._producers:
