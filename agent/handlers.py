@@ -94,7 +94,7 @@ def register_handlers(
         },
         ApiKey.UNREGISTER_BROKER: UnregisterBroker(cluster, metastore),  # where Kafka's brokers forward it
         ApiKey.FIND_COORDINATOR: FindCoordinator(cluster),
-        ApiKey.INIT_PRODUCER_ID: InitProducerId(ProducerIds(metastore)),
+        ApiKey.INIT_PRODUCER_ID: InitProducerId(ProducerIds(metastore, clock)),
     }
     for api_key, handler in table.items():
         dispatcher.register(api_key, handler)

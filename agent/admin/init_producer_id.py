@@ -3,7 +3,8 @@
 Place: before a producer's first batch; the commit uses the ids as key of the producer state.
 Invariant: an id is assigned only once, and with epoch 0, also to a producer that asks to keep its
 id with a higher epoch (KIP-360): a new id cannot conflict with the sequences of the old one. The metastore gives each
-block of ids to one agent only; the unused rest of a crashed agent's block is lost.
+block of ids to one agent only; the unused rest of a crashed agent's block is lost. A producer is younger than its id's
+block by BLOCK_SECONDS at most, so that a commit can tell from the block how old the producer is (decisions/0012).
 Source: KIP-98, KIP-360. Transactions are not supported yet.
 """
 
@@ -17,25 +18,32 @@ from kio.schema.errors import ErrorCode
 from headrace.metastore.api.commit import CommitApi
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.storage.clock import Clock
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
 BLOCK_IDS = 1_000
+BLOCK_SECONDS = 600.0
+"""What is left of a block after this time is not used: half of producer_id_block_ms (allocate_producer_ids.sql)."""
 
 
 class ProducerIds:
     """Assigns ids from this agent's block."""
 
-    def __init__(self, api: CommitApi) -> None:
+    def __init__(self, api: CommitApi, clock: Clock) -> None:
         self._api = api
+        self._clock = clock
         self._block = range(0)
+        self._asked_at = clock.monotonic()
         self._refill = asyncio.Lock()
 
     async def next(self) -> int:
         """An id that is never assigned again. Errors as allocate_producer_ids."""
         async with self._refill:
-            if not self._block:
+            now = self._clock.monotonic()
+            if not self._block or now - self._asked_at >= BLOCK_SECONDS:
+                self._asked_at = now  # before the metastore leases it: the block is younger than we believe
                 self._block = await self._api.allocate_producer_ids(BLOCK_IDS)
             producer_id, self._block = self._block[0], self._block[1:]
             return producer_id

@@ -21,7 +21,7 @@ from typing import Any
 import psycopg
 
 
-def _named(name: str, *modules: str) -> Any:
+def named(name: str, *modules: str) -> Any:
     for module in modules:
         try:
             return getattr(importlib.import_module(module), name)
@@ -31,17 +31,17 @@ def _named(name: str, *modules: str) -> Any:
 
 
 _API = ("headrace.metastore.api", "metastore.values")
-Settings = _named("Settings", "headrace.config.settings", "config.settings")
-AgentRegistration = _named("AgentRegistration", f"{_API[0]}.agents", _API[1])
-FileCommit = _named("FileCommit", f"{_API[0]}.commit", _API[1])
-StagedBatch = _named("StagedBatch", f"{_API[0]}.commit", _API[1])
-NewTopic = _named("NewTopic", f"{_API[0]}.topics", _API[1])
-ExtentQuery = _named("ExtentQuery", f"{_API[0]}.read", _API[1])
-HeadraceError = _named("HeadraceError", "headrace.storage.errors", "storage.errors")
-EmbeddedPostgres = _named("EmbeddedPostgres", "headrace.metastore.postgres.embedded", "metastore.postgres.embedded")
-migrate = _named("migrate", "headrace.metastore.postgres.migrate", "metastore.postgres.migrate")
-PostgresMetastore = _named("PostgresMetastore", "headrace.metastore.postgres.store", "metastore.postgres.store")
-new_file_id = _named("new_file_id", "headrace.storage.file_id", "storage.file_id")
+Settings = named("Settings", "headrace.config.settings", "config.settings")
+AgentRegistration = named("AgentRegistration", f"{_API[0]}.agents", _API[1])
+FileCommit = named("FileCommit", f"{_API[0]}.commit", _API[1])
+StagedBatch = named("StagedBatch", f"{_API[0]}.commit", _API[1])
+NewTopic = named("NewTopic", f"{_API[0]}.topics", _API[1])
+ExtentQuery = named("ExtentQuery", f"{_API[0]}.read", _API[1])
+HeadraceError = named("HeadraceError", "headrace.storage.errors", "storage.errors")
+EmbeddedPostgres = named("EmbeddedPostgres", "headrace.metastore.postgres.embedded", "metastore.postgres.embedded")
+migrate = named("migrate", "headrace.metastore.postgres.migrate", "metastore.postgres.migrate")
+PostgresMetastore = named("PostgresMetastore", "headrace.metastore.postgres.store", "metastore.postgres.store")
+new_file_id = named("new_file_id", "headrace.storage.file_id", "storage.file_id")
 BATCH_BYTES = 1_000
 
 

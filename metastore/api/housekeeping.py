@@ -18,6 +18,9 @@ class HousekeepingApi(Protocol):
     async def expire_producer_state(self, limit: int) -> int:
         """Forget producers that were silent for producer.id.expiration.ms; how many rows went."""
 
+    async def merge_producer_id_blocks(self, limit: int) -> int:
+        """Join old blocks of producer ids among the first `limit`; how many rows went."""
+
     async def purge_deleted_partitions(self, limit: int) -> int:
         """Remove what one deleted partition left behind; how many rows went, 0 when there is none to clean."""
 

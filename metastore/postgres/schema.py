@@ -135,6 +135,7 @@ partitions = Table(
     _column("log_start_offset", BigInteger(), default="0"),
     _column("removed_bytes", BigInteger(), default="0"),
     _column("extents_from", BigInteger(), default="0"),
+    _column("created_at", TIMESTAMP, default="clock_timestamp()"),
     UniqueConstraint("topic_id", "partition_index"),
     postgresql_with={"fillfactor": 70},
 )

@@ -21,6 +21,7 @@ class ScriptedMetastore:
         self.deleted_partitions = 5
         self.old_offsets = CHUNK_ROWS * 3
         self.old_jobs = CHUNK_ROWS * 3
+        self.old_blocks = CHUNK_ROWS * 3
 
     async def rotate_log_slots(self) -> str | None:
         self.rotations += 1
@@ -43,6 +44,11 @@ class ScriptedMetastore:
         self.old_jobs -= done
         return done
 
+    async def merge_producer_id_blocks(self, limit: int) -> int:
+        done = min(limit - 1, self.old_blocks)
+        self.old_blocks -= done
+        return done
+
     async def held_snapshot(self) -> int:
         return 42
 
@@ -57,7 +63,7 @@ async def test_works_in_chunks_and_goes_on_after_a_failure() -> None:
     while metastore.rotations == 0:
         await clock.advance(INTERVAL_SECONDS / 10)
     assert metastore.left == 0, "all expired producers in one go"
-    assert metastore.old_offsets == metastore.old_jobs == 0
+    assert metastore.old_offsets == metastore.old_jobs == metastore.old_blocks == 0
     assert metastore.deleted_partitions < 0, "all deleted partitions in one go, one a call"
     assert registry.get_sample_value("headrace_metastore_held_snapshot_transactions") == 42
     while metastore.rotations < 9:  # the eighth fails; hangs, and times out, if that ends the loop

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.agent.admin.init_producer_id import ProducerIds
 from headrace.metastore.api.commit import BatchOutcome, FileCommit, FileStatus
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError
+from tests.manual_clock import ManualClock
 from tests.metastore.commit_scenes import (
     BATCH_BYTES,
     Scene,
@@ -22,6 +24,7 @@ from tests.metastore.sessions import delete, join, move_time, rows, session, set
 
 APPENDED, DUPLICATE, OUT_OF_ORDER = BatchOutcome.APPENDED, BatchOutcome.DUPLICATE, BatchOutcome.OUT_OF_ORDER
 HOUR_MS = 3_600_000
+AGED = "UPDATE partitions SET created_at = created_at - interval '4 days' WHERE partition_key = %s"
 
 
 @pytest.fixture
@@ -116,6 +119,7 @@ async def test_sequences_wrap(scene: Scene, metastore_url: str) -> None:
     key = scene.keys[0]
     async with session(metastore_url) as raw:
         await raw.execute("INSERT INTO producer_id_blocks VALUES (1, 9, clock_timestamp() - interval '2 days')")
+        await raw.execute(AGED, [key])
     last = 2**31 - 1
     assert await scene.outcomes(batch(key, last - 1, 5, producer=1), batch(key, 3, producer=1)) == appended(0, 5)
     assert await scene.outcomes(batch(key, last - 1, 5, producer=1)) == [(DUPLICATE, 0)]
@@ -127,9 +131,35 @@ async def test_only_an_id_that_may_be_forgotten_starts_above_zero(scene: Scene, 
     young = (await scene.store.allocate_producer_ids(10))[3]
     async with session(metastore_url) as raw:
         await raw.execute("INSERT INTO producer_id_blocks VALUES (1, 9, clock_timestamp() - interval '2 days')")
+        await raw.execute(
+            "INSERT INTO producer_id_blocks VALUES (10, 19, clock_timestamp() - interval '24 hours 15 minutes')"
+        )
+        await raw.execute(AGED, [key])
     assert await scene.outcomes(batch(key, 5, producer=young)) == [(OUT_OF_ORDER, -1)]
     assert await scene.outcomes(batch(key, 5, producer=99)) == [(OUT_OF_ORDER, -1)]
+    assert await scene.outcomes(batch(key, 5, producer=10)) == [(OUT_OF_ORDER, -1)], "it may be younger than its block"
+    assert await scene.outcomes(batch(scene.keys[1], 5, producer=9)) == [(OUT_OF_ORDER, -1)], "a young partition"
     assert await scene.outcomes(batch(key, 5, producer=9)) == appended(0)
+
+
+@pytest.mark.requirement("W7")
+async def test_a_fresh_producer_of_an_old_cluster_keeps_its_order(scene: Scene, metastore_url: str) -> None:
+    """Its agent assigned one id a day ago, and now the next. The producer's second batch arrives first."""
+    key, clock = scene.keys[0], ManualClock()
+    ids = ProducerIds(scene.store, clock)
+    await ids.next()
+    await clock.advance(49 * 3_600)
+    async with session(metastore_url) as raw:
+        await move_time(raw, 49 * 3_600)
+    fresh = await ids.next()
+
+    async def commit(sequence: int) -> list[tuple[BatchOutcome, int]]:
+        (answer,) = await scene.commit(file_of([batch(key, sequence, producer=fresh)], age_ms=-49 * HOUR_MS))
+        return pairs(answer.batches)
+
+    assert await commit(5) == [(OUT_OF_ORDER, -1)]
+    assert await commit(0) == appended(0)
+    assert await commit(5) == appended(5)
 
 
 async def test_a_refused_batch_does_not_move_its_producer_on(scene: Scene) -> None:
@@ -279,6 +309,30 @@ async def test_producer_ids_are_leased_once(scene: Scene) -> None:
             await scene.store.allocate_producer_ids(count)
 
 
+async def test_old_blocks_of_ids_are_joined_and_no_id_is_judged_otherwise(scene: Scene, metastore_url: str) -> None:
+    """Blocks of ten ids: old ones, a gap, old ones, one that may still be in use, an old one behind it, young ones."""
+    ages = [72.0, 30.0, 25.0, None, 50.0, 49.0, 24.2, 48.0, 23.0, 0.0]
+    judged = "SELECT id FROM generate_series(1, 120) AS id WHERE state_may_have_expired(%s, id, %s)"
+    async with session(metastore_url) as raw:
+        await raw.execute(AGED, [scene.keys[0]])
+        for number, hours in enumerate(ages):
+            if hours is not None:
+                block = (10 * number + 1, 10 * number + 10, hours)
+                insert = "INSERT INTO producer_id_blocks VALUES (%s, %s, clock_timestamp() - %s * interval '1 hour')"
+                await raw.execute(insert, block)
+        before = [await rows(raw, judged, scene.keys[0], hours * HOUR_MS) for hours in (24, 26, 71)]
+        assert [await scene.store.merge_producer_id_blocks(2) for _ in range(3)] == [1, 1, 0]
+        assert [await scene.store.merge_producer_id_blocks(100) for _ in range(2)] == [1, 0]
+        blocks = await rows(raw, "SELECT first_id, last_id FROM producer_id_blocks ORDER BY first_id")
+        assert blocks == [(1, 30), (41, 60), (61, 70), (71, 80), (81, 90), (91, 100)]
+        after = [await rows(raw, judged, scene.keys[0], hours * HOUR_MS) for hours in (24, 26, 71)]
+    assert after[0] == before[0]
+    assert set(after[1]) <= set(before[1]), "a longer expiration: never older than before"
+    assert set(after[2]) <= set(before[2])
+    (first, *_) = await scene.store.allocate_producer_ids(10)
+    assert first == 101
+
+
 async def test_expired_producers_are_forgotten_in_chunks_and_others_are_not(scene: Scene, metastore_url: str) -> None:
     key = scene.keys[0]
     await scene.outcomes(*(batch(key, 0, producer=producer) for producer in range(1_000, 1_005)))
@@ -304,6 +358,7 @@ async def test_who_may_start_above_zero_depends_on_the_clusters_value(scene: Sce
     key = scene.keys[0]
     async with session(metastore_url) as raw:
         await raw.execute("INSERT INTO producer_id_blocks VALUES (1, 9, clock_timestamp() - interval '2 days')")
+        await raw.execute(AGED, [key])
     await set_for_cluster(scene.store, "producer.id.expiration.ms", 72 * HOUR_MS)
     assert await scene.outcomes(batch(key, 5, producer=9)) == [(OUT_OF_ORDER, -1)]
     await set_for_cluster(scene.store, "producer.id.expiration.ms", 47 * HOUR_MS)

@@ -35,14 +35,13 @@ from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import born_ms
 from tests.model.compaction_model import ModelCompaction
 from tests.model.partition_model import ModelPartition
-from tests.model.producer_model import find_duplicate, judge, remember
+from tests.model.producer_model import find_duplicate, judge, partition_is_old, producer_is_old, remember
 from tests.model.retention_model import ModelRetention
 
 ANSWERS_KEPT_MS = 3_600_000
 """A file created longer ago is refused, unless its answer is still there."""
 BORN_AHEAD_MS = 600_000
 """A file created further in the future is refused."""
-PRODUCER_ID_EXPIRATION_MS = 86_400_000
 FIRST_PRODUCER_ID = 1000
 EXTENTS_PER_QUERY = 500
 """find_extents never returns more for one query."""
@@ -80,7 +79,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         """The keys of the new topic's partitions, by index."""
         keys = [partition_key(topic_number, index) for index in range(partition_count)]
         for key in keys:
-            self.partitions[key] = ModelPartition()
+            self.partitions[key] = ModelPartition(created_ms=self.clock.wall_ms())
         self.partition_counts[topic_number] = partition_count
         self.metadata_offset += 1 + partition_count
         return keys
@@ -180,7 +179,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
             return BatchAnswer(BatchOutcome.PARTITION_COUNT_MISMATCH, -1, -1)
         base_offset = partition.high_watermark
         if batch.producer_id >= 0:
-            outcome = judge(state, batch, self._id_expired(batch.producer_id))
+            outcome = judge(state, batch, self._may_have_expired(partition, batch.producer_id))
             if outcome is not BatchOutcome.APPENDED:
                 return BatchAnswer(outcome, -1, -1)
             partition.producers[batch.producer_id] = remember(state, batch, base_offset)
@@ -230,11 +229,13 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         self.producer_id_blocks.append((block, self.clock.wall_ms()))
         return block
 
-    def _id_expired(self, producer_id: int) -> bool:
-        """Whether the id was leased so long ago that its state may have been forgotten; an unleased id was not."""
+    def _may_have_expired(self, partition: ModelPartition, producer_id: int) -> bool:
+        """Whether the partition may have forgotten the producer: both are old; an unleased id has no producer."""
+        now_ms = self.clock.wall_ms()
         for block, leased_at_ms in self.producer_id_blocks:
             if producer_id in block:
-                return self.clock.wall_ms() - leased_at_ms > PRODUCER_ID_EXPIRATION_MS
+                is_old = producer_is_old(now_ms - leased_at_ms)
+                return is_old and partition_is_old(now_ms - partition.created_ms)
         return False
 
     # -- ReadApi

@@ -16,6 +16,7 @@ class ModelPartition:
     log_start_offset: int = 0
     high_watermark: int = 0
     extents: list[Extent] = field(default_factory=list)
+    created_ms: int = 0
     producers: dict[int, ProducerState] = field(default_factory=dict)
 
     @property

@@ -13,6 +13,9 @@ from headrace.metastore.api.commit import BatchOutcome, StagedBatch
 
 REMEMBERED_BATCHES = 5
 SEQUENCES = 2**31
+EXPIRATION_MS = 86_400_000
+BLOCK_MS = 1_200_000
+"""How long after its lease an id of a block may become a producer's."""
 
 
 class RingEntry(NamedTuple):
@@ -48,10 +51,20 @@ def find_duplicate(state: ProducerState | None, batch: StagedBatch) -> RingEntry
     return None
 
 
-def judge(state: ProducerState | None, batch: StagedBatch, id_expired: bool) -> BatchOutcome:
-    """What a batch that is no duplicate may expect. `id_expired`: state may have existed and been forgotten."""
+def producer_is_old(lease_age_ms: int) -> bool:
+    """Whether a producer with an id of a block of this age is so old that its state may have expired."""
+    return lease_age_ms - BLOCK_MS > EXPIRATION_MS
+
+
+def partition_is_old(age_ms: int) -> bool:
+    """Whether a partition of this age may have forgotten a producer."""
+    return age_ms > EXPIRATION_MS
+
+
+def judge(state: ProducerState | None, batch: StagedBatch, may_have_expired: bool) -> BatchOutcome:
+    """What a batch that is no duplicate may expect. `may_have_expired`: state may have existed and been forgotten."""
     if state is None:
-        in_order = batch.base_sequence == 0 or id_expired
+        in_order = batch.base_sequence == 0 or may_have_expired
     elif batch.producer_epoch < state.epoch:
         return BatchOutcome.PRODUCER_FENCED
     elif batch.producer_epoch > state.epoch:

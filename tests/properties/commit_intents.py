@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tests.model.producer_model import SEQUENCES
 
-YOUNG, FORGOTTEN, UNLEASED = 500, 600, 77
-"""Producer ids: leased just now, leased two days ago, never leased."""
+YOUNG, FORGOTTEN, UNLEASED, HANDED_OUT_LATE = 500, 600, 77, 700
+"""Producer ids: leased just now, leased two days ago, never leased, of a block that is just older than a day."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Intent(NamedTuple):
 intents = st.builds(
     Intent,
     partition=st.integers(0, 3),
-    producer=st.sampled_from([-1, YOUNG, YOUNG, FORGOTTEN, UNLEASED]),
+    producer=st.sampled_from([-1, YOUNG, YOUNG, FORGOTTEN, UNLEASED, HANDED_OUT_LATE]),
     move=st.sampled_from([*["next"] * 4, *["repeat"] * 2, "skip", "start", "bump", "old", "resize", "ghost", "wrap"]),
     back=st.integers(0, 6),
     records=st.integers(1, 4),

@@ -29,11 +29,12 @@ from tests.metastore.byte_sums import unaccounted
 from tests.metastore.sessions import create, delete, join, new_topic
 from tests.model.metastore_model import ModelMetastore
 from tests.model.partition_model import ModelPartition
-from tests.properties.commit_intents import FORGOTTEN, YOUNG, Intent, Sent, births, calls, intents
+from tests.properties.commit_intents import FORGOTTEN, HANDED_OUT_LATE, YOUNG, Intent, Sent, births, calls, intents
 
 T = TypeVar("T")
 
 DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
 
 
 class CommitMachine(RuleBasedStateMachine):
@@ -73,7 +74,7 @@ class CommitMachine(RuleBasedStateMachine):
         page = self.run(self.store.poll_feed({}))
         self.origin = page.heads
         self.positions = dict(page.heads)
-        for first, age_ms in ((YOUNG, 0), (FORGOTTEN, 2 * DAY_MS)):
+        for first, age_ms in ((YOUNG, 0), (FORGOTTEN, 2 * DAY_MS), (HANDED_OUT_LATE, DAY_MS + HOUR_MS // 6)):
             self.model.producer_id_blocks.append((range(first, first + 10), self.model.clock.wall_ms() - age_ms))
             self.sql(
                 "INSERT INTO producer_id_blocks SELECT %(first)s, %(first)s + 9,"
@@ -81,18 +82,27 @@ class CommitMachine(RuleBasedStateMachine):
                 first=first,
                 age=age_ms,
             )
-        self.make_topic(2)
+        self.make_topic(2, is_old=True)
 
     # -- topics and agents
 
-    @rule(partitions=st.integers(1, 3))
+    @rule(partitions=st.integers(1, 3), is_old=st.booleans())
     @precondition(lambda self: len(self.topics) < 3)
-    def make_topic(self, partitions: int) -> None:
+    def make_topic(self, partitions: int, is_old: bool) -> None:
         topic = new_topic(f"topic-{uuid.uuid4()}", partitions)
         image = self.run(create(self.store, topic))
         number = image.topics_by_id[topic.topic_id].topic_number
         self.topics[number] = topic.topic_id
-        self.keys += self.model.create_topic(number, partitions)
+        keys = self.model.create_topic(number, partitions)
+        self.keys += keys
+        if is_old:
+            for key in keys:
+                self.model.partitions[key].created_ms -= 2 * DAY_MS
+            self.sql(
+                "UPDATE partitions SET created_at = created_at - interval '2 days'"
+                " WHERE partition_key = ANY (%(keys)s)",
+                keys=keys,
+            )
 
     @rule(which=st.integers(0, 2))
     @precondition(lambda self: len(self.topics) > 1)

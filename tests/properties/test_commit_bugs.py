@@ -31,6 +31,11 @@ BUGS = {
         "(v_same AND b.sequence >= v_next)",
     ),
     "any id may start above 0 (W7)": ("fold_producers", "SELECT last_id >= p_producer_id AND", "SELECT true OR"),
+    "an id's block is as old as its producer (W7)": ("fold_producers", "+ producer_id_block_ms() <", "<"),
+    "a young partition forgets producers (W7)": (
+        *("fold_producers", "SELECT to_ms(created_at) < v_before"),
+        "SELECT true",
+    ),
     "a refused batch moves its producer on (W7)": (
         *("fold_producers", "outcome[b.i] := batch_out_of_order();"),
         "outcome[b.i] := batch_out_of_order(); v_next := next_sequence(b.sequence, b.records);",

@@ -117,7 +117,7 @@ class Process:
         if self.fetch.zone_cache is not None:
             self.dispatcher.register_unadvertised(ZONE_CACHE, self.fetch.zone_cache.handle)
         self.dispatcher.register(ApiKey.LIST_OFFSETS, self.fetch.handle_list_offsets)
-        self.dispatcher.register(ApiKey.INIT_PRODUCER_ID, InitProducerId(ProducerIds(self._metastore)))
+        self.dispatcher.register(ApiKey.INIT_PRODUCER_ID, InitProducerId(ProducerIds(self._metastore, self.clock)))
 
     def _seen_bytes(self) -> ProduceBytes:
         """As a listener's, for which memory is short at times."""

@@ -1,5 +1,5 @@
 -- Lease a block of producer ids that no other call ever gets; returns the first. Ids start at 1,000.
--- When a block was leased tells a commit whether an id may be old enough to have been forgotten.
+-- When a block was leased tells a commit how old a producer is at least (fold_producers.sql).
 -- Locks: advisory (7202, 0). Idempotent: no; if the answer is lost, the block is never used.
 -- Cost: one index probe, one insert.
 CREATE OR REPLACE FUNCTION allocate_producer_ids(p_count int) RETURNS bigint
@@ -17,3 +17,10 @@ BEGIN
     RETURNING first_id INTO v_first;
     RETURN v_first;
 END $$;
+
+-- How long after its lease an id of a block may become a producer's. An agent drops a block after half of it
+-- (agent/admin/init_producer_id.py): the rest is for answers on their way and for clocks of different speed.
+-- Locks: none. Idempotent: a constant. Cost: none.
+CREATE OR REPLACE FUNCTION producer_id_block_ms() RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN 1200000;

@@ -7,8 +7,8 @@
 -- outcome comes as appended, or with the refusal that a batch gets unless it is a duplicate (partition count,
 -- leader epoch), or with one that is final (-1, unknown partition). original and append_time are a duplicate's
 -- first base offset and time; original -n names batch n of this call: its offset is not known yet.
--- A never-seen producer may start above 0 only if its id was leased so long ago that its state may
--- have expired; for an id that was never leased that cannot be.
+-- A producer that a partition does not know may start above 0 only if the partition may have forgotten it: both are
+-- older than the expiration (docs/decisions/0012). An id that was never leased belongs to no producer of that age.
 -- Locks: none; the caller holds the shards' locks. Idempotent: reads only.
 -- Cost: a loop over the batches of these producers, one index probe per producer.
 CREATE OR REPLACE FUNCTION fold_producers(
@@ -55,7 +55,8 @@ BEGIN
         ELSIF b.epoch < v_epoch THEN
             outcome[b.i] := batch_producer_fenced();
         ELSIF (v_same AND b.sequence = v_next) OR (NOT v_same AND b.sequence = 0)
-           OR (v_epoch IS NULL AND producer_id_expired(p_prod_id[v_prod], p_expiration_ms)) THEN
+           OR (v_epoch IS NULL AND state_may_have_expired(p_part_key[p_batch_part[b.i]], p_prod_id[v_prod],
+                                                                    p_expiration_ms)) THEN
             v_ring := v_range || int8send(-b.i) || int8send(append_time[b.i])
                       || CASE WHEN v_same THEN substring(v_ring FROM 1 FOR 96) ELSE '' END;
             v_epoch := b.epoch;
@@ -82,12 +83,21 @@ CREATE OR REPLACE FUNCTION ring_number(p_ring bytea, p_place int) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN ('x' || encode(substring(p_ring FROM p_place + 1 FOR 8), 'hex'))::bit(64)::bigint;
 
-CREATE OR REPLACE FUNCTION producer_id_expired(p_producer_id bigint, p_expiration_ms bigint) RETURNS boolean
-LANGUAGE sql VOLATILE PARALLEL SAFE
-RETURN coalesce((
-    SELECT last_id >= p_producer_id AND extract(epoch FROM leased_at) * 1000 < wall_ms() - p_expiration_ms
-      FROM producer_id_blocks
-     WHERE first_id <= p_producer_id
-     ORDER BY first_id DESC
-     LIMIT 1
-), false);
+-- Whether the partition may have known this producer and forgotten it: both are there for longer than the expiration.
+-- A producer is as old as its id's block, less the time in which an agent may hand the id out.
+CREATE OR REPLACE FUNCTION state_may_have_expired(p_key bigint, p_producer_id bigint, p_expiration_ms bigint)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL SAFE AS $$
+DECLARE
+    v_before bigint := wall_ms() - p_expiration_ms;
+BEGIN
+    RETURN coalesce((
+        SELECT last_id >= p_producer_id AND to_ms(leased_at) + producer_id_block_ms() < v_before
+          FROM producer_id_blocks
+         WHERE first_id <= p_producer_id
+         ORDER BY first_id DESC
+         LIMIT 1
+    ), false) AND coalesce((
+        SELECT to_ms(created_at) < v_before FROM partitions WHERE partition_key = p_key
+    ), false);
+END $$;

@@ -10,6 +10,7 @@ from headrace.metastore.postgres.statement import Pool, Statement
 
 _ROTATE_LOG_SLOTS = Statement("rotate_log_slots", writes=True)
 _EXPIRE_PRODUCER_STATE = Statement("expire_producer_state", writes=True)
+_MERGE_PRODUCER_ID_BLOCKS = Statement("merge_producer_id_blocks", writes=True)
 _PURGE_DELETED_PARTITIONS = Statement("purge_deleted_partitions", writes=True)
 _EXPIRE_GROUP_OFFSETS = Statement("expire_group_offsets", writes=True)
 _PRUNE_JOBS = Statement("prune_jobs", writes=True)
@@ -30,6 +31,11 @@ class PostgresHousekeeping:
         """Forget up to `limit` producers that were silent for the cluster's producer.id.expiration.ms; how many."""
         (expired,) = await _EXPIRE_PRODUCER_STATE.row(self.pool, limit=limit)
         return int(expired)
+
+    async def merge_producer_id_blocks(self, limit: int) -> int:
+        """Join old blocks among the first `limit`; how many rows went."""
+        (gone,) = await _MERGE_PRODUCER_ID_BLOCKS.row(self.pool, limit=limit)
+        return int(gone)
 
     async def purge_deleted_partitions(self, limit: int) -> int:
         """Remove up to `limit` rows of each kind that one deleted partition left; 0 when there is nothing to do."""

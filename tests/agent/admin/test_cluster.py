@@ -15,13 +15,14 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.describe_cluster import DescribeCluster
 from headrace.agent.admin.find_coordinator import FindCoordinator
-from headrace.agent.admin.init_producer_id import InitProducerId, ProducerIds
+from headrace.agent.admin.init_producer_id import BLOCK_IDS, BLOCK_SECONDS, InitProducerId, ProducerIds
 from headrace.agent.admin.metadata import Metadata
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.cluster.cluster import Cluster
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.records import FenceBrokerRecord, RemoveTopicRecord
+from headrace.metastore.postgres.sql_files import function_files
 from headrace.protocol.request import RequestHandler
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import a_request, call, captured_requests, read_reply, versions_of
@@ -37,6 +38,7 @@ class World:
     """An agent with handlers, and two neighbours in other zones."""
 
     def __init__(self, clock: ManualClock, *, auto_create_topics: bool = True) -> None:
+        self.clock = clock
         self.api = FakeClusterApi(clock)
         self.cluster: Cluster = an_agent(self.api)
         creation = TopicCreation(self.cluster, self.api, clock, random.Random(5), lambda: TopicDefaults(1, 1))
@@ -48,7 +50,7 @@ class World:
         }
 
     def producer_ids(self) -> ProducerIds:
-        return ProducerIds(self.api)  # type: ignore[arg-type]
+        return ProducerIds(self.api, self.clock)  # type: ignore[arg-type]
 
     async def metadata(self, *names: str, version: int = 12, **more: Any) -> Any:
         topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
@@ -308,6 +310,21 @@ async def test_producer_ids_stay_fresh_across_agents_blocks_and_lost_answers(fak
     assert {a.error_code for a in answers} == {0}
     assert len({a.producer_id for a in answers}) == 3_000
     assert world.api.calls["allocate_producer_ids"] == 1 + 2 * 2
+
+
+@pytest.mark.requirement("W7")
+async def test_an_old_block_of_ids_is_dropped(fake_clock: ManualClock) -> None:
+    """A commit takes a producer for as old as its block, but for this time (state_may_have_expired)."""
+    world = World(fake_clock)
+    ids = world.producer_ids()
+    first = [await ids.next(), await ids.next()]
+    await fake_clock.advance(BLOCK_SECONDS - 1)
+    assert await ids.next() == first[1] + 1
+    await fake_clock.advance(1)
+    assert await ids.next() >= first[0] + BLOCK_IDS
+    assert world.api.calls["allocate_producer_ids"] == 2
+    source = next(file.text for file in function_files() if "FUNCTION producer_id_block_ms" in file.text)
+    assert f"RETURN {int(2 * BLOCK_SECONDS * 1000)};" in source
 
 
 async def test_a_transactional_id_is_refused_finally(world: World) -> None:
