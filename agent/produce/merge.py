@@ -5,7 +5,8 @@ Invariant: only uncompressed batches without a producer id, of one timestamp typ
 side are merged: the commit may drop a single batch of an idempotent producer, never a part of one. A
 record keeps its key, value, headers, timestamp and place; `records_before` turns the merged batch's
 offset back into each request's own. Records are only opened where that pays (few of them, in many
-batches); bytes that do not parse stay as they came, for their reader to refuse.
+batches); bytes that do not parse stay as they came, for their reader to refuse. Compressed batches are left to
+compaction (docs/decisions/0036-compressed-batches-are-merged-later.md).
 """
 
 from __future__ import annotations
