@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -110,6 +111,12 @@ class DevServer:
     def pid(self) -> int:
         """The supervisor's process id."""
         return self._process.pid
+
+    def kill(self) -> None:
+        """SIGKILL the supervisor and all agents, as a crash of the machine does; Postgres ends without them."""
+        for pid in (self.pid, *(agent.pid for agent in self.agents)):
+            os.kill(pid, signal.SIGKILL)
+        self._process.wait()
 
     @property
     def bootstrap(self) -> str:

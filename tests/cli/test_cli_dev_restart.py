@@ -6,13 +6,16 @@ import asyncio
 from pathlib import Path
 
 import confluent_kafka
+import psycopg
 import pytest
 
+from headrace.cli.main import main
 from load.dev_server import DevServer
 from tests.confluent_records import consume
 
 pytestmark = [pytest.mark.xdist_group("dev"), pytest.mark.timeout(300)]
 RECORDS = 200
+HOUR_MS = 3_600_000
 
 
 def _produce(bootstrap: str, first: int) -> None:
@@ -23,17 +26,32 @@ def _produce(bootstrap: str, first: int) -> None:
 
 
 def test_a_restart_finds_all_topics_records_and_offsets(tmp_path: Path) -> None:
+    """After a stop, and after a crash; a setting that was changed at run time stays, also if a restart is given another value."""
     data_dir = tmp_path / "data"
-    with DevServer(data_dir, keep_data=True) as server:
+    with DevServer(data_dir, keep_data=True, settings={"log.retention.hours": 720}) as server:
         asyncio.run(server.create_topic("kept", 2))
         _produce(server.bootstrap, 0)
-    with DevServer(data_dir) as server:
+        assert _retention_ms(server) == 720 * HOUR_MS, "a new cluster gets the settings that dev is given"
+        changing = ["set", f"log.retention.ms={600 * HOUR_MS}", "--brokers", "--bootstrap-server", server.bootstrap]
+        assert main(["configs", *changing]) == 0
+    with DevServer(data_dir, keep_data=True, settings={"log.retention.hours": 1}) as server:
         _produce(server.bootstrap, RECORDS)
+        server.kill()
+    with DevServer(data_dir) as server:
+        assert _retention_ms(server) == 600 * HOUR_MS
         values = _values(server.bootstrap)
         placed = (data_dir / "postgres" / "pgdata").resolve()
         assert placed.is_dir()
     assert values == list(range(2 * RECORDS))
     assert not placed.exists(), "a thrown-away server leaves nothing, also where its data was placed elsewhere"
+
+
+def _retention_ms(server: DevServer) -> int:
+    """The cluster's value."""
+    with psycopg.connect(server.metastore_url) as connection:
+        row = connection.execute("SELECT cluster_setting('log.retention.ms')").fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def _values(bootstrap: str) -> list[int]:

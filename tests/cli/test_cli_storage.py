@@ -12,7 +12,9 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.cli.process.open_process import open_agent
+from headrace.config.cluster_values import proposed
 from headrace.config.settings import Settings
+from headrace.metastore.log.records import ConfigRecord, decode_record
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.storage.clock import SystemClock
@@ -36,8 +38,6 @@ ANOTHER = "8XUwXa9qSyi9tSOquGtauQ"
 @pytest.fixture
 def places(postgres_server: EmbeddedPostgres, tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
     """Flags that name an empty database and an empty bucket."""
-    import psycopg
-
     name = f"unformatted_{abs(hash(request.node.nodeid))}"
     with psycopg.connect(postgres_server.url(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
@@ -68,6 +68,32 @@ def test_settings_may_come_from_a_file(places: list[str], tmp_path: Path) -> Non
     file.write_text(f"metastore.url={places[1]}\nbucket={places[3]}\n")
     assert main(["storage", "format", "-c", str(file), "-t", SEEDS_OWN]) == 0
     assert main(["storage", "info", "-c", str(file)]) == 0
+
+
+@pytest.mark.requirement("X10")
+@pytest.mark.parametrize("command", [("storage", "format", "-t", SEEDS_OWN), ("migrate",)], ids=["format", "migrate"])
+@pytest.mark.parametrize("from_file", [True, False], ids=["with a file", "without"])
+def test_a_new_cluster_gets_the_values_of_the_file_and_no_defaults(
+    command: tuple[str, ...], places: list[str], tmp_path: Path, *, from_file: bool
+) -> None:
+    """Without a file the defaults are not an operator's words: the first controller asks the running processes."""
+    file = tmp_path / "server.properties"
+    file.write_text(f"metastore.url={places[1]}\nbucket={places[3]}\nlog.retention.hours=720\n")
+    assert main([*command, *(["-c", str(file)] if from_file else places)]) == 0
+    wanted = proposed(Settings(log_retention_hours=720)) if from_file else {}
+    assert _values(places) == wanted
+    file.write_text(f"metastore.url={places[1]}\nbucket={places[3]}\nlog.retention.hours=5\n")
+    assert main(["migrate", "-c", str(file)]) == 0
+    assert _values(places) == wanted, "the cluster is not new any more"
+
+
+def _values(places: list[str]) -> dict[str, str]:
+    """The cluster's settings: as SQL functions see them, and as the metadata log says."""
+    with psycopg.connect(places[1]) as connection:
+        seen = dict(connection.execute("SELECT name, value FROM configs").fetchall())
+        log = [decode_record(data) for (data,) in connection.execute("SELECT record FROM metadata_log ORDER BY 1")]
+    assert seen == {record.name: record.value for record in log if isinstance(record, ConfigRecord)}
+    return seen
 
 
 @pytest.mark.requirement("C11.1", "C12")

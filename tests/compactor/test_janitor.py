@@ -82,6 +82,32 @@ async def test_dead_files_are_kept_for_the_clusters_delay(world: JanitorWorld) -
     assert await world.files() == {}
 
 
+@pytest.mark.requirement("X10")
+async def test_without_a_value_of_the_cluster_nothing_is_deleted(world: JanitorWorld) -> None:
+    """The janitor and the sweeper wait, and the metastore gives them nothing."""
+    file_id = await world.add_file()
+    orphan = await world.put(world.new_file())
+    await world.kill_all()
+    await set_for_cluster(world.metastore, "file.delete.delay.ms", None)
+    await world.advance(10 * DELAY_SECONDS)
+    for kind in ("delete", "sweep"):
+        await world.run(kind)
+        waits = {"job": kind, "setting": "file.delete.delay.ms"}
+        assert world.counted("deletion_waits", **waits) == 1
+    _, lease = await world.claim("sweep")
+    incarnation = world.metastore.incarnation_id
+    assert await world.metastore.take_dead_files(lease.token, incarnation, limit=10) == []
+    assert await world.metastore.condemn_files(lease.token, incarnation, [orphan], min_age_ms=0) == []
+    await world.metastore.finish_job(lease.token)
+    assert await world.files() == {file_id: 0}
+    assert {object_key(file_id), object_key(orphan)} <= await world.store.keys()
+    await world.delete_at_once()
+    for kind in ("delete", "sweep"):
+        await world.run(kind)
+    assert not {object_key(file_id), object_key(orphan)} & await world.store.keys()
+    assert world.counted("deletion_waits", job="delete", setting="file.delete.delay.ms") == 0
+
+
 async def test_a_job_in_progress_keeps_files_that_became_dead_since_it_started(world: JanitorWorld) -> None:
     before = await world.add_file()
     await world.kill_all()
