@@ -64,6 +64,7 @@ class Servers:
         return 0
 
     expire_producer_state = purge_deleted_partitions = expire_group_offsets = prune_jobs = _removes_nothing
+    merge_producer_id_blocks = _removes_nothing
 
     def operation(self, name: str) -> Callable[..., Awaitable[Any]]:
         """The agent that serves it."""
