@@ -51,8 +51,8 @@ async def ask(world: World, process: Process, work: Coroutine[Any, Any, Any]) ->
         return None
     try:
         return task.result()
-    except CloseConnection:
-        return None
+    except (CloseConnection, asyncio.CancelledError):
+        return None  # a stopping agent cancels what still waits for its feed
 
 
 class Producer:
