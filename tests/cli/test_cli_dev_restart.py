@@ -26,7 +26,7 @@ def _produce(bootstrap: str, first: int) -> None:
 
 
 def test_a_restart_finds_all_topics_records_and_offsets(tmp_path: Path) -> None:
-    """After a stop, and after a crash; a setting that was changed at run time stays, also if a restart is given another value."""
+    """After a stop, and after a crash; a setting that was changed at run time stays, whichever a restart is given."""
     data_dir = tmp_path / "data"
     with DevServer(data_dir, keep_data=True, settings={"log.retention.hours": 720}) as server:
         asyncio.run(server.create_topic("kept", 2))

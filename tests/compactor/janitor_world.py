@@ -6,6 +6,7 @@ call; `DoubtfulStore` loses answers of deletions, confirms only some, and lists 
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 import uuid
@@ -84,6 +85,22 @@ class Tripwire:
         """`target`, with its async calls counted."""
         return _Wired(self, target)
 
+    async def trip(self) -> None:
+        """What happens at that call."""
+        raise Killed
+
+
+class PausingWire(Tripwire):
+    """Stops the worker there until `resume` is set, as SIGSTOP does."""
+
+    def __init__(self, at: int, *, after: bool) -> None:
+        super().__init__(at, after=after)
+        self.reached, self.resume = asyncio.Event(), asyncio.Event()
+
+    async def trip(self) -> None:
+        self.reached.set()
+        await self.resume.wait()
+
 
 class _Wired:
     def __init__(self, wire: Tripwire, target: Any) -> None:
@@ -97,11 +114,12 @@ class _Wired:
 
         async def call(*args: Any, **more: Any) -> Any:
             self._wire.left -= 1
-            if self._wire.left == 0 and not self._wire.after:
-                raise Killed
+            is_it = self._wire.left == 0
+            if is_it and not self._wire.after:
+                await self._wire.trip()
             result = await found(*args, **more)
-            if self._wire.left == 0:
-                raise Killed
+            if is_it and self._wire.after:
+                await self._wire.trip()
             return result
 
         return call
