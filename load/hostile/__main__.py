@@ -23,6 +23,8 @@ from load.machine_state import machine_state
 MIB = 1024 * 1024
 MEMORY_GOAL_BYTES = 64 * MIB
 STALL_GOAL_SECONDS = 0.25
+SETTINGS = {"group.initial.rebalance.delay.ms": 0}
+"""So that each JoinGroup of a new group is answered at once."""
 
 
 def names() -> list[str]:
@@ -64,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     print(machine_state(), flush=True)
     for name in args.names or names():
-        with AttackedAgent(args.checkout) as target:
+        with AttackedAgent(args.checkout, SETTINGS) as target:
             print(asyncio.run(run(name, target, alone=args.alone)), flush=True)
 
 

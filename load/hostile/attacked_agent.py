@@ -29,6 +29,7 @@ class AttackedAgent:
 
     def __init__(self, checkout: Path | None = None, settings: Mapping[str, object] | None = None) -> None:
         """`checkout` of the Headrace to be attacked; None: this one."""
+        self.checkout = checkout
         self._place = tempfile.TemporaryDirectory(prefix="headrace-attack-", ignore_cleanup_errors=True)
         directory = Path(self._place.name)
         directory.chmod(0o711)

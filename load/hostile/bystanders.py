@@ -34,7 +34,8 @@ class Bystanders:
 
     def start(self) -> None:
         """Create the topic, and return once both are at work."""
-        AdminClient({"bootstrap.servers": self.bootstrap}).create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})  # a variable: without one, it ends before its answer
+        admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
         for thread in self._threads:
             thread.start()
         while len(self.consumed) < _AT_WORK and not self.failures:

@@ -1,0 +1,1 @@
+"""A fuzzer of requests: every API and version, against a live agent."""

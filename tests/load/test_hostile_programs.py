@@ -1,0 +1,70 @@
+"""The attacks of load/hostile: each is a program with a description, and its requests are what they claim to be."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import struct
+
+import pytest
+
+from headrace.metastore.log.snapshot import load_snapshot
+from headrace.protocol.typed import schema
+from headrace.storage.errors import HeadraceError, InvalidError
+from headrace.storage.records.check import check_batch
+from headrace.storage.records.check_records import check_records
+from load.hostile import attacks
+from load.hostile.__main__ import names
+from load.hostile.attacks import false_batches, fetch_sessions, large_members, membership, patterns
+from load.hostile.attacks.this_machine import snapshot_bomb
+from load.hostile.attacks.unread_replies import fetch
+
+pytestmark = pytest.mark.requirement("X7")
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_attack_is_a_program(name: str) -> None:
+    module = importlib.import_module(f"{attacks.__name__}.{name}")
+    assert inspect.iscoroutinefunction(module.attack)
+    assert module.__doc__
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        large_members.join("g", 100),
+        large_members.join("g", 100, 4),
+        membership.heartbeat(1, 5),
+        membership.registration("cluster"),
+        patterns.heartbeat(1, patterns.PATTERNS[0]),
+        fetch_sessions.session(3),
+        fetch(1),
+    ],
+)
+def test_its_requests_can_be_decoded(frame: bytes) -> None:
+    """Else it would only test that garbage is refused."""
+    size, api_key, version, _, name = struct.unpack_from(">ihhih", frame)
+    assert size == len(frame) - 4
+    flexible = schema(api_key, version).flexible
+    body = memoryview(frame)[14 + name + flexible :]
+    assert schema(api_key, version).decode(body) is not None
+
+
+def test_false_batches_pass_the_checks_before_theirs() -> None:
+    refused = {}
+    for name, batch in false_batches.batches().items():
+        header = check_batch(memoryview(batch), max_bytes=1 << 20)
+        try:
+            check_records(memoryview(batch), header)
+        except HeadraceError as error:
+            refused[name] = type(error).__name__
+    assert refused == {
+        "7.7 KB that claim 10 million records": "CorruptError",
+        "a bomb of zeros": "BatchTooLargeError",
+        "40,000 empty gzip members": "InvalidRecordError",
+    }
+
+
+def test_the_snapshot_is_a_bomb_with_a_valid_checksum() -> None:
+    with pytest.raises(InvalidError, match="too large to unpack"):
+        load_snapshot(snapshot_bomb(100_000_000), 64 * 1024 * 1024)
