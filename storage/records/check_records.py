@@ -38,17 +38,24 @@ class RecordWork(NamedTuple):
     """Records and headers of records."""
 
 
-LARGEST = RecordWork(unpacked_bytes=64 * 1024 * 1024, items=1_000_000)
-"""Of one batch. Kafka has no limit, but a batch of one MiB may unpack to many GiB. A producer's buffer of one MiB has
-at most 150,000 records, or 500,000 headers."""
+ITEMS_MAX = 1_000_000
+"""Of one batch. A producer's buffer of one MiB has at most 150,000 records, or 500,000 headers."""
+_UNPACKED_FREE_BYTES = 32 * 1024 * 1024
+_UNPACKED_PER_BYTE = 8
 
 
-def check_records(batch: memoryview, header: BatchHeader, most: RecordWork = LARGEST) -> RecordWork:
+def largest(batch_bytes: int) -> RecordWork:
+    """Of one batch of this size. Kafka has no limit, but a batch of one MiB may unpack to many GiB."""
+    return RecordWork(_UNPACKED_FREE_BYTES + _UNPACKED_PER_BYTE * batch_bytes, ITEMS_MAX)
+
+
+def check_records(batch: memoryview, header: BatchHeader, most: RecordWork | None = None) -> RecordWork:
     """Check the records of a batch that check_batch let pass; returns what it took.
 
     InvalidRecordError if they are not what the header claims, CorruptError if they do not unpack,
-    BatchTooLargeError if it takes more than `most`.
+    BatchTooLargeError if it takes more than `most` (None: `largest` of its size).
     """
+    most = most or largest(len(batch))
     body, count = batch[HEADER_BYTES:], header.record_count
     if header.codec != Codec.NONE:
         body = _unpacked(body, Codec(header.codec), most.unpacked_bytes)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from headrace.agent.listener.admission import FEW, LOCAL_EXTRA, Admission
 from headrace.agent.listener.descriptors import connections_possible, raise_descriptor_limit
+from headrace.agent.listener.server import KafkaListener
 from headrace.config.settings import Settings
+from headrace.storage.clock import SystemClock
+from headrace.storage.errors import InvalidError
+from tests.agent.listener.listener_client import echo, limits, listening
 from tests.manual_clock import ManualClock
 
 pytestmark = pytest.mark.requirement("X7")
@@ -57,3 +62,11 @@ def test_connections_leave_descriptors_to_the_rest() -> None:
     assert allowed > 1_024
     few, many = connections_possible(Settings()), connections_possible(Settings(http_max_connections=1))
     assert few < many < allowed
+
+
+async def test_a_port_in_use_is_one_line_that_says_what_to_do() -> None:
+    async with listening(echo) as first:
+        with pytest.raises(
+            InvalidError, match=rf"cannot listen on 127.0.0.1:{first.port}: .*; choose another kafka.port"
+        ):
+            await KafkaListener(echo, limits(), SystemClock(), CollectorRegistry()).start("127.0.0.1", first.port)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.storage.errors import CorruptError, HeadraceError
 from headrace.storage.records.check import check_batch
-from headrace.storage.records.check_records import _AT_ONCE, RecordWork, check_records
+from headrace.storage.records.check_records import _AT_ONCE, RecordWork, check_records, largest
 from headrace.storage.records.codec import Record, decode_records, encode_batch
 from headrace.storage.records.compression import Codec, compress
 from headrace.storage.records.errors import BatchTooLargeError, InvalidRecordError
@@ -169,3 +169,10 @@ def test_records_and_headers_are_counted() -> None:
         check_records(batch, read_header(batch), RecordWork(0, 179))
     with pytest.raises(BatchTooLargeError, match="too many records"):
         check_records(batch, read_header(batch), RecordWork(0, 89))
+
+
+def test_a_large_batch_may_unpack_to_more_than_a_small_one() -> None:
+    assert largest(20_000).unpacked_bytes < 33 * 1024 * 1024
+    assert largest(10_000_000).unpacked_bytes > 100_000_000
+    with pytest.raises(BatchTooLargeError):
+        _check(_packed(bytes(100_000_000), 1, Codec.ZSTD))
