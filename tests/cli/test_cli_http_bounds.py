@@ -25,6 +25,9 @@ MOST = 4
 
 
 class _Probe:
+    def warnings(self) -> list[str]:
+        return []
+
     async def not_ready_reason(self) -> str | None:
         return None
 
