@@ -41,14 +41,21 @@ class GroupMemory:
         self._by_group: dict[str, Mapping[str, int]] = {}
         self._by_address: Counter[str] = Counter()
         self._measured = 0
-        self._joined: Counter[str] = Counter()
-        """Since the last measurement, by address."""
+        self._joined: dict[str, Counter[str]] = {}
+        """By group and address, since the group was measured last."""
+        self._joined_by_address: Counter[str] = Counter()
+        self._joined_total = 0
 
     @property
     def in_use_bytes(self) -> int:
-        return self._measured + self._joined.total()
+        return self._measured + self._joined_total
 
-    def refuse(self, address: str, size: int, before: int = 0, *, is_first: bool = False) -> ErrorCode:
+    @property
+    def unmeasured(self) -> Iterable[str]:
+        """Groups that something joined since they were measured last."""
+        return self._joined.keys()
+
+    def refuse(self, group_id: str, address: str, size: int, before: int = 0, *, is_first: bool = False) -> ErrorCode:
         """Why a member may not become `size` bytes large, which has `before` now; NONE counts it.
 
         `is_first`: it would be the only member of its group.
@@ -56,19 +63,28 @@ class GroupMemory:
         if size > self._member_max:
             self._limits_reached.labels("group.member.max.bytes").inc()
             return ErrorCode.invalid_request
-        return self.add(address, max(size - before, 0) + (GROUP_BYTES if is_first else 0))
+        return self.add(group_id, address, max(size - before, 0) + (GROUP_BYTES if is_first else 0))
 
-    def add(self, address: str, growth: int) -> ErrorCode:
+    def add(self, group_id: str, address: str, growth: int) -> ErrorCode:
         """Why a client may not use so many bytes more; NONE counts them."""
-        own = self._by_address[address] + self._joined[address] + growth
+        own = self._by_address[address] + self._joined_by_address[address] + growth
         if growth and (self.in_use_bytes + growth > self._total or 2 * own > self._total):
             self._limits_reached.labels("group.memory.bytes").inc()
             return ErrorCode.group_max_size_reached
-        self._joined[address] += growth
+        if growth:
+            self._joined.setdefault(group_id, Counter())[address] += growth
+            self._joined_by_address[address] += growth
+            self._joined_total += growth
         return ErrorCode.none
 
     def measured(self, group_id: str, by_address: Mapping[str, int]) -> None:
-        """What a group uses now; nothing, if it was released."""
+        """What a group uses now; nothing, if it was released. What joined it before is in it."""
+        joined = self._joined.pop(group_id, Counter())
+        self._joined_by_address.subtract(joined)
+        self._joined_total -= joined.total()
+        for address in joined:
+            if not self._joined_by_address[address]:
+                del self._joined_by_address[address]
         before = self._by_group.pop(group_id, {})
         self._measured += _of_clients(by_address) - _of_clients(before)
         self._by_address.subtract(before)
@@ -78,10 +94,6 @@ class GroupMemory:
                 del self._by_address[address]
         if by_address:
             self._by_group[group_id] = by_address
-
-    def all_measured(self) -> None:
-        """No group changed since it was measured."""
-        self._joined.clear()
 
 
 def _of_clients(by_address: Mapping[str, int]) -> int:

@@ -40,7 +40,10 @@ TICK_SECONDS = 0.05
 IDLE_SECONDS = 60.0
 """A group without members and without requests is released after this."""
 GROUPS_MAX = 10_000
-"""Beyond this, the group without members that was used least recently is released at once."""
+"""Beyond this, the groups without members that were used least recently are released, so many at once:"""
+RELEASED_AT_ONCE = 100
+MEASURED_AT_ONCE = 500
+"""Groups in one turn of the event loop; the next turn measures the next ones."""
 CLAIM_RETRY_SECONDS = 0.2
 CLAIM_WAIT_SECONDS = 2.0
 """How long a request waits for the group's last holder to release it, before the client is sent to ask again."""
@@ -80,7 +83,7 @@ class HeldGroups:
         self._restore = restore
         self._metrics = metrics
         self.memory = memory
-        self._changed: set[str] = set()
+        self._changed: dict[str, None] = {}
         """Groups to be measured again."""
         self._held: dict[str, Held] = {}
         self._loading: dict[str, asyncio.Task[Held | ErrorCode]] = {}
@@ -144,7 +147,7 @@ class HeldGroups:
                     effect.token.set_result(effect.answer)
         self._note_state(held)
         if self.is_current(held):
-            self._changed.add(held.group.group_id)
+            self._changed[held.group.group_id] = None
             self._schedule(held)
 
     def replace(self, held: Held, group: CoordinatedGroup, effects: Iterable[GroupEffect]) -> None:
@@ -239,7 +242,7 @@ class HeldGroups:
         record = claim.record
         group, effects = self._restore[None if record is None else record.kind](group_id, now, record)
         if len(self._held) >= GROUPS_MAX:
-            self._drop_idlest()
+            self._drop_idle()
         held = self._held[group_id] = Held(group, claim.coordinator_epoch, broker_epoch, now, group.state_name)
         self._metrics.loaded.inc()
         logger.info(
@@ -248,21 +251,20 @@ class HeldGroups:
         self.perform(held, effects)
         return held
 
-    def _drop_idlest(self) -> None:
-        """Make room for a group, if one has no members and no work in progress."""
+    def _drop_idle(self) -> None:
+        """Make room for groups, if some have no members and no work in progress."""
         idle = (held for held in self if held.group.is_idle() and not held.saves.locked() and not held.commits.locked())
-        idlest = min(idle, key=lambda held: held.used_at, default=None)
-        if idlest is not None:
-            self.drop(idlest)
+        for held in heapq.nsmallest(RELEASED_AT_ONCE, idle, key=lambda held: held.used_at):
+            self.drop(held)
 
     def _measure(self) -> None:
         """What the groups that changed use now."""
-        for group_id in self._changed:
+        if not self._changed:
+            self._changed.update(dict.fromkeys(self.memory.unmeasured))
+        for group_id in list(itertools.islice(self._changed, MEASURED_AT_ONCE)):
+            del self._changed[group_id]
             held = self._held.get(group_id)
-            if held is not None:
-                self.memory.measured(group_id, held.group.sizes())
-        self._changed.clear()
-        self.memory.all_measured()
+            self.memory.measured(group_id, {} if held is None else held.group.sizes())
 
     def _give_back(self, group_id: str, epoch: int, broker_epoch: int) -> None:
         if not self._to_release:
@@ -353,7 +355,8 @@ class HeldGroups:
         if image is not self._image:
             self._image = image
             for held in self:
-                self._guarded(held, functools.partial(held.group.metadata_changed, now, image))
+                if held.group.kind is GroupKind.CONSUMER:  # members of classic groups watch their topics themselves
+                    self._guarded(held, functools.partial(held.group.metadata_changed, now, image))
 
     def _guarded(self, held: Held, step: Callable[[], list[GroupEffect]]) -> None:
         try:

@@ -38,7 +38,7 @@ class ClassicCoordinator:
         size = MEMBER_BYTES + len(request.member.instance_id or "") + len(request.client_id)
         size += protocols_bytes(request.protocols)
         before = held.group.member_bytes(member_id)
-        code = self._groups.memory.refuse(request.client_host, size, before, is_first=held.group.is_idle())
+        code = self._groups.memory.refuse(group_id, request.client_host, size, before, is_first=held.group.is_idle())
         if code is not ErrorCode.none:
             return JoinAnswer(code, member_id)
         now = self._clock.monotonic()
@@ -53,7 +53,7 @@ class ClassicCoordinator:
         held = await self._groups.find(group_id)
         if isinstance(held, ErrorCode):
             return SyncAnswer(held)
-        code = self._groups.memory.add(request.client_host, sum(map(len, request.assignments.values())))
+        code = self._groups.memory.add(group_id, request.client_host, sum(map(len, request.assignments.values())))
         if code is not ErrorCode.none:
             return SyncAnswer(code)
         answer: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()

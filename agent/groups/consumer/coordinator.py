@@ -73,7 +73,7 @@ class ConsumerGroups:
         size = MEMBER_BYTES + names_bytes(names) + len(pattern)
         size += len(request.instance_id or "") + len(request.client_id)
         before = held.group.member_bytes(request.member_id)
-        code = groups.memory.refuse(request.client_host, size, before, is_first=held.group.is_idle())
+        code = groups.memory.refuse(group_id, request.client_host, size, before, is_first=held.group.is_idle())
         if code is not ErrorCode.none:
             return ConsumerHeartbeatAnswer(code, request.member_id)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.groups import held_groups
 from headrace.agent.groups.consumer.topics import PATTERN_CHARACTERS_MAX, _compile, is_valid
 from headrace.agent.groups.group_memory import GROUP_BYTES, NOBODY, PROMISED_BYTES, GroupMemory, sizes_of_group
 from headrace.agent.limit_metrics import limits_reached
@@ -36,22 +38,22 @@ async def world(fake_clock: ManualClock) -> AsyncIterator[GroupsWorld]:
 
 def test_one_address_uses_at_most_half() -> None:
     memory = _memory()
-    assert [memory.refuse("/a", 10 * KIB) for _ in range(5)] == [ErrorCode.none] * 5
-    assert memory.refuse("/a", 10 * KIB) is ErrorCode.group_max_size_reached
-    assert [memory.refuse("/b", 10 * KIB) for _ in range(5)] == [ErrorCode.none] * 5
-    assert memory.refuse("/c", 10 * KIB) is ErrorCode.group_max_size_reached
+    assert [memory.refuse("g", "/a", 10 * KIB) for _ in range(5)] == [ErrorCode.none] * 5
+    assert memory.refuse("g", "/a", 10 * KIB) is ErrorCode.group_max_size_reached
+    assert [memory.refuse("g", "/b", 10 * KIB) for _ in range(5)] == [ErrorCode.none] * 5
+    assert memory.refuse("g", "/c", 10 * KIB) is ErrorCode.group_max_size_reached
 
 
 def test_a_member_that_is_as_large_as_before_is_never_refused() -> None:
     memory = _memory()
-    while memory.refuse("/a", 10 * KIB) is ErrorCode.none:
+    while memory.refuse("g", "/a", 10 * KIB) is ErrorCode.none:
         pass
-    assert memory.refuse("/a", 10 * KIB, before=10 * KIB) is ErrorCode.none
-    assert memory.refuse("/a", 10 * KIB + 1, before=10 * KIB) is ErrorCode.group_max_size_reached
+    assert memory.refuse("g", "/a", 10 * KIB, before=10 * KIB) is ErrorCode.none
+    assert memory.refuse("g", "/a", 10 * KIB + 1, before=10 * KIB) is ErrorCode.group_max_size_reached
 
 
 def test_a_subscription_beyond_its_limit_is_refused() -> None:
-    assert _memory().refuse("/a", 21 * KIB) is ErrorCode.invalid_request
+    assert _memory().refuse("g", "/a", 21 * KIB) is ErrorCode.invalid_request
 
 
 @given(st.lists(st.tuples(st.sampled_from("gh"), st.dictionaries(st.sampled_from("abc"), st.integers(1, 99)))))
@@ -74,7 +76,7 @@ def test_a_group_is_counted_for_a_client_that_has_a_member_in_it() -> None:
     for number in range(1_000):
         memory.measured(f"g-{number}", sizes_of_group([]))
     assert memory.in_use_bytes == 0, "groups without members are bounded by their number"
-    assert memory.refuse("/a", 10 * KIB) is ErrorCode.none
+    assert memory.refuse("g", "/a", 10 * KIB) is ErrorCode.none
 
 
 async def test_member_ids_that_are_asked_for_and_not_used_are_counted(
@@ -128,3 +130,38 @@ def test_a_pattern_has_no_groups_and_a_largest_length() -> None:
     assert _compile("(a)" * 1_000).groups == 0
     assert is_valid("a" * PATTERN_CHARACTERS_MAX)
     assert not is_valid("a" * (PATTERN_CHARACTERS_MAX + 1))
+
+
+def _mine(world: GroupsWorld, count: int) -> list[str]:
+    names = (f"n-{number}" for number in range(10 * count))
+    return [name for name in names if world.coordinator(name) is world.home][:count]
+
+
+async def test_groups_without_members_are_released_beyond_a_number(
+    world: GroupsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_groups, "GROUPS_MAX", 20)
+    monkeypatch.setattr(held_groups, "RELEASED_AT_ONCE", 5)
+    groups, (joined, *others) = world.home.requests.groups, _mine(world, 60)
+    assert (await world.home.join(joined, version=3)).error_code == 0
+    for name in others:
+        await groups.find(name)
+        assert len(list(groups)) <= 20
+    assert groups.get(joined) is not None, "a group with a member stays"
+    assert groups.get(others[-1]) is not None
+    assert groups.get(others[0]) is None
+
+
+async def test_one_turn_of_the_loop_measures_a_part_of_the_groups(
+    world: GroupsWorld, fake_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_groups, "MEASURED_AT_ONCE", 3)
+    groups = world.home.requests.groups
+    for name in _mine(world, 10):
+        await groups.find(name)
+    waiting = [len(groups._changed)]
+    while waiting[-1]:
+        await fake_clock.advance(held_groups.TICK_SECONDS)
+        waiting.append(len(groups._changed))
+    assert waiting[0] == 10
+    assert all(before - after <= 3 for before, after in pairwise(waiting))
