@@ -22,6 +22,7 @@ from headrace.compactor.rebuild import LOST, Rebuilt, rebuild_index
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.api.files import FileApi
+from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.settings_in_force import read_settings
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
@@ -67,7 +68,8 @@ async def _run(settings: Settings, args: argparse.Namespace) -> int:
     try:
         await require_formatted(store, metastore.cluster_id)
         if args.rebuild_index:
-            rebuilt = await rebuild_index(metastore, store, bar)
+            keeper = LifeKeeper(metastore, store, SystemClock(), random.Random())
+            rebuilt = await rebuild_index(metastore, store, keeper, bar)
             bar.close()
             _print(_as_dict(rebuilt) | {"lost": LOST} if args.json else _rebuilt_lines(rebuilt))
             return 1 if rebuilt.unsound or rebuilt.homeless else 0

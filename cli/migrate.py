@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import uuid
+import random
 
-from headrace.cli.options import add_settings, settings_from
+from headrace.cli.options import S3, add_settings, settings_from
 from headrace.config.cluster_values import proposed
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
+from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import SystemClock
+from headrace.storage.cluster_properties import require_formatted
+from headrace.storage.objects.open import StoreOptions, open_store
 
 DESCRIPTION = """\
 Create or upgrade the metastore's tables and functions. Forward only; safe to run twice and in two
@@ -23,7 +27,9 @@ processes at once. Run it before the new agents start. A new cluster gets the va
 the settings that have one value in the cluster; without --config its first controller records them.
 
   headrace migrate --metastore-url postgresql://headrace@db/headrace
-  headrace migrate --restored --metastore-url …       after a restore from a backup: see docs/operate/OPERATIONS.md
+  headrace migrate --restored --metastore-url … --bucket s3://…   after a restore or a move of Postgres
+
+After a promotion of a standby nothing is to be done: agents notice it (docs/operate/POSTGRES.md).
 """
 
 
@@ -32,9 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--restored",
         action="store_true",
-        help="this metastore was restored from a backup: give it a new incarnation id, so that agents drop their",
+        help="this server is the metastore from now on, although it was restored from a backup, copied or moved:"
+        " begin a new life of the metastore, so that agents forget the old one and nothing is deleted until an audit",
     )
-    add_settings(parser, ("metastore.url", "commit.shards"), every=False)
+    add_settings(parser, ("metastore.url", "commit.shards", "bucket", *S3), every=False)
     parser.set_defaults(run=run)
 
 
@@ -43,16 +50,22 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_from(args)
     if not settings.metastore_url:
         raise ConfigError("metastore.url is not set (--metastore-url)")
+    if args.restored and not settings.bucket:
+        raise ConfigError("bucket is not set (--bucket): a new life of the metastore is recorded there")
     values = proposed(settings) if args.config else {}
     print(migrate(settings.metastore_url, commit_shards=settings.commit_shards, values=values))
     if args.restored:
-        print(f"new incarnation: incarnation_id={asyncio.run(_begin_incarnation(settings))}")
+        print(f"a new life of the metastore begins: life={asyncio.run(_begin_life(settings))}")
+        print("no object is deleted until you run `headrace audit --resume-janitor`")
     return 0
 
 
-async def _begin_incarnation(settings: Settings) -> uuid.UUID:
+async def _begin_life(settings: Settings) -> int:
+    store = open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     try:
-        return await metastore.begin_incarnation()
+        await require_formatted(store, metastore.cluster_id)
+        return await LifeKeeper(metastore, store, SystemClock(), random.Random()).begin_anew("restored")
     finally:
         await metastore.close()
+        await store.close()

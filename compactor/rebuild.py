@@ -23,6 +23,7 @@ from headrace.metastore.api.files import FileApi, FoundFile, RebuildApi
 from headrace.metastore.api.read import Extent
 from headrace.metastore.api.reports import FileReports
 from headrace.metastore.api.topics import NewTopic
+from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.loading import load_image
 from headrace.storage.errors import InvalidError
@@ -70,10 +71,16 @@ class Rebuilt:
     """Partitions beyond what their topic has here."""
 
 
-async def rebuild_index(metastore: RebuildMetastore, store: ObjectStore, on_progress: OnProgress) -> Rebuilt:
-    """Add every file of the bucket to the metastore. InvalidError unless the metastore has no files."""
+async def rebuild_index(
+    metastore: RebuildMetastore, store: ObjectStore, keeper: LifeKeeper, on_progress: OnProgress
+) -> Rebuilt:
+    """Add every file of the bucket to the metastore. InvalidError unless the metastore has no files.
+
+    It begins a new life of the metastore: nothing that the lost one handed out is handed out again.
+    """
     if (await metastore.file_totals()).total:
         raise InvalidError("the metastore already has segment files: rebuild the index in a new, formatted metastore")
+    await keeper.begin_anew("rebuilt from the bucket")
     read = await scan(store, on_progress)
     found = Rebuilt(files=len(read.files), unsound=read.unsound)
     image = await _with_topics(metastore, read, found)
@@ -93,7 +100,6 @@ async def rebuild_index(metastore: RebuildMetastore, store: ObjectStore, on_prog
         on_progress("partitions", 0, 0)
     await _name(metastore, read, extents)
     found.extents, found.live_bytes = len(extents), sum(extent.length for extent in extents)
-    await metastore.begin_incarnation()
     return found
 
 

@@ -38,6 +38,8 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.retention import RETENTION_JOB
+from headrace.metastore.life.keeper import LifeKeeper
+from headrace.metastore.life.watch import LifeWatch
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.settings_in_force import read_settings
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -85,6 +87,8 @@ class Worker:
         )
         self._planner = Planner(metastore, PolicyLimits.of(settings), metrics)
         self._following: asyncio.Task[None] | None = None
+        self._life: LifeWatch | None = None
+        """Of connections that `open` opened; others are watched by their process."""
         self._runner = JobRunner(
             metastore,
             self._handlers(),
@@ -101,7 +105,10 @@ class Worker:
         clock, rng = SystemClock(), random.Random()
         store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
         metastore = await PostgresMetastore.open(settings.metastore_url, with_worker_pool(settings))
-        return cls(settings, store, metastore, clock, rng, registry)
+        worker = cls(settings, store, metastore, clock, rng, registry)
+        worker._life = LifeWatch(LifeKeeper(metastore, store, clock, rng), clock, None, lambda: False)
+        await worker._life.start()
+        return worker
 
     def start(self) -> None:
         """Start to look for jobs, at the configured pace. The event loop is the worker's."""
@@ -119,6 +126,8 @@ class Worker:
 
     async def close(self) -> None:
         """Close the connections that `open` opened, after `stop`."""
+        if self._life is not None:
+            await self._life.stop()
         await self.metastore.close()
         await self._store.close()
 

@@ -26,6 +26,8 @@ from headrace.config.errors import ConfigError
 from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER, roles
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.life.keeper import LifeKeeper
+from headrace.metastore.life.watch import LifeWatch
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.setting_reporter import SettingReporter
 from headrace.storage.clock import Clock, SystemClock
@@ -83,10 +85,11 @@ def compose_process(settings: Settings, shared: Connections) -> ProcessShell:
         return compose_agent(settings, shared)[0]
     if CONTROLLER in wanted:
         controller = ControllerRole(settings, shared.metastore, shared.clock, shared.rng, shared.registry)
-        return _shell(settings, shared, controller, [[controller], *_next_to(settings, shared)])
+        members: list[list[Role]] = [[controller], *_next_to(settings, shared)]
+        return _shell(settings, shared, controller, members, lambda: controller.is_active)
     worker = Worker(settings, shared.store, shared.metastore, shared.clock, shared.rng, shared.registry)
     alone = CompactorRole(worker)
-    return _shell(settings, shared, alone, [[alone]])
+    return _shell(settings, shared, alone, [[alone]], _never)
 
 
 def compose_agent(
@@ -95,11 +98,13 @@ def compose_agent(
     """A broker, and the other roles of `process.roles` next to it."""
     broker = Broker(settings, shared.store, shared.metastore, shared.clock, shared.rng, shared.registry, on_settled)
     member: list[Role] = [broker]
+    is_active: Callable[[], bool] = _never
     if CONTROLLER in roles(settings):
         controller = ControllerRole(settings, shared.metastore, shared.clock, shared.rng, shared.registry, broker)
-        broker.is_active_controller = lambda: controller.is_active
+        broker.is_active_controller = is_active = lambda: controller.is_active
         member.append(controller)
-    return _shell(settings, shared, broker, [member, *_next_to(settings, shared)], broker), broker
+    members = [member, *_next_to(settings, shared)]
+    return _shell(settings, shared, broker, members, is_active, broker), broker
 
 
 def _next_to(settings: Settings, shared: Connections) -> list[list[Role]]:
@@ -112,8 +117,11 @@ def _shell(
     shared: Connections,
     main: MainRole,
     members: Sequence[Sequence[Role]],
+    is_active_controller: Callable[[], bool],
     broker: Broker | None = None,
 ) -> ProcessShell:
+    keeper = LifeKeeper(shared.metastore, shared.store, shared.clock, shared.rng)
+    life = LifeWatch(keeper, shared.clock, shared.registry, notes_position=is_active_controller)
     reporter = SettingReporter(
         shared.metastore,
         settings,
@@ -123,7 +131,11 @@ def _shell(
         shared.registry,
         lambda: None if broker is None else broker.node_id,
     )
-    return ProcessShell(settings, shared.store, shared.metastore, shared.registry, main, members, reporter)
+    return ProcessShell(settings, shared.store, shared.metastore, shared.registry, life, main, members, reporter)
+
+
+def _never() -> bool:
+    return False
 
 
 async def _connect(

@@ -23,6 +23,7 @@ from headrace.cli.process.http_server import HttpServer, ask
 from headrace.cli.process.role import MainRole, Role
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.life.watch import LifeWatch
 from headrace.metastore.setting_reporter import SettingReporter
 from headrace.storage.cluster_properties import require_formatted
 from headrace.storage.errors import HeadraceError, NotFoundError
@@ -43,11 +44,12 @@ class ProcessShell:
         store: ObjectStore,
         metastore: Metastore,
         registry: CollectorRegistry,
+        life: LifeWatch,
         main: MainRole,
         members: Sequence[Member],
         reporter: SettingReporter,
     ) -> None:
-        self._settings, self._store, self._metastore = settings, store, metastore
+        self._settings, self._store, self._metastore, self._life = settings, store, metastore, life
         self._main, self._members, self._reporter = main, members, reporter
         self._roles = list(itertools.chain.from_iterable(members))
         self._loop = asyncio.get_running_loop()
@@ -65,6 +67,7 @@ class ProcessShell:
     async def start(self) -> None:
         """Start every role. Raises the error that prevented it."""
         self._http.start()
+        await self._life.start()
         await self._reporter.start()
         for role in self._roles:
             await role.start()
@@ -75,6 +78,7 @@ class ProcessShell:
         """Drain and stop every role. Safe in any state, also after a failed start."""
         await asyncio.gather(*map(self._stop, self._members))
         await self._reporter.stop()
+        await self._life.stop()
         await asyncio.to_thread(self._http.stop)
         await self._metastore.close()
         await self._store.close()
@@ -104,6 +108,8 @@ class ProcessShell:
         return self._reporter.warnings
 
     async def _not_ready_reason(self) -> str | None:
+        if (over := self._life.not_ready_reason()) is not None:
+            return over
         for role in self._roles:
             if (reason := role.not_ready_reason()) is not None:
                 return reason

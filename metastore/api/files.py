@@ -96,9 +96,6 @@ class FileApi(Protocol):
     async def resume_janitor(self, seen: int) -> int:
         """Count on from beyond `seen`, after an audit; the new generation."""
 
-    async def begin_incarnation(self) -> uuid.UUID:
-        """Give the metastore a new life, after a restore: its id."""
-
 
 class RebuildApi(Protocol):
     """An index made again from the bucket, while no agent runs (compactor/rebuild.py)."""

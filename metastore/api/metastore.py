@@ -12,6 +12,7 @@ from headrace.metastore.api.files import FileApi, RebuildApi
 from headrace.metastore.api.groups import GroupApi
 from headrace.metastore.api.housekeeping import HousekeepingApi
 from headrace.metastore.api.jobs import JobApi
+from headrace.metastore.api.life import LifeApi
 from headrace.metastore.api.read import LeaderEpochApi, ReadApi
 from headrace.metastore.api.reports import AgentLeaseApi, FileReports, JobReports, PartitionReports
 from headrace.metastore.api.retention import RetentionApi
@@ -40,6 +41,7 @@ class Metastore(
     FileReports,
     PartitionReports,
     AgentLeaseApi,
+    LifeApi,
     SettingsApi,
     Protocol,
 ):

@@ -52,7 +52,6 @@ Int32s = Annotated[tuple[int, ...], NotNull(Array(Fixed("i")))]
 Texts = Annotated[tuple[str, ...], NotNull(Array(NotNull(String())))]
 
 
-_FIRST_EPOCH = 0
 _PLAIN_PARTITION = struct.Struct(">3si16s4siib")
 _PLAIN_PARTITION_FRAME = bytes((FRAME_TYPE, 3, VERSION))
 _NO_ARRAYS = bytes((1, 1, 1, 1))
@@ -119,10 +118,15 @@ def encode_plain_partition(partition_id: int, topic_id: bytes, leader_epoch: int
     return _PLAIN_PARTITION.pack(_PLAIN_PARTITION_FRAME, partition_id, topic_id, _NO_ARRAYS, -1, leader_epoch, 0)
 
 
-def encode_new_partitions(topic_id: uuid.UUID, indexes: range, preferred: Sequence[Sequence[int]]) -> list[bytes]:
-    """A framed PartitionRecord for each; `preferred`: node ids for each in turn, or empty for none."""
+def encode_new_partitions(
+    topic_id: uuid.UUID, indexes: range, preferred: Sequence[Sequence[int]], *, leader_epoch: int
+) -> list[bytes]:
+    """A framed PartitionRecord for each; `preferred`: node ids for each in turn, or empty for none.
+
+    `leader_epoch`: the first of this life of the metastore (metastore/life/numbers.py).
+    """
     if not preferred:
-        return [encode_plain_partition(index, topic_id.bytes, _FIRST_EPOCH) for index in indexes]
+        return [encode_plain_partition(index, topic_id.bytes, leader_epoch) for index in indexes]
     return [
         encode_record(
             PartitionRecord(
@@ -132,7 +136,7 @@ def encode_new_partitions(topic_id: uuid.UUID, indexes: range, preferred: Sequen
                 isr=(),
                 removing_replicas=(),
                 adding_replicas=(),
-                leader_epoch=_FIRST_EPOCH,
+                leader_epoch=leader_epoch,
             )
         )
         for index, agents in zip(indexes, preferred, strict=True)

@@ -29,6 +29,10 @@ _INVALID_CLASSES = frozenset({"0A", "21", "22", "23", "42", "54", "P0"})
 _JOB_IS_LOST = "HR001"
 """Raised by assert_job: another worker holds the lease."""
 
+_ANOTHER_LIFE = "HR002"
+"""Raised by assert_life: the server is not the one that the caller's life of the metastore was begun on. Nothing
+happened, and it may be repeated once the process knows the life that follows (metastore/life)."""
+
 _NOT_MIGRATED = frozenset({"42P01", "42703", "42883"})
 """Undefined table, column, function."""
 
@@ -53,6 +57,8 @@ def translate(error: psycopg.Error, operation: str, *, writes: bool) -> Headrace
         return AlreadyExistsError(message)
     if error.sqlstate == _JOB_IS_LOST:
         return FencedError(message)
+    if error.sqlstate == _ANOTHER_LIFE:
+        return UnavailableError(message)
     if _rolled_back(error):
         invalid = error.sqlstate is not None and error.sqlstate[:2] in _INVALID_CLASSES
         return InvalidError(message) if invalid else UnavailableError(message)

@@ -54,7 +54,7 @@ async def open_readers_pool(url: str, settings: Settings) -> Pool:
 
 
 async def _opened(arguments: dict[str, Any], settings: Settings, min_size: int, max_size: int) -> Pool:
-    pool: Pool = AsyncConnectionPool(
+    pool = Pool(
         "",
         kwargs=arguments,
         min_size=min_size,

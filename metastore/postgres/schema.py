@@ -71,7 +71,17 @@ cluster = Table(
     _column("incarnation_id", Uuid()),
     _column("commit_shards", SmallInteger()),
     _column("zone_secret", LargeBinary(), default="uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())"),
+    _column("life", Integer(), default="0"),
+    _column("system_identifier", BigInteger(), default="(pg_control_system()).system_identifier"),
+    _column(
+        "timeline",
+        Integer(),
+        default="('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int",
+    ),
+    _column("next_incarnation_id", Uuid(), null=True),
+    _column("next_timeline", Integer(), null=True),
     CheckConstraint("commit_shards > 0"),
+    CheckConstraint("life >= 0"),
 )
 controller = Table(
     "controller",

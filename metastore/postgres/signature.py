@@ -50,8 +50,25 @@ class Signature:
         arguments = ", ".join(f"{field.name} => {_argument(field)}" for field in self.parameters)
         if not self.columns:
             return f"SELECT {self.name}({arguments})"
-        columns = ", ".join(column.name for column in self.columns)
-        return f"SELECT {columns} FROM {self.name}({arguments})"
+        return f"SELECT {self._selected} FROM {self.name}({arguments})"
+
+    @property
+    def call_in_life(self) -> str:
+        """The same, refused unless `%(life)s` is the metastore's life (life/assert_life.sql).
+
+        assert_life comes first, as its lock comes before all others: the arguments are taken from its row.
+        """
+        life = "assert_life(%(life)s::int) AS life (is_current)"
+        if not self.columns:
+            return f"{self.call} FROM {life}"
+        arguments = ", ".join(
+            f"{field.name} => CASE WHEN life.is_current THEN {_argument(field)} END" for field in self.parameters
+        )
+        return f"SELECT {self._selected} FROM {life} CROSS JOIN LATERAL {self.name}({arguments}) AS called"
+
+    @property
+    def _selected(self) -> str:
+        return ", ".join(column.name for column in self.columns)
 
 
 def parse_signatures(text: str) -> tuple[Signature, ...]:

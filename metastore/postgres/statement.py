@@ -23,12 +23,19 @@ from psycopg import AsyncConnection
 from psycopg.errors import ReadOnlySqlTransaction
 from psycopg_pool import AsyncConnectionPool
 
+from headrace.metastore.life.numbers import NO_LIFE
 from headrace.metastore.postgres.errors import translated
 from headrace.metastore.postgres.sql_files import query_files, signatures
 from headrace.storage.errors import InvalidError
 
 Connection = AsyncConnection[tuple[Any, ...]]
-Pool = AsyncConnectionPool[Connection]
+
+
+class Pool(AsyncConnectionPool[Connection]):
+    """The process's connections, and the life of the metastore in which it writes (metastore/life)."""
+
+    life: int = NO_LIFE
+
 
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
 SILENCE_S = 2.0
@@ -44,12 +51,14 @@ SECONDS = Histogram(
 class Statement:
     """The call of the SQL function `name`, or the plain query `name`.sql; its parameters are keywords.
 
-    `writes` says whether a connection lost in mid-statement leaves something unknown.
+    `writes` says whether a connection lost in mid-statement leaves something unknown. What writes names the pool's
+    life of the metastore and is refused in another one, unless it works `in_any_life`.
     """
 
-    def __init__(self, name: str, *, writes: bool) -> None:
+    def __init__(self, name: str, *, writes: bool, in_any_life: bool = False) -> None:
         self.name = name
         self.writes = writes
+        self.names_life = writes and not in_any_life
 
     async def rows(self, pool: Pool, **parameters: Any) -> list[tuple[Any, ...]]:
         """All result rows. Raises what storage/errors.py says, never a psycopg error.
@@ -58,6 +67,8 @@ class Statement:
         """
         if parameters.keys() != self.parameters:
             raise self._wrong(parameters)
+        if self.names_life:
+            parameters["life"] = pool.life
         with self._seconds.time(), translated(self.name, writes=self.writes):
             async with pool.connection() as connection:
                 # what open_pool gives a wait for a connection is what the server gives a statement
@@ -95,13 +106,14 @@ class Statement:
 
     @cached_property
     def parameters(self) -> frozenset[str]:
-        """The names that the text has placeholders for."""
-        return frozenset(_PLACEHOLDER.findall(self.sql.decode()))
+        """The names that the text has placeholders for, but for the life that a writing call names."""
+        found = frozenset(_PLACEHOLDER.findall(self.sql.decode()))
+        return found - {"life"} if self.names_life else found
 
     def _text(self) -> str:
         signature, query = signatures().get(self.name), query_files().get(self.name)
         if signature is not None:
-            return signature.call
+            return signature.call_in_life if self.names_life else signature.call
         if query is None:
             raise InvalidError(f"there is neither a SQL function nor a query of this name: name={self.name}")
         return "\n".join(line for line in query.text.splitlines() if not line.lstrip().startswith("--"))

@@ -13,7 +13,6 @@ from typing import Self
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.cluster.agents import PostgresAgents
 from headrace.metastore.postgres.cluster.facts import PostgresClusterFacts
-from headrace.metastore.postgres.cluster.metadata_log import PostgresMetadataLog
 from headrace.metastore.postgres.cluster.topics import PostgresTopics
 from headrace.metastore.postgres.commit.commit_files import PostgresCommit
 from headrace.metastore.postgres.compaction.compaction import PostgresCompaction
@@ -23,6 +22,7 @@ from headrace.metastore.postgres.files.rebuild import PostgresRebuild
 from headrace.metastore.postgres.groups.groups import PostgresGroups
 from headrace.metastore.postgres.housekeeping.housekeeping import PostgresHousekeeping
 from headrace.metastore.postgres.jobs.jobs import PostgresJobs
+from headrace.metastore.postgres.life.life import DESCRIBE_LIFE, PostgresLife
 from headrace.metastore.postgres.migrate import MIGRATIONS
 from headrace.metastore.postgres.pool import open_pool, open_readers_pool
 from headrace.metastore.postgres.read.extents import PostgresExtents
@@ -42,7 +42,7 @@ class PostgresMetastore(
     PostgresCommit,
     PostgresExtents,
     PostgresFeed,
-    PostgresMetadataLog,
+    PostgresLife,
     PostgresTopics,
     PostgresAgents,
     PostgresClusterFacts,
@@ -86,6 +86,7 @@ class PostgresMetastore(
         try:
             await check_server(pool, settings.metastore_pool_size + settings.metastore_reader_connections)
             cluster = await _describe_cluster(pool)
+            pool.life = (await DESCRIBE_LIFE.row(pool))[1]
             return cls(pool, await open_readers_pool(url, settings), settings, *cluster)
         except BaseException:
             await pool.close()

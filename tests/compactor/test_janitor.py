@@ -10,7 +10,9 @@ import pytest
 
 from headrace.compactor.permit import Mark, read_mark, write_mark
 from headrace.compactor.refused_files import DELAY_MAX_MS, DELAY_MIN_MS, RefusedFiles
+from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import SystemClock
 from headrace.storage.errors import FencedError, OutcomeUnknownError, UnavailableError
 from headrace.storage.file_id import object_key
 from tests.compactor.janitor_world import (
@@ -296,10 +298,17 @@ async def test_nothing_is_deleted_after_a_restore_until_an_audit(world: JanitorW
     assert world.counted("janitor_refused") == 0
 
 
+async def _begin_life(world: JanitorWorld) -> uuid.UUID:
+    """As `headrace migrate --restored` does; its incarnation id."""
+    keeper = LifeKeeper(world.metastore, world.store, SystemClock(), random.Random(1))
+    await keeper.begin_anew("restored")
+    return (await world.metastore.janitor_state()).incarnation_id
+
+
 async def test_a_new_life_of_the_metastore_stops_it_too(world: JanitorWorld) -> None:
     await world.run("delete")
     keys = await _orphan_and_dead(world)
-    incarnation = await world.metastore.begin_incarnation()
+    incarnation = await _begin_life(world)
     await world.run("delete")
     await world.run("sweep")
     assert await world.store.keys() == keys
@@ -313,7 +322,7 @@ async def test_a_new_life_of_the_metastore_stops_it_too(world: JanitorWorld) -> 
 async def test_a_worker_of_the_life_before_changes_nothing(world: JanitorWorld) -> None:
     before = world.metastore.incarnation_id
     _, lease = await world.claim("delete")
-    await world.metastore.begin_incarnation()
+    await _begin_life(world)
     with pytest.raises(FencedError):
         await world.metastore.take_dead_files(lease.token, before, limit=1)
     with pytest.raises(FencedError):

@@ -20,6 +20,7 @@ from headrace.compactor.rebuild import LOST, Rebuilt, rebuild_index
 from headrace.config.settings import Settings
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.retention import LogStartTarget
+from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -52,7 +53,8 @@ class Lost:
 
     async def rebuild(self) -> Rebuilt:
         """Also: the audit has nothing to say of it."""
-        found = await rebuild_index(self.metastore, self.world.store, lambda *_: None)
+        keeper = LifeKeeper(self.metastore, self.world.store, SystemClock(), random.Random(1))
+        found = await rebuild_index(self.metastore, self.world.store, keeper, lambda *_: None)
         checked = await audit(self.metastore, self.world.store, deep=True, on_progress=lambda *_: None)
         assert [v for v in checked.violations if v.kind is not Kind.UNNAMED] == []
         return found
@@ -132,7 +134,8 @@ async def test_a_topic_that_is_there_keeps_its_name(world: CompactionWorld) -> N
     async with session(world.url) as raw:
         await raw.execute("TRUNCATE segment_files, extents")
         await raw.execute("UPDATE partition_heads SET high_watermark = 0, appended_bytes = 0")
-    found = await rebuild_index(world.postgres, world.store, lambda *_: None)
+    keeper = LifeKeeper(world.postgres, world.store, SystemClock(), random.Random(1))
+    found = await rebuild_index(world.postgres, world.store, keeper, lambda *_: None)
     assert (found.files, found.topics) == (3, [])
     await world.check_accounts()
 

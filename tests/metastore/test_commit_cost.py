@@ -37,7 +37,7 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         async with pool.connection() as connection:
             for _ in range(2):
                 async with connection.transaction(force_rollback=True):
-                    cursor = await connection.execute(explain, parameters)
+                    cursor = await connection.execute(explain, parameters | {"life": pool.life})
                     ((told,),) = await cursor.fetchall()
         touched[statement.name] = told[0]["Plan"]["Shared Hit Blocks"] + told[0]["Plan"]["Shared Read Blocks"]
         return await ask(statement, pool, **parameters)

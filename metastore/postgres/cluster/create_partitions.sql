@@ -23,7 +23,8 @@ BEGIN
     PERFORM append_metadata(p_expected_head, p_records);
 
     INSERT INTO partitions (partition_key, topic_id, partition_index, shard, leader_epoch, created_at)
-    SELECT t.topic_number << 24 | i, t.topic_id, i, commit_shard(t.topic_number << 24 | i, c.commit_shards), 0, wall_time()
+    SELECT t.topic_number << 24 | i, t.topic_id, i, commit_shard(t.topic_number << 24 | i, c.commit_shards),
+           life_floor32(c.life), wall_time()
       FROM cluster c,
            unnest(p_topic_ids, p_first_indexes, p_counts) AS g (topic_id, first_index, count)
            JOIN topics t USING (topic_id),

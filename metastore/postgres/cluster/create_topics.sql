@@ -25,7 +25,8 @@ BEGIN
       FROM unnest(p_topic_ids, p_topic_numbers, p_names, p_counts) AS t (topic_id, topic_number, name, partition_count);
 
     INSERT INTO partitions (partition_key, topic_id, partition_index, shard, leader_epoch, created_at)
-    SELECT t.topic_number << 24 | i, t.topic_id, i, commit_shard(t.topic_number << 24 | i, c.commit_shards), 0, wall_time()
+    SELECT t.topic_number << 24 | i, t.topic_id, i, commit_shard(t.topic_number << 24 | i, c.commit_shards),
+           life_floor32(c.life), wall_time()
       FROM cluster c,
            unnest(p_topic_ids, p_topic_numbers, p_counts) AS t (topic_id, topic_number, partition_count),
            generate_series(0, t.partition_count - 1) AS i;

@@ -15,7 +15,9 @@ LANGUAGE sql VOLATILE AS $$
     INSERT INTO metadata_log (record_offset, record, appended_at)
     SELECT p_head + position - 1, record, clock_timestamp()
       FROM unnest(p_records) WITH ORDINALITY AS appended (record, position);
-    UPDATE metadata_head SET next_offset = p_head + cardinality(p_records);
+    UPDATE metadata_head
+       SET next_offset = within_life('offsets of the metadata log', p_head + cardinality(p_records),
+                                     life_floor_log(cluster_life() + 1));
 $$;
 
 -- UnregisterBrokerRecord, FenceBrokerRecord, UnfenceBrokerRecord and ControlledShutdownRecord have one layout:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from headrace.metastore.api.topics import NewTopic, PartitionGrowth
 from headrace.metastore.keys import PARTITION_BITS
+from headrace.metastore.life.numbers import epoch_floor, life_of_offset
 from headrace.metastore.log.records import (
     TOPIC_RESOURCE,
     ConfigRecord,
@@ -42,7 +43,7 @@ class PostgresTopics:
             if not 1 <= topic.partition_count <= 1 << PARTITION_BITS:
                 raise InvalidError(f"partition count out of range: topic={topic.name} count={topic.partition_count}")
             numbers.append(expected_head + len(records))
-            records += _topic_records(topic)
+            records += _topic_records(topic, _first_epoch(expected_head))
         configs = [(topic.name, name, value) for topic in topics for name, value in topic.configs.items()]
         (created,) = await _CREATE_TOPICS.row(
             self.pool,
@@ -82,7 +83,10 @@ class PostgresTopics:
                 record
                 for growth in growths
                 for record in encode_new_partitions(
-                    growth.topic_id, range(growth.first_index, growth.partition_count), growth.preferred
+                    growth.topic_id,
+                    range(growth.first_index, growth.partition_count),
+                    growth.preferred,
+                    leader_epoch=_first_epoch(expected_head),
                 )
             ],
             topic_ids=[growth.topic_id for growth in growths],
@@ -92,7 +96,12 @@ class PostgresTopics:
         return bool(created)
 
 
-def _topic_records(topic: NewTopic) -> list[bytes]:
+def _first_epoch(head: int) -> int:
+    """The leader epoch of a partition that is created where the log is at `head`; the SQL functions write the same."""
+    return epoch_floor(life_of_offset(head))
+
+
+def _topic_records(topic: NewTopic, leader_epoch: int) -> list[bytes]:
     """The topic's own record first: its offset becomes the topic's number."""
     count = topic.partition_count
     own = TopicRecord(
@@ -105,5 +114,5 @@ def _topic_records(topic: NewTopic) -> list[bytes]:
         ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value)
         for name, value in topic.configs.items()
     ]
-    partitions = encode_new_partitions(topic.topic_id, range(count), topic.preferred)
+    partitions = encode_new_partitions(topic.topic_id, range(count), topic.preferred, leader_epoch=leader_epoch)
     return [encode_record(own), *partitions, *map(encode_record, configs)]

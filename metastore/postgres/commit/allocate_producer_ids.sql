@@ -11,9 +11,10 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock(7202, 0);
     INSERT INTO producer_id_blocks (first_id, last_id, leased_at)
-    SELECT first_id, first_id + p_count - 1, to_timestamp(wall_ms() / 1000.0)
-      FROM (SELECT coalesce((SELECT last_id + 1 FROM producer_id_blocks ORDER BY first_id DESC LIMIT 1), 1000)
-                   AS first_id) AS next
+    SELECT first_id, within_life('producer ids', first_id + p_count - 1, life_floor64(life + 1)),
+           to_timestamp(wall_ms() / 1000.0)
+      FROM (SELECT greatest(coalesce((SELECT last_id + 1 FROM producer_id_blocks ORDER BY first_id DESC LIMIT 1), 1000),
+                            life_floor64(cluster_life())) AS first_id, cluster_life() AS life) AS next
     RETURNING first_id INTO v_first;
     RETURN v_first;
 END $$;

@@ -26,7 +26,6 @@ _CONDEMN_FILES = Statement("condemn_files", writes=True)
 _JANITOR_STATE = Statement("janitor_state", writes=False)
 _BEGIN_GENERATION = Statement("begin_generation", writes=True)
 _RESUME_JANITOR = Statement("resume_janitor", writes=True)
-_BEGIN_INCARNATION = Statement("begin_incarnation", writes=True)
 
 
 class PostgresDeletion:
@@ -82,7 +81,3 @@ class PostgresDeletion:
     async def resume_janitor(self, seen: int) -> int:
         (generation,) = await _RESUME_JANITOR.row(self.pool, seen=seen)
         return int(generation)
-
-    async def begin_incarnation(self) -> uuid.UUID:
-        (incarnation_id,) = await _BEGIN_INCARNATION.row(self.pool)
-        return uuid.UUID(str(incarnation_id))

@@ -24,10 +24,3 @@ CREATE OR REPLACE FUNCTION resume_janitor(p_seen bigint) RETURNS bigint
 LANGUAGE sql VOLATILE AS $$
     UPDATE janitor SET generation = greatest(generation, p_seen) + 1 RETURNING generation
 $$;
-
--- A new incarnation for a metastore that was restored from a backup or rebuilt: agents drop what they remember,
--- and nothing is deleted until an audit. Locks: the cluster's row. Idempotent: no. Cost: one update.
-CREATE OR REPLACE FUNCTION begin_incarnation() RETURNS uuid
-LANGUAGE sql VOLATILE AS $$
-    UPDATE cluster SET incarnation_id = gen_random_uuid() RETURNING incarnation_id
-$$;

@@ -5,5 +5,6 @@ UPDATE consumer_groups
        subscribed = %(subscribed)s::text[], saved = %(saved)s::bytea,
        empty_since = CASE WHEN %(state)s::text = 'Empty' THEN coalesce(empty_since, wall_time()) END,
        expiry_slot = expiry_slot(wall_time())
- WHERE group_id = %(group_id)s::text AND coordinator_epoch = %(coordinator_epoch)s::bigint
+  FROM assert_life(%(life)s::int) AS life (is_current)
+ WHERE is_current AND group_id = %(group_id)s::text AND coordinator_epoch = %(coordinator_epoch)s::bigint
 RETURNING true

@@ -29,7 +29,7 @@ BEGIN
     END LOOP;
     RETURN QUERY
         UPDATE jobs j
-           SET state = job_leased(), epoch = j.epoch + 1, worker = p_worker, attempts = j.attempts + 1,
+           SET state = job_leased(), epoch = greatest(j.epoch + 1, life_floor64(cluster_life())), worker = p_worker, attempts = j.attempts + 1,
                leased_at = v_now, due_at = v_now + p_lease
          WHERE j.job_id = v_job.job_id
         RETURNING j.job_id, j.epoch, j.kind, j.key, j.payload, j.attempts, j.progress;

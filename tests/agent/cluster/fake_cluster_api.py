@@ -108,7 +108,7 @@ class FakeClusterApi:
         self, topic_id: uuid.UUID, first_index: int, count: int, preferred: Sequence[Sequence[int]] = ()
     ) -> None:
         """Partitions `first_index` to `count - 1`."""
-        self.log.extend(encode_new_partitions(topic_id, range(first_index, count), preferred))
+        self.log.extend(encode_new_partitions(topic_id, range(first_index, count), preferred, leader_epoch=0))
 
     def add_agent(self, node_id: int, rack: str | None = None, host: str = "agent") -> None:
         """Another agent, registered and unfenced, that never goes silent."""

@@ -78,17 +78,33 @@ class ScriptedStore(MemoryStore):
         return await super().head(key)
 
 
+class ScriptedLife:
+    """Fault model: the life of the metastore is over for `reason`."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+
+    def not_ready_reason(self) -> str | None:
+        return self.reason
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
 class HealthWorld:
     """A process with one role, and its HTTP endpoints."""
 
     def __init__(self) -> None:
         self.role, self.metastore, self.store = ScriptedRole(), ScriptedMetastore(), ScriptedStore()
         self.settings, self.clock, registry = ScriptedSettings(), ManualClock(), CollectorRegistry()
+        self.life = ScriptedLife()
         self.shell = ProcessShell(
             Settings(http_port=0),
             self.store,
             cast(Any, self.metastore),
             registry,
+            cast(Any, self.life),
             self.role,
             [[self.role]],
             SettingReporter(

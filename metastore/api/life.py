@@ -1,0 +1,62 @@
+"""The life of the metastore: what the cluster's row and its server say, and the change to another life.
+
+Place: under metastore/life, which compares it with the bucket.
+Invariant: `named_life` is the life that this process's writing calls name; Postgres refuses them in another one, and
+on a server that the life was not begun on.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class Server(NamedTuple):
+    """What distinguishes a Postgres server from others."""
+
+    system_identifier: int
+    """Drawn by initdb; a standby and a physical copy have the same."""
+    timeline: int
+    """Of its WAL; each promotion raises it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLife:
+    """The cluster's row, and the server that was asked."""
+
+    cluster_id: str
+    life: int
+    incarnation_id: uuid.UUID
+    begun_on: Server
+    server: Server
+    wal_bytes: int
+    """The server's position in its WAL: it only grows on one timeline."""
+    feed_sum: int
+    """The sum of the commit shards' heads: it only grows within a life."""
+    metadata_head: int
+    """The next offset of the metadata log: it only grows."""
+
+
+class LifeApi(Protocol):
+    """Asked every second or two."""
+
+    @property
+    def named_life(self) -> int:
+        """metastore.life.numbers.NO_LIFE: this process may write in none."""
+
+    def name_life(self, life: int) -> None:
+        """Writing calls name this life from now on."""
+
+    async def describe_life(self) -> ServerLife:
+        """What this server says."""
+
+    async def prepare_life(self, incarnation_id: uuid.UUID) -> uuid.UUID:
+        """The id of the life that may begin on this server: the first one that was given here."""
+
+    async def begin_life(self, life: int, incarnation_id: uuid.UUID) -> bool:
+        """Begin it; True if it has begun. False if the server prepared another id, or changed meanwhile: ask again.
+
+        Numbers that were handed out in an older life are never handed out in this one (metastore/life/numbers.py).
+        Leader epochs rise, the metadata log goes on from a snapshot, and leases of controllers end.
+        """

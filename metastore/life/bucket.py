@@ -1,0 +1,114 @@
+"""What the bucket records of each life of the metastore: an immutable object, and how far it got.
+
+Place: read and written by keeper.py only.
+Invariant: a life's object is written once, by a conditional PUT: of all processes that want to begin the next life,
+one succeeds. Its position is replaced every few seconds and may be late, never ahead of Postgres.
+Layout below `metastore/`: `0000000007.json` and `0000000007.position.json`, JSON with the fields of the classes here.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TypeVar
+
+import msgspec
+
+from headrace.metastore.api.life import Server, ServerLife
+from headrace.storage.errors import AlreadyExistsError, CorruptError, NotFoundError
+from headrace.storage.objects.store import ObjectStore
+
+PREFIX = "metastore/"
+_SUFFIX = ".json"
+_POSITION = ".position.json"
+
+T = TypeVar("T")
+
+
+class LifeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
+    """A life, as it was begun."""
+
+    cluster_id: str
+    life: int
+    incarnation_id: uuid.UUID
+    system_identifier: int
+    timeline: int
+    reason: str
+    """Why the life before it ended, for people."""
+    begun_ms: int
+    """Milliseconds since the epoch, by the clock of the process that wrote it."""
+    wal_bytes: int
+    feed_sum: int
+    """The server's position then: as ServerLife has them."""
+
+    @property
+    def server(self) -> Server:
+        return Server(self.system_identifier, self.timeline)
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far a life got at least."""
+
+    life: int
+    timeline: int
+    wal_bytes: int
+    feed_sum: int
+    metadata_head: int
+
+    @classmethod
+    def of(cls, found: ServerLife) -> Position:
+        return cls(found.life, found.server.timeline, found.wal_bytes, found.feed_sum, found.metadata_head)
+
+
+async def newest_life(store: ObjectStore, known: LifeRecord | None) -> LifeRecord | None:
+    """The record of the newest life; None before the first was recorded. One request if it is still `known`."""
+    if known is None:
+        keys = [info.key async for info in store.list_objects(PREFIX) if _is_life(info.key)]
+        if not keys:
+            return None
+        known = await _read_life(store, max(keys))
+    while True:
+        try:
+            known = await _read_life(store, _key(known.life + 1, _SUFFIX))
+        except NotFoundError:
+            return known
+
+
+async def record_life(store: ObjectStore, record: LifeRecord) -> bool:
+    """Name the next life; False if another process named it first."""
+    try:
+        await store.put(_key(record.life, _SUFFIX), msgspec.json.encode(record), if_absent=True)
+    except AlreadyExistsError:
+        return False
+    return True
+
+
+async def read_position(store: ObjectStore, life: int) -> Position | None:
+    """The newest position that was recorded in this life."""
+    try:
+        return _decoded(await store.get(_key(life, _POSITION)), Position)
+    except NotFoundError:
+        return None
+
+
+async def write_position(store: ObjectStore, position: Position) -> None:
+    """Replace the life's position."""
+    await store.put(_key(position.life, _POSITION), msgspec.json.encode(position))
+
+
+def _key(life: int, suffix: str) -> str:
+    return f"{PREFIX}{life:010}{suffix}"
+
+
+def _is_life(key: str) -> bool:
+    return key.endswith(_SUFFIX) and not key.endswith(_POSITION)
+
+
+async def _read_life(store: ObjectStore, key: str) -> LifeRecord:
+    return _decoded(await store.get(key), LifeRecord)
+
+
+def _decoded(data: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise CorruptError(f"the bucket's record of a life is damaged: kind={kind.__name__} {error}") from error

@@ -1,0 +1,67 @@
+"""Decides which life of the metastore this is, from what the server, the cluster's row and the bucket say.
+
+Place: pure policy under keeper.py; docs/decisions/0035 has the reasons and what stays undetected.
+Invariant: a server that was promoted begins a new life by itself. A server that went back (a volume copy, a logical
+restore) begins one only when an operator says so. A server with a life that is over never becomes the metastore again.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from headrace.metastore.api.life import ServerLife
+from headrace.metastore.life.bucket import LifeRecord, Position
+
+
+class LifeVerdict(enum.Enum):
+    """What to do next."""
+
+    CURRENT = "current"
+    """This server is the metastore: write."""
+    RECORD = "record"
+    """It is, and the bucket does not name its life yet: a cluster of an older version, or a new one."""
+    BEGIN = "begin"
+    """This server was promoted, or reached its timeline by a recovery: begin the next life."""
+    SUPERSEDED = "superseded"
+    """Another server is the metastore by now: write nothing."""
+    RESTORED = "restored"
+    """This server is older than it was: write nothing until an operator begins a new life."""
+    WRONG_BUCKET = "wrong bucket"
+    """The bucket does not know this life: write nothing."""
+
+
+def judge(found: ServerLife, newest: LifeRecord | None, reached: Position | None) -> LifeVerdict:
+    """What follows from the server's answer.
+
+    `newest`: the bucket's newest life, read before the server was asked. `reached`: the highest position that is
+    known of the server's life, from the bucket or from this process's memory; of an older or newer life: ignored.
+    """
+    same_cluster = found.server.system_identifier == found.begun_on.system_identifier
+    promoted = same_cluster and found.server.timeline != found.begun_on.timeline
+    if newest is None:
+        return _first(found, promoted=promoted, same_cluster=same_cluster)
+    if newest.life < found.life:
+        return LifeVerdict.WRONG_BUCKET
+    if promoted:
+        return LifeVerdict.BEGIN
+    if not same_cluster:
+        return LifeVerdict.RESTORED
+    if newest.life > found.life or newest.incarnation_id != found.incarnation_id:
+        return LifeVerdict.SUPERSEDED
+    return LifeVerdict.RESTORED if went_back(found, reached) else LifeVerdict.CURRENT
+
+
+def went_back(found: ServerLife, reached: Position | None) -> bool:
+    """Whether the server has less than it once had in this life."""
+    if reached is None or reached.life != found.life:
+        return False
+    wal_went_back = reached.timeline == found.server.timeline and found.wal_bytes < reached.wal_bytes
+    return wal_went_back or found.feed_sum < reached.feed_sum or found.metadata_head < reached.metadata_head
+
+
+def _first(found: ServerLife, *, promoted: bool, same_cluster: bool) -> LifeVerdict:
+    if found.life > 0:
+        return LifeVerdict.WRONG_BUCKET
+    if not same_cluster:
+        return LifeVerdict.RESTORED
+    return LifeVerdict.BEGIN if promoted else LifeVerdict.RECORD

@@ -1,0 +1,8 @@
+-- What the cluster's row says of this life, and what the server says of itself. LSNs as bytes of WAL.
+-- feed_sum and metadata_head only grow within a life: a server that shows less was restored.
+-- Locks: none; one snapshot for all, but for the LSN. Idempotent: reads only. Cost: a handful of rows.
+SELECT c.cluster_id, c.life, c.incarnation_id, c.system_identifier, c.timeline,
+       (SELECT s.system_identifier FROM pg_control_system() AS s), server_timeline(),
+       (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint,
+       (SELECT sum(seq)::bigint FROM commit_shards), (SELECT next_offset FROM metadata_head)
+  FROM cluster c

@@ -1,0 +1,86 @@
+"""Implements LifeApi: what this server says of the metastore's life, and the beginning of another one.
+
+Place: under metastore/life; the life that writing calls name is the pool's (statement.py).
+Invariant: a life begins in one statement, under a lock that every writing call shares, and with the metadata image of
+exactly the log that it replaces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from dataclasses import replace
+from types import MappingProxyType
+
+from headrace.metastore.api.agents import METADATA_FORMAT, SUPPORTED_FEATURES
+from headrace.metastore.api.life import Server, ServerLife
+from headrace.metastore.life.numbers import epoch_floor, log_floor
+from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.records import FeatureLevelRecord, encode_record
+from headrace.metastore.log.snapshot import encode_snapshot
+from headrace.metastore.postgres.cluster.metadata_log import PostgresMetadataLog
+from headrace.metastore.postgres.statement import Pool, Statement
+
+DESCRIBE_LIFE = Statement("describe_life", writes=False)
+_PREPARE_LIFE = Statement("prepare_life", writes=True, in_any_life=True)
+_BEGIN_LIFE = Statement("begin_life", writes=True, in_any_life=True)
+
+
+class PostgresLife(PostgresMetadataLog):
+    """Implements LifeApi."""
+
+    pool: Pool
+
+    @property
+    def named_life(self) -> int:
+        return self.pool.life
+
+    def name_life(self, life: int) -> None:
+        self.pool.life = life
+
+    async def describe_life(self) -> ServerLife:
+        cluster_id, life, incarnation_id, identifier, timeline, *found = await DESCRIBE_LIFE.row(self.pool)
+        begun_on, server = Server(identifier, timeline), Server(found[0], found[1])
+        return ServerLife(cluster_id, life, incarnation_id, begun_on, server, *found[2:])
+
+    async def prepare_life(self, incarnation_id: uuid.UUID) -> uuid.UUID:
+        (prepared,) = await _PREPARE_LIFE.row(self.pool, incarnation_id=incarnation_id)
+        return uuid.UUID(str(prepared))
+
+    async def begin_life(self, life: int, incarnation_id: uuid.UUID) -> bool:
+        image = await load_image(self)
+        snapshot = await asyncio.to_thread(encode_snapshot, reborn(image, life))
+        (begun,) = await _BEGIN_LIFE.row(
+            self.pool,
+            life=life,
+            incarnation_id=incarnation_id,
+            expected_head=image.offset,
+            snapshot=snapshot,
+            last_record=_format_record(image),
+        )
+        return bool(begun)
+
+
+def reborn(image: MetadataImage, life: int) -> MetadataImage:
+    """The image with which a life begins: at the life's first offset, no leader epoch below the life's first."""
+    topics = {topic_id: _with_floor(topic, epoch_floor(life)) for topic_id, topic in image.topics_by_id.items()}
+    return replace(
+        image,
+        offset=log_floor(life),
+        topics_by_id=MappingProxyType(topics),
+        topics_by_name=MappingProxyType({topic.name: topic for topic in topics.values()}),
+        topics_by_number=MappingProxyType({topic.topic_number: topic for topic in topics.values()}),
+    )
+
+
+def _with_floor(topic: TopicImage, floor: int) -> TopicImage:
+    return replace(topic, leader_epochs=tuple(max(epoch, floor) for epoch in topic.leader_epochs))
+
+
+def _format_record(image: MetadataImage) -> bytes:
+    """A record that changes nothing: the level of metadata.format that holds already."""
+    levels = image.features.get(METADATA_FORMAT, SUPPORTED_FEATURES[METADATA_FORMAT])
+    return encode_record(
+        FeatureLevelRecord(name=METADATA_FORMAT, min_feature_level=levels.min_level, max_feature_level=levels.max_level)
+    )

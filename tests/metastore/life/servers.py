@@ -1,0 +1,159 @@
+"""Postgres servers that follow, lose and replace each other: real standbys, promotions and copies of a volume.
+
+Servers are embedded ones with fsync off; nothing here crashes a machine. `Servers.url` is the metastore's address on
+one of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import psycopg
+
+from headrace.metastore.postgres.embedded import USER, EmbeddedPostgres
+from headrace.metastore.postgres.installation import find_installation, reachable_installation, run_as
+from headrace.metastore.postgres.migrate import migrate
+
+DATABASE = "headrace"
+PATIENCE_SECONDS = 120.0
+
+
+class Servers:
+    """One primary with a migrated metastore, and servers made from it. Use it in a `with`."""
+
+    def __init__(self) -> None:
+        self._home = Path(tempfile.mkdtemp(prefix="headrace-servers-"))
+        self._home.chmod(0o711)
+        self._account = run_as()
+        self._running: dict[str, EmbeddedPostgres] = {}
+
+    def __enter__(self) -> Servers:
+        primary = self.start("primary")
+        run(primary.url(), f"CREATE DATABASE {DATABASE}")
+        migrate(self.url("primary"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self._running.values():
+            server.stop()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def start(self, name: str) -> EmbeddedPostgres:
+        """Start a server on the directory of that name."""
+        server = EmbeddedPostgres(self._home / name, fsync=False)
+        server.start()
+        self._running[name] = server
+        return server
+
+    def stop(self, name: str) -> None:
+        """Stop it; its directory stays."""
+        self._running.pop(name).stop()
+
+    def url(self, name: str) -> str:
+        """Of the metastore's database there."""
+        return self._running[name].url(DATABASE)
+
+    def add_standby(self, name: str, *, of: str = "primary") -> None:
+        """A streaming standby that has everything of `of`, running."""
+        source = urlsplit(self._running[of].url())
+        place = {key: values[0] for key, values in parse_qs(source.query).items()}
+        address = f"host={place['host']} port={place['port']} user={USER} application_name={name}"
+        directory = self._home / name
+        directory.mkdir()
+        self._give(directory)
+        self._run(
+            "pg_basebackup",
+            "-d",
+            address,
+            "-D",
+            str(directory / "pgdata"),
+            "-R",
+            "-X",
+            "stream",
+            "-c",
+            "fast",
+            "--no-sync",
+        )
+        self.start(name)
+        self.wait_until_streamed(name, of=of)
+
+    def wait_until_streamed(self, name: str, *, of: str = "primary") -> None:
+        """Return when the standby has replayed what the primary has now."""
+        (target,) = ask(self._running[of].url(), "SELECT pg_current_wal_lsn()::text")
+        self._until(name, f"SELECT coalesce(pg_last_wal_replay_lsn() >= '{target}', false)")
+
+    def cut(self, name: str) -> None:
+        """The standby receives nothing more; it does not know."""
+        run(self._running[name].url(), "ALTER SYSTEM SET primary_conninfo = ''")
+        run(self._running[name].url(), "SELECT pg_reload_conf()")
+        self._until(name, "SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)")
+
+    def promote(self, name: str) -> None:
+        """Make the standby a primary."""
+        run(self._running[name].url(), f"SELECT pg_promote(true, {int(PATIENCE_SECONDS)})")
+        self._until(name, "SELECT NOT pg_is_in_recovery()")
+
+    def copy_volume(self, name: str, to: str) -> None:
+        """The directory of a stopped server, as a volume snapshot has it."""
+        source = (self._home / name / "pgdata").resolve()
+        (self._home / to).mkdir()
+        shutil.copytree(source, self._home / to / "pgdata")
+        (self._home / to / "pgdata").chmod(0o700)
+        self._give(self._home / to)
+
+    def dump(self, name: str) -> bytes:
+        """pg_dump of the metastore."""
+        return self._run("pg_dump", "-Fc", "-d", self.url(name))
+
+    def restore(self, data: bytes, name: str) -> None:
+        """Replace the metastore's database there by the dump."""
+        run(self._running[name].url(), f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")
+        run(self._running[name].url(), f"CREATE DATABASE {DATABASE}")
+        self._run("pg_restore", "-d", self.url(name), stdin=data)
+
+    def _run(self, program: str, *arguments: str, stdin: bytes = b"") -> bytes:
+        installation = find_installation()
+        if self._account is not None:
+            installation = reachable_installation(installation, self._account)
+        who: dict[str, Any] = {} if self._account is None else {"user": self._account.pw_uid, "extra_groups": []}
+        done = subprocess.run(
+            [str(installation.bin_dir / program), *arguments],
+            input=stdin,
+            capture_output=True,
+            check=False,
+            cwd="/",
+            **who,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout
+
+    def _give(self, directory: Path) -> None:
+        if self._account is not None:
+            for path in (directory, *directory.rglob("*")):
+                shutil.chown(path, self._account.pw_uid, self._account.pw_gid)
+
+    def _until(self, name: str, question: str) -> None:
+        give_up_at = time.monotonic() + PATIENCE_SECONDS
+        while ask(self._running[name].url(), question) != (True,):
+            assert time.monotonic() < give_up_at, question
+            time.sleep(0.02)
+
+
+def run(url: str, sql: str) -> None:
+    """One statement."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(sql.encode())
+
+
+def ask(url: str, sql: str) -> tuple[Any, ...]:
+    """The only row of a query."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute(sql.encode()).fetchone()
+        assert row is not None
+        return row

@@ -1,0 +1,250 @@
+"""A standby is promoted, with and without a loss: nothing that the old life handed out is handed out again.
+
+Real servers: a primary, streaming standbys, copies of the volume, a dump. The bucket is the only thing they share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import uuid
+from collections.abc import AsyncIterator, Iterator
+
+import psycopg
+import pytest
+
+from headrace.config.settings import Settings
+from headrace.metastore.api.jobs import NewJob
+from headrace.metastore.life.bucket import newest_life, read_position
+from headrace.metastore.life.keeper import LifeKeeper
+from headrace.metastore.life.numbers import NO_LIFE, epoch_floor, log_floor
+from headrace.metastore.life.verdict import LifeVerdict
+from headrace.metastore.log.loading import load_image
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.errors import UnavailableError
+from headrace.storage.objects.memory import MemoryStore
+from tests.manual_clock import ManualClock
+from tests.metastore.life.servers import Servers
+from tests.metastore.sessions import create, join, new_topic
+
+pytestmark = pytest.mark.xdist_group("postgres servers")
+
+
+class Process:
+    """A process of the service, as far as the metastore's life goes."""
+
+    def __init__(self, metastore: PostgresMetastore, bucket: MemoryStore, seed: int) -> None:
+        self.metastore = metastore
+        self.keeper = LifeKeeper(metastore, bucket, ManualClock(), random.Random(seed))
+
+    async def ids(self) -> int:
+        """A block of producer ids."""
+        return (await self.metastore.allocate_producer_ids(1_000)).start
+
+
+class World:
+    """Servers, the bucket, and processes."""
+
+    def __init__(self, servers: Servers) -> None:
+        self.servers = servers
+        self.bucket = MemoryStore(ManualClock())
+        self._open: list[PostgresMetastore] = []
+
+    async def process(self, server: str) -> Process:
+        metastore = await PostgresMetastore.open(self.servers.url(server), Settings(metastore_pool_size=2))
+        self._open.append(metastore)
+        return Process(metastore, self.bucket, len(self._open))
+
+    async def close(self) -> None:
+        for metastore in self._open:
+            await metastore.close()
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    with Servers() as servers:
+        yield servers
+
+
+@pytest.fixture
+async def world(servers: Servers) -> AsyncIterator[World]:
+    world = World(servers)
+    yield world
+    with contextlib.suppress(psycopg.Error):
+        await world.close()
+
+
+@pytest.mark.requirement("W1", "W7", "C1")
+async def test_a_promotion_that_lost_commits_hands_out_nothing_again(world: World) -> None:
+    old = await world.process("primary")
+    assert await old.keeper.check() is LifeVerdict.CURRENT
+    kept = (await create(old.metastore, new_topic("kept", 3))).topics_by_name["kept"]
+    await asyncio.to_thread(world.servers.add_standby, "standby")
+    await asyncio.to_thread(world.servers.cut, "standby")
+    lost_topic = (await create(old.metastore, new_topic("lost", 2))).topics_by_name["lost"]
+    agent = await join(old.metastore)
+    lost_ids = await old.ids()
+    lost_claim = await old.metastore.claim_group("g", *agent)
+    lost_lease = await old.metastore.hold_controller_lease(1, uuid.UUID(int=1), 1)
+    await old.metastore.enqueue_jobs([NewJob("k", "a", b"")])
+    lost_job = await old.metastore.claim_job("w", ["k"], lease_ms=60_000)
+    assert lost_claim is not None
+    assert lost_job is not None
+
+    await asyncio.to_thread(world.servers.promote, "standby")
+    new = await world.process("standby")
+    for writing in (new.ids(), create(new.metastore, new_topic("early")), join(new.metastore)):
+        with pytest.raises(UnavailableError, match="another life"):
+            await writing  # nothing is handed out before the new life has begun
+    assert await new.keeper.check() is LifeVerdict.CURRENT
+    assert new.metastore.named_life == 1
+
+    image = await load_image(new.metastore)
+    assert set(image.topics_by_name) == {"kept"}
+    assert image.offset == log_floor(1)
+    assert image.topics_by_name["kept"].leader_epochs == (epoch_floor(1),) * 3
+    assert image.topics_by_name["kept"].topic_number == kept.topic_number
+    again = (await create(new.metastore, new_topic("other", 2))).topics_by_name["other"]
+    assert again.topic_number >= log_floor(1) > lost_topic.topic_number
+    assert again.leader_epochs == (epoch_floor(1),) * 2
+    assert await new.ids() >= 1 << 40 > lost_ids
+    registered = await join(new.metastore)
+    assert registered.broker_epoch > log_floor(1) > agent.broker_epoch
+    claim = await new.metastore.claim_group("g", *registered)
+    assert claim is not None
+    assert claim.coordinator_epoch > 1 << 40 > lost_claim.coordinator_epoch
+    lease = await new.metastore.hold_controller_lease(1, uuid.UUID(int=1), 1)
+    assert lease.is_own
+    assert lease.controller_epoch > epoch_floor(1) > lost_lease.controller_epoch
+    await new.metastore.enqueue_jobs([NewJob("k", "a", b"")])
+    job = await new.metastore.claim_job("w", ["k"], lease_ms=60_000)
+    assert job is not None
+    assert job.token.epoch >= 1 << 40 > lost_job.token.epoch
+
+    # the old primary stays up, writable, and cut off from its successor: only the bucket says so
+    assert await old.ids() > lost_ids
+    assert await old.keeper.check() is LifeVerdict.SUPERSEDED
+    assert old.metastore.named_life == NO_LIFE
+    with pytest.raises(UnavailableError, match="another life"):
+        await old.ids()
+    late = await world.process("primary")  # one that starts now
+    assert await late.keeper.check() is LifeVerdict.SUPERSEDED
+
+
+async def test_a_promotion_without_a_loss_keeps_everything(world: World) -> None:
+    old = await world.process("primary")
+    await old.keeper.check()
+    await asyncio.to_thread(world.servers.add_standby, "standby")
+    agent = await join(old.metastore)
+    await create(old.metastore, new_topic("t", 2))
+    head = await old.metastore.metadata_head()
+    await asyncio.to_thread(world.servers.wait_until_streamed, "standby")
+    await asyncio.to_thread(world.servers.stop, "primary")
+    await asyncio.to_thread(world.servers.promote, "standby")
+    new = await world.process("standby")
+    assert await new.keeper.check() is LifeVerdict.CURRENT
+    image = await load_image(new.metastore)
+    assert set(image.topics_by_name) == {"t"}
+    assert image.agents[agent.node_id].broker_epoch == agent.broker_epoch < head
+    claim = await new.metastore.claim_group("g", *agent)
+    assert claim is not None, "a registration that was not lost goes on"
+    assert await new.keeper.check() is LifeVerdict.CURRENT
+    assert new.metastore.named_life == 1, "checks that find nothing new begin nothing"
+
+
+async def test_of_two_servers_that_reach_one_timeline_the_last_is_the_metastore(world: World) -> None:
+    old = await world.process("primary")
+    await old.keeper.check()
+    for name in ("a", "b"):
+        await asyncio.to_thread(world.servers.add_standby, name)
+    for name in ("a", "b"):
+        await asyncio.to_thread(world.servers.cut, name)
+        await asyncio.to_thread(world.servers.promote, name)
+    a, b = await world.process("a"), await world.process("b")
+    assert (await a.metastore.describe_life()).server == (await b.metastore.describe_life()).server
+    assert await a.keeper.check() is LifeVerdict.CURRENT
+    assert (a.metastore.named_life, await a.ids() >> 40) == (1, 1)
+    assert await b.keeper.check() is LifeVerdict.CURRENT
+    assert (b.metastore.named_life, await b.ids() >> 40) == (2, 2)
+    assert await a.keeper.check() is LifeVerdict.SUPERSEDED
+    assert await b.keeper.check() is LifeVerdict.CURRENT
+
+
+async def test_a_copy_of_the_volume_writes_nothing_until_an_operator_says_so(world: World) -> None:
+    process = await world.process("primary")
+    await process.keeper.check()
+    await process.metastore.close()
+    await asyncio.to_thread(world.servers.stop, "primary")
+    await asyncio.to_thread(world.servers.copy_volume, "primary", "copy")
+    await asyncio.to_thread(world.servers.start, "primary")
+    process = await world.process("primary")
+    lost = await process.ids()
+    await process.keeper.check()
+    await process.keeper.note_position()
+    assert await read_position(world.bucket, 0) is not None
+    await asyncio.to_thread(world.servers.stop, "primary")
+    await asyncio.to_thread(world.servers.start, "copy")
+    restored = await world.process("copy")
+    assert await restored.keeper.check() is LifeVerdict.RESTORED
+    with pytest.raises(UnavailableError):
+        await restored.ids()
+    assert await restored.keeper.begin_anew("restored") == 1
+    assert await restored.keeper.check() is LifeVerdict.CURRENT
+    assert await restored.ids() >= 1 << 40 > lost
+
+
+async def test_a_dump_restored_into_the_same_server_writes_nothing_either(world: World) -> None:
+    """Identifier and timeline are the same, and the WAL went on: only what the metastore holds went back."""
+    process = await world.process("primary")
+    await process.keeper.check()
+    data = await asyncio.to_thread(world.servers.dump, "primary")
+    await create(process.metastore, new_topic("lost"))
+    await process.keeper.check()
+    await process.keeper.note_position()
+    await process.metastore.close()
+    await asyncio.to_thread(world.servers.restore, data, "primary")
+    restored = await world.process("primary")
+    assert await restored.keeper.check() is LifeVerdict.RESTORED
+    assert await restored.keeper.begin_anew("restored") == 1
+    assert await restored.ids() >= 1 << 40
+
+
+async def test_what_a_killed_process_began_is_finished_by_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = await world.process("primary")
+    await old.keeper.check()
+    await asyncio.to_thread(world.servers.add_standby, "standby")
+    await asyncio.to_thread(world.servers.promote, "standby")
+    first, second = await world.process("standby"), await world.process("standby")
+
+    async def killed(life: int, incarnation_id: uuid.UUID) -> bool:
+        raise UnavailableError(f"killed before life {life}")
+
+    monkeypatch.setattr(first.metastore, "begin_life", killed)
+    with pytest.raises(UnavailableError, match="killed"):
+        await first.keeper.check()
+    named = await newest_life(world.bucket, None)
+    assert named is not None
+    assert named.life == 1
+    assert await old.keeper.check() is LifeVerdict.SUPERSEDED, "from the moment that the bucket names the next life"
+    assert await second.keeper.check() is LifeVerdict.CURRENT
+    assert second.metastore.named_life == 1
+    again = await newest_life(world.bucket, None)
+    assert again == named
+    assert await first.keeper.check() is LifeVerdict.CURRENT
+
+
+async def test_a_writer_in_mid_call_ends_before_a_life_begins(world: World) -> None:
+    """assert_life's lock: what named the old life is committed before, or refused."""
+    process = await world.process("primary")
+    await process.keeper.check()
+    async with await psycopg.AsyncConnection.connect(world.servers.url("primary")) as slow:
+        await slow.execute("SELECT assert_life(0)")
+        beginning = asyncio.ensure_future(process.keeper.begin_anew("restored"))
+        while (await (await slow.execute(b"SELECT count(*) FROM pg_locks WHERE NOT granted")).fetchone()) == (0,):
+            assert not beginning.done()
+            await asyncio.sleep(0.01)
+        await slow.commit()
+        assert await beginning == 1
