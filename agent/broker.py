@@ -104,6 +104,11 @@ class Broker:
         self._spawn(Housekeeper(self._metastore, self._clock, self._rng, self._registry).run())
         self._serving.set()
 
+    def in_life(self, is_current: bool) -> None:
+        """Whether this process's server is the metastore. If another one is, other agents know more: while clients
+        reach this one, they get an old view of the cluster, and come back to it."""
+        self._listener.suspend(not is_current)
+
     async def drain(self, grace_seconds: float) -> None:
         """Leave the routing, then answer every request in progress. Nothing to do after a failed start."""
         if self.cluster is not None:

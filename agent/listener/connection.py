@@ -87,7 +87,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             replies=self._host.replies,
         )
         self._address = self._memory.address = str(peer[0])
-        reason = self._host.admission.refusal(self._address, draining=self._host.draining)
+        reason = self._host.admission.refusal(self._address, draining=self._host.draining or self._host.suspended)
         self._host.connections.add(self)
         self._host.admission.opened(self._address)
         self._host.metrics.connections.inc()

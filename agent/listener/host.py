@@ -128,6 +128,8 @@ class ConnectionHost:
         self.promised: set[Slot] = set()
         """Requests in progress without a task; they may also last longer than their connection."""
         self.draining = False
+        self.suspended = False
+        """Clients are sent away until it ends."""
         self._all_ended = asyncio.Event()
         self._last_connection_id = 0
         metrics.watch_memory(self.budget, self.requests, self.replies)

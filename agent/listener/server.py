@@ -67,6 +67,13 @@ class KafkaListener:
         logger.info("kafka listener started: host=%s port=%d", host, bound)
         return bound
 
+    def suspend(self, suspended: bool) -> None:
+        """Close all connections and accept none, until called with False: this agent has nothing to say to clients."""
+        self._host.suspended = suspended
+        if suspended:
+            for connection in list(self._host.connections):
+                connection.abort()
+
     async def drain(self, grace_seconds: float) -> None:
         """Stop accepting and reading, answer requests in progress, close. After the grace period, close the rest."""
         if self._server is None or self._sweeper is None:

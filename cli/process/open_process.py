@@ -122,6 +122,8 @@ def _shell(
 ) -> ProcessShell:
     keeper = LifeKeeper(shared.metastore, shared.store, shared.clock, shared.rng)
     life = LifeWatch(keeper, shared.clock, shared.registry, notes_position=is_active_controller)
+    if broker is not None:
+        life.on_change = broker.in_life
     reporter = SettingReporter(
         shared.metastore,
         settings,

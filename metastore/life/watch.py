@@ -44,6 +44,9 @@ class LifeWatch:
         self._clock = clock
         self._notes_position = notes_position
         self._task: asyncio.Task[None] | None = None
+        self._was_current = True
+        self.on_change: Callable[[bool], None] = lambda is_current: None
+        """Called when this process may write again, or no longer."""
         if registry is not None:
             gauge = Gauge(
                 "headrace_metastore_life_is_current",
@@ -54,7 +57,7 @@ class LifeWatch:
 
     async def start(self) -> None:
         """The first check; raises what prevented it. A server that is not the metastore does not prevent the start."""
-        await self._keeper.check()
+        await self._check()
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -67,13 +70,19 @@ class LifeWatch:
         """Why this process can write nothing; None if it can."""
         return _REASONS.get(self._keeper.verdict)
 
+    async def _check(self) -> None:
+        is_current = await self._keeper.check() is LifeVerdict.CURRENT
+        if is_current is not self._was_current:
+            self._was_current = is_current
+            self.on_change(is_current)
+
     async def _run(self) -> None:
         number = 0
         while True:
             await self._clock.sleep(CHECK_SECONDS)
             number += 1
             try:
-                await self._keeper.check()
+                await self._check()
                 if number % POSITION_CHECKS == 0 and self._notes_position():
                     await self._keeper.note_position()
             except HeadraceError as error:

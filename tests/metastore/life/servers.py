@@ -6,13 +6,15 @@ one of them.
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import psycopg
 
@@ -58,9 +60,24 @@ class Servers:
         """Stop it; its directory stays."""
         self._running.pop(name).stop()
 
-    def url(self, name: str) -> str:
-        """Of the metastore's database there."""
-        return self._running[name].url(DATABASE)
+    def url(self, *names: str) -> str:
+        """Of the metastore's database there; of several servers, connections go to the first that takes writes."""
+        places = [parse_qs(urlsplit(self._running[name].url()).query) for name in names]
+        hosts, ports = (",".join(place[part][0] for place in places) for part in ("host", "port"))
+        return f"postgresql://{USER}@/{DATABASE}?host={quote(hosts, safe='')}&port={quote(ports, safe='')}"
+
+    def crash(self, name: str) -> None:
+        """Immediate shutdown: no checkpoint, nothing more is sent to standbys."""
+        pid = int((self._home / name / "pgdata" / "postmaster.pid").read_text().split()[0])
+        os.kill(pid, signal.SIGQUIT)
+        self.stop(name)
+
+    def replicate_synchronously(self) -> None:
+        """From now on the primary acknowledges what its standby has flushed."""
+        run(self.url("primary"), "ALTER SYSTEM SET synchronous_standby_names = '*'")
+        run(self.url("primary"), f"ALTER ROLE {USER} SET synchronous_commit = on")  # the server's is off
+        run(self.url("primary"), "SELECT pg_reload_conf()")
+        self._until("primary", "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')")
 
     def add_standby(self, name: str, *, of: str = "primary") -> None:
         """A streaming standby that has everything of `of`, running."""

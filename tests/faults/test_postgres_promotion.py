@@ -1,0 +1,106 @@
+"""Postgres is promoted under agents and clients: with synchronous replication nothing is lost, doubled or reordered;
+without it, what was lost stays lost, and nothing of the old primary is mixed with what comes after.
+
+Real servers (tests/metastore/life/servers.py), real agents, librdkafka. Old primaries crash, or stay up and writable.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.main import main
+from headrace.metastore.postgres.formatted import formatted_cluster_id
+from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.faults.test_two_agents import PARTITIONS, _assert_once_in_order, _create, _produce, _read_all
+from tests.metastore.life.servers import Servers
+
+pytestmark = pytest.mark.xdist_group("postgres servers")
+
+RECORDS = 3_000
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    with Servers() as servers:
+        yield servers
+
+
+@pytest.fixture
+def settings(servers: Servers, tmp_path: Path) -> dict[str, object]:
+    """Of agents on the primary, formatted."""
+    shared: dict[str, object] = {
+        "metastore.url": servers.url("primary"),
+        "bucket": f"file://{tmp_path}/bucket",
+        "broker.session.timeout.ms": 3_000,
+        "broker.heartbeat.interval.ms": 500,
+        "log.level": "warning",
+    }
+    flags = [f"--metastore-url={shared['metastore.url']}", f"--bucket={shared['bucket']}"]
+    cluster_id = formatted_cluster_id(str(shared["metastore.url"]))
+    assert cluster_id is not None
+    assert main(["storage", "format", "--ignore-formatted", "--cluster-id", cluster_id, *flags]) == 0
+    return shared
+
+
+@pytest.mark.requirement("W1", "W3", "W7")
+def test_a_synchronous_standby_that_replaces_a_crashed_primary_has_everything(
+    servers: Servers, settings: dict[str, object]
+) -> None:
+    servers.add_standby("standby")
+    servers.replicate_synchronously()
+    settings["metastore.url"] = servers.url("primary", "standby")
+
+    def fail_over() -> None:
+        servers.crash("primary")
+        servers.promote("standby")
+
+    with AgentUnderTest(settings) as first, AgentUnderTest(settings) as second:
+        bootstrap = f"{first.kafka},{second.kafka}"
+        _create(bootstrap, "kept")
+        acknowledged = _produce(bootstrap, "kept", RECORDS, {RECORDS // 2: fail_over})
+        assert len(acknowledged) == RECORDS
+        _assert_once_in_order(_read_all(first.kafka, "kept", RECORDS), RECORDS)
+        _assert_once_in_order(_read_all(second.kafka, "kept", RECORDS), RECORDS)
+
+
+@pytest.mark.requirement("W1", "W7")
+def test_what_an_asynchronous_standby_lacks_is_lost_and_mixed_with_nothing(
+    servers: Servers, settings: dict[str, object]
+) -> None:
+    """The old primary stays up, and its agent reaches it: only the bucket says that its life is over."""
+    with AgentUnderTest(settings) as old:
+        _create(old.kafka, "split")
+        kept = _produce(old.kafka, "split", RECORDS, {})
+        servers.add_standby("standby")
+        servers.cut("standby")
+        assert len(_produce(old.kafka, "split", 500, {})) == 500  # acknowledged, and not on the standby
+        servers.promote("standby")
+        with AgentUnderTest(settings | {"metastore.url": servers.url("standby")}) as new:
+            _until_not_ready(old, "another server is the metastore")
+            assert len(_produce(new.kafka, "split", RECORDS, {})) == RECORDS
+            found = _read_all(new.kafka, "split", 2 * RECORDS)
+    assert Counter(number for _, _, number in found) == Counter(dict.fromkeys(range(len(kept)), 2))
+    for partition in range(PARTITIONS):
+        assert [offset for p, offset, _ in found if p == partition] == list(
+            range(sum(p == partition for p, _, _ in found))
+        ), "offsets go on where the standby's end"
+
+
+def _until_not_ready(agent: AgentUnderTest, reason: str) -> None:
+    until = time.monotonic() + SECONDS_MAX
+    while True:
+        try:
+            urllib.request.urlopen(f"http://{agent.http}/readyz", timeout=SECONDS_MAX).close()
+        except urllib.error.HTTPError as error:
+            if reason in json.load(error)["reason"]:
+                return
+        assert time.monotonic() < until, "the agent stayed ready"
+        time.sleep(0.1)
