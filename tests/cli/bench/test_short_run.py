@@ -36,7 +36,9 @@ def test_a_short_run_measures_one_agent_and_reads_back_all_records(
     assert 0 < one["end_to_end_p50_ms"] <= one["end_to_end_p99_ms"]
     assert read["records"] > 0
     for run in (produced, one):
-        assert run["puts"] == run["flushes"] > 0
+        assert 0 < run["flushes"] <= run["puts"] <= run["flushes"] + 3, (
+            "the metastore's position is written now and then"
+        )
         assert 0 < run["commits"] <= run["flushes"]
         assert run["extents"] >= 12
         assert run["duplicates"] == run["disordered"] == 0
