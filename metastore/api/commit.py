@@ -64,6 +64,8 @@ class BatchOutcome(enum.IntEnum):
     UNKNOWN_PARTITION = 4
     PARTITION_COUNT_MISMATCH = 5
     LEADER_EPOCH_MISMATCH = 6
+    DUPLICATE_SEQUENCE = 7
+    """Stored before the producer's last 5 batches: its offset is not known any more (decisions/0037)."""
 
 
 class BatchAnswer(NamedTuple):

@@ -46,6 +46,8 @@ CREATE OR REPLACE FUNCTION batch_partition_count_mismatch() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 5;
 CREATE OR REPLACE FUNCTION batch_leader_epoch_mismatch() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 6;
+CREATE OR REPLACE FUNCTION batch_duplicate_sequence() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 7;
 
 -- commit_log.kind: metastore.api.read.FeedKind
 CREATE OR REPLACE FUNCTION feed_commit() RETURNS smallint

@@ -277,6 +277,8 @@ producer_state = Table(
     _column("touched_hour", Integer()),
     _column("updates", BigInteger(), default="0"),
     _column("update_block", BigInteger(), default="0", key=True),
+    _column("contiguous_life", Integer(), default="'-1'::integer"),
+    _column("wrapped", Boolean(), default="false"),
     Index("producer_state_touched", "touched_hour"),
     **_churning(0.05, 1000, fillfactor=50),
 )

@@ -23,6 +23,7 @@ from tests.metastore.commit_scenes import (
 from tests.metastore.sessions import delete, join, move_time, rows, session, set_for_cluster
 
 APPENDED, DUPLICATE, OUT_OF_ORDER = BatchOutcome.APPENDED, BatchOutcome.DUPLICATE, BatchOutcome.OUT_OF_ORDER
+DUPLICATE_SEQUENCE = BatchOutcome.DUPLICATE_SEQUENCE
 HOUR_MS = 3_600_000
 AGED = "UPDATE partitions SET created_at = created_at - interval '4 days' WHERE partition_key = %s"
 
@@ -66,8 +67,71 @@ async def test_the_last_five_batches_are_known_again(scene: Scene, back: int) ->
     key = scene.keys[0]
     assert await scene.outcomes(*(batch(key, sequence) for sequence in range(0, 40, 5))) == appended(*range(0, 40, 5))
     again = 40 - back * 5
-    expected = (DUPLICATE, again) if back <= 5 else (OUT_OF_ORDER, -1)
+    expected = (DUPLICATE, again) if back <= 5 else (DUPLICATE_SEQUENCE, -1)
     assert await scene.outcomes(batch(key, again)) == [expected]
+
+
+@pytest.mark.requirement("W7")
+async def test_a_retry_that_many_batches_overtook_is_stored_and_says_so(scene: Scene) -> None:
+    """Also if its sequences come in other batches, or its topic has grown since."""
+    key = scene.keys[0]
+    await scene.outcomes(*(batch(key, sequence) for sequence in range(0, 50, 5)))
+    for again in (batch(key, 0), batch(key, 3, records=9), batch(key, 0, partition_count=9), batch(key, 48, records=2)):
+        assert await scene.outcomes(again) == [(DUPLICATE_SEQUENCE, -1)]
+    assert await scene.outcomes(batch(key, 48)) == [(OUT_OF_ORDER, -1)], "its end is not stored"
+    assert await scene.outcomes(batch(key, 50), batch(key, 0, epoch=1), batch(key, 5)) == [
+        *appended(50, 55),
+        (BatchOutcome.PRODUCER_FENCED, -1),
+    ]
+    assert await scene.outcomes(batch(key, 5, epoch=1), batch(key, 2, epoch=2)) == [(APPENDED, 60), (OUT_OF_ORDER, -1)]
+
+
+@pytest.mark.requirement("W1")
+@pytest.mark.parametrize("life", [-1, 2])
+async def test_what_may_have_a_gap_is_never_called_stored(scene: Scene, metastore_url: str, life: int) -> None:
+    """Rows of before the migration (-1), and of another life: commits may be lost in front of what they hold."""
+    key = scene.keys[0]
+    await scene.outcomes(*(batch(key, sequence) for sequence in range(0, 50, 5)))
+    async with session(metastore_url) as raw:
+        await raw.execute("UPDATE producer_state SET contiguous_life = %s", [life])
+    assert await scene.outcomes(batch(key, 0)) == [(OUT_OF_ORDER, -1)]
+    assert await scene.outcomes(batch(key, 50), batch(key, 0)) == [(APPENDED, 50), (OUT_OF_ORDER, -1)]
+    assert await scene.outcomes(*(batch(key, sequence, epoch=1) for sequence in range(0, 35, 5))) == appended(
+        *range(55, 90, 5)
+    )
+    assert await scene.outcomes(batch(key, 0, epoch=1)) == [(DUPLICATE_SEQUENCE, -1)], "a new epoch begins at 0"
+
+
+@pytest.mark.requirement("W1")
+async def test_what_a_forgotten_producer_did_not_store_is_never_called_stored(scene: Scene, metastore_url: str) -> None:
+    """It starts above 0: what is below was stored and forgotten, or was never there."""
+    key = scene.keys[0]
+    async with session(metastore_url) as raw:
+        await raw.execute("INSERT INTO producer_id_blocks VALUES (1, 9, clock_timestamp() - interval '2 days')")
+        await raw.execute(AGED, [key])
+    await scene.outcomes(*(batch(key, sequence, producer=9) for sequence in range(100, 150, 5)))
+    assert await scene.outcomes(batch(key, 100, producer=9)) == [(OUT_OF_ORDER, -1)]
+    assert await scene.outcomes(batch(key, 50, producer=9)) == [(OUT_OF_ORDER, -1)]
+
+
+async def test_behind_is_circular_once_sequences_wrapped(metastore_url: str) -> None:
+    last, half = 2**31 - 1, 2**30
+    behind = {
+        (0, 5, 5, False): True,
+        (0, 6, 5, False): False,
+        (last, 1, 5, False): False,
+        (last, 1, 5, True): True,
+        (last - 4, 10, 5, True): True,
+        (last - 4, 11, 5, True): False,
+        (5, 1, 5, True): False,
+        (6, 1, 5, True): False,
+        (half + 5, 1, 5, True): True,
+        (half + 4, 1, 5, True): False,
+        (last, 1, 0, True): True,
+    }
+    async with session(metastore_url) as raw:
+        for asked, expected in behind.items():
+            assert await rows(raw, "SELECT is_behind(%s, %s, %s, %s)", *asked) == [(expected,)], asked
 
 
 @pytest.mark.requirement("W7")

@@ -35,7 +35,7 @@ from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import born_ms
 from tests.model.compaction_model import ModelCompaction
 from tests.model.partition_model import ModelPartition
-from tests.model.producer_model import find_duplicate, judge, partition_is_old, producer_is_old, remember
+from tests.model.producer_model import find_duplicate, is_stored, judge, partition_is_old, producer_is_old, remember
 from tests.model.retention_model import ModelRetention
 
 ANSWERS_KEPT_MS = 3_600_000
@@ -54,6 +54,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         self.clock = clock or SystemClock()
         self.shards = shards
         self.incarnation_id = uuid.UUID(int=1)
+        self.life = 0
         self.metadata_offset = 0
         self.partitions: dict[int, ModelPartition] = {}
         self.leftovers: dict[int, list[Extent]] = {}
@@ -173,6 +174,8 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         duplicate = find_duplicate(state, batch)
         if duplicate is not None:
             return BatchAnswer(BatchOutcome.DUPLICATE, duplicate.base_offset, duplicate.append_time_ms)
+        if is_stored(state, batch, self.life):
+            return BatchAnswer(BatchOutcome.DUPLICATE_SEQUENCE, -1, -1)
         if batch.leader_epoch not in (-1, partition.leader_epoch):
             return BatchAnswer(BatchOutcome.LEADER_EPOCH_MISMATCH, -1, -1)
         if batch.partition_count not in (-1, self.partition_counts[split_partition_key(batch.partition_key)[0]]):
@@ -182,7 +185,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
             outcome = judge(state, batch, self._may_have_expired(partition, batch.producer_id))
             if outcome is not BatchOutcome.APPENDED:
                 return BatchAnswer(outcome, -1, -1)
-            partition.producers[batch.producer_id] = remember(state, batch, base_offset)
+            partition.producers[batch.producer_id] = remember(state, batch, base_offset, self.life)
         partition.high_watermark += batch.record_count
         self._extend(file_id, batch, base_offset, open_extents, appended)
         return BatchAnswer(BatchOutcome.APPENDED, base_offset, batch.max_timestamp)

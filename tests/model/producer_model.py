@@ -13,6 +13,7 @@ from headrace.metastore.api.commit import BatchOutcome, StagedBatch
 
 REMEMBERED_BATCHES = 5
 SEQUENCES = 2**31
+UNKNOWN_LIFE = -1
 EXPIRATION_MS = 86_400_000
 BLOCK_MS = 1_200_000
 """How long after its lease an id of a block may become a producer's."""
@@ -34,6 +35,10 @@ class ProducerState:
     epoch: int
     next_sequence: int
     ring: list[RingEntry] = field(default_factory=list)
+    contiguous_life: int = UNKNOWN_LIFE
+    """The metastore's life in which everything from sequence 0 of this epoch on was appended."""
+    wrapped: bool = False
+    """Sequences of this epoch went over their end."""
 
 
 def last_sequence(batch: StagedBatch) -> int:
@@ -49,6 +54,16 @@ def find_duplicate(state: ProducerState | None, batch: StagedBatch) -> RingEntry
         if (entry.base_sequence, entry.last_sequence) == (batch.base_sequence, last_sequence(batch)):
             return entry
     return None
+
+
+def is_stored(state: ProducerState | None, batch: StagedBatch, life: int) -> bool:
+    """Whether a batch that is not remembered any more is certainly in the log: nothing was left out before it."""
+    if state is None or state.epoch != batch.producer_epoch or state.contiguous_life != life:
+        return False
+    if state.wrapped:
+        behind = (state.next_sequence - batch.base_sequence) % SEQUENCES
+        return batch.record_count <= behind <= SEQUENCES // 2
+    return batch.base_sequence + batch.record_count <= state.next_sequence
 
 
 def producer_is_old(lease_age_ms: int) -> bool:
@@ -74,13 +89,17 @@ def judge(state: ProducerState | None, batch: StagedBatch, may_have_expired: boo
     return BatchOutcome.APPENDED if in_order else BatchOutcome.OUT_OF_ORDER
 
 
-def remember(state: ProducerState | None, batch: StagedBatch, base_offset: int) -> ProducerState:
-    """The state after `batch` was appended at `base_offset`."""
+def remember(state: ProducerState | None, batch: StagedBatch, base_offset: int, life: int) -> ProducerState:
+    """The state after `batch` was appended at `base_offset` in this life of the metastore."""
     entry = RingEntry(batch.base_sequence, last_sequence(batch), base_offset, batch.max_timestamp)
     same_epoch = state is not None and state.epoch == batch.producer_epoch
     older = state.ring if state is not None and same_epoch else []
+    next_sequence = (last_sequence(batch) + 1) % SEQUENCES
+    begins = life if batch.base_sequence == 0 else UNKNOWN_LIFE
     return ProducerState(
+        contiguous_life=state.contiguous_life if state is not None and same_epoch else begins,
+        wrapped=(state is not None and same_epoch and state.wrapped) or next_sequence < batch.base_sequence,
         epoch=batch.producer_epoch,
-        next_sequence=(last_sequence(batch) + 1) % SEQUENCES,
+        next_sequence=next_sequence,
         ring=[entry, *older][:REMEMBERED_BATCHES],
     )

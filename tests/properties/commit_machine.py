@@ -149,6 +149,18 @@ class CommitMachine(RuleBasedStateMachine):
         self.model.expire_producers()
         self.sql("DELETE FROM producer_state WHERE partition_key = ANY (%(keys)s)", keys=self.keys)
 
+    @rule(life=st.sampled_from([-1, 0, 9]))
+    def forget_what_is_whole(self, life: int) -> None:
+        """As if what is there were from before a migration (-1), all of this life, or of another one."""
+        for key in self.keys:
+            for state in self.model.partitions.get(key, ModelPartition()).producers.values():
+                state.contiguous_life = life
+        self.sql(
+            "UPDATE producer_state SET contiguous_life = %(life)s WHERE partition_key = ANY (%(keys)s)",
+            life=life,
+            keys=self.keys,
+        )
+
     def live_key(self, which: int) -> int:
         keys = sorted(self.model.partitions)
         return keys[which % len(keys)]

@@ -36,6 +36,32 @@ BUGS = {
         *("fold_producers", "SELECT to_ms(created_at) < v_before"),
         "SELECT true",
     ),
+    "what is not known to be whole is taken for stored (W1)": (
+        *("fold_producers", "s.contiguous_life = cluster_life()"),
+        "true",
+    ),
+    "what another life stored is taken for stored (W1)": (
+        *("fold_producers", "s.contiguous_life = cluster_life()"),
+        "s.contiguous_life >= 0",
+    ),
+    "what starts above 0 is taken for whole (W1)": (
+        "commit_files",
+        "CASE WHEN start = 0 THEN v_life ELSE -1 END",
+        "v_life",
+    ),
+    "another epoch's sequences are taken for stored (W1)": (
+        *("fold_producers", "ELSIF v_same AND v_whole AND"),
+        "ELSIF v_whole AND",
+    ),
+    "half a batch is taken for stored (W1)": (
+        *("fold_producers", "ELSE p_sequence::bigint + p_records <= p_next END"),
+        "ELSE p_sequence < p_next END",
+    ),
+    "sequences that did not wrap are taken for stored (W1)": (
+        "fold_producers",
+        "RETURN CASE WHEN p_wrapped THEN",
+        "RETURN CASE WHEN true THEN",
+    ),
     "a refused batch moves its producer on (W7)": (
         *("fold_producers", "outcome[b.i] := batch_out_of_order();"),
         "outcome[b.i] := batch_out_of_order(); v_next := next_sequence(b.sequence, b.records);",

@@ -52,6 +52,8 @@ DECLARE
     v_part_regular boolean;
     v_prod_row     tid[];      -- by producer: where its state is, in the same way
     v_prod_regular boolean[];
+    v_judged       boolean := false;
+    v_life         int := cluster_life();
     v_hour         int;
     v_full         bigint[];   -- partitions with an open time block that is now full
     v_answer       bytea[];    -- by file
@@ -101,6 +103,7 @@ BEGIN
                       FROM unnest(p_run_first) AS first) AS run
              GROUP BY file ORDER BY file);
     ELSE
+        v_judged := true;
         SELECT j.batch_before, j.run_first, j.run_last, j.run_time, j.prod_last, j.recent, j.answer
           INTO p_batch_before, p_run_first, p_run_last, p_run_time, p_prod_last, p_recent, v_answer
           FROM judge_batches(v_ours, coalesce(cluster_setting('producer.id.expiration.ms')::bigint, p_producer_expiration_ms),
@@ -168,8 +171,10 @@ BEGIN
     -- What the next commit judges by.
     v_hour := wall_ms() / 3600000;
     WITH entry AS MATERIALIZED (
-        SELECT prod, p_prod_last[prod] AS last, v_prod_row[prod] AS row, string_agg(packed, '') AS entries
-          FROM (SELECT p_batch_prod[i] AS prod,
+        SELECT prod, p_prod_last[prod] AS last, v_prod_row[prod] AS row, string_agg(packed, '') AS entries,
+               p_batch_sequence[CASE WHEN v_judged THEN min(i) ELSE p_prod_first[prod] END] AS start,  -- of this epoch
+               next_sequence(p_batch_sequence[p_prod_last[prod]], p_batch_records[p_prod_last[prod]]) AS next
+          FROM (SELECT p_batch_prod[i] AS prod, i,
                        pack_ring_entry(p_batch_sequence[i], p_batch_records[i],
                                        v_part_head[p_batch_part[i]] + p_batch_before[i], p_batch_time[i]) AS packed
                   FROM unnest(p_recent) AS i
@@ -178,17 +183,21 @@ BEGIN
     ), gone_on AS (
         UPDATE producer_state s
            SET epoch = p_batch_epoch[last],
-               next_sequence = next_sequence(p_batch_sequence[last], p_batch_records[last]),
+               next_sequence = next,
                ring = substring(entries || CASE WHEN s.epoch = p_batch_epoch[last] THEN s.ring ELSE '' END
                                 FROM 1 FOR 120),
-               touched_hour = v_hour, updates = s.updates + 1, update_block = update_block(s.updates + 1)
+               touched_hour = v_hour, updates = s.updates + 1, update_block = update_block(s.updates + 1),
+               contiguous_life = CASE WHEN s.epoch = p_batch_epoch[last] THEN s.contiguous_life
+                                      WHEN start = 0 THEN v_life ELSE -1 END,
+               wrapped = CASE WHEN s.epoch = p_batch_epoch[last] THEN s.wrapped OR next < s.next_sequence
+                              ELSE next < start END
           FROM entry
          WHERE s.ctid = entry.row
     )
-    INSERT INTO producer_state (partition_key, producer_id, epoch, next_sequence, ring, touched_hour)
-    SELECT p_part_key[p_batch_part[last]], p_prod_id[prod], p_batch_epoch[last],
-           next_sequence(p_batch_sequence[last], p_batch_records[last]),
-           substring(entries FROM 1 FOR 120), v_hour
+    INSERT INTO producer_state (partition_key, producer_id, epoch, next_sequence, ring, touched_hour,
+                                contiguous_life, wrapped)
+    SELECT p_part_key[p_batch_part[last]], p_prod_id[prod], p_batch_epoch[last], next,
+           substring(entries FROM 1 FOR 120), v_hour, CASE WHEN start = 0 THEN v_life ELSE -1 END, next < start
       FROM entry
      WHERE row IS NULL;
 

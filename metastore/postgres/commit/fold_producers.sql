@@ -9,6 +9,7 @@
 -- first base offset and time; original -n names batch n of this call: its offset is not known yet.
 -- A producer that a partition does not know may start above 0 only if the partition may have forgotten it: both are
 -- older than the expiration (docs/decisions/0012). An id that was never leased belongs to no producer of that age.
+-- A batch that is in the log, but in the ring no more, is a duplicate without an offset (docs/decisions/0037).
 -- Locks: none; the caller holds the shards' locks. Idempotent: reads only.
 -- Cost: a loop over the batches of these producers, one index probe per producer.
 CREATE OR REPLACE FUNCTION fold_producers(
@@ -23,6 +24,8 @@ DECLARE
     v_epoch smallint;   -- NULL: never seen
     v_next  int;
     v_ring  bytea;
+    v_whole boolean;    -- all sequences from 0 to v_next are in the log, in this epoch and life
+    v_wrap  boolean;    -- sequences went over their end in this epoch
     v_same  boolean;    -- the batch belongs to the epoch that the producer is in
     v_range bytea;      -- the batch's first and last sequence, as a ring entry opens
     v_place int;
@@ -38,7 +41,8 @@ BEGIN
     LOOP
         IF b.prod <> v_prod THEN
             v_prod := b.prod;
-            SELECT s.epoch, s.next_sequence, s.ring INTO v_epoch, v_next, v_ring
+            SELECT s.epoch, s.next_sequence, s.ring, s.contiguous_life = cluster_life(), s.wrapped
+              INTO v_epoch, v_next, v_ring, v_whole, v_wrap
               FROM producer_state s
              WHERE s.partition_key = p_part_key[p_batch_part[b.i]] AND s.producer_id = p_prod_id[v_prod]
              ORDER BY s.update_block DESC LIMIT 1;
@@ -50,6 +54,8 @@ BEGIN
             outcome[b.i] := batch_duplicate();
             original[b.i] := ring_number(v_ring, v_place + 8);
             append_time[b.i] := ring_number(v_ring, v_place + 16);
+        ELSIF v_same AND v_whole AND is_behind(b.sequence, b.records, v_next, v_wrap) THEN
+            outcome[b.i] := batch_duplicate_sequence();
         ELSIF outcome[b.i] <> batch_appended() THEN
             CONTINUE;
         ELSIF b.epoch < v_epoch THEN
@@ -59,6 +65,8 @@ BEGIN
                                                                     p_expiration_ms)) THEN
             v_ring := v_range || int8send(-b.i) || int8send(append_time[b.i])
                       || CASE WHEN v_same THEN substring(v_ring FROM 1 FOR 96) ELSE '' END;
+            v_whole := CASE WHEN v_same THEN v_whole ELSE b.sequence = 0 END;
+            v_wrap := (v_same AND v_wrap) OR next_sequence(b.sequence, b.records) < b.sequence;
             v_epoch := b.epoch;
             v_next := next_sequence(b.sequence, b.records);
         ELSE
@@ -66,6 +74,13 @@ BEGIN
         END IF;
     END LOOP;
 END $$;
+
+-- Whether a batch ends below the next sequence. Sequences that went over their end have no first one: then half of
+-- them count as behind, the other half as ahead.
+CREATE OR REPLACE FUNCTION is_behind(p_sequence int, p_records int, p_next int, p_wrapped boolean) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN p_wrapped THEN ((p_next::bigint - p_sequence) & 2147483647) BETWEEN p_records AND 1073741824
+            ELSE p_sequence::bigint + p_records <= p_next END;
 
 -- Where in the ring an entry opens with these 8 bytes; -1 if none does.
 CREATE OR REPLACE FUNCTION ring_place(p_ring bytea, p_range bytea) RETURNS int

@@ -254,6 +254,21 @@ async def test_refusals_of_the_commit_have_kafkas_codes() -> None:
         assert BatchOutcome.OUT_OF_ORDER.name.lower() in (by_name["t", 0].message or "")
 
 
+@pytest.mark.requirement("W7")
+async def test_a_retry_that_many_batches_overtook_is_answered_as_a_duplicate_without_an_offset() -> None:
+    async with ProduceWorld() as world:
+        world.create_topic("t")
+        connection = world.connect()
+        batches = [plain_batch(1, producer_id=5, producer_epoch=0, base_sequence=number) for number in range(7)]
+        for batch in batches:
+            await world.clock.run(world.produce(connection, {"t": {0: batch}}))
+        again = await world.clock.run(world.produce(world.connect(), {"t": {0: batches[0]}}))
+        assert again is not None
+        answer = again["t", 0]
+        assert (answer.error, answer.base_offset) == ("duplicate_sequence_number", -1)
+        assert len(await world.log_of(world.view.image.topics_by_name["t"].key(0) or 0)) == 7
+
+
 async def test_acks_0_is_stored_without_a_response_and_an_error_closes_the_connection() -> None:
     async with ProduceWorld() as world:
         topic = world.create_topic("t")
