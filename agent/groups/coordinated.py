@@ -35,6 +35,9 @@ class CoordinatedGroup(Protocol):
     def protocol_type(self) -> str | None:
         """None for a group that never had members."""
 
+    def epochs_from(self, lowest: int) -> None:
+        """Generations and group epochs that begin from now on are at least this."""
+
     def join(self, now: float, request: JoinRequest, token: Token) -> list[GroupEffect]:
         """JoinGroup. The answer to `token` may come much later."""
 

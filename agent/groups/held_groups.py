@@ -29,6 +29,7 @@ from headrace.agent.groups.group_memory import GroupMemory
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.groups.values import Abandon, Become, GroupEffect, Save
 from headrace.metastore.api.groups import GroupApi, GroupClaim, GroupKind
+from headrace.metastore.life.numbers import epoch_floor, life_of_number
 from headrace.protocol.errors import coordinator_error
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError
@@ -153,6 +154,7 @@ class HeldGroups:
     def replace(self, held: Held, group: CoordinatedGroup, effects: Iterable[GroupEffect]) -> None:
         """The group goes on as another one, of another kind; `effects` are the new one's."""
         self.perform(held, held.group.close(ErrorCode.rebalance_in_progress))
+        group.epochs_from(epoch_floor(life_of_number(held.epoch)))
         held.group = group
         self.perform(held, effects)
 
@@ -241,6 +243,7 @@ class HeldGroups:
         now = self._clock.monotonic()
         record = claim.record
         group, effects = self._restore[None if record is None else record.kind](group_id, now, record)
+        group.epochs_from(epoch_floor(life_of_number(claim.coordinator_epoch)))
         if len(self._held) >= GROUPS_MAX:
             self._drop_idle()
         held = self._held[group_id] = Held(group, claim.coordinator_epoch, broker_epoch, now, group.state_name)

@@ -17,6 +17,8 @@ LOG_BITS = 27
 """Per life 134 million records of the metadata log; a topic number is an offset and has 39 bits, so 4,096 times."""
 EPOCH_BITS = 20
 """Per life a million raises of a partition's leader epoch, of the controller epoch or of a group's generation."""
+NUMBER_BITS = 40
+"""Per life 1.1e12 producer ids, coordinator epochs of groups, and job epochs."""
 LIFE_MAX = (1 << (31 - EPOCH_BITS)) - 1
 """2,047: what int32 epochs leave room for; the other numbers have room for more."""
 
@@ -34,6 +36,11 @@ def epoch_floor(life: int) -> int:
 def life_of_offset(offset: int) -> int:
     """The life in which an offset of the metadata log was handed out."""
     return offset >> LOG_BITS
+
+
+def life_of_number(number: int) -> int:
+    """The life in which a producer id, a coordinator epoch or a job epoch was handed out."""
+    return number >> NUMBER_BITS
 
 
 def _checked(life: int) -> int:

@@ -22,6 +22,8 @@ class Generation:
     """The generation that a group is in, and the protocol that its members agreed on; None before the first."""
 
     number: int = 0
+    lowest: int = 0
+    """Of those that begin from now on."""
     protocol_type: str | None = None
     protocol_name: str | None = None
 

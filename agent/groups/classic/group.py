@@ -99,6 +99,10 @@ class ClassicGroup:
     def state_name(self) -> str:
         return self.state.value
 
+    def epochs_from(self, lowest: int) -> None:
+        """The next generation's number is at least this."""
+        self._generation.lowest = lowest
+
     @property
     def generation(self) -> int:
         return self._generation.number

@@ -177,7 +177,7 @@ class Rebalance:
         if len(self._roster) and not self._roster.elect():
             self._join_until = now + self._roster.rebalance_timeout()  # absent static members may still come
             return
-        self._generation.number += 1
+        self._generation.number = max(self._generation.number + 1, self._generation.lowest)
         if not len(self._roster):
             self.state = GroupState.EMPTY
             self._generation.protocol_name = None

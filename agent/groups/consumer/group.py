@@ -81,6 +81,10 @@ class ConsumerGroup:
     def roster(self) -> ConsumerRoster:
         return self._membership.roster
 
+    def epochs_from(self, lowest: int) -> None:
+        """The next group epoch is at least this."""
+        self.target.lowest = lowest
+
     @property
     def target(self) -> Target:
         return self._membership.target

@@ -28,6 +28,8 @@ class Target:
     def __init__(self, assignors: tuple[str, ...]) -> None:
         """`assignors`: names of those that members may ask for; the first is the default."""
         self.group_epoch = 0
+        self.lowest = 0
+        """Of the group epochs that begin from now on."""
         self.epoch = 0
         self.topics_digest = b""
         """Of the subscribed topics and their partition counts that the group was judged by last."""
@@ -52,8 +54,11 @@ class Target:
     def forget(self, member_id: str) -> None:
         """A member went: its part is free, and the target has to be made again."""
         self._parts.pop(member_id, None)
-        self.group_epoch += 1
+        self._raise_epoch()
         self._seen = None
+
+    def _raise_epoch(self) -> None:
+        self.group_epoch = max(self.group_epoch + 1, self.lowest)
 
     @property
     def is_judged(self) -> bool:
@@ -73,7 +78,8 @@ class Target:
         changed = changed or digest != self.topics_digest
         self._seen, self.topics_digest = topics.by_name, digest
         self.subscribed = frozenset(topics.by_number[number].name for number in subscribed)
-        self.group_epoch += changed
+        if changed:
+            self._raise_epoch()
         return changed
 
     def renew(self, members: Collection[ConsumerMember], topics: KnownTopics) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import uuid
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from headrace.agent.cluster.membership import Identity, Membership
 from headrace.agent.groups.classic import saved
 from headrace.agent.groups.held_groups import IDLE_SECONDS
 from headrace.metastore.api.topics import NewTopic
+from headrace.metastore.life.numbers import NUMBER_BITS, epoch_floor
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import CorruptError, InvalidError, UnavailableError
@@ -140,6 +142,22 @@ async def test_a_successors_claim_fences_saves_and_commits(world: GroupsWorld) -
     assert synced.error_code == NOT_COORDINATOR
     stored = world.groups.saved("g")
     assert [m.assignment for m in stored.members] == [b"all"]
+
+
+async def test_a_generation_of_a_new_life_is_above_all_of_the_old_one(world: GroupsWorld) -> None:
+    """The old life completed more generations than Postgres kept: their numbers must not come again."""
+    home = world.home
+    member = await a_member(home)
+    world.groups.epochs = itertools.count(1 << NUMBER_BITS)  # as claims of life 1 get them
+    world.groups.take_over("g")
+    world.cluster_api.add_topic("orders")
+    await home.commit("g", {"orders": {0: 1}}, member_id=member, generation=1)  # notices that the claim is gone
+    assert await home.heartbeat("g", member, 1) == 0, "what was kept goes on"
+    joined = await home.join("g", member, version=3)
+    assert joined.generation_id == epoch_floor(1)
+    await home.sync("g", member, joined.generation_id, {member: b"new"})
+    again = await home.join("g", member, version=3)
+    assert again.generation_id == epoch_floor(1) + 1
 
 
 async def test_a_new_registration_claims_again(world: GroupsWorld) -> None:

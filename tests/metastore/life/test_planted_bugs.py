@@ -1,0 +1,151 @@
+"""The proofs of a life fail when a rule of it is broken: each named bug is planted in SQL or Python and must be seen.
+
+A life is begun here by an operator on one server, so that no standby is needed; test_promotion.py has the standbys.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from headrace.config.settings import Settings
+from headrace.metastore.api.read import EpochQuery, OffsetKind, OffsetQuery
+from headrace.metastore.life import keeper as keeper_module
+from headrace.metastore.life.keeper import LifeKeeper
+from headrace.metastore.life.numbers import epoch_floor, log_floor
+from headrace.metastore.life.verdict import LifeVerdict, judge
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.errors import UnavailableError
+from headrace.storage.objects.memory import MemoryStore
+from tests.manual_clock import ManualClock
+from tests.metastore.life.test_verdict import PRIMARY, REACHED, RECORD, newer
+from tests.metastore.sessions import create, join, new_topic, session
+from tests.metastore.sql_sources import source_of
+
+pytestmark = pytest.mark.requirement("X4")
+
+
+async def two_processes(url: str) -> tuple[PostgresMetastore, LifeKeeper, PostgresMetastore, LifeKeeper]:
+    """On one server and one bucket."""
+    bucket = MemoryStore(ManualClock())
+    first, second = [await PostgresMetastore.open(url, Settings(metastore_pool_size=1)) for _ in range(2)]
+    keepers = [LifeKeeper(store, bucket, ManualClock(), random.Random(n)) for n, store in enumerate((first, second))]
+    for keeper in keepers:
+        assert await keeper.check() is LifeVerdict.CURRENT
+    return first, keepers[0], second, keepers[1]
+
+
+async def nothing_again(url: str) -> None:
+    """Numbers of the new life are above those of the old one, and the old life's writer is refused."""
+    old, _, new, keeper = await two_processes(url)
+    try:
+        topic = (await create(old, new_topic("old", 2))).topics_by_name["old"]
+        ids, agent = await old.allocate_producer_ids(10), await join(old)
+        claim = await old.claim_group("g", *agent)
+        assert await keeper.begin_anew("restored") == 1
+        with pytest.raises(UnavailableError):
+            await old.allocate_producer_ids(10)
+        with pytest.raises(UnavailableError):
+            await create(old, new_topic("of the old life"))
+        image = await create(new, new_topic("new"))
+        assert image.topics_by_name["new"].topic_number >= log_floor(1) > topic.topic_number
+        assert set(image.topics_by_name["old"].leader_epochs) == {epoch_floor(1)}
+        (newest,) = await new.list_offsets([OffsetQuery(topic.key(0) or 0, OffsetKind.LATEST)])
+        assert newest.leader_epoch == epoch_floor(1)
+        ends = await new.find_epoch_ends([EpochQuery(topic.key(0) or 0, 0)])
+        assert (ends[0].leader_epoch, ends[0].end_offset) == (0, 0), "readers of the old epoch are sent back"
+        assert (await new.allocate_producer_ids(10)).start >= 1 << 40 > ids.start
+        again = await new.claim_group("g", *agent)
+        assert claim is not None
+        assert again is not None
+        assert again.coordinator_epoch > 1 << 40 > claim.coordinator_epoch
+    finally:
+        await old.close()
+        await new.close()
+
+
+async def test_nothing_is_handed_out_again(metastore_url: str) -> None:
+    await nothing_again(metastore_url)
+
+
+SQL_BUGS = {
+    "the life is not compared": ("assert_life", "WHERE life = p_life AND timeline", "WHERE timeline"),
+    "ids do not begin at the life's first": (
+        "allocate_producer_ids",
+        "life_floor64(cluster_life())) AS first_id",
+        "0) AS first_id",
+    ),
+    "the log goes on where it was": ("begin_life", "bigint := life_floor_log(p_life)", "bigint := p_expected_head"),
+    "leader epochs stay": ("begin_life", "WHERE leader_epoch < life_floor32(p_life)", "WHERE false"),
+    "claims go on where they were": ("begin_life", "PERFORM setval(", "PERFORM concat("),
+}
+
+
+@pytest.mark.parametrize("bug", SQL_BUGS)
+async def test_a_planted_bug_in_sql_is_caught(metastore_url: str, bug: str) -> None:
+    name, right, wrong = SQL_BUGS[bug]
+    source = source_of(name)
+    assert right in source, f"the bug has to be planted elsewhere: {right}"
+    async with session(metastore_url) as raw:
+        await raw.execute(source.replace(right, wrong).encode())
+    with pytest.raises((AssertionError, pytest.fail.Exception, KeyError)):
+        await nothing_again(metastore_url)
+
+
+def _table(judged: Callable[..., LifeVerdict]) -> bool:
+    """Whether a judge gives the right answers to the cases that the planted bugs are about."""
+    promoted = replace(PRIMARY, server=PRIMARY.server._replace(timeline=4))
+    return (
+        judged(promoted, RECORD, REACHED) is LifeVerdict.BEGIN
+        and judged(PRIMARY, newer(), None) is LifeVerdict.SUPERSEDED
+        and judged(PRIMARY, newer(4), None) is LifeVerdict.SUPERSEDED
+        and judged(replace(PRIMARY, wal_bytes=2_000, feed_sum=49), RECORD, REACHED) is LifeVerdict.RESTORED
+        and judged(PRIMARY, RECORD, REACHED) is LifeVerdict.CURRENT
+    )
+
+
+JUDGES: dict[str, Callable[..., LifeVerdict]] = {
+    "a promotion is not noticed": lambda found, newest, reached: judge(
+        replace(found, server=found.begun_on), newest, reached
+    ),
+    "the bucket is not asked": lambda found, newest, reached: judge(found, RECORD, reached),
+    "one number is one life": lambda found, newest, reached: judge(
+        found, newest and replace_incarnation(newest), reached
+    ),
+    "what was reached is not compared": lambda found, newest, reached: judge(found, newest, None),
+}
+
+
+def replace_incarnation(record: object) -> object:
+    """The record as if only its number counted."""
+
+    return msgspec.structs.replace(record, incarnation_id=PRIMARY.incarnation_id)
+
+
+@pytest.mark.parametrize("bug", JUDGES)
+def test_a_planted_bug_in_the_verdict_is_caught(bug: str) -> None:
+    assert _table(judge)
+    assert not _table(JUDGES[bug])
+
+
+async def test_a_server_is_asked_after_the_bucket(metastore_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted bug asks the server first: a life that begins in between looks like a wrong bucket."""
+    first, keeper, second, other = await two_processes(metastore_url)
+    read = keeper_module.newest_life
+
+    async def begun_in_between(*arguments: object) -> object:
+        found = await read(*arguments)  # type: ignore[arg-type]
+        if (await second.describe_life()).life == 0:
+            monkeypatch.setattr(keeper_module, "newest_life", read)
+            await other.begin_anew("restored")
+        return found
+
+    monkeypatch.setattr(keeper_module, "newest_life", begun_in_between)
+    assert await keeper.check() is LifeVerdict.CURRENT
+    assert first.named_life == 1
+    for store in (first, second):
+        await store.close()
