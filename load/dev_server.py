@@ -57,7 +57,9 @@ class DevServer:
         self._keep_data = keep_data
         self._errors = errors
         self._checkout = checkout
-        self._environment = {name: value for name, value in os.environ.items() if not checkout or name != "PYTHONPATH"}
+        self._environment = dict(os.environ)
+        if checkout:
+            self._environment["PYTHONPATH"] = f"{checkout}/src:{checkout}"  # also if its .venv is another checkout's
         own = [sys.executable, "-m", "headrace.cli.main"]
         headrace = [str(checkout / ".venv/bin/headrace")] if checkout else own
         flags = [part for name, value in (settings or {}).items() for part in (_flag(name), str(value))]

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.client_turns import ClientTurns, client_of
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.produce.batches import Arrival
 from headrace.agent.produce.pending import PendingRequest, Refusal
-from headrace.agent.produce.reading_turns import ReadingTurns, client_of
 from headrace.agent.produce.validate import (
     NO_TRANSACTIONS,
     Accepted,
@@ -77,7 +77,7 @@ class Receiver:
         self._clock = clock
         self._rules = rules
         self._on_refused = on_refused
-        self._reading = ReadingTurns()
+        self._reading = ClientTurns()
 
     def refuse(self, request: Request, produce: ProduceRequest, refusal: Refusal) -> PendingRequest:
         """The answer to a request that is refused as a whole."""

@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.client_turns import ClientTurns
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.consumer.assignors.assignor import Partitions
@@ -48,6 +49,8 @@ class ConsumerGroups:
         self.rules = rules
         self._cluster = cluster
         self._clock = clock
+        self._turns = ClientTurns()
+        """So that one turn of the event loop changes one group."""
         self._rng = rng
         self.topics = GroupTopics(cluster)
 
@@ -83,6 +86,9 @@ class ConsumerGroups:
             return ConsumerHeartbeatAnswer(ErrorCode.coordinator_load_in_progress, request.member_id)
         patterns = held.group.roster.patterns if isinstance(held.group, ConsumerGroup) else []
         await self.topics.prepare([*patterns, request.topic_pattern or ""])
+        if request.member_epoch <= JOIN_EPOCH or request.topic_names is not None or request.topic_pattern is not None:
+            async with self._turns.turn(request.client_host):  # a change costs time for every member of the group
+                await asyncio.sleep(0)
         held = await groups.find(group_id)  # once more: it may have moved meanwhile
         if isinstance(held, ErrorCode):
             return ConsumerHeartbeatAnswer(held, request.member_id)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from headrace.agent.produce.reading_turns import ReadingTurns
+from headrace.agent.client_turns import ClientTurns
 from headrace.agent.produce.validate import LOOP_WORK, LoopWork
 from headrace.storage.records.check import check_batch
 from headrace.storage.records.check_records import RecordWork
@@ -113,7 +113,7 @@ def test_headers_of_records_are_work_on_the_loop() -> None:
 
 
 async def test_addresses_take_turns_for_the_thread_that_reads() -> None:
-    turns, served = ReadingTurns(), list[str]()
+    turns, served = ClientTurns(), list[str]()
 
     async def read(client: str) -> None:
         async with turns.turn(client):

@@ -3,6 +3,7 @@ of groups that change."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import datetime
 import uuid
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.consumer.topics import GroupTopics
 from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.log.records import ConfigRecord
@@ -386,3 +388,32 @@ async def test_a_group_that_cannot_be_upgraded_stays(world: GroupsWorld) -> None
     assert "Cannot upgrade" in answer.error_message
     assert (await heartbeat(home, "new", 3)).error_code is ErrorCode.unknown_member_id
     assert await home.heartbeat("g", joined.member_id, 1) == 0
+
+
+@pytest.mark.requirement("X7")
+async def test_one_turn_of_the_event_loop_changes_one_group(
+    world: GroupsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that joins costs time for every member of its group: many at once would stall the loop."""
+    turn, changes = 0, list[int]()
+    change = ConsumerGroup.consumer_heartbeat
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def counted(group: ConsumerGroup, now: float, request: Any, token: Any) -> Any:
+        changes.append(turn)
+        return change(group, now, request, token)
+
+    monkeypatch.setattr(ConsumerGroup, "consumer_heartbeat", counted)
+    await heartbeat(world.home, "m0", 0)
+    before, counting = len(changes), asyncio.create_task(count_turns())
+    answers = await asyncio.gather(*(heartbeat(world.home, f"m{number}", 0) for number in range(1, 20)))
+    counting.cancel()
+    assert {answer.error_code for answer in answers} == {ErrorCode.none}
+    joins = changes[before:]
+    assert len(joins) >= 19
+    assert len(set(joins)) == len(joins), "each in another turn"

@@ -1,8 +1,8 @@
-"""Who may read a batch's records on another thread: one batch at a time, clients in turn.
+"""A lock that the addresses of clients get in turn, for work that is large for the event loop or for memory.
 
-Place: around each batch that receive.py does not check on the event loop.
-Invariant: one thread at a time reads records, because what a batch unpacks to is not in the memory budget. Addresses
-take turns, batch by batch: an address with many large batches delays another by one of them.
+Place: receive.py reads the records of large batches one batch at a time, because what a batch unpacks to is not in the
+memory budget; the consumer groups' coordinator changes one group in one turn of the event loop.
+Invariant: one holder at a time. An address with many requests delays another by one of them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from headrace.agent.listener.memory import MemoryBudget
 from headrace.protocol.request import Request
 
 
-class ReadingTurns:
-    """A lock that addresses get in turn."""
+class ClientTurns:
+    """The lock."""
 
     def __init__(self) -> None:
         self._turn = MemoryBudget(1)
