@@ -34,7 +34,7 @@ class Housekeeper:
         self._rng = rng
         self._steps: dict[str, Callable[[], Awaitable[bool]]] = {
             "rotate_log_slots": lambda: _done(metastore.rotate_log_slots()),
-            "expire_producer_state": lambda: _has_more(metastore.expire_producer_state(CHUNK_ROWS), CHUNK_ROWS),
+            "expire_producer_state": lambda: _has_more(metastore.expire_producer_state(CHUNK_ROWS), 1),
             "merge_producer_id_blocks": lambda: _has_more(metastore.merge_producer_id_blocks(CHUNK_ROWS), 1),
             "purge_deleted_partitions": lambda: _has_more(metastore.purge_deleted_partitions(CHUNK_ROWS), 1),
             "expire_group_offsets": lambda: _has_more(metastore.expire_group_offsets(CHUNK_ROWS), CHUNK_ROWS),

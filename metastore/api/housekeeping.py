@@ -16,7 +16,9 @@ class HousekeepingApi(Protocol):
         """Empty the next slot of the feed and of the answers; its name, None when none was due."""
 
     async def expire_producer_state(self, limit: int) -> int:
-        """Forget producers that were silent for producer.id.expiration.ms; how many rows went."""
+        """Forget up to `limit` producers of one commit shard that were silent for producer.id.expiration.ms; how many
+        rows went, 0 when there are no more.
+        """
 
     async def merge_producer_id_blocks(self, limit: int) -> int:
         """Join old blocks of producer ids among the first `limit`; how many rows went."""

@@ -249,7 +249,8 @@ class History(FileEnds):
         silent: list[tuple[int, int]] = []
 
         async def real() -> None:
-            await FORGET_PRODUCERS.row(self.store.pool, hour=NO_HOUR, limit=1_000)
+            while await FORGET_PRODUCERS.row(self.store.pool, hour=NO_HOUR, limit=1_000) != (0,):
+                pass
 
         async def modelled(model: ModelWithFiles) -> None:
             silent[:] = [(key, producer) for key, p in model.partitions.items() for producer in p.producers]

@@ -201,6 +201,22 @@ async def test_a_producer_is_heard_of_or_forgotten_never_half(
     assert pairs(answer.batches) == ([(BatchOutcome.OUT_OF_ORDER, -1)] if expired_first else appended(5))
 
 
+async def test_expiry_waits_for_one_shard_and_holds_no_other_meanwhile(scene: Scene, metastore_url: str) -> None:
+    """Another session holds a shard for long: commits to the other shards go on, while expiry waits for it."""
+    await scene.outcomes(*(batch(key, 0, producer=5) for key in scene.keys))
+    async with session(metastore_url) as raw:
+        await move_time(raw, 26 * 3_600)
+        await raw.execute("UPDATE producer_state SET touched_hour = 1 WHERE partition_key = %s", [scene.keys[3]])
+    async with gate(metastore_url, scene.shard(3)) as line:
+        expiry = await line.join(scene.store.expire_producer_state(10))
+        for place, key in enumerate(scene.keys):
+            if place != 3:
+                (answer,) = await scene.commit(file_of([batch(key, 5, producer=5)], age_ms=-26 * HOUR_MS))
+                assert pairs(answer.batches) == appended(5)
+    assert await expiry == 1
+    assert await scene.store.expire_producer_state(10) == 0
+
+
 async def test_rotation_gives_way_to_readers_and_no_answer_is_lost(scene: Scene, metastore_url: str) -> None:
     page = await scene.store.poll_feed({})
     files = [file_of([batch(scene.keys[0])]) for _ in range(12)]

@@ -13,9 +13,10 @@ BEGIN
     RETURN forget_producers(greatest((wall_ms() - v_silent) / 3600000, 0)::int, p_limit);
 END $$;
 
--- Forget up to p_limit producers that were last heard of before this hour (of wall_ms()); returns how many.
--- Locks: the commit shards of what it is about to forget, ascending, for the time of one chunk; so no
--- commit judges by a row that is being deleted. Idempotent: repeating goes on with the next chunk.
+-- Forget up to p_limit producers that were last heard of before this hour (of wall_ms()); returns how many. All are
+-- of one commit shard, that of the first one: a call that waits for one shard holds up the commits of no other.
+-- Locks: that shard's, for the time of one chunk; so no commit judges by a row that is being deleted.
+-- Idempotent: repeating goes on with the next chunk, until a call returns 0.
 -- Cost: O(expired), through producer_state_touched; an hour's resolution.
 CREATE OR REPLACE FUNCTION forget_producers(p_hour int, p_limit int) RETURNS int
 LANGUAGE plpgsql VOLATILE
@@ -24,14 +25,25 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 DECLARE
+    v_shards  smallint := (SELECT commit_shards FROM cluster);
+    v_shard   smallint;
     v_keys    bigint[];
     v_ids     bigint[];
     v_expired int;
 BEGIN
-    SELECT array_agg(partition_key), array_agg(producer_id) INTO v_keys, v_ids
-      FROM (SELECT partition_key, producer_id FROM producer_state
-             WHERE touched_hour < p_hour ORDER BY touched_hour LIMIT p_limit) AS expired;
-    PERFORM lock_shards(array_agg(DISTINCT commit_shard(key, commit_shards))) FROM cluster, unnest(v_keys) AS key;
+    SELECT min(shard) FILTER (WHERE place = 1), array_agg(partition_key), array_agg(producer_id)
+      INTO v_shard, v_keys, v_ids
+      FROM (SELECT *, first_value(shard) OVER (ORDER BY place) AS chosen
+              FROM (SELECT partition_key, producer_id, commit_shard(partition_key, v_shards) AS shard,
+                           row_number() OVER (ORDER BY touched_hour) AS place
+                      FROM (SELECT partition_key, producer_id, touched_hour FROM producer_state
+                             WHERE touched_hour < p_hour ORDER BY touched_hour LIMIT p_limit) AS oldest) AS placed
+           ) AS expired
+     WHERE shard = chosen;
+    IF v_shard IS NULL THEN
+        RETURN 0;
+    END IF;
+    PERFORM lock_shards(ARRAY[v_shard]);
     DELETE FROM producer_state s
      USING unnest(v_keys, v_ids) AS e (partition_key, producer_id)
      WHERE s.partition_key = e.partition_key AND s.producer_id = e.producer_id
