@@ -18,6 +18,7 @@ BENCHES = {
     "load.bench_compaction": "compaction, level by level",
     "load.compaction_hour": "an hour of arrivals, with and without compaction",
     "load.purge_duplicates": "dead bytes after a run of hostile duplicates",
+    "load.bench_life": "the life of the metastore: its check, and how long a new one takes to begin",
     "load.bench_metadata": "a million partitions: image, snapshot, Metadata answers",
     "load.bench_groups": "a consumer group's coordinator",
     "load.bench_request": "a Produce request's own Python",

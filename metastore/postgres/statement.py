@@ -52,12 +52,16 @@ class Statement:
     """The call of the SQL function `name`, or the plain query `name`.sql; its parameters are keywords.
 
     `writes` says whether a connection lost in mid-statement leaves something unknown. What writes names the pool's
-    life of the metastore and is refused in another one, unless it works `in_any_life`.
+    life of the metastore and is refused in another one, unless it works `in_any_life`. `patience_seconds` is what the
+    server gives the statement in place of the connection's limit.
     """
 
-    def __init__(self, name: str, *, writes: bool, in_any_life: bool = False) -> None:
+    def __init__(
+        self, name: str, *, writes: bool, in_any_life: bool = False, patience_seconds: float | None = None
+    ) -> None:
         self.name = name
         self.writes = writes
+        self._patience_seconds = patience_seconds
         self.names_life = writes and not in_any_life
 
     async def rows(self, pool: Pool, **parameters: Any) -> list[tuple[Any, ...]]:
@@ -72,12 +76,11 @@ class Statement:
         with self._seconds.time(), translated(self.name, writes=self.writes):
             async with pool.connection() as connection:
                 # what open_pool gives a wait for a connection is what the server gives a statement
-                loop, limit = asyncio.get_running_loop(), pool.timeout + SILENCE_S
+                loop, limit = asyncio.get_running_loop(), (self._patience_seconds or pool.timeout) + SILENCE_S
                 silent_at = loop.time() + limit
                 hang_up = loop.call_later(limit, _hang_up, connection)
                 try:
-                    cursor = await connection.execute(self.sql, parameters, binary=True)
-                    return await cursor.fetchall()
+                    return await self._answer(connection, parameters)
                 except ReadOnlySqlTransaction:
                     # the primary became a standby: nothing was written, and its neighbours lead there too
                     await connection.close()
@@ -88,6 +91,13 @@ class Statement:
                     if loop.time() >= silent_at:
                         # its neighbours went the same way: trying them one after another would take this long each
                         await pool.drain()
+
+    async def _answer(self, connection: Connection, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        if self._patience_seconds is None:
+            return await (await connection.execute(self.sql, parameters, binary=True)).fetchall()
+        async with connection.transaction():
+            await connection.execute(f"SET LOCAL statement_timeout = {round(self._patience_seconds * 1000)}".encode())
+            return await (await connection.execute(self.sql, parameters, binary=True)).fetchall()
 
     async def row(self, pool: Pool, **parameters: Any) -> tuple[Any, ...]:
         """The only result row."""

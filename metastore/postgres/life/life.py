@@ -22,9 +22,12 @@ from headrace.metastore.log.snapshot import encode_snapshot
 from headrace.metastore.postgres.cluster.metadata_log import PostgresMetadataLog
 from headrace.metastore.postgres.statement import Pool, Statement
 
+BEGIN_SECONDS = 300.0
+"""A million partitions take some ten seconds: each gets a leader epoch."""
+
 DESCRIBE_LIFE = Statement("describe_life", writes=False)
 _PREPARE_LIFE = Statement("prepare_life", writes=True, in_any_life=True)
-_BEGIN_LIFE = Statement("begin_life", writes=True, in_any_life=True)
+_BEGIN_LIFE = Statement("begin_life", writes=True, in_any_life=True, patience_seconds=BEGIN_SECONDS)
 
 
 class PostgresLife(PostgresMetadataLog):
