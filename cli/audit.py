@@ -11,18 +11,25 @@ import argparse
 import asyncio
 import json
 import random
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from headrace.cli.options import S3, add_settings, settings_from
 from headrace.cli.progress_bar import ProgressBar
 from headrace.compactor.audit import Audit, audit
+from headrace.compactor.lost import Lost, export, find_lost
 from headrace.compactor.permit import Mark, read_mark, refusal, write_mark
 from headrace.compactor.rebuild import LOST, Rebuilt, rebuild_index
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.api.files import FileApi
+from headrace.metastore.life.bucket import newest_life
 from headrace.metastore.life.keeper import LifeKeeper
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.settings_in_force import read_settings
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
@@ -36,6 +43,7 @@ and every object must be known to the metastore or be recent. Exit status 1 if s
 
   headrace audit --metastore-url postgresql://… --bucket s3://…
   headrace audit --deep …            read every byte and verify every checksum
+  headrace audit --lost …            after a promotion or restore of Postgres: what it lost at most
   headrace audit --resume-janitor …  after a restore of the metastore: allow deletion of objects again
   headrace audit --rebuild-index …   the metastore is lost and has no backup: see docs/operate/OPERATIONS.md
 """
@@ -47,7 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--deep", action="store_true", help="read and verify all bytes of the files")
     does = parser.add_mutually_exclusive_group()
     does.add_argument("--resume-janitor", action="store_true", help="after the audit, allow deletion of objects again")
+    does.add_argument(
+        "--lost", action="store_true", help="list the records that the last promotion or restore may have lost"
+    )
     does.add_argument("--rebuild-index", action="store_true", help="fill an empty metastore from the segment files")
+    parser.add_argument("--export", metavar="DIRECTORY", type=Path, help="with --lost: copy the files there")
     add_settings(parser, ("metastore.url", "bucket", *S3), every=False)
     parser.set_defaults(run=run)
 
@@ -73,6 +85,8 @@ async def _run(settings: Settings, args: argparse.Namespace) -> int:
             bar.close()
             _print(_as_dict(rebuilt) | {"lost": LOST} if args.json else _rebuilt_lines(rebuilt))
             return 1 if rebuilt.unsound or rebuilt.homeless else 0
+        if args.lost:
+            return await _lost(metastore, store, args, bar)
         found = await audit(
             metastore,
             store,
@@ -87,6 +101,43 @@ async def _run(settings: Settings, args: argparse.Namespace) -> int:
     finally:
         await metastore.close()
         await store.close()
+
+
+async def _lost(metastore: PostgresMetastore, store: ObjectStore, args: argparse.Namespace, bar: ProgressBar) -> int:
+    """1 if records may be lost."""
+    life = await newest_life(store, None)
+    if life is None or not life.life:
+        print("no promotion or restore of the metastore was recorded: nothing is lost")
+        return 0
+    found = await find_lost(metastore, store, life.begun_ms, bar)
+    if args.export is not None:
+        await export(store, found.file_ids, args.export)
+    bar.close()
+    image = await load_image(metastore)
+    names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
+    _print(_lost_as_dict(found, names) if args.json else _lost_lines(found, names))
+    return 1 if found.file_ids or found.unreadable else 0
+
+
+def _lost_as_dict(found: Lost, names: Mapping[uuid.UUID, str]) -> dict[str, Any]:
+    partitions = [asdict(lost) | {"topic": names.get(lost.topic_id)} for lost in found.in_order()]
+    return {"files": found.file_ids, "unreadable": found.unreadable, "partitions": partitions}
+
+
+def _lost_lines(found: Lost, names: Mapping[uuid.UUID, str]) -> Iterator[str]:
+    for lost in found.in_order():
+        first, last = (
+            datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds")
+            for at in (lost.min_timestamp, lost.max_timestamp)
+        )
+        name = names.get(lost.topic_id, f"(topic {lost.topic_id} is not in the metastore)")
+        yield (
+            f"{name} partition={lost.partition_index} records={lost.records} batches={lost.batches}"
+            f" files={lost.files} bytes={lost.size} timestamps={first}..{last}"
+        )
+    for file_id, error in found.unreadable:
+        yield f"not readable: file={file_id} error={error}"
+    yield f"files that the metastore does not name: {len(found.file_ids)}; their records were acknowledged if committed"
 
 
 async def _janitor(metastore: FileApi, store: ObjectStore, *, resume: bool) -> str:

@@ -1,0 +1,94 @@
+"""What a promotion or a restore of Postgres may have lost: stored files that the metastore does not name.
+
+Place: `headrace audit --lost`; reads only, and can run while the cluster runs.
+Invariant: every flushed file that was created before the newest life of the metastore began, and that no row names, is
+counted by topic and partition. Its records were acknowledged if their commit was; a file of an agent that crashed
+before the commit looks the same, so the list is an upper bound. Merged files are copies and are left out.
+Memory is limited to one page of files and one row per partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.compactor.audit import AuditMetastore, OnProgress
+from headrace.compactor.listing import pages
+from headrace.storage.errors import CorruptError, NotFoundError
+from headrace.storage.file_id import born_ms, level_of, object_key
+from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.format import PartitionEntry
+from headrace.storage.segment.reader import load_footer
+
+
+@dataclass(slots=True)
+class LostPartition:
+    """Records of one partition in files without a row. Times in ms since the epoch, of the records."""
+
+    topic_id: uuid.UUID
+    partition_index: int
+    files: int = 0
+    batches: int = 0
+    records: int = 0
+    size: int = 0
+    min_timestamp: int = 1 << 62
+    max_timestamp: int = -1
+
+    def add(self, entry: PartitionEntry) -> None:
+        """Count what one file has of it."""
+        self.files += 1
+        self.batches += entry.batch_count
+        self.records += entry.record_count
+        self.size += entry.length
+        self.min_timestamp = min(self.min_timestamp, entry.min_timestamp)
+        self.max_timestamp = max(self.max_timestamp, entry.max_timestamp)
+
+
+@dataclass(slots=True)
+class Lost:
+    """The findings."""
+
+    file_ids: list[uuid.UUID] = field(default_factory=list)
+    unreadable: list[tuple[uuid.UUID, str]] = field(default_factory=list)
+    partitions: dict[tuple[uuid.UUID, int], LostPartition] = field(default_factory=dict)
+
+    def in_order(self) -> list[LostPartition]:
+        """By topic id, then partition."""
+        return [self.partitions[name] for name in sorted(self.partitions)]
+
+
+async def find_lost(api: AuditMetastore, store: ObjectStore, begun_ms: int, on_progress: OnProgress) -> Lost:
+    """Files created before `begun_ms`, when the newest life began, that no row names. One footer is read for each."""
+    found, seen = Lost(), 0
+    async for page in pages(store):
+        seen += len(page.files)
+        old = [file_id for file_id in page.files if born_ms(file_id) < begun_ms and level_of(file_id) == 0]
+        for file_id in await api.unnamed_files(old) if old else []:
+            await _count(store, file_id, page.files[file_id].size, found)
+        on_progress("objects", seen, 0)
+    return found
+
+
+async def export(store: ObjectStore, file_ids: Sequence[uuid.UUID], directory: Path) -> None:
+    """Copy the files to `directory`, each under its id: `headrace dump-log --files` prints their records."""
+    await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
+    for file_id in file_ids:
+        body = await store.get(object_key(file_id))
+        await asyncio.to_thread((directory / f"{file_id}.segment").write_bytes, body)
+
+
+async def _count(store: ObjectStore, file_id: uuid.UUID, size: int, found: Lost) -> None:
+    try:
+        footer = await load_footer(store, object_key(file_id), size)
+    except NotFoundError:
+        return  # deleted since it was listed
+    except CorruptError as error:
+        found.unreadable.append((file_id, str(error)))
+        return
+    found.file_ids.append(file_id)
+    for entry in footer.partitions:
+        name = (entry.topic_id, entry.partition_index)
+        found.partitions.setdefault(name, LostPartition(*name)).add(entry)

@@ -1,0 +1,83 @@
+"""After rows were lost, the audit lists what stored files hold without a row: by partition, at most what was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.main import main
+from headrace.compactor.lost import find_lost
+from headrace.metastore.life.keeper import LifeKeeper
+from headrace.storage.clock import SystemClock
+from headrace.storage.cluster_properties import write_cluster_id
+from headrace.storage.file_id import object_key
+from headrace.storage.objects.directory import DirectoryStore
+from headrace.storage.segment.reader import verify_segment
+from tests.compactor.world import CompactionWorld
+from tests.metastore.sessions import session
+from tests.storage.batches import plain_batch
+
+
+async def _lose_newest(world: CompactionWorld, files: int) -> list[str]:
+    """Forget the last files' rows, as a promotion that lost their commits does; their ids."""
+    ids = (await world.live_files())[-files:]
+    async with session(world.url) as raw:
+        await raw.execute("DELETE FROM extents WHERE file_id = ANY (%s)", (ids,))
+        await raw.execute("DELETE FROM segment_files WHERE file_id = ANY (%s)", (ids,))
+    return [str(file_id) for file_id in ids]
+
+
+@pytest.mark.requirement("X4")
+async def test_what_no_row_names_is_listed_by_partition(world: CompactionWorld) -> None:
+    a, b = await world.topic("t", 2)
+    for _ in range(3):
+        await world.commit((a, plain_batch(3)), (a, plain_batch(1)), (b, plain_batch(2)))
+    nothing = await find_lost(world.postgres, world.store, time.time_ns() // 1_000_000 + 60_000, lambda *_: None)
+    assert (nothing.file_ids, nothing.partitions) == ([], {})
+    lost = await _lose_newest(world, 2)
+    found = await find_lost(world.postgres, world.store, time.time_ns() // 1_000_000 + 60_000, lambda *_: None)
+    assert [str(file_id) for file_id in found.file_ids] == lost
+    assert [(p.partition_index, p.files, p.batches, p.records) for p in found.in_order()] == [
+        (0, 2, 4, 8),
+        (1, 2, 2, 4),
+    ]
+    before = await find_lost(world.postgres, world.store, 1, lambda *_: None)
+    assert before.file_ids == [], "a file that is younger than the life may be on its way to its commit"
+    (damaged, kept) = found.file_ids
+    await world.store.put(object_key(damaged), b"no segment file, and long enough to have a trailer" * 10)
+    again = await find_lost(world.postgres, world.store, time.time_ns() // 1_000_000 + 60_000, lambda *_: None)
+    assert ([file_id for file_id, _ in again.unreadable], again.file_ids) == ([damaged], [kept])
+
+
+async def test_the_command_lists_and_exports_it(
+    world: CompactionWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bucket = DirectoryStore(tmp_path / "bucket", SystemClock())
+    await write_cluster_id(bucket, world.postgres.cluster_id)
+    (a,) = await world.topic("t", 1)
+    await world.commit((a, plain_batch(3)))
+    await world.commit((a, plain_batch(4)))
+    lost = await _lose_newest(world, 1)
+    async for info in world.store.list_objects():
+        await bucket.put(info.key, await world.store.get(info.key))
+    words = ["audit", "--lost", f"--metastore-url={world.url}", f"--bucket=file://{tmp_path}/bucket"]
+    assert await _run(*words) == 0
+    assert "nothing is lost" in capsys.readouterr().out
+    keeper = LifeKeeper(world.postgres, bucket, SystemClock(), random.Random(1))
+    await keeper.begin_anew("restored")
+    assert await _run(*words, f"--export={tmp_path}/lost") == 1
+    assert "t partition=0 records=4 batches=1 files=1" in capsys.readouterr().out
+    (exported,) = (tmp_path / "lost").iterdir()
+    assert exported.name == f"{lost[0]}.segment"
+    assert sum(entry.record_count for entry in verify_segment(exported.read_bytes()).partitions) == 4
+    assert await _run(*words, "--json") == 1
+    assert json.loads(capsys.readouterr().out)["partitions"][0]["records"] == 4
+
+
+async def _run(*words: str) -> int:
+    return await asyncio.to_thread(main, list(words))
