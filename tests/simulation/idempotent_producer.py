@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 IN_FLIGHT_MAX = 5
 OUT_OF_ORDER = int(ErrorCode.out_of_order_sequence_number)
-DUPLICATE_SEQUENCE = int(ErrorCode.duplicate_sequence_number)
-"""Stored, at an offset that is not known any more: client libraries report success."""
 FENCED = int(ErrorCode.invalid_producer_epoch)
 UNKNOWN = (int(ErrorCode.unknown_topic_or_partition), int(ErrorCode.unknown_topic_id))
 RETRIABLE = (
@@ -276,7 +274,7 @@ class IdempotentProducer:
         code = attempt.code
         if pending not in lane.queue:  # its topic is gone
             return
-        if code in (OK, DUPLICATE_SEQUENCE):
+        if code == OK:
             lane.succeeded(pending)
             return
         if code in UNKNOWN and lane.place.topic.deleted_at is not None:
