@@ -57,6 +57,12 @@ async def _attack(attack: object, target: AttackedAgent) -> str:
     )
 
 
+def _settings(name: str) -> dict[str, object]:
+    """What the attack wants its agent to have."""
+    found: dict[str, object] = getattr(importlib.import_module(f"{attacks.__name__}.{name}"), "SETTINGS", {})
+    return found
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the attacks that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -66,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     print(machine_state(), flush=True)
     for name in args.names or names():
-        with AttackedAgent(args.checkout, SETTINGS) as target:
+        with AttackedAgent(args.checkout, SETTINGS | _settings(name)) as target:
             print(asyncio.run(run(name, target, alone=args.alone)), flush=True)
 
 

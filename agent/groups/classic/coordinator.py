@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.client_turns import ClientTurns
 from headrace.agent.groups.classic.roster import protocols_bytes
 from headrace.agent.groups.coordinated import Restore
 from headrace.agent.groups.group_memory import MEMBER_BYTES
@@ -28,9 +29,13 @@ class ClassicCoordinator:
         self._groups = groups
         self._clock = clock
         self._new_classic_group = new_classic_group
+        self._turns = ClientTurns()
+        """So that in one turn of the event loop one member joins."""
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
         """Answered when the next generation is complete."""
+        async with self._turns.turn(request.client_host):  # a join costs time for every member of the group
+            await asyncio.sleep(0)
         held = await self._groups.find(group_id)
         if isinstance(held, ErrorCode):
             return JoinAnswer(held, request.member.member_id)

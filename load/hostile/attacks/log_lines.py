@@ -8,6 +8,7 @@ from load.hostile.attacked_agent import AttackedAgent
 from load.hostile.attacks.large_members import join
 from load.hostile.frames import METADATA, ask, request, text
 
+SETTINGS = {"log.level": "info"}
 FORGED = "g\n2026-01-01 00:00:00 CRITICAL headrace forged=yes \x1b[2J\r\u2028"
 
 

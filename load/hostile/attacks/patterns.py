@@ -8,7 +8,7 @@ from load.hostile.attacked_agent import AttackedAgent
 from load.hostile.frames import ask, request
 
 _HEARTBEAT, _VERSION = 68, 1
-PATTERNS = ["(" * 8_000 + ")" * 8_000, "(a)" * 5_000, "(a)" * 1_300, "((a{9}){9}){9}", "(x+x+)+y" * 500]
+PATTERNS = ["()" * 8_000, "(" * 8_000 + ")" * 8_000, "(a)" * 5_000, "(a)" * 1_300, "((a{9}){9}){9}", "(x+x+)+y" * 500]
 
 
 def compact(value: str) -> bytes:

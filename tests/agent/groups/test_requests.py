@@ -11,6 +11,7 @@ import pytest
 from kafka.protocol.consumer import LeaveGroupRequest
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.metastore.log.records import RemoveTopicRecord
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import call, captured_requests, read_reply, versions_of
@@ -100,7 +101,8 @@ async def test_static_members_are_removed_by_instance_id(home: Coordinating) -> 
 async def test_two_clients_meet(home: Coordinating) -> None:
     leader = await a_member(home)
     second = asyncio.create_task(home.join("g", version=3))
-    await asyncio.sleep(0)
+    for _ in range(5):  # a join waits for its turn
+        await asyncio.sleep(0)
     assert await home.heartbeat("g", leader, 1) == ErrorCode.rebalance_in_progress
     told = await home.join("g", leader)
     follower = await second
@@ -281,3 +283,31 @@ async def test_joins_of_real_clients_are_answered(world: GroupsWorld) -> None:
         pending = asyncio.ensure_future(world.home.handlers[11](request))
         answer = read_reply(request, await world.clock.run(pending))
         assert answer.error_code in (0, ErrorCode.member_id_required, ErrorCode.unknown_member_id, 16), label
+
+
+@pytest.mark.requirement("X7")
+async def test_in_one_turn_of_the_event_loop_one_member_joins(
+    home: Coordinating, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A join costs time for every member of its group: many at once would stall the loop."""
+    turn, joins = 0, list[int]()
+    join = ClassicGroup.join
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def counted(group: ClassicGroup, now: float, request: Any, token: Any) -> Any:
+        joins.append(turn)
+        return join(group, now, request, token)
+
+    await home.join("g", version=5)  # loads the group
+    monkeypatch.setattr(ClassicGroup, "join", counted)
+    counting = asyncio.create_task(count_turns())
+    answers = await asyncio.gather(*(home.join("g", version=5) for _ in range(20)))
+    counting.cancel()
+    assert {answer.error_code for answer in answers} == {ErrorCode.member_id_required}
+    assert len(joins) == 20
+    assert len(set(joins)) == 20, "each in another turn"
