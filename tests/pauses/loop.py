@@ -11,14 +11,14 @@ import contextvars
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulation.loop import OWNER, VirtualLoop
+from tests.simulation.loop import OWNER, Dial, VirtualLoop
 
 
 class PausingLoop(VirtualLoop):
     """`after_step(owner)` is called after each step of a process, of whichever is not frozen."""
 
-    def __init__(self, on_error: Callable[[str], None], after_step: Callable[[int], None]) -> None:
-        super().__init__(on_error, _nobody_listens)
+    def __init__(self, on_error: Callable[[str], None], after_step: Callable[[int], None], dial: Dial) -> None:
+        super().__init__(on_error, dial)
         self._after_step = after_step
         self._tasks: dict[int, set[asyncio.Task[Any]]] = {}
 
@@ -48,7 +48,3 @@ class PausingLoop(VirtualLoop):
         super()._step()
         if runs:
             self._after_step(owner)
-
-
-async def _nobody_listens(protocol: asyncio.BaseProtocol, port: int) -> asyncio.Transport:
-    raise ConnectionRefusedError(f"port={port}")

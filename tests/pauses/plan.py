@@ -18,10 +18,11 @@ PATHS = (
         for name in ("held_groups", "classic/coordinator", "offsets/group_offsets", "consumer/coordinator")
     ),
     *(f"agent/fetch/{name}.py" for name in ("handler", "service", "feed", "locate")),
+    *(f"agent/fetch/zone_cache/{name}.py" for name in ("asking", "connection", "serving", "shared", "service")),
     "agent/housekeeping.py",
 )
-"""Receiving, laying out, uploading, committing; registration and heartbeats; the controller; Fetch and its feed;
-housekeeping; groups."""
+"""Receiving, laying out, uploading, committing; registration and heartbeats; the controller; Fetch, its feed
+and the zone cache; housekeeping; groups."""
 
 
 class Schedule(NamedTuple):

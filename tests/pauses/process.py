@@ -23,6 +23,7 @@ from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.config.settings import Settings
 from headrace.metastore.api.jobs import JobSchedule
 from tests.agent.groups.groups_world import Coordinating
+from tests.pauses.neighbours import PORTS_FROM
 from tests.pauses.servers import SESSION_MS, BucketLine, Line
 from tests.simulation.clocks import SimulatedClock
 from tests.simulation.loop import OWNER
@@ -36,6 +37,8 @@ CONTROLLER_TIMES = ControllerTimes(
 )
 LINGER_MS = 25
 FEED_POLL_MS = 100
+ZONE = "zone"
+ZONE_SECRET = b"of both agents"
 
 
 class Process:
@@ -55,7 +58,7 @@ class Process:
         self.membership = Membership(
             line,
             follower,
-            Identity(node_id, f"agent-{node_id}", 9092, None),
+            Identity(node_id, f"agent-{node_id}", PORTS_FROM + node_id, ZONE),
             heartbeat_interval_ms=HEARTBEAT_MS,
             session_timeout_ms=lambda: SESSION_MS,
             clock=clock,
@@ -73,9 +76,11 @@ class Process:
             metrics=ControllerMetrics(registry),
             schedules=lambda image: [JobSchedule("retention", 1_000)],
         )
-        settings = Settings(linger_ms=LINGER_MS, upload_parallelism=1, feed_poll_interval_ms=FEED_POLL_MS)
+        settings = Settings(
+            linger_ms=LINGER_MS, upload_parallelism=1, feed_poll_interval_ms=FEED_POLL_MS, broker_rack=ZONE
+        )
         bucket = BucketLine(world)
-        self.fetch = FetchService(bucket, line, self.cluster, settings, clock, rng, registry)
+        self.fetch = FetchService(bucket, line, self.cluster, settings, clock, rng, registry, zone_secret=ZONE_SECRET)
         self.produce = ProducePipeline(
             bucket,
             line,

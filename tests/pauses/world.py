@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import itertools
 from collections.abc import Coroutine
 from typing import Any
@@ -26,6 +27,7 @@ from headrace.storage.records.header import read_header
 from tests.pauses.clients import Member, Producer
 from tests.pauses.consumer_member import ConsumerMember, Positions
 from tests.pauses.loop import PausingLoop
+from tests.pauses.neighbours import dial
 from tests.pauses.process import SESSION_MS, Process
 from tests.pauses.reader import Reader
 from tests.pauses.servers import Servers
@@ -49,7 +51,7 @@ class World:
         self, pause_after: int | None = None, *, order: tuple[int, int] = (1, 2), leaves_at: float = 2.0
     ) -> None:
         self.problems: list[str] = []
-        self.loop = PausingLoop(self.problems.append, self._after_step)
+        self.loop = PausingLoop(self.problems.append, self._after_step, functools.partial(dial, self))
         self.clock = SimulatedClock(self.loop)
         self.servers = Servers(self.clock, SHARDS)
         self.processes: list[Process] = []

@@ -1,0 +1,87 @@
+"""Connections between the two agents, in memory: the zone cache's calls, as bytes, with the real code at both ends.
+
+Fault model: none. A call to a paused agent waits, and its answer arrives after the agent has gone on; an
+agent that does not serve refuses connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import struct
+from typing import TYPE_CHECKING
+
+from headrace.agent.listener.frames import read_request_header
+from headrace.protocol.request import ClientConnection, CloseConnection, Request
+
+if TYPE_CHECKING:
+    from tests.pauses.process import Process
+    from tests.pauses.world import World
+
+PORTS_FROM = 9_000
+"""The port of an agent is this much above its node id."""
+WAY_SECONDS = 0.001
+PREFIX = struct.Struct(">i")
+
+
+async def dial(world: World, protocol: asyncio.BufferedProtocol, port: int) -> asyncio.Transport:
+    """A connection to the agent at that port. ConnectionRefusedError if it does not serve."""
+    await asyncio.sleep(WAY_SECONDS)
+    process = next((process for process in world.processes if process.node_id + PORTS_FROM == port), None)
+    if process is None or not process.is_serving:
+        raise ConnectionRefusedError(f"port={port}")
+    return NeighbourConnection(world, protocol, process)
+
+
+class NeighbourConnection(asyncio.Transport):
+    """The asker's transport, and the other agent's end of it."""
+
+    def __init__(self, world: World, protocol: asyncio.BufferedProtocol, process: Process) -> None:
+        super().__init__()
+        self._world, self._protocol, self._process = world, protocol, process
+        self._asker = contextvars.copy_context()
+        self._connection = ClientConnection(world.next_number(), "neighbour")
+        self._is_over = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        frame = bytes(data[PREFIX.size :])
+        self._world.loop.call_later(WAY_SECONDS, self._arrive, frame, context=self._process.context)
+
+    def abort(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """The asker hears of it."""
+        if not self._is_over:
+            self._is_over = self._connection.closed = True
+            self._world.loop.call_soon(self._protocol.connection_lost, None, context=self._asker)
+
+    def _arrive(self, frame: bytes) -> None:
+        if not self._is_over:
+            self._world.loop.create_task(self._serve(memoryview(frame)), context=self._process.context)
+
+    async def _serve(self, frame: memoryview) -> None:
+        header = read_request_header(frame)
+        now = self._process.clock.monotonic()
+        body = frame[header.body_start :]
+        request = Request(self._connection, header.api_key, header.api_version, header.correlation_id, None, body, now)
+        cache = self._process.fetch.zone_cache
+        assert cache is not None
+        try:
+            response = await cache.handle(request)
+        except CloseConnection:
+            self.close()
+            return
+        if response.buffers is not None:
+            answer = b"".join(response.buffers)
+            data = PREFIX.pack(len(answer)) + answer
+            self._world.loop.call_later(WAY_SECONDS, self._deliver, data, context=self._asker)
+
+    def _deliver(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left and not self._is_over:
+            buffer = memoryview(self._protocol.get_buffer(-1))
+            size = min(len(buffer), len(left))
+            buffer[:size] = left[:size]
+            self._protocol.buffer_updated(size)
+            left = left[size:]
