@@ -7,18 +7,22 @@ Real servers (tests/metastore/life/servers.py), real agents, librdkafka. Old pri
 from __future__ import annotations
 
 import json
+import socket
 import time
 import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from headrace.cli.main import main
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.confluent_records import consume
 from tests.faults.test_two_agents import PARTITIONS, _assert_once_in_order, _create, _produce, _read_all
 from tests.metastore.life.servers import Servers
 
@@ -76,22 +80,71 @@ def test_what_an_asynchronous_standby_lacks_is_lost_and_mixed_with_nothing(
     servers: Servers, settings: dict[str, object]
 ) -> None:
     """The old primary stays up, and its agent reaches it: only the bucket says that its life is over."""
-    with AgentUnderTest(settings) as old:
+    port = _free_port()
+    with AgentUnderTest(settings) as old, _reading(f"{old.kafka},127.0.0.1:{port}", "split") as reader:
         _create(old.kafka, "split")
         kept = _produce(old.kafka, "split", RECORDS, {})
         servers.add_standby("standby")
         servers.cut("standby")
         assert len(_produce(old.kafka, "split", 500, {})) == 500  # acknowledged, and not on the standby
+        lost = _lost_from(reader, len(kept) + 500)
         servers.promote("standby")
-        with AgentUnderTest(settings | {"metastore.url": servers.url("standby")}) as new:
+        with AgentUnderTest(settings | {"metastore.url": servers.url("standby"), "kafka.port": port}) as new:
             _until_not_ready(old, "another server is the metastore")
             assert len(_produce(new.kafka, "split", RECORDS, {})) == RECORDS
             found = _read_all(new.kafka, "split", 2 * RECORDS)
+            assert _truncations(reader, lost) == lost, "KIP-320: a reader of lost records is told where the log ends"
     assert Counter(number for _, _, number in found) == Counter(dict.fromkeys(range(len(kept)), 2))
     for partition in range(PARTITIONS):
         assert [offset for p, offset, _ in found if p == partition] == list(
             range(sum(p == partition for p, _, _ in found))
         ), "offsets go on where the standby's end"
+
+
+@contextmanager
+def _reading(bootstrap: str, topic: str) -> Iterator[confluent_kafka.Consumer]:
+    """A consumer that gets an error where its position is not in the log any more."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader of both",
+            "auto.offset.reset": "error",
+            "reconnect.backoff.max.ms": 500,
+            "topic.metadata.refresh.interval.ms": 1_000,
+            "socket.timeout.ms": 4_000,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    yield consumer
+    consumer.close()
+
+
+def _lost_from(reader: confluent_kafka.Consumer, count: int) -> dict[int, int]:
+    """Read them all; per partition the position after them."""
+    positions: dict[int, int] = {}
+    until = time.monotonic() + SECONDS_MAX
+    while sum(positions.values()) < count:
+        for message in consume(reader, 1_000, 0.5):
+            positions[message.partition()] = message.offset() + 1
+        assert time.monotonic() < until, positions
+    return positions
+
+
+def _truncations(reader: confluent_kafka.Consumer, positions: dict[int, int]) -> dict[int, int]:
+    """The partitions with an error for a truncated log, of those that were read; to the positions there."""
+    told: dict[int, int] = {}
+    until = time.monotonic() + SECONDS_MAX
+    while len(told) < len(positions) and time.monotonic() < until:
+        message = reader.poll(0.5)
+        if message is not None and (error := message.error()) is not None and "truncation detected" in error.str():
+            told[message.partition()] = positions[message.partition()]
+    return told
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _until_not_ready(agent: AgentUnderTest, reason: str) -> None:
