@@ -111,7 +111,7 @@ def _reading(bootstrap: str, topic: str) -> Iterator[confluent_kafka.Consumer]:
             "auto.offset.reset": "error",
             "reconnect.backoff.max.ms": 500,
             "topic.metadata.refresh.interval.ms": 1_000,
-            "socket.timeout.ms": 4_000,
+            "enable.auto.commit": False,
         }
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
