@@ -20,7 +20,7 @@ from headrace.agent.fetch.sessions import Exchange, Ref
 from headrace.agent.fetch.walk import BatchStart
 from headrace.agent.produce.commit import Committer
 from headrace.agent.produce.stages import StoredFile
-from headrace.metastore.api.read import ExtentQuery, FeedRow, OffsetAnswer, OffsetKind, OffsetQuery
+from headrace.metastore.api.read import ALL_BYTES, ExtentQuery, FeedRow, OffsetAnswer, OffsetKind, OffsetQuery
 from headrace.protocol.fetch_codec import FetchPartitionReply
 from tests.simulation.bug import Patch, bug
 from tests.simulation.problems import Kind
@@ -162,12 +162,12 @@ def cache_returns_another_file(patch: Patch) -> None:
 def out_of_range_is_said_by_the_index(patch: Patch) -> None:
     """A lagging agent refuses an offset that it has not heard of, without asking the primary."""
 
-    async def locate(self: Locator, queries: Sequence[ExtentQuery]) -> list[Lookup]:
+    async def locate(self: Locator, queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[Lookup]:
         for key, offset, _ in queries:
             tail = self._index._tails.get(key)
             if tail is not None and tail.confirmed and offset > tail.high_watermark:
                 return [Lookup(LookupStatus.OUT_OF_RANGE, tail.log_start_offset, tail.high_watermark)] * len(queries)
-        answers: list[Lookup] = await original(self, queries)
+        answers: list[Lookup] = await original(self, queries, max_bytes)
         return answers
 
     original = patch.replace(Locator, "locate", locate)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.metastore.api.commit import BatchOutcome, FileAnswer, FileCommit, FileStatus
-from headrace.metastore.api.read import ExtentQuery, FeedPage, OffsetAnswer, OffsetQuery, PartitionExtents
+from headrace.metastore.api.read import ALL_BYTES, ExtentQuery, FeedPage, OffsetAnswer, OffsetQuery, PartitionExtents
 from headrace.metastore.log.image import MetadataImage
 from headrace.storage.errors import InvalidError
 from headrace.storage.records.header import read_header
@@ -190,9 +190,9 @@ class MetastoreLine:
         ids: range = await self._remote.call(lambda: run_at_once(self._model.allocate_producer_ids(count)), WRITES)
         return ids
 
-    async def find_extents(self, queries: Sequence[ExtentQuery]) -> list[PartitionExtents]:
+    async def find_extents(self, queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[PartitionExtents]:
         found: list[PartitionExtents] = await self._remote.call(
-            lambda: run_at_once(self._model.find_extents(queries)), READS
+            lambda: run_at_once(self._model.find_extents(queries, max_bytes)), READS
         )
         return found
 
