@@ -2,9 +2,9 @@
 
 `python -m load.reproductions.restored_volume`: the server is stopped and its directory copied. On the server, a block
 of producer ids is leased to one producer, which stores a batch. Then the copy takes its place, as after a restore; a
-block is leased to a second producer, which stores its first batch. Then the first one, which is still running, sends
-a batch that was never stored. Versions with lives of the metastore refuse to write on the copy until an operator
-begins a new life; this program does that as soon as it is refused.
+block is leased to a second producer, which stores its first batches. Then the first one, which is still running, sends
+a batch that was never stored. A version that records the life of the metastore refuses to write on the copy until an
+operator begins a new life; this program does that as soon as it is refused.
 """
 
 from __future__ import annotations

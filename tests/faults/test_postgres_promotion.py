@@ -93,7 +93,7 @@ def test_what_an_asynchronous_standby_lacks_is_lost_and_mixed_with_nothing(
             _until_not_ready(old, "another server is the metastore")
             assert len(_produce(new.kafka, "split", RECORDS, {})) == RECORDS
             found = _read_all(new.kafka, "split", 2 * RECORDS)
-            assert _truncations(reader, lost) == lost, "KIP-320: a reader of lost records is told where the log ends"
+            assert _truncations(reader, lost) == lost, "KIP-320: a reader of lost records learns where the log ends"
     assert Counter(number for _, _, number in found) == Counter(dict.fromkeys(range(len(kept)), 2))
     for partition in range(PARTITIONS):
         assert [offset for p, offset, _ in found if p == partition] == list(
