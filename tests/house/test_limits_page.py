@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from headrace.agent.fetch.sessions import CAPACITY
+from headrace.agent.groups.consumer.topics import PATTERN_CHARACTERS_MAX
+from headrace.agent.groups.held_groups import GROUPS_MAX
+from headrace.agent.produce.validate import LOOP_WORK
 from headrace.config.client_limits import ClientLimits
 from headrace.config.declared import declared
 from headrace.config.process_settings import ProcessSettings
+from headrace.storage.records.check_records import ITEMS_MAX, largest
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operate" / "LIMITS.md").read_text(encoding="utf-8")
 UNITS = {"MiB": 1 << 20, "KiB": 1 << 10, "minutes": 60_000, "seconds": 1_000}
@@ -28,3 +33,22 @@ def test_every_limit_has_a_row_with_its_default() -> None:
     assert set(rows) >= added
     for name, default in rows.items():
         assert _number(default) == declared()[name].default, name
+
+
+FIXED = re.compile(r"^\| fixed \| ([^|]+) \| ([^|]+) \|", re.MULTILINE)
+
+
+def test_fixed_limits_are_those_of_the_code() -> None:
+    rows = {what.strip(): _number(limit) for limit, what in FIXED.findall(PAGE)}
+    assert list(rows.values()) == [
+        largest(0).unpacked_bytes,
+        ITEMS_MAX,
+        GROUPS_MAX,
+        CAPACITY,
+        PATTERN_CHARACTERS_MAX,
+    ], rows
+    assert f"{LOOP_WORK.items:,} records and headers and {LOOP_WORK.unpacked_bytes >> 20} MiB" in PAGE
+
+
+def test_limits_of_the_cluster_have_rows() -> None:
+    assert {"max.topics", "max.partitions"} <= set(dict(ROW.findall(PAGE)))
