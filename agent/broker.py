@@ -108,6 +108,8 @@ class Broker:
         """Whether this process's server is the metastore. If another one is, other agents know more: while clients
         reach this one, they get an old view of the cluster, and come back to it."""
         self._listener.suspend(not is_current)
+        if not is_current and self.cluster is not None:
+            self._fetch.life_is_over()
 
     async def drain(self, grace_seconds: float) -> None:
         """Leave the routing, then answer every request in progress. Nothing to do after a failed start."""

@@ -134,10 +134,14 @@ def _lost_lines(found: Lost, names: Mapping[uuid.UUID, str]) -> Iterator[str]:
         yield (
             f"{name} partition={lost.partition_index} records={lost.records} batches={lost.batches}"
             f" files={lost.files} bytes={lost.size} timestamps={first}..{last}"
+            f" certain={lost.certain_records} offsets={','.join(f'{low}-{high}' for low, high in lost.offsets) or '?'}"
         )
     for file_id, error in found.unreadable:
         yield f"not readable: file={file_id} error={error}"
-    yield f"files that the metastore does not name: {len(found.file_ids)}; their records were acknowledged if committed"
+    yield (
+        f"files that the metastore does not name: {len(found.file_ids)}, committed for certain: {found.certain};"
+        " the others were committed, or their agent crashed before"
+    )
 
 
 async def _janitor(metastore: FileApi, store: ObjectStore, *, resume: bool) -> str:

@@ -2,8 +2,9 @@
 
 Place: `headrace audit --lost`; reads only, and can run while the cluster runs.
 Invariant: every flushed file that was created before the newest life of the metastore began, and that no row names, is
-counted by topic and partition. Its records were acknowledged if their commit was; a file of an agent that crashed
-before the commit looks the same, so the list is an upper bound. Merged files are copies and are left out.
+counted by topic and partition. Extents that agents recorded before they forgot them (metastore/life/forgotten.py) say
+which of these files were committed, and at which offsets. The rest is an upper bound: a file of an agent that crashed
+before its commit looks like one whose commit no agent remembers. Merged files are copies and are left out.
 Memory is limited to one page of files and one row per partition.
 """
 
@@ -11,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.compactor.audit import AuditMetastore, OnProgress
 from headrace.compactor.listing import pages
+from headrace.metastore.life.forgotten import OffsetRange, read_forgotten
 from headrace.storage.errors import CorruptError, NotFoundError
 from headrace.storage.file_id import born_ms, level_of, object_key
 from headrace.storage.objects.store import ObjectStore
@@ -36,6 +38,16 @@ class LostPartition:
     size: int = 0
     min_timestamp: int = 1 << 62
     max_timestamp: int = -1
+    certain_records: int = 0
+    """Of these, those with known offsets: their commit was fed to agents, so they were acknowledged."""
+    offsets: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges of these offsets, both ends included, in order."""
+
+    def add_certain(self, ranges: Iterable[OffsetRange]) -> None:
+        """Offsets that a file's extents had."""
+        for found in ranges:
+            self.certain_records += found.last_offset - found.base_offset + 1
+            self.offsets = joined([*self.offsets, (found.base_offset, found.last_offset)])
 
     def add(self, entry: PartitionEntry) -> None:
         """Count what one file has of it."""
@@ -52,6 +64,8 @@ class Lost:
     """The findings."""
 
     file_ids: list[uuid.UUID] = field(default_factory=list)
+    certain: int = 0
+    """Files of these that agents recorded as committed."""
     unreadable: list[tuple[uuid.UUID, str]] = field(default_factory=list)
     partitions: dict[tuple[uuid.UUID, int], LostPartition] = field(default_factory=dict)
 
@@ -62,12 +76,12 @@ class Lost:
 
 async def find_lost(api: AuditMetastore, store: ObjectStore, begun_ms: int, on_progress: OnProgress) -> Lost:
     """Files created before `begun_ms`, when the newest life began, that no row names. One footer is read for each."""
-    found, seen = Lost(), 0
+    found, seen, fed = Lost(), 0, await read_forgotten(store)
     async for page in pages(store):
         seen += len(page.files)
         old = [file_id for file_id in page.files if born_ms(file_id) < begun_ms and level_of(file_id) == 0]
         for file_id in await api.unnamed_files(old) if old else []:
-            await _count(store, file_id, page.files[file_id].size, found)
+            await _count(store, file_id, page.files[file_id].size, fed.get(file_id, set()), found)
         on_progress("objects", seen, 0)
     return found
 
@@ -80,7 +94,18 @@ async def export(store: ObjectStore, file_ids: Sequence[uuid.UUID], directory: P
         await asyncio.to_thread((directory / f"{file_id}.segment").write_bytes, body)
 
 
-async def _count(store: ObjectStore, file_id: uuid.UUID, size: int, found: Lost) -> None:
+def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges in order; neighbours become one."""
+    result: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if result and first <= result[-1][1] + 1:
+            result[-1] = (result[-1][0], max(result[-1][1], last))
+        else:
+            result.append((first, last))
+    return result
+
+
+async def _count(store: ObjectStore, file_id: uuid.UUID, size: int, fed: set[OffsetRange], found: Lost) -> None:
     try:
         footer = await load_footer(store, object_key(file_id), size)
     except NotFoundError:
@@ -89,6 +114,9 @@ async def _count(store: ObjectStore, file_id: uuid.UUID, size: int, found: Lost)
         found.unreadable.append((file_id, str(error)))
         return
     found.file_ids.append(file_id)
+    found.certain += bool(fed)
     for entry in footer.partitions:
         name = (entry.topic_id, entry.partition_index)
-        found.partitions.setdefault(name, LostPartition(*name)).add(entry)
+        partition = found.partitions.setdefault(name, LostPartition(*name))
+        partition.add(entry)
+        partition.add_certain(place for place in fed if place.partition_key == entry.partition_key)

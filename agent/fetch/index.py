@@ -12,6 +12,7 @@ from __future__ import annotations
 import uuid
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from operator import attrgetter
 
 from headrace.agent.fetch.lookup import Lookup, LookupStatus
@@ -51,6 +52,8 @@ class TailIndex:
         """Per commit shard the number of the last feed row that was applied: what the feed is polled with."""
         self.generation = 0
         """Counts removals. Read it before asking the primary, and pass it to `observe`."""
+        self.on_forgotten: Callable[[list[Extent]], None] = lambda extents: None
+        """Gets what is forgotten because the feed went back or is another life's: it may be lost."""
         self._shards = shards
         self._extents_max = extents_max
         self._incarnation: uuid.UUID | None = None
@@ -107,6 +110,7 @@ class TailIndex:
     def apply(self, page: FeedPage) -> dict[int, int]:
         """Apply a page. Returns the news for waiting fetches: key -> new bytes, or LOOK_AGAIN."""
         if page.incarnation_id != self._incarnation:
+            self.on_forgotten(self.extents())
             heard = self.forget_all()
             self._incarnation = page.incarnation_id
             self.heads = dict(page.heads)
@@ -120,8 +124,13 @@ class TailIndex:
             if shard not in self.heads:
                 self.heads[shard] = head
             elif head < self.heads[shard]:  # the feed went back without saying so
+                self.on_forgotten([e for e in self.extents() if commit_shard(e.partition_key, self._shards) == shard])
                 self._forget_shard(shard, head, heard)
         return heard
+
+    def extents(self) -> list[Extent]:
+        """All that are known."""
+        return [extent for tail in self._tails.values() for extent in tail.extents]
 
     def forget_all(self) -> dict[int, int]:
         """Forget every partition and head: the next page is the first one. Returns as `apply` does."""

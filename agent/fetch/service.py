@@ -20,6 +20,7 @@ from headrace.agent.fetch.cache import ChunkCache
 from headrace.agent.fetch.deliver import Delivery
 from headrace.agent.fetch.feed import FeedFollower
 from headrace.agent.fetch.file_index import FileIndex
+from headrace.agent.fetch.forgotten import ForgottenExtents
 from headrace.agent.fetch.handler import FetchHandler
 from headrace.agent.fetch.index import TailIndex
 from headrace.agent.fetch.list_offsets import ListOffsetsHandler
@@ -67,6 +68,8 @@ class FetchService:
         metrics = FetchMetrics(registry)
         self._cache = ChunkCache(store, metrics, capacity_bytes=settings.cache_bytes)
         self._index = index = TailIndex(view.commit_shards)
+        self._forgotten = ForgottenExtents(store, rng)
+        index.on_forgotten = self._forgotten.note
         waiters = Waiters(metrics)
         self._feed = FeedFollower(
             metastore,
@@ -114,6 +117,10 @@ class FetchService:
             view, metastore, TimestampSearch(metastore, seeker), metrics, metadata_topic
         )
 
+    def life_is_over(self) -> None:
+        """Another server is the metastore by now: record what only this one may have had."""
+        self._forgotten.note(self._index.extents())
+
     async def start(self) -> None:
         """Poll the feed once, then follow it. Raises what the first poll raises."""
         await self._feed.start()
@@ -158,6 +165,7 @@ class FetchService:
         """Drain, and stop all background tasks."""
         self.drain()
         await self._feed.close()
+        await self._forgotten.close()
         if self.zone_cache is not None:
             await self.zone_cache.close()
         await self._cache.close()

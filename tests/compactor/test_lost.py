@@ -6,12 +6,14 @@ import asyncio
 import json
 import random
 import time
+import uuid
 from pathlib import Path
 
 import pytest
 
 from headrace.cli.main import main
 from headrace.compactor.lost import find_lost
+from headrace.metastore.life.forgotten import write_forgotten
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import write_cluster_id
@@ -39,6 +41,8 @@ async def test_what_no_row_names_is_listed_by_partition(world: CompactionWorld) 
         await world.commit((a, plain_batch(3)), (a, plain_batch(1)), (b, plain_batch(2)))
     nothing = await find_lost(world.postgres, world.store, time.time_ns() // 1_000_000 + 60_000, lambda *_: None)
     assert (nothing.file_ids, nothing.partitions) == ([], {})
+    known = [extent for key in (a, b) for extent in await world.extents(key)]
+    known.sort(key=lambda extent: (extent.file_id, extent.partition_key))
     lost = await _lose_newest(world, 2)
     found = await find_lost(world.postgres, world.store, time.time_ns() // 1_000_000 + 60_000, lambda *_: None)
     assert [str(file_id) for file_id in found.file_ids] == lost
@@ -46,6 +50,11 @@ async def test_what_no_row_names_is_listed_by_partition(world: CompactionWorld) 
         (0, 2, 4, 8),
         (1, 2, 2, 4),
     ]
+    assert [(p.certain_records, p.offsets) for p in found.in_order()] == [(0, []), (0, [])]
+    await write_forgotten(world.store, uuid.UUID(int=1), known[-2:])  # of the last file
+    certain = await find_lost(world.postgres, world.store, time.time_ns() // 1_000_000 + 60_000, lambda *_: None)
+    assert [(p.certain_records, p.offsets) for p in certain.in_order()] == [(4, [(8, 11)]), (2, [(4, 5)])]
+    assert certain.certain == 1
     before = await find_lost(world.postgres, world.store, 1, lambda *_: None)
     assert before.file_ids == [], "a file that is younger than the life may be on its way to its commit"
     (damaged, kept) = found.file_ids

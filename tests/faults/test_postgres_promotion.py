@@ -12,9 +12,10 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -75,9 +76,9 @@ def test_a_synchronous_standby_that_replaces_a_crashed_primary_has_everything(
         _assert_once_in_order(_read_all(second.kafka, "kept", RECORDS), RECORDS)
 
 
-@pytest.mark.requirement("W1", "W7")
+@pytest.mark.requirement("W1", "W7", "X4")
 def test_what_an_asynchronous_standby_lacks_is_lost_and_mixed_with_nothing(
-    servers: Servers, settings: dict[str, object]
+    servers: Servers, settings: dict[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The old primary stays up, and its agent reaches it: only the bucket says that its life is over."""
     port = _free_port()
@@ -93,12 +94,30 @@ def test_what_an_asynchronous_standby_lacks_is_lost_and_mixed_with_nothing(
             _until_not_ready(old, "another server is the metastore")
             assert len(_produce(new.kafka, "split", RECORDS, {})) == RECORDS
             found = _read_all(new.kafka, "split", 2 * RECORDS)
+            listed = _listed_as_lost(settings | {"metastore.url": servers.url("standby")}, capsys)
+            assert sum(partition["certain_records"] for partition in listed) == 500
+            ends = {partition["partition_index"]: partition["offsets"] for partition in listed}
+            kept_ends = Counter(
+                p for p, _, _ in found
+            )  # each number was kept once and sent again once, to one partition
+            kept_ends = Counter({p: count // 2 for p, count in kept_ends.items()})
+            assert ends == {p: [[kept_ends[p], end - 1]] for p, end in lost.items()}
             assert _truncations(reader, lost) == lost, "KIP-320: a reader of lost records learns where the log ends"
     assert Counter(number for _, _, number in found) == Counter(dict.fromkeys(range(len(kept)), 2))
     for partition in range(PARTITIONS):
         assert [offset for p, offset, _ in found if p == partition] == list(
             range(sum(p == partition for p, _, _ in found))
         ), "offsets go on where the standby's end"
+
+
+def _listed_as_lost(settings: Mapping[str, object], capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """By partition, from `headrace audit --lost`."""
+    capsys.readouterr()
+    flags = [f"--metastore-url={settings['metastore.url']}", f"--bucket={settings['bucket']}"]
+    status, printed = main(["audit", "--lost", "--json", *flags]), capsys.readouterr()
+    assert (status, bool(printed.out)) == (1, True), printed.err
+    partitions: list[dict[str, Any]] = json.loads(printed.out)["partitions"]
+    return partitions
 
 
 @contextmanager
