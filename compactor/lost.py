@@ -4,7 +4,7 @@ Place: `headrace audit --lost`; reads only, and can run while the cluster runs.
 Invariant: every flushed file that was created before the newest life of the metastore began, and that no row names, is
 counted by topic and partition. Extents that agents recorded before they forgot them (metastore/life/forgotten.py) say
 which of these files were committed, and at which offsets. The rest is an upper bound: a file of an agent that crashed
-before its commit looks like one whose commit no agent remembers. Merged files are copies and are left out.
+before its commit looks like one with a commit that no agent remembers. Merged files are copies and are left out.
 Memory is limited to one page of files and one row per partition.
 """
 

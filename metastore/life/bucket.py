@@ -3,7 +3,7 @@
 Place: read and written by keeper.py only.
 Invariant: a life's object is written once, by a conditional PUT: of all processes that want to begin the next life,
 one succeeds. Its position is replaced every few seconds and may be late, never ahead of Postgres.
-Layout below `metastore/life/`: `0000000007.json` and `0000000007.position.json`, JSON with the fields of the classes here.
+Layout below `metastore/life/`: `0000000007.json` and `0000000007.position.json`, JSON with the fields of the classes.
 """
 
 from __future__ import annotations
