@@ -268,5 +268,9 @@ def test_the_command(metastore_url: str, tmp_path: Path, capsys: pytest.CaptureF
     (bucket / object_key(old)).write_bytes(b"orphan")
     assert main(["audit", *flags]) == 1
     assert f"violation: unnamed file={old}" in capsys.readouterr().out
-    assert main(["migrate", "--restored", f"--metastore-url={metastore_url}"]) == 0
-    assert "new incarnation: " in capsys.readouterr().out
+    assert main(["migrate", "--restored", f"--metastore-url={metastore_url}"]) == 1
+    assert "bucket is not set" in capsys.readouterr().err
+    assert main(["migrate", "--restored", *flags]) == 0
+    assert "a new life of the metastore begins: life=1" in capsys.readouterr().out
+    assert main(["audit", *flags]) == 1
+    assert "deletion is stopped" in capsys.readouterr().out
