@@ -45,6 +45,7 @@ NEVER_MET = {
     "agent/fetch/zone_cache/shared.py:SharedCache.close#1": "likewise",
     "agent/fetch/zone_cache/serving.py:ZoneCacheServer._read#1": "the owner has what its neighbour asks for in memory",
     "agent/fetch/zone_cache/asking.py:Peers._exchange#1": "two calls never open one connection at once",
+    "agent/fetch/service.py:FetchService.close#4": "the metastore never goes back here: nothing is recorded",
     "agent/fetch/service.py:FetchService.close#3": "no load is in progress when it closes",
     "agent/groups/classic/coordinator.py:ClassicCoordinator.sync#1": "a group is loaded by a heartbeat or a join first",
     "agent/groups/classic/coordinator.py:ClassicCoordinator.leave#1": "likewise",

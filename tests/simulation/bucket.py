@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.storage.errors import CorruptError
-from headrace.storage.file_id import file_id_of, object_key
+from headrace.storage.file_id import SEGMENTS, file_id_of, object_key
 from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ByteRange, ObjectInfo
@@ -36,6 +36,9 @@ class Bucket:
     def __init__(self, world: World) -> None:
         self._world = world
         self.objects = MemoryStore(world.clock)
+        """Segment files."""
+        self.notes = MemoryStore(world.clock)
+        """What agents record in addition: extents that they forgot."""
         self.ever_put: dict[uuid.UUID, bytes] = {}
 
     def put(self, key: str, body: bytes, kept: int | None = None) -> ObjectInfo:
@@ -70,6 +73,8 @@ class BucketLine(StoreDecorator):
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
         assert not if_absent, "segment files are put under fresh ids"
         content = bytes(body)
+        if not key.startswith(SEGMENTS):
+            return await self._remote.call(lambda: run_at_once(self._world.bucket.notes.put(key, content)), PUT_MENU)
         return await self._remote.call(lambda: self._put(key, content), PUT_MENU)
 
     def _put(self, key: str, body: bytes) -> ObjectInfo:

