@@ -19,9 +19,9 @@ from functools import cached_property
 from typing import Any
 
 from prometheus_client import Histogram
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, OperationalError
 from psycopg.errors import ReadOnlySqlTransaction
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from headrace.metastore.life.numbers import NO_LIFE
 from headrace.metastore.postgres.errors import translated
@@ -38,6 +38,7 @@ class Pool(AsyncConnectionPool[Connection]):
 
 
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
+_OF_THE_POOL = (PoolTimeout, PoolClosed, TooManyRequests)
 SILENCE_S = 2.0
 """How much longer than the server's own limit a statement may go without an answer."""
 SECONDS = Histogram(
@@ -74,23 +75,33 @@ class Statement:
         if self.names_life:
             parameters["life"] = pool.life
         with self._seconds.time(), translated(self.name, writes=self.writes):
-            async with pool.connection() as connection:
-                # what open_pool gives a wait for a connection is what the server gives a statement
-                loop, limit = asyncio.get_running_loop(), (self._patience_seconds or pool.timeout) + SILENCE_S
-                silent_at = loop.time() + limit
-                hang_up = loop.call_later(limit, _hang_up, connection)
-                try:
-                    return await self._answer(connection, parameters)
-                except ReadOnlySqlTransaction:
-                    # the primary became a standby: nothing was written, and its neighbours lead there too
-                    await connection.close()
-                    await pool.drain()
+            try:
+                return await self._ask(pool, parameters)
+            except OperationalError as error:
+                if self.writes or error.sqlstate is not None or isinstance(error, _OF_THE_POOL):
                     raise
-                finally:
-                    hang_up.cancel()
-                    if loop.time() >= silent_at:
-                        # its neighbours went the same way: trying them one after another would take this long each
-                        await pool.drain()
+            # the connection was dead, as one is that the network dropped while it was idle: a read does no harm twice
+            return await self._ask(pool, parameters)
+
+    async def _ask(self, pool: Pool, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Once, on one connection; psycopg's errors."""
+        async with pool.connection() as connection:
+            # what open_pool gives a wait for a connection is what the server gives a statement
+            loop, limit = asyncio.get_running_loop(), (self._patience_seconds or pool.timeout) + SILENCE_S
+            silent_at = loop.time() + limit
+            hang_up = loop.call_later(limit, _hang_up, connection)
+            try:
+                return await self._answer(connection, parameters)
+            except ReadOnlySqlTransaction:
+                # the primary became a standby: nothing was written, and its neighbours lead there too
+                await connection.close()
+                await pool.drain()
+                raise
+            finally:
+                hang_up.cancel()
+                if loop.time() >= silent_at:
+                    # its neighbours went the same way: trying them one after another would take this long each
+                    await pool.drain()
 
     async def _answer(self, connection: Connection, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         if self._patience_seconds is None:
