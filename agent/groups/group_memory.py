@@ -19,7 +19,7 @@ GROUP_BYTES = 4096
 MEMBER_BYTES = 1024
 """What a member uses besides its texts and bytes, about."""
 PROMISED_BYTES = 256
-NOBODY = ""
+NO_ADDRESS = ""
 """Bytes that are no client's alone."""
 
 
@@ -28,7 +28,7 @@ def sizes_of_group(members: Iterable[tuple[str, int]]) -> Counter[str]:
     sizes: Counter[str] = Counter()
     for address, size in members:
         sizes[address] += size if sizes else size + GROUP_BYTES
-    return sizes or Counter({NOBODY: GROUP_BYTES})
+    return sizes or Counter({NO_ADDRESS: GROUP_BYTES})
 
 
 class GroupMemory:
@@ -97,4 +97,4 @@ class GroupMemory:
 
 
 def _of_clients(by_address: Mapping[str, int]) -> int:
-    return sum(size for address, size in by_address.items() if address != NOBODY)
+    return sum(size for address, size in by_address.items() if address != NO_ADDRESS)

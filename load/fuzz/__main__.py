@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from load.fuzz.frames import RequestSource
-from load.fuzz.senders import Told, send
+from load.fuzz.senders import FuzzCounts, send
 from load.hostile.attacked_agent import AttackedAgent, Watch
 from load.hostile.bystanders import Bystanders
 from load.machine_state import machine_state
@@ -35,7 +35,7 @@ REPORT_SECONDS = 60.0
 class FuzzOutcome:
     """Of a whole run."""
 
-    told: Told = field(default_factory=Told)
+    counts: FuzzCounts = field(default_factory=FuzzCounts)
     seconds: float = 0.0
     grown_bytes: int = 0
     stall_seconds: float = 0.0
@@ -47,7 +47,7 @@ class FuzzOutcome:
 
     def __str__(self) -> str:
         return (
-            f"{self.told}; {self.seconds:.0f} s, {self.told.sent / max(self.seconds, 0.001):.0f} requests/s;"
+            f"{self.counts}; {self.seconds:.0f} s, {self.counts.sent / max(self.seconds, 0.001):.0f} requests/s;"
             f" memory {self.grown_bytes / MIB:+.0f} MiB, stall {self.stall_seconds * 1000:.0f} ms;"
             f" {self.failed_connections} handlers failed, {self.tracebacks} tracebacks"
             f"{'' if self.is_alive else '; THE AGENT ENDED'}; ordinary clients: {self.clients or 'not judged yet'}"
@@ -66,7 +66,9 @@ async def fuzz(target: AttackedAgent, seed: int, requests: int, seconds: float) 
     began = time.monotonic()
     async with Watch(target) as watch:
         frames = RequestSource(seed)
-        senders = [asyncio.create_task(send(target.kafka, frames, outcome.told, requests)) for _ in range(CONNECTIONS)]
+        senders = [
+            asyncio.create_task(send(target.kafka, frames, outcome.counts, requests)) for _ in range(CONNECTIONS)
+        ]
         pending = set(senders)
         while pending and target.is_alive() and (left := seconds - (time.monotonic() - began)) > 0:
             done, pending = await asyncio.wait(pending, timeout=min(left, REPORT_SECONDS))
@@ -110,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with AttackedAgent(settings=SETTINGS) as target:
         outcome = asyncio.run(fuzz(target, args.seed, args.requests, args.seconds))
         print(outcome)
-        print(dict(outcome.told.by_kind))
+        print(dict(outcome.counts.by_kind))
         if not outcome.is_good:
             print(target.log.read_text(errors="replace")[-20_000:], file=sys.stderr)
     sys.exit(not outcome.is_good)

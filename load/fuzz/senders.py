@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 20.0
 
 
 @dataclass
-class Told:
+class FuzzCounts:
     """What was sent and what came back."""
 
     sent: int = 0
@@ -41,28 +41,28 @@ class Told:
         )
 
 
-async def send(address: tuple[str, int], frames: RequestSource, told: Told, most: int) -> None:
+async def send(address: tuple[str, int], frames: RequestSource, counts: FuzzCounts, most: int) -> None:
     """One connection after another, until `most` requests were sent in total."""
-    while told.sent < most:
+    while counts.sent < most:
         if frames.rng.random() < 0.5:
             data, count = frames.well_formed(WELL_FORMED), WELL_FORMED
-            told.by_kind["well_formed"] += count
+            counts.by_kind["well_formed"] += count
         else:
             attacks = frames.rng.choices(ATTACKS, k=ALTERED)
             data, count = b"".join(attack(frames) for attack in attacks), ALTERED
-            told.by_kind.update(attack.__name__ for attack in attacks)
-        told.sent += count
-        await _exchange(address, data, told)
+            counts.by_kind.update(attack.__name__ for attack in attacks)
+        counts.sent += count
+        await _exchange(address, data, counts)
 
 
-async def _exchange(address: tuple[str, int], data: bytes, told: Told) -> None:
+async def _exchange(address: tuple[str, int], data: bytes, counts: FuzzCounts) -> None:
     try:
         reader, writer = await asyncio.open_connection(*address)
     except OSError:
-        told.refused += 1
+        counts.refused += 1
         await asyncio.sleep(0.1)
         return
-    told.connections += 1
+    counts.connections += 1
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             writer.write(data)
@@ -70,9 +70,9 @@ async def _exchange(address: tuple[str, int], data: bytes, told: Told) -> None:
             while True:
                 (size,) = struct.unpack(">i", await reader.readexactly(4))
                 await reader.readexactly(size)
-                told.answered += 1
+                counts.answered += 1
     except TimeoutError:
-        told.unclosed += 1
+        counts.unclosed += 1
     except (OSError, asyncio.IncompleteReadError):
         pass
     finally:

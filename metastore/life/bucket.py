@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from headrace.metastore.api.life import Server, ServerLife
+from headrace.metastore.api.life import ServerLife
 from headrace.storage.errors import AlreadyExistsError, CorruptError, NotFoundError
 from headrace.storage.objects.store import ObjectStore
 
@@ -39,10 +39,6 @@ class LifeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     wal_bytes: int
     feed_sum: int
     """The server's position then: as ServerLife has them."""
-
-    @property
-    def server(self) -> Server:
-        return Server(self.system_identifier, self.timeline)
 
 
 class Position(msgspec.Struct, frozen=True):

@@ -46,8 +46,8 @@ async def test_an_agent_withstands_them_and_serves_its_clients() -> None:
         outcome = await fuzz(target, seed=7, requests=REQUESTS, seconds=30.0)
         print(outcome)
         assert outcome.is_good, target.log.read_text(errors="replace")[-5_000:]
-    assert outcome.told.sent >= REQUESTS
-    assert outcome.told.answered > 0
-    assert set(outcome.told.by_kind) == {"well_formed", *(attack.__name__ for attack in ATTACKS)}
+    assert outcome.counts.sent >= REQUESTS
+    assert outcome.counts.answered > 0
+    assert set(outcome.counts.by_kind) == {"well_formed", *(attack.__name__ for attack in ATTACKS)}
     assert outcome.grown_bytes < MEMORY_BYTES
     assert "in order" in outcome.clients

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.groups import held_groups
 from headrace.agent.groups.consumer.topics import PATTERN_CHARACTERS_MAX, _compile, is_valid
-from headrace.agent.groups.group_memory import GROUP_BYTES, NOBODY, PROMISED_BYTES, GroupMemory, sizes_of_group
+from headrace.agent.groups.group_memory import GROUP_BYTES, NO_ADDRESS, PROMISED_BYTES, GroupMemory, sizes_of_group
 from headrace.agent.limit_metrics import limits_reached
 from tests.agent.client_calls import call
 from tests.agent.groups.groups_world import Coordinating, GroupsWorld
@@ -70,7 +70,7 @@ def test_what_was_measured_last_counts(history: list[tuple[str, dict[str, int]]]
 
 
 def test_a_group_is_counted_for_a_client_that_has_a_member_in_it() -> None:
-    assert sizes_of_group([]) == {NOBODY: GROUP_BYTES}
+    assert sizes_of_group([]) == {NO_ADDRESS: GROUP_BYTES}
     assert sizes_of_group([("/a", 100), ("/b", 50), ("/a", 1)]) == {"/a": GROUP_BYTES + 101, "/b": 50}
     memory = _memory()
     for number in range(1_000):
