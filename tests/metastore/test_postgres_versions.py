@@ -31,6 +31,7 @@ from tests.pgbouncer import SERVER_CONNECTIONS
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = [
     "tests/metastore/test_commit.py",
+    "tests/metastore/test_producer_expiry.py",
     "tests/metastore/test_commit_concurrency.py",
     "tests/metastore/test_migrate.py",
     "tests/metastore/test_statements.py",
