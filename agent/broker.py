@@ -143,10 +143,10 @@ class Broker:
 
     def not_ready_reason(self) -> str | None:
         """None while it is a running member and can produce."""
-        if self.cluster is None or self.cluster.membership.state is not BrokerState.RUNNING:
+        if self.cluster is None:
             return "not a running member of the cluster"
-        if not self.cluster.membership.holds_lease():
-            return "fenced, or its lease ran out"
+        if (reason := self.cluster.membership.not_ready_reason()) is not None:
+            return reason
         return f"produce is stopped: {self._produce.stopped}" if self._produce.stopped else None
 
     async def status(self) -> dict[str, Any]:

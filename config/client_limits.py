@@ -50,7 +50,7 @@ class ClientLimits(ProcessSettings, frozen=True, kw_only=True, forbid_unknown_fi
     reply_memory_bytes: Annotated[
         int,
         Meta(ge=MIB, description="Bytes of replies that clients have not read; above this, further large ones wait."),
-    ] = field(default=128 * MIB, name="reply.memory.bytes")
+    ] = field(default=64 * MIB, name="reply.memory.bytes")
 
     # -- groups and fetch sessions
     group_memory_bytes: Annotated[

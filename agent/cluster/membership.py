@@ -183,6 +183,12 @@ class Membership:
         member = self.state in (BrokerState.RUNNING, BrokerState.PENDING_CONTROLLED_SHUTDOWN)
         return member and self._clock.monotonic() < self._lease_until
 
+    def not_ready_reason(self) -> str | None:
+        """None while it is a running member that cannot have been fenced."""
+        if self.state is not BrokerState.RUNNING:
+            return "not a running member of the cluster"
+        return None if self.holds_lease() else "fenced, or its lease ran out"
+
     async def _beat(self) -> None:
         while True:
             await self._pause()

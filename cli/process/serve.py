@@ -35,6 +35,7 @@ def serve(settings: Settings, opened: Callable[[Settings], Awaitable[ProcessShel
     lines.setFormatter(OneLineFormatter())
     logging.basicConfig(level=settings.log_level.upper(), handlers=[lines])
     _raise_descriptor_limit(settings)
+    tune_allocator()
     return asyncio.run(_serve(settings, opened))
 
 
@@ -65,7 +66,6 @@ async def _serve(settings: Settings, opened: Callable[[Settings], Awaitable[Proc
     try:
         await process.require_formatted_storage()
         await process.start()
-        tune_allocator()
         tune_collector()
         print(process.ready_line(), flush=True)
         await ended

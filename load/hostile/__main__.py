@@ -1,8 +1,8 @@
 """Attack one agent, one program after another: `python -m load.hostile [NAME ...] [--checkout PATH]`.
 
-Each attack gets a fresh agent, and an ordinary producer and consumer at the same time. Printed: resident memory
-above idle at its peak, the longest stall of the event loop, what the attack itself observed, and how the ordinary
-clients fared.
+Each attack gets a fresh agent, and an ordinary producer and consumer at the same time. A module's `prepare`, if it has
+one, first does what ordinary clients may do. Printed: resident memory at its peak above that before the attack, the
+longest stall of the event loop, what the attack itself observed, and how the ordinary clients fared.
 `--checkout` attacks the Headrace of another checkout, for figures of before and after.
 """
 
@@ -34,13 +34,18 @@ def names() -> list[str]:
 
 async def run(name: str, target: AttackedAgent, *, alone: bool) -> str:
     """One attack on a started agent; the line to print."""
-    attack = importlib.import_module(f"{attacks.__name__}.{name}").attack
+    module = importlib.import_module(f"{attacks.__name__}.{name}")
+    attack = module.attack
+    if hasattr(module, "prepare"):
+        await module.prepare(target)
     bystanders = Bystanders(target.bootstrap)
     if alone:
         return f"{name}: {await _attack(attack, target)}"
     await asyncio.to_thread(bystanders.start)
-    told = await _attack(attack, target)
-    await asyncio.to_thread(bystanders.stop)
+    try:
+        told = await _attack(attack, target)
+    finally:
+        await asyncio.to_thread(bystanders.stop)
     return f"{name}: {told}; ordinary clients: {bystanders.verdict()}"
 
 

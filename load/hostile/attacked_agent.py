@@ -68,6 +68,10 @@ class AttackedAgent:
         return self._server.metastore_url
 
     @property
+    def bucket(self) -> str:
+        return self._server.bucket
+
+    @property
     def pid(self) -> int:
         """Of the agent."""
         return self._server.agents[0].pid

@@ -221,8 +221,13 @@ def test_ctrl_c_ends_a_reader_without_a_word(run: Run, server: DevServer, monkey
     run("topics", "create", "watched")
     produce(run, monkeypatch, "watched", "seen")
     words = ["records", "consume", "watched", "--follow", "-b", server.bootstrap]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-m", "headrace.cli.main", *words], text=True, **pipes) as reader:  # type: ignore[call-overload]
+    options = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        # a shell's background jobs, these tests among them, pass on that the signal is ignored
+        "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    }
+    with subprocess.Popen([sys.executable, "-m", "headrace.cli.main", *words], text=True, **options) as reader:  # type: ignore[call-overload]
         assert reader.stdout.readline() == "seen\n"
         reader.send_signal(signal.SIGINT)
         assert reader.communicate(timeout=60) == ("", "")

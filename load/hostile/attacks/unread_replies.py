@@ -1,4 +1,4 @@
-"""64 connections send 4 Fetch requests each for a topic with 64 MiB, and read none of the replies."""
+"""64 connections send 4 Fetch requests each for a topic with 64 MiB, beyond the cache, and read no reply."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ CONNECTIONS, REQUESTS = 64, 4
 _TOPIC = "unread"
 _RECORDS, _RECORD_BYTES = 128, 512 * 1024
 _HOLD_SECONDS = 12.0
+SETTINGS = {"cache.bytes": 4 * 1024 * 1024}
+"""Else the replies would be views of what the cache has anyway."""
 
 
 def fetch(correlation_id: int) -> bytes:
@@ -24,10 +26,14 @@ def fetch(correlation_id: int) -> bytes:
     return request(FETCH, 4, body, correlation_id=correlation_id)
 
 
-async def attack(target: AttackedAgent) -> str:
-    """Fill the topic, then fetch it without reading."""
+async def prepare(target: AttackedAgent) -> None:
+    """Fill the topic, as ordinary clients do."""
     await ask(*target.kafka, request(METADATA, 1, struct.pack(">i", 1) + text(_TOPIC)))
     await asyncio.to_thread(_fill, target.bootstrap)
+
+
+async def attack(target: AttackedAgent) -> str:
+    """Fetch it without reading."""
     opened = [await asyncio.open_connection(*target.kafka, limit=1) for _ in range(CONNECTIONS)]
     for _, writer in opened:
         writer.write(b"".join(fetch(number) for number in range(REQUESTS)))

@@ -89,7 +89,11 @@ async def test_an_agent_that_is_made_to_leave_registers_again(api: FakeClusterAp
     await api.heartbeat(
         1, first, metadata_offset=len(api.log), want_fence=False, want_shut_down=True, session_timeout_ms=18_000
     )
+    api.fail_before["register_agent"] = [UnavailableError("down")] * 3
+    await fake_clock.advance(3.5)
+    assert cluster.membership.not_ready_reason() == "not a running member of the cluster"
     await fake_clock.advance(10)
+    assert cluster.membership.not_ready_reason() is None
     assert cluster.broker_epoch > first
     assert cluster.membership.state is BrokerState.RUNNING
     assert cluster.membership.holds_lease()
@@ -182,6 +186,7 @@ async def test_the_own_deadline_counts_from_before_sending(api: FakeClusterApi, 
     assert cluster.membership.holds_lease()
     await fake_clock.advance(0.2)
     assert not cluster.membership.holds_lease()
+    assert cluster.membership.not_ready_reason() == "fenced, or its lease ran out"
     assert cluster.coordinator("g") is None  # it must not take itself for a coordinator any more
     assert cluster.leader(partition_key(1, 1)) is not None  # a hint only: clients keep what they have
     await fake_clock.run(cluster.stop())
@@ -318,9 +323,11 @@ async def test_an_agent_that_was_fenced_and_lags_does_not_hold_its_lease_until_i
     api.fail_before["read_metadata"] = [UnavailableError("down")] * 100
     await fake_clock.advance(4)
     assert not cluster.membership.holds_lease()
+    assert cluster.membership.not_ready_reason() == "fenced, or its lease ran out"
     api.fail_before["read_metadata"].clear()
     await fake_clock.advance(7)
     assert cluster.membership.holds_lease()
+    assert cluster.membership.not_ready_reason() is None
     assert not api.agents[1].fenced
     await cluster.stop()
 
