@@ -2,7 +2,7 @@
 
 Rows: 300 Celery tasks (one produce request each, awaited), and until a worker did them; 120 sends of 100 records by
 kafkajs, one after another. Targets take turns, as in `headrace bench`. Medians of the rounds; the number of records
-that the topic holds afterwards is checked. A row whose application is not installed says so.
+that the topic holds afterwards is checked. An application that is not installed is named.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ async def run(specs: Sequence[str], jars: Path | None, python: Path | None, roun
         targets = []
         for spec in map(parse_target, specs):
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-apps-"))
-            os.chmod(folder, 0o711)  # noqa: PTH101
+            os.chmod(folder, 0o711)
             targets.append(await stack.enter_async_context(open_target(spec, Path(folder), jars)))
         for number in range(rounds):
             for target in targets:

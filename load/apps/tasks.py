@@ -1,7 +1,7 @@
 """Celery's tasks: each is one produce request that its sender waits for, and one record that the worker polls.
 
 Run by load/apps/__main__.py: `celery -A tasks worker`, and `python tasks.py N`. Not part of Headrace's environment:
-celery and kombu[confluentkafka] are in one of their own.
+celery and kombu[confluentkafka] are installed elsewhere.
 """
 
 from __future__ import annotations
