@@ -30,6 +30,13 @@ class ClusterSettings(ClientLimits, frozen=True, kw_only=True, forbid_unknown_fi
             " within 75 minutes of its commit. At least the age of the oldest metastore backup that may be restored.",
         ),
     ] = field(default=3_600_000, name="file.delete.delay.ms")
+    read_pin_max_ms: Annotated[
+        PositiveInt,
+        Meta(
+            description="The longest time for which a Spark read or an export may keep the files that it needs"
+            " (option readPinMs).",
+        ),
+    ] = field(default=86_400_000, name="read.pin.max.ms")
 
     # -- topics
     auto_create_topics_enable: Annotated[

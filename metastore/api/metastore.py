@@ -13,6 +13,7 @@ from headrace.metastore.api.groups import GroupApi
 from headrace.metastore.api.housekeeping import HousekeepingApi
 from headrace.metastore.api.jobs import JobApi
 from headrace.metastore.api.life import LifeApi
+from headrace.metastore.api.pins import ReadPinApi
 from headrace.metastore.api.read import LeaderEpochApi, ReadApi
 from headrace.metastore.api.reports import AgentLeaseApi, FileReports, JobReports, PartitionReports
 from headrace.metastore.api.retention import RetentionApi
@@ -32,6 +33,7 @@ class Metastore(
     ControllerApi,
     GroupApi,
     JobApi,
+    ReadPinApi,
     RetentionApi,
     CompactionApi,
     FileApi,

@@ -22,6 +22,7 @@ from headrace.metastore.postgres.files.rebuild import PostgresRebuild
 from headrace.metastore.postgres.groups.groups import PostgresGroups
 from headrace.metastore.postgres.housekeeping.housekeeping import PostgresHousekeeping
 from headrace.metastore.postgres.jobs.jobs import PostgresJobs
+from headrace.metastore.postgres.jobs.pins import PostgresPins
 from headrace.metastore.postgres.life.life import DESCRIBE_LIFE, PostgresLife
 from headrace.metastore.postgres.migrate import MIGRATIONS
 from headrace.metastore.postgres.pool import open_pool, open_readers_pool
@@ -49,6 +50,7 @@ class PostgresMetastore(
     PostgresController,
     PostgresGroups,
     PostgresJobs,
+    PostgresPins,
     PostgresRetention,
     PostgresCompaction,
     PostgresDeletion,

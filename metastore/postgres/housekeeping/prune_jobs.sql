@@ -1,10 +1,11 @@
--- Forget up to p_limit jobs that ended over a day ago; how many.
--- Locks: those rows. Idempotent: repeating goes on. Cost: O(pruned), through jobs_finished.
+-- Forget up to p_limit jobs that ended over a day ago; how many. And read pins with an ended term.
+-- Locks: those rows, and those of the pins. Idempotent: repeating goes on. Cost: O(pruned), through jobs_finished.
 CREATE OR REPLACE FUNCTION prune_jobs(p_limit int) RETURNS int
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_pruned int;
 BEGIN
+    PERFORM drop_ended_pins();
     DELETE FROM jobs
      WHERE job_id IN (SELECT job_id FROM jobs
                        WHERE state IN (job_done(), job_given_up()) AND ended_at < wall_time() - interval '1 day'

@@ -30,6 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
+from headrace.metastore.api.pins import READ_PIN
 from headrace.metastore.postgres.schema import (
     agent_leases,
     agents,
@@ -47,6 +48,7 @@ KEYS = bindparam("keys", type_=ARRAY(BigInteger()))
 ZERO = literal_column("0", Integer())
 UNFINISHED = jobs.c.state.in_((func.job_waiting(), func.job_leased()))
 FINISHED = jobs.c.state.in_((func.job_done(), func.job_given_up()))
+PIN = literal_column(f"'{READ_PIN}'", Text())
 IS_LIVE_FILE = segment_files.c.state == func.file_live()
 
 
@@ -71,12 +73,15 @@ def list_jobs() -> Select[Any]:
 
 
 def count_jobs() -> Select[Any]:
-    """By kind and state, with how late the longest due of them is. Cost: one row per job; finished ones stay a day."""
+    """By kind and state, with how late the longest due of them is. A read pin is never late: no worker takes it.
+
+    Cost: one row per job; finished ones stay a day.
+    """
     overdue = func.greatest(func.to_ms(func.wall_time()) - func.to_ms(func.min(jobs.c.due_at)), ZERO)
     return (
         select(
             *(jobs.c.kind, jobs.c.state, func.count().label("jobs")),
-            case((UNFINISHED, overdue), else_=ZERO).label("overdue_ms"),
+            case((and_(UNFINISHED, jobs.c.kind != PIN), overdue), else_=ZERO).label("overdue_ms"),
         )
         .group_by(jobs.c.kind, jobs.c.state)
         .order_by(jobs.c.kind, jobs.c.state)
