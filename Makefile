@@ -50,6 +50,7 @@ docs: setup ## write the generated pages
 	@$(BIN)/python -m headrace.config.docs > docs/operate/CONFIGURATION.md
 	@$(BIN)/python -m headrace.config.topic_docs > docs/operate/TOPIC_CONFIGS.md
 	@$(BIN)/python -m headrace.protocol.api_table docs/start/COMPATIBILITY.md
+	@$(BIN)/python -m headrace.scan.docs docs/start/SPARK.md
 
 requirements: setup ## each numbered promise: its tests, passed or open in the last `make test`
 	@$(BIN)/python -m tests.house.requirements_report

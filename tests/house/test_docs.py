@@ -12,12 +12,13 @@ from headrace.config import topic_docs
 from headrace.config.docs import markdown
 from headrace.protocol.api_table import WHY_NOT, with_table
 from headrace.protocol.api_versions import APIS
+from headrace.scan.docs import with_options
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
 PATH = re.compile(r"`((?:[a-z_.]+/)+[A-Za-z_.]*)`")
 BOX = re.compile(
-    r"(?<![\w/.])((?:agent|cli|compactor|config|load|metastore|migrations|protocol|storage|tests)/[\w/]+\.(?:py|sql|sh))\b"
+    r"(?<![\w/.])((?:agent|cli|compactor|config|load|metastore|migrations|protocol|scan|spark|storage|tests)/[\w/]+\.(?:py|sql|sh))\b"
 )
 """A file in a drawing."""
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
@@ -31,6 +32,13 @@ def test_configuration_page_is_what_the_settings_say() -> None:
 def test_configs_page_is_what_the_tables_say() -> None:
     page = (ROOT / "docs" / "operate" / "TOPIC_CONFIGS.md").read_text(encoding="utf-8")
     assert page == topic_docs.markdown(), "run `make docs`"
+
+
+def test_the_options_of_spark_are_those_of_the_code() -> None:
+    page = (ROOT / "docs" / "start" / "SPARK.md").read_text(encoding="utf-8")
+    assert page == with_options(page), "run `make docs`"
+    with pytest.raises(ValueError, match="markers"):
+        with_options("a page without a table")
 
 
 def test_the_table_of_apis_is_what_is_served() -> None:

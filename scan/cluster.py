@@ -1,0 +1,64 @@
+"""The connections of a scan: metastore and bucket of one cluster.
+
+Place: composes a process: Spark's driver opens both to plan, its executors only the bucket; so does `headrace export`.
+Invariant: bucket and metastore belong to the same cluster, or nothing is read.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import Clock, SystemClock
+from headrace.storage.cluster_properties import require_formatted
+from headrace.storage.objects.open import StoreOptions, open_store
+from headrace.storage.objects.store import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class BucketAddress:
+    """What an executor needs to read segment files, apart from credentials, which come from its environment."""
+
+    url: str
+    options: StoreOptions
+
+    @classmethod
+    def of(cls, settings: Settings) -> BucketAddress:
+        return cls(settings.bucket, StoreOptions.of(settings))
+
+    def open(self, clock: Clock, rng: random.Random) -> ObjectStore:
+        """The store; errors as open_store."""
+        return open_store(self.url, self.options, clock=clock, rng=rng)
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedCluster:
+    """Open connections. `rng` and `clock` are the process's."""
+
+    metastore: PostgresMetastore
+    store: ObjectStore
+    clock: Clock
+    rng: random.Random
+
+
+@asynccontextmanager
+async def open_cluster(settings: Settings) -> AsyncIterator[ScannedCluster]:
+    """Both connections, checked. Errors as PostgresMetastore.open and require_formatted."""
+    clock, rng = SystemClock(), random.Random()
+    small = msgspec.structs.replace(settings, metastore_pool_size=1)
+    metastore = await PostgresMetastore.open(settings.metastore_url, small)
+    try:
+        store = BucketAddress.of(settings).open(clock, rng)
+        try:
+            await require_formatted(store, metastore.cluster_id)
+            yield ScannedCluster(metastore, store, clock, rng)
+        finally:
+            await store.close()
+    finally:
+        await metastore.close()

@@ -1,0 +1,86 @@
+"""Turns the asked bounds of a scan into one offset per partition.
+
+Place: after partitions.py, before plan.py; asks the metastore, and opens extents only for timestamps.
+Invariant: offsets come from the primary. An explicit bound names exactly the partitions of the scan, as Spark's Kafka
+source requires, so a forgotten partition is an error and no silent gap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from headrace.metastore.api.read import OffsetKind, OffsetQuery, ReadApi
+from headrace.scan.errors import OptionError
+from headrace.scan.options import AtOffset, AtTimestamp, AtTimestamps, Bound
+from headrace.scan.partitions import ScanPartition
+from headrace.scan.timestamps import first_offset_since
+from headrace.storage.errors import NotFoundError
+from headrace.storage.objects.store import ObjectStore
+
+Offsets = dict[ScanPartition, int]
+
+
+async def find_offsets(
+    metastore: ReadApi,
+    store: ObjectStore,
+    partitions: Sequence[ScanPartition],
+    bound: Bound,
+    *,
+    name: str,
+    latest_if_unmatched: bool,
+) -> Offsets:
+    """The bound's offset in each partition. `name`: "starting" or "ending", for errors.
+
+    OptionError if the bound names other partitions, or if no record is as new as a timestamp and
+    `latest_if_unmatched` is false. NotFoundError for a topic that was deleted meanwhile.
+    """
+    match bound:
+        case OffsetKind():
+            return await special_offsets(metastore, dict.fromkeys(partitions, int(bound)))
+        case AtOffset(offsets):
+            given = _for_each(partitions, offsets, f"{name}Offsets")
+            special = await special_offsets(metastore, {p: offset for p, offset in given.items() if offset < 0})
+            return given | special
+        case AtTimestamp(timestamp):
+            wanted = dict.fromkeys(partitions, timestamp)
+            option = f"{name}Timestamp"
+        case AtTimestamps(timestamps):
+            option = f"{name}OffsetsByTimestamp"
+            wanted = _for_each(partitions, timestamps, option)
+    found = await asyncio.gather(*(first_offset_since(metastore, store, p, t) for p, t in wanted.items()))
+    unmatched = [partition for partition, offset in zip(wanted, found, strict=True) if offset is None]
+    if unmatched and not latest_if_unmatched:
+        names = ", ".join(f"{partition} ({wanted[partition]})" for partition in unmatched)
+        raise OptionError(
+            f"{option}: no record is so new: {names}."
+            " Set startingOffsetsByTimestampStrategy=latest to begin at the end of such partitions"
+        )
+    latest = await special_offsets(metastore, dict.fromkeys(unmatched, int(OffsetKind.LATEST)))
+    return {p: latest[p] if offset is None else offset for p, offset in zip(wanted, found, strict=True)}
+
+
+async def special_offsets(metastore: ReadApi, kinds: Mapping[ScanPartition, int]) -> Offsets:
+    """The earliest or latest offset of each partition. NotFoundError for a deleted one."""
+    answers = await metastore.list_offsets([OffsetQuery(partition.key, kind) for partition, kind in kinds.items()])
+    found = {}
+    for partition, answer in zip(kinds, answers, strict=True):
+        if not answer.known:
+            raise NotFoundError(f"topic was deleted: topic={partition.topic} topic_id={partition.topic_id}")
+        found[partition] = answer.offset
+    return found
+
+
+def _for_each(
+    partitions: Sequence[ScanPartition], given: Mapping[tuple[str, int], int], option: str
+) -> dict[ScanPartition, int]:
+    """The given numbers by partition; OptionError unless they are for exactly these partitions."""
+    asked = {(p.topic, p.partition): p for p in partitions}
+    missing = ", ".join(f"{topic}-{index}" for topic, index in sorted(asked.keys() - given.keys()))
+    surplus = ", ".join(f"{topic}-{index}" for topic, index in sorted(given.keys() - asked.keys()))
+    if missing or surplus:
+        problem = " and ".join(
+            text for text in (missing and f"lacks {missing}", surplus and f"names {surplus}, not read here") if text
+        )
+        raise OptionError(f"{option} must have each partition of the scan (-2: earliest, -1: latest): it {problem}")
+    return {partition: given[name] for name, partition in asked.items()}

@@ -1,0 +1,135 @@
+"""Plans a scan: the byte ranges that hold the records between two offsets of each partition.
+
+Place: on Spark's driver, or at the start of an export chunk: bounds are known, no record is read yet.
+Invariant: the read pin is granted before the first look-up, so no planned file is deleted during its term; the ranges
+of a partition tile its offsets without gap or overlap, also if a compaction replaces extents between two look-ups.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headrace.config.settings import Settings
+from headrace.metastore.api.jobs import JobToken
+from headrace.metastore.api.pins import ReadPinApi
+from headrace.metastore.api.read import ALL_BYTES, Extent, ExtentQuery, PartitionExtents, ReadApi
+from headrace.scan.errors import DataLossError, OptionError, UnreadableFileError
+from headrace.scan.partitions import ScanPartition
+
+logger = logging.getLogger(__name__)
+
+
+class ExtentSlice(NamedTuple):
+    """An extent, and the offsets [start, end) of it to read. Position and length in bytes."""
+
+    file_id: uuid.UUID
+    position: int
+    length: int
+    base_offset: int
+    last_offset: int
+    start: int
+    end: int
+
+    @property
+    def offsets(self) -> int:
+        return self.end - self.start
+
+    @property
+    def share_bytes(self) -> int:
+        """About how many bytes of it are wanted."""
+        return max(1, self.length * self.offsets // (self.last_offset - self.base_offset + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPartition:
+    """What to read of one partition, in offset order."""
+
+    topic: str
+    partition: int
+    slices: tuple[ExtentSlice, ...]
+
+
+class WantedOffsets(NamedTuple):
+    """Offsets [start, end)."""
+
+    start: int
+    end: int
+
+
+async def pin(metastore: ReadPinApi, holder: str, term_ms: int) -> JobToken:
+    """A read pin of readPinMs. OptionError if the cluster does not grant that much."""
+    granted = await metastore.pin_reads(holder, term_ms, Settings().read_pin_max_ms)
+    if granted.token is None:
+        raise OptionError(f"readPinMs exceeds the cluster's read.pin.max.ms: {term_ms} > {granted.max_term_ms}")
+    return granted.token
+
+
+async def plan(
+    metastore: ReadApi, ranges: Mapping[ScanPartition, WantedOffsets], *, fail_on_data_loss: bool
+) -> list[PlannedPartition]:
+    """The slices of each range; the caller holds a pin. Empty ranges are left out.
+
+    DataLossError if offsets of a range are not in the log, unless `fail_on_data_loss` is false: then the rest is
+    planned, with a line in the log. Records that log compaction removed are no loss.
+    """
+    waiting = [(partition, wanted) for partition, wanted in ranges.items() if wanted.start < wanted.end]
+    slices: dict[ScanPartition, list[ExtentSlice]] = {partition: [] for partition, _ in waiting}
+    while waiting:
+        queries = [ExtentQuery(partition.key, wanted.start, ALL_BYTES) for partition, wanted in waiting]
+        answers = await metastore.find_extents(queries)
+        remaining = []
+        for (partition, wanted), answer in zip(waiting, answers, strict=True):
+            fitted = fit(partition, wanted, answer, fail_on_data_loss=fail_on_data_loss)
+            found, next_offset = cut(answer.extents, fitted)
+            slices[partition] += found
+            if next_offset < fitted.end:
+                remaining.append((partition, WantedOffsets(next_offset, fitted.end)))
+        if remaining == waiting:
+            raise UnreadableFileError(f"no extent has these offsets: partition={waiting[0][0]} {waiting[0][1]}")
+        waiting = remaining
+    return [PlannedPartition(p.topic, p.partition, tuple(found)) for p, found in slices.items() if found]
+
+
+def fit(
+    partition: ScanPartition, wanted: WantedOffsets, answer: PartitionExtents, *, fail_on_data_loss: bool
+) -> WantedOffsets:
+    """The part of a range that is in the log now; DataLossError if that is less and this matters. Pure but for logs."""
+    start, end = wanted
+    if not answer.known:
+        loss, end = "topic was deleted", start
+    elif start < answer.log_start_offset or end > answer.high_watermark:
+        loss = f"the log has {answer.log_start_offset} to {answer.high_watermark - 1}"
+        end = min(end, max(answer.high_watermark, start))
+        start = min(max(start, answer.log_start_offset), end)
+    else:
+        return wanted
+    text = f"offsets are not in the log: partition={partition} offsets={wanted.start}-{wanted.end - 1}: {loss}"
+    if fail_on_data_loss:
+        raise DataLossError(f"{text}. Set failOnDataLoss=false to read what there is")
+    logger.warning("%s", text)
+    return WantedOffsets(start, end)
+
+
+def cut(extents: Sequence[Extent], wanted: WantedOffsets) -> tuple[list[ExtentSlice], int]:
+    """The slices of `extents` inside the range, and the first offset that they do not cover. Pure."""
+    found = []
+    offset = wanted.start
+    for extent in extents:
+        if offset >= wanted.end:
+            break
+        if extent.last_offset < offset:
+            continue
+        if extent.base_offset > offset:
+            break
+        end = min(extent.last_offset + 1, wanted.end)
+        found.append(ExtentSlice(*_place(extent), offset, end))
+        offset = end
+    return found, offset
+
+
+def _place(extent: Extent) -> tuple[uuid.UUID, int, int, int, int]:
+    return extent.file_id, extent.position, extent.length, extent.base_offset, extent.last_offset

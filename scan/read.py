@@ -1,0 +1,160 @@
+"""Reads the extents of a split: a few large requests ahead of the decoding, on a thread with an event loop.
+
+Place: in each task of Spark and in `headrace export`, between the plan and columns.py.
+Invariant: a dead range of more than 1 MiB is not read (storage/objects/merging.py); at most two windows are in memory.
+Bytes with a wrong checksum are read a second time before they count as damaged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from headrace.scan.background_loop import BackgroundLoop
+from headrace.scan.batches import LocatedBatch, walk_extent
+from headrace.scan.cluster import BucketAddress
+from headrace.scan.errors import UnreadableFileError
+from headrace.scan.plan import ExtentSlice, PlannedPartition
+from headrace.scan.splits import Split
+from headrace.storage.clock import Clock
+from headrace.storage.errors import CorruptError, InvalidError, NotFoundError
+from headrace.storage.file_id import object_key
+from headrace.storage.objects.store import ByteRange, ObjectStore
+
+WINDOW_BYTES = 16 * 1024 * 1024
+PARALLEL_FILES = 16
+
+
+class SlicedExtent(NamedTuple):
+    """A slice of a partition, with its place for errors."""
+
+    topic: str
+    partition: int
+    slice: ExtentSlice
+
+    def __str__(self) -> str:
+        one = self.slice
+        return (
+            f"topic={self.topic} partition={self.partition} offsets={one.base_offset}-{one.last_offset}"
+            f" file={one.file_id} position={one.position} length={one.length}"
+        )
+
+
+class ReadExtent(NamedTuple):
+    """A slice with its extent's bytes."""
+
+    place: SlicedExtent
+    data: memoryview
+
+
+class SplitReader:
+    """Reads splits from one bucket; close it."""
+
+    def __init__(self, store: ObjectStore, *, pin_hint: str) -> None:
+        """`pin_hint`: what to say if a file is gone."""
+        self._store, self._pin_hint = store, pin_hint
+        self._loop = BackgroundLoop()
+
+    @classmethod
+    def open(cls, bucket: BucketAddress, clock: Clock, rng: random.Random, *, pin_hint: str) -> SplitReader:
+        """With a connection that `close` closes."""
+        return cls(bucket.open(clock, rng), pin_hint=pin_hint)
+
+    def batches(self, split: Split) -> Iterator[tuple[SlicedExtent, LocatedBatch]]:
+        """The batches with records of the split; of each partition in offset order. UnreadableFileError."""
+        ahead: Future[list[ReadExtent]] | None = None
+        for window in _windows(split, WINDOW_BYTES):
+            current, ahead = ahead, self._loop.begin(self._read_window(window))
+            if current is not None:
+                yield from self._open_all(current.result())
+        if ahead is not None:
+            yield from self._open_all(ahead.result())
+
+    def close(self) -> None:
+        """Cancel reads in progress, close the connection and end the thread."""
+        self._loop.run(self._store.close())
+        self._loop.close()
+
+    def _open_all(self, window: Sequence[ReadExtent]) -> Iterator[tuple[SlicedExtent, LocatedBatch]]:
+        for place, data in window:
+            try:
+                batches = list(_walk(place.slice, data))
+            except CorruptError:
+                batches = self._once_more(place)
+            for batch in batches:
+                yield place, batch
+
+    def _once_more(self, place: SlicedExtent) -> list[LocatedBatch]:
+        one = place.slice
+        read = self._store.get(object_key(one.file_id), ByteRange(one.position, one.length))
+        try:
+            return list(_walk(one, memoryview(self._loop.run(read))))
+        except CorruptError as error:
+            raise UnreadableFileError(f"segment file is damaged: {place}: {error}") from error
+
+    async def _read_window(self, window: Sequence[SlicedExtent]) -> list[ReadExtent]:
+        files: dict[uuid.UUID, list[int]] = {}
+        for number, place in enumerate(window):
+            files.setdefault(place.slice.file_id, []).append(number)
+        found: dict[int, bytes] = {}
+        places = asyncio.Semaphore(PARALLEL_FILES)
+
+        async def read_file(numbers: list[int]) -> None:
+            async with places:
+                found.update(zip(numbers, await self._read_file([window[n] for n in numbers]), strict=True))
+
+        reads = [asyncio.ensure_future(read_file(numbers)) for numbers in files.values()]
+        try:
+            await asyncio.gather(*reads)
+        finally:
+            for read in reads:
+                read.cancel()
+        return [ReadExtent(place, memoryview(found[number])) for number, place in enumerate(window)]
+
+    async def _read_file(self, places: Sequence[SlicedExtent]) -> list[bytes]:
+        ranges = [ByteRange(place.slice.position, place.slice.length) for place in places]
+        try:
+            return await self._store.get_many(object_key(places[0].slice.file_id), ranges)
+        except NotFoundError as error:
+            raise UnreadableFileError(f"segment file is gone: {places[0]}. {self._pin_hint}") from error
+        except (CorruptError, InvalidError) as error:
+            raise UnreadableFileError(f"segment file cannot be read: {places[0]}: {error}") from error
+
+
+def _walk(one: ExtentSlice, data: memoryview) -> Iterator[LocatedBatch]:
+    return walk_extent(data, one.base_offset, one.last_offset, one.start, one.end)
+
+
+def _windows(split: Split, window_bytes: int) -> Iterator[list[SlicedExtent]]:
+    """Slices to read together, about `window_bytes`: of small partitions in one file together, each in offset order."""
+    window: list[SlicedExtent] = []
+    size = 0
+    for place in _in_turn(split):
+        if window and size + place.slice.length > window_bytes:
+            yield window
+            window, size = [], 0
+        window.append(place)
+        size += place.slice.length
+    if window:
+        yield window
+
+
+def _in_turn(split: Split) -> Iterator[SlicedExtent]:
+    """The slices of all partitions in the order of their files, so that a file is read once; a partition's in its own.
+
+    Continues with the partition that has the oldest next file.
+    """
+    left: list[tuple[PlannedPartition, int]] = [(partition, 0) for partition in split]
+    while left:
+        index, (partition, at) = min(
+            enumerate(left), key=lambda each: (each[1][0].slices[each[1][1]].file_id, each[1][1])
+        )
+        yield SlicedExtent(partition.topic, partition.partition, partition.slices[at])
+        if at + 1 < len(partition.slices):
+            left[index] = partition, at + 1
+        else:
+            del left[index]

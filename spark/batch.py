@@ -1,0 +1,116 @@
+"""A batch read: planned on the driver when an action needs it, read by tasks.
+
+    driver     partitions   options -> offsets -> pin -> plan -> splits
+    executors  read         a split -> Arrow record batches
+
+Place: made by source.py; Spark pickles it to its Python workers.
+Invariant: all rows of one plan are those of one set of offset ranges, fixed at planning; a repeated task returns the
+same rows. The plan's files are kept for readPinMs; a task that finds one gone fails and names this option.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from headrace.scan.cluster import BucketAddress, ScannedCluster, open_cluster
+from headrace.scan.columns import record_batches
+from headrace.scan.offsets import find_offsets
+from headrace.scan.options import ScanOptions, parse_options, settings_of
+from headrace.scan.partitions import ScanPartition, TopicCatalog, select
+from headrace.scan.plan import WantedOffsets, pin, plan
+from headrace.scan.read import SplitReader
+from headrace.scan.splits import Split, make_splits
+from headrace.storage.clock import SystemClock
+from headrace.storage.collector_tuning import tune_collector
+from headrace.storage.errors import HeadraceError
+
+
+@dataclass
+class SplitPartition(InputPartition):
+    """One task's work."""
+
+    split: Split
+    bucket: BucketAddress
+    pin_hint: str
+
+
+class TopicReader(DataSourceReader):
+    """Reads the offsets between two bounds."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = options
+        self._scan = parse_options(options, streaming=False)
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """Plans; called once per action, or once for all actions on the same DataFrame object."""
+        return asyncio.run(self._plan())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_split(partition, self._schema)
+
+    async def _plan(self) -> list[InputPartition]:
+        settings = settings_of(self._options, os.environ)
+        async with open_cluster(settings) as cluster:
+            pinned = await pin(cluster.metastore, holder(), self._scan.read_pin_ms)
+            try:
+                ranges = await batch_ranges(cluster, self._scan)
+                planned = await plan(cluster.metastore, ranges, fail_on_data_loss=self._scan.fail_on_data_loss)
+            except HeadraceError:
+                await cluster.metastore.release_pins([pinned])
+                raise
+            splits = make_splits(planned, self._scan.split_bytes, self._scan.min_partitions)
+            if not splits:
+                await cluster.metastore.release_pins([pinned])
+            bucket = BucketAddress.of(settings)
+            return [SplitPartition(split, bucket, pin_hint(self._scan.read_pin_ms)) for split in splits]
+
+
+async def batch_ranges(cluster: ScannedCluster, scan: ScanOptions) -> dict[ScanPartition, WantedOffsets]:
+    """The offsets of each partition that a batch read returns."""
+    partitions = select(scan.selection, await TopicCatalog(cluster.metastore).refresh())
+    bounds = [
+        await find_offsets(
+            cluster.metastore, cluster.store, partitions, bound, name=name, latest_if_unmatched=latest_if_unmatched
+        )
+        for name, bound, latest_if_unmatched in (
+            ("starting", scan.starting, scan.latest_if_unmatched),
+            ("ending", scan.ending, True),
+        )
+    ]
+    return {partition: WantedOffsets(bounds[0][partition], bounds[1][partition]) for partition in partitions}
+
+
+def read_split(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """The rows of a task."""
+    if not isinstance(partition, SplitPartition):  # Spark's placeholder for no partitions
+        return
+    tune_collector()
+    reader = SplitReader.open(partition.bucket, SystemClock(), random.Random(), pin_hint=partition.pin_hint)
+    try:
+        yield from record_batches(reader.batches(partition.split), to_arrow_schema(schema, timezone="UTC"))
+    finally:
+        reader.close()
+
+
+def holder() -> str:
+    """This driver, for the list of jobs."""
+    return f"spark-{socket.gethostname()}-{os.getpid()}"
+
+
+def pin_hint(term_ms: int) -> str:
+    """For a task that finds a file gone."""
+    return (
+        f"Files are kept for readPinMs={term_ms} after planning: if the query runs longer, raise it;"
+        " a DataFrame that was planned before keeps its plan: load it again"
+    )

@@ -1,0 +1,159 @@
+"""Random histories with dropped duplicates, merges, log starts and deletions: a scan returns what a consumer reads.
+
+Each planted bug of BUGS must be caught by the same histories.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("pyarrow", reason="pyarrow is needed: pip install 'headrace[spark]'")
+
+from headrace.metastore.api.read import Extent
+from headrace.scan import columns, plan, read, splits
+from headrace.scan.batches import LocatedBatch
+from headrace.scan.columns import arrow_schema, record_batches
+from headrace.scan.options import COLUMNS, HEADERS
+from headrace.scan.partitions import ScanPartition
+from headrace.scan.plan import ExtentSlice, PlannedPartition, WantedOffsets
+from headrace.scan.read import SplitReader
+from headrace.scan.splits import make_splits
+from tests.agent.fetch.fetch_world import World
+from tests.properties.test_compaction import Story, steps, types
+
+SCHEMA = arrow_schema((*COLUMNS, HEADERS))
+SCHEMA_ROW = tuple[Any, ...]
+
+
+class ScanStory(Story):
+    """Scanned after every step, from and to random offsets, in splits of random size."""
+
+    async def check(self, service: Any) -> None:
+        model, rng = self.world.model, self.rng
+        ranges, expected = {}, []
+        for key in self._standing():
+            partition = model.partitions[key]
+            start, end = sorted(rng.randint(partition.log_start_offset, partition.high_watermark) for _ in range(2))
+            if rng.random() < 0.5:
+                start, end = partition.log_start_offset, partition.high_watermark
+            place = ScanPartition(self.world.name(key), 0, key, uuid.UUID(int=key))
+            ranges[place] = WantedOffsets(start, end)
+            expected += [
+                (
+                    place.topic, 0, record.offset, record.timestamp, int(by_broker), record.key, record.value,
+                    list(record.headers) or None,
+                )
+                for by_broker, _, _, record in self.truth[key]
+                if start <= record.offset < end
+            ]  # fmt: skip
+        planned = await plan.plan(model, ranges, fail_on_data_loss=True)
+        tasks = make_splits(planned, rng.choice([200, 2_000, 1 << 26]), rng.choice([None, None, 1, 3, 20]))
+        rows = [row for task in rng.sample(tasks, len(tasks)) for row in scan(self.world, task)]
+        assert sorted(rows, key=lambda row: row[:3]) == expected
+
+
+def scan(world: World, task: splits.Split) -> list[SCHEMA_ROW]:
+    """A task's rows, as (topic, partition, offset, ms, timestamp type, key, value, headers)."""
+    reader = SplitReader(world.store, pin_hint="")
+    try:
+        rows = [
+            (
+                row["topic"], row["partition"], row["offset"], stamp.value // 1_000, row["timestampType"], row["key"],
+                row["value"], row[HEADERS] and [(h["key"], h["value"]) for h in row[HEADERS]],
+            )
+            for batch in record_batches(reader.batches(task), SCHEMA)
+            for row, stamp in zip(batch.to_pylist(), batch.column("timestamp"), strict=True)
+        ]  # fmt: skip
+    finally:
+        reader.close()
+    for (topic, partition, offset, *_), (next_topic, next_partition, next_offset, *_) in pairwise(
+        sorted(rows, key=lambda row: row[:2])
+    ):
+        assert (topic, partition) != (next_topic, next_partition) or offset < next_offset, "offsets rise in a task"
+    return rows
+
+
+@pytest.mark.requirement("X6.1")
+@settings(max_examples=60)
+@given(steps, types, st.integers(0, 2**32))
+def test_a_scan_returns_what_a_consumer_reads(history: list[Any], compression: list[str], seed: int) -> None:
+    asyncio.run(ScanStory(compression, seed).tell(history))
+
+
+_walk_extent, _cut, _finer, _fit = read.walk_extent, plan.cut, splits._finer, plan.fit
+
+
+def _dead_too(extents: Sequence[Extent], wanted: WantedOffsets) -> tuple[list[ExtentSlice], int]:
+    """Extents of one file as one range, with the dead batches between them."""
+    found, offset = _cut(extents, wanted)
+    joined: list[ExtentSlice] = []
+    for each in found:
+        if joined and joined[-1].file_id == each.file_id and joined[-1].position < each.position:
+            last = joined.pop()
+            each = last._replace(
+                length=each.position + each.length - last.position, last_offset=each.last_offset, end=each.end
+            )
+        joined.append(each)
+    return joined, offset
+
+
+def _border_twice(partition: PlannedPartition, limit: int) -> PlannedPartition:
+    finer = _finer(partition, limit)
+    slices = [one._replace(start=max(one.start - 1, one.base_offset)) for one in finer.slices]
+    return PlannedPartition(partition.topic, partition.partition, tuple(slices))
+
+
+def _border_lost(partition: PlannedPartition, limit: int) -> PlannedPartition:
+    finer = _finer(partition, limit)
+    slices = [one._replace(start=min(one.start + (one.start != one.base_offset), one.end)) for one in finer.slices]
+    return PlannedPartition(partition.topic, partition.partition, tuple(slices))
+
+
+def _own_offsets(*args: Any) -> Iterator[LocatedBatch]:
+    """The offsets that producers wrote."""
+    for batch in _walk_extent(*args):
+        yield batch._replace(offset=batch.header.base_offset)
+
+
+def _every_batch(data: memoryview, base_offset: int, last_offset: int, start: int, end: int) -> Iterator[LocatedBatch]:
+    return _walk_extent(data, base_offset, last_offset)
+
+
+def _whole_batches(place: Any, batch: LocatedBatch) -> Any:
+    whole = place._replace(slice=place.slice._replace(start=0, end=1 << 62))
+    return _open(whole, batch)
+
+
+_open = columns._open
+BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "dead batches are read": (plan, "cut", _dead_too),
+    "the border of two splits is read twice": (splits, "_finer", _border_twice),
+    "the border of two splits is lost": (splits, "_finer", _border_lost),
+    "offsets are those of the producer": (read, "walk_extent", _own_offsets),
+    "a batch is returned whole": (columns, "_open", _whole_batches),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_each_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, name, replacement = BUGS[bug]
+    monkeypatch.setattr(module, name, replacement)
+
+    @settings(
+        max_examples=300, phases=[Phase.generate], database=None, derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(steps, types, st.integers(0, 2**32))
+    def histories(history: list[Any], compression: list[str], seed: int) -> None:
+        asyncio.run(ScanStory(compression, seed).tell(history))
+
+    with pytest.raises(BaseException, match=r".*"):
+        histories()

@@ -1,0 +1,63 @@
+"""One local Spark for all tests of this folder, and a cluster on a real Postgres per test."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.cluster_properties import write_cluster_id
+from load.tools import why_missing
+from tests.fixtures_s3 import aws_credentials, real_s3_url
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.spark.world import ScanWorld
+
+__all__ = ["aws_credentials", "real_s3_url"]
+
+
+@pytest.fixture(scope="package")
+def spark(aws_credentials: None) -> Iterator[SparkSession]:
+    """Two tasks at a time, and a task is not repeated. Its workers inherit this process's environment."""
+    pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")
+    if missing := why_missing("java"):
+        pytest.skip(str(missing))
+    from pyspark.sql import SparkSession
+
+    from headrace.spark import HeadraceDataSource
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        builder = SparkSession.builder.master("local[2]").appName("headrace-source-tests")
+        for name, value in {
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.session.timeZone": "UTC",
+        }.items():
+            builder = builder.config(name, value)
+        spark = builder.getOrCreate()
+        spark.sparkContext.setLogLevel("ERROR")
+        spark.dataSource.register(HeadraceDataSource)
+        yield spark
+        spark.stop()
+
+
+@pytest.fixture
+async def world(metastore: PostgresMetastore, metastore_url: str, tmp_path: Path) -> AsyncIterator[ScanWorld]:
+    """Files in a directory."""
+    from tests.spark.world import ScanWorld
+
+    world = ScanWorld(metastore, metastore_url, tmp_path / "bucket")
+    await world.begin()
+    await write_cluster_id(world.store, metastore.cluster_id)
+    yield world
+    await world.service.close()
