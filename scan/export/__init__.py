@@ -1,0 +1,1 @@
+"""Exports a topic to Parquet files: resumable, every offset exactly once."""
