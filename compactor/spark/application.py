@@ -1,9 +1,10 @@
-"""The application for spark-submit: runs large compaction jobs until none is due, then exits.
+"""The command `headrace-spark-compaction`: runs large compaction jobs until none is due, prints a summary, exits.
 
 No executor is requested before a job is due.
 
 Place: run by a CronJob (deploy/) or by hand; see docs/operate/COMPACTION.md.
-    HEADRACE_METASTORE_URL=... HEADRACE_BUCKET=... spark-submit compactor/spark/application.py
+    HEADRACE_METASTORE_URL=... HEADRACE_BUCKET=... headrace-spark-compaction
+    HEADRACE_METASTORE_URL=... HEADRACE_BUCKET=... spark-submit "$(headrace-spark-compaction --application)"
 Settings come from HEADRACE_* variables, on the driver and on executors: no secret is in arguments, in Spark's plans
 or in its event log.
 Invariant: as handler.py. SIGTERM returns the job to the queue.
@@ -19,22 +20,25 @@ import random
 import signal
 import socket
 import sys
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
 from headrace.compactor.compact import LARGE_KIND
 from headrace.compactor.job_metrics import JobMetrics
+from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.pace import pace
-from headrace.compactor.runner import LEASE_MS, JobRunner
+from headrace.compactor.plan import decode_job
+from headrace.compactor.runner import LEASE_MS, JobHandler, JobRunner
 from headrace.compactor.spark.handler import SparkCompactor
 from headrace.compactor.worker import REQUESTS_PER_S
 from headrace.config.cluster_values import in_force
 from headrace.config.errors import ConfigError
 from headrace.config.load import load
 from headrace.config.settings import Settings
-from headrace.metastore.api.jobs import JobApi
+from headrace.metastore.api.jobs import Job, JobApi
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.setting_reporter import SPARK, SettingReporter
@@ -45,12 +49,47 @@ from headrace.storage.objects.open import StoreOptions, open_store
 
 PART_BYTES = 128 * 1024 * 1024
 
+DESCRIPTION = """\
+Run large compaction jobs on Spark until none is due. Settings come from HEADRACE_* variables of the driver and the
+executors: HEADRACE_METASTORE_URL, HEADRACE_BUCKET, ... The last line of stdout is a summary."""
+
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class SparkRunSummary:
+    """What this run did."""
+
+    done: int = 0
+    failed: int = 0
+    files: int = 0
+    """Input files of the jobs that are done."""
+    seconds: float = 0.0
+
+    def counting(self, handler: JobHandler, clock: Clock) -> JobHandler:
+        """The handler, counted."""
+
+        async def handle(job: Job, lease: Lease) -> None:
+            began = clock.monotonic()
+            self.failed += 1
+            await handler(job, lease)
+            self.failed -= 1
+            self.done += 1
+            self.files += len(decode_job(job.payload).file_ids)
+            self.seconds += clock.monotonic() - began
+
+        return handle
+
+    def __str__(self) -> str:
+        return (
+            f"compaction on spark ended: jobs_done={self.done} jobs_failed={self.failed} merged_files={self.files}"
+            f" seconds={self.seconds:.1f}"
+        )
 
 
 def main(argv: list[str] | None = None) -> int:
     """0 if no job is left; 1, with one line, if it cannot start."""
-    parser = argparse.ArgumentParser(prog="spark-submit application.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="headrace-spark-compaction", description=DESCRIPTION)
     parser.add_argument("--part-bytes", type=int, default=PART_BYTES, help="live bytes that one task merges")
     parser.add_argument(
         "--lease-ms",
@@ -58,19 +97,31 @@ def main(argv: list[str] | None = None) -> int:
         default=LEASE_MS,
         help="another driver may take a job this long after its driver crashed",
     )
+    parser.add_argument(
+        "--spark-log-level", default="WARN", metavar="LEVEL", help="of Spark's own log lines once it runs (WARN)"
+    )
+    parser.add_argument("--application", action="store_true", help="print the path of the file for spark-submit")
     args = parser.parse_args(argv)
+    if args.application:
+        print(__file__)
+        return 0
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
         settings = load(environ=os.environ)
-        asyncio.run(work(settings, part_bytes=args.part_bytes, lease_ms=args.lease_ms))
+        summary = asyncio.run(
+            work(settings, part_bytes=args.part_bytes, lease_ms=args.lease_ms, spark_log_level=args.spark_log_level)
+        )
+        print(summary, flush=True)
         return 0
     except (ConfigError, HeadraceError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
 
-async def work(settings: Settings, *, part_bytes: int, lease_ms: int) -> None:
+async def work(settings: Settings, *, part_bytes: int, lease_ms: int, spark_log_level: str) -> SparkRunSummary:
     """Run every job that is due, one after another. InvalidError if the bucket is not of the metastore's cluster."""
+    summary = SparkRunSummary()
     clock, rng = SystemClock(), random.Random()
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     try:
@@ -82,11 +133,13 @@ async def work(settings: Settings, *, part_bytes: int, lease_ms: int) -> None:
         reporter = SettingReporter(metastore, settings, [SPARK], clock, rng, CollectorRegistry())
         if not any(jobs.kind == LARGE_KIND and jobs.overdue_ms for jobs in await metastore.count_jobs()):
             logger.info("no large job is due: spark is not started")
-            return
+            return summary
         cluster = await metastore.cluster_configs()
         wanted = pace(EffectiveConfigs(settings), cluster)
         await reporter.start()
-        spark = SparkSession.builder.appName("headrace-compaction").getOrCreate()
+        builder = SparkSession.builder.appName("headrace-compaction").config("spark.ui.showConsoleProgress", "false")
+        spark = builder.getOrCreate()
+        spark.sparkContext.setLogLevel(spark_log_level)
         try:
             compactor = SparkCompactor(
                 spark,
@@ -95,7 +148,8 @@ async def work(settings: Settings, *, part_bytes: int, lease_ms: int) -> None:
                 bytes_per_s=wanted.bytes_per_s,
                 requests_per_s=REQUESTS_PER_S,
             )
-            await drain(metastore, compactor, clock, rng, lease_ms=lease_ms)
+            await drain(metastore, summary.counting(compactor.handle, clock), clock, rng, lease_ms=lease_ms)
+            return summary
         finally:
             spark.stop()
             await reporter.stop()
@@ -103,13 +157,11 @@ async def work(settings: Settings, *, part_bytes: int, lease_ms: int) -> None:
         await metastore.close()
 
 
-async def drain(
-    metastore: JobApi, compactor: SparkCompactor, clock: Clock, rng: random.Random, *, lease_ms: int
-) -> None:
+async def drain(metastore: JobApi, handler: JobHandler, clock: Clock, rng: random.Random, *, lease_ms: int) -> None:
     """Run jobs until no job is due, or until SIGTERM."""
     runner = JobRunner(
         metastore,
-        {LARGE_KIND: compactor.handle},
+        {LARGE_KIND: handler},
         clock,
         rng,
         JobMetrics(clock, CollectorRegistry()),

@@ -248,6 +248,11 @@ async def test_the_application_ends_when_no_job_is_left(world: SparkWorld) -> No
     assert [len(await world.extents(key)) for key in keys] == [1] * len(keys)
     assert await done(world)
     assert world.url.encode() not in output, "nothing secret is logged"
+    lines = output.decode().splitlines()
+    summary = "compaction on spark ended: jobs_done=1 jobs_failed=0 merged_files=6 seconds="
+    assert any(line.startswith(summary) for line in lines), output.decode()
+    began = next(number for number, line in enumerate(lines) if "job started" in line)
+    assert not [line for line in lines[began:] if " INFO " in line and "headrace" not in line], "only its own"
 
 
 async def test_spark_is_not_started_when_no_job_is_due(world: SparkWorld) -> None:

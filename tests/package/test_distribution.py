@@ -52,7 +52,8 @@ def test_wheel_and_sdist_install_into_empty_environments(version: str, kind: str
 def _check(environment: Environment, tmp_path: Path) -> None:
     folder = tmp_path / "a user's folder"
     folder.mkdir()
-    for name in ("agent", "cli", "compactor", "config", "metastore", "migrations", "protocol", "storage"):
+    packages = "agent cli compactor config metastore migrations protocol scan spark storage"
+    for name in packages.split():
         (folder / f"{name}.py").write_text(USERS_OWN)
     _check_files(environment, folder)
     version = environment.run("headrace", "version", cwd=folder)
@@ -69,9 +70,9 @@ def _check_files(environment: Environment, folder: Path) -> None:
     assert Path(found["place"]).is_relative_to(environment.place), "the repository's own was imported"
     assert found["version"] == found["metadata_version"]
     folders = {Path(name).parts[0] for name in found["files"]}
-    scripts = "../../../bin/headrace"
-    assert folders == {"headrace", f"headrace-{found['version']}.dist-info", Path(scripts).parts[0]}
-    assert [name for name in found["files"] if name.startswith("..")] == [scripts]
+    scripts = ["../../../bin/headrace", "../../../bin/headrace-spark-compaction"]
+    assert folders == {"headrace", f"headrace-{found['version']}.dist-info", ".."}
+    assert sorted(name for name in found["files"] if name.startswith("..")) == scripts
     assert "headrace/py.typed" in found["files"]
     assert {name for name in found["files"] if name.endswith(".sql")} == sql_files()
     assert f"headrace {found['version']} (Python " in environment.run("headrace", "--version", cwd=folder)
