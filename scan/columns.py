@@ -8,7 +8,8 @@ columns are built. With LogAppendTime every record has its batch's time and time
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from headrace.scan.errors import UnreadableFileError
 from headrace.scan.options import HEADERS
 from headrace.scan.read import SlicedExtent
 from headrace.storage.errors import CorruptError
-from headrace.storage.records.codec import Record, open_batch
+from headrace.storage.records.codec import RecordColumns, open_batch
 from headrace.storage.records.errors import BatchTooLargeError
 
 ROWS = 32_768
@@ -43,13 +44,13 @@ def arrow_schema(columns: Iterable[str]) -> pa.Schema:
     return pa.schema([pa.field(name, TYPES[name]) for name in columns])
 
 
-class _Run:
-    """Records of one batch: rows with the same topic, partition and timestamp type."""
+class _Run(NamedTuple):
+    """Records of one batch: rows with the same topic, partition and timestamp type. `offsets` are the real ones."""
 
-    __slots__ = ("place", "records", "shift", "timestamp_type")
-
-    def __init__(self, place: SlicedExtent, records: list[Record], shift: int, timestamp_type: int) -> None:
-        self.place, self.records, self.shift, self.timestamp_type = place, records, shift, timestamp_type
+    place: SlicedExtent
+    offsets: np.ndarray[tuple[int], np.dtype[np.int64]]
+    records: RecordColumns
+    timestamp_type: int
 
 
 def record_batches(batches: Iterable[tuple[SlicedExtent, LocatedBatch]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -61,7 +62,7 @@ def record_batches(batches: Iterable[tuple[SlicedExtent, LocatedBatch]], schema:
             continue
         run = _open(place, batch)
         runs.append(run)
-        rows += len(run.records)
+        rows += len(run.offsets)
         size += len(batch.data)
         if rows >= ROWS or size >= ROW_BYTES:
             yield _record_batch(runs, schema)
@@ -75,13 +76,13 @@ def _open(place: SlicedExtent, batch: LocatedBatch) -> _Run:
     start, end = place.slice.start, place.slice.end
     shift = batch.offset - batch.header.base_offset
     try:
-        records = list(open_batch(batch.data, max_opened_bytes=MAX_OPENED_BYTES))
+        records = open_batch(batch.data, max_opened_bytes=MAX_OPENED_BYTES).columns()
     except (CorruptError, BatchTooLargeError) as error:
         last = batch.offset + batch.header.last_offset_delta
         raise UnreadableFileError(f"batch cannot be opened: {place} batch={batch.offset}-{last}: {error}") from error
     if batch.offset < start or batch.offset + batch.header.last_offset_delta >= end:
-        records = [record for record in records if start <= record.offset + shift < end]
-    return _Run(place, records, shift, int(batch.header.is_log_append_time))
+        records = records.between(start - shift, end - shift)
+    return _Run(place, records.offsets + shift, records, int(batch.header.is_log_append_time))
 
 
 def _record_batch(runs: list[_Run], schema: pa.Schema) -> pa.RecordBatch:
@@ -94,17 +95,17 @@ def _repeated(value: Callable[[_Run], Any], kind: pa.DataType) -> Callable[[list
 
     def build(runs: list[_Run]) -> pa.Array:
         values = pa.array([value(run) for run in runs], kind)
-        return values.take(pa.array(np.repeat(np.arange(len(runs)), [len(run.records) for run in runs])))
+        return values.take(pa.array(np.repeat(np.arange(len(runs)), [len(run.offsets) for run in runs])))
 
     return build
 
 
 def _offsets(runs: list[_Run]) -> pa.Array:
-    return pa.array([record[0] + run.shift for run in runs for record in run.records], pa.int64())
+    return pa.array(np.concatenate([run.offsets for run in runs]))
 
 
 def _timestamps(runs: list[_Run]) -> pa.Array:
-    millis = np.fromiter((record[1] for run in runs for record in run.records), np.int64)
+    millis = np.concatenate([run.records.timestamps for run in runs])
     return pa.array(millis * 1_000, pa.timestamp("us", tz="UTC"))
 
 
@@ -112,17 +113,21 @@ def _headers(runs: list[_Run]) -> pa.Array:
     """Null where a record has none, as in Spark's Kafka source."""
     return pa.array(
         [
-            [{"key": key, "value": value} for key, value in record[4]] if record[4] else None
+            [{"key": key, "value": value} for key, value in headers] if headers else None
             for run in runs
-            for record in run.records
+            for headers in run.records.headers
         ],
         TYPES[HEADERS],
     )
 
 
+def _bytes(field: str) -> Callable[[list[_Run]], pa.Array]:
+    return lambda runs: pa.array(list(chain.from_iterable(getattr(run.records, field) for run in runs)), pa.binary())
+
+
 _BUILDERS: dict[str, Callable[[list[_Run]], pa.Array]] = {
-    "key": lambda runs: pa.array([record[2] for run in runs for record in run.records], pa.binary()),
-    "value": lambda runs: pa.array([record[3] for run in runs for record in run.records], pa.binary()),
+    "key": _bytes("keys"),
+    "value": _bytes("values"),
     "topic": _repeated(lambda run: run.place.topic, pa.string()),
     "partition": _repeated(lambda run: run.place.partition, pa.int32()),
     "offset": _offsets,

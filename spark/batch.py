@@ -19,11 +19,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from headrace.scan.cluster import BucketAddress, ScannedCluster, open_cluster
-from headrace.scan.columns import record_batches
+from headrace.scan.columns import arrow_schema, record_batches
 from headrace.scan.offsets import find_offsets
 from headrace.scan.options import ScanOptions, parse_options, settings_of
 from headrace.scan.partitions import ScanPartition, TopicCatalog, select
@@ -98,7 +97,7 @@ def read_split(partition: InputPartition, schema: StructType) -> Iterator[pa.Rec
     tune_collector()
     reader = SplitReader.open(partition.bucket, SystemClock(), random.Random(), pin_hint=partition.pin_hint)
     try:
-        yield from record_batches(reader.batches(partition.split), to_arrow_schema(schema, timezone="UTC"))
+        yield from record_batches(reader.batches(partition.split), arrow_schema(schema.fieldNames()))
     finally:
         reader.close()
 

@@ -58,6 +58,27 @@ class Record(NamedTuple):
     headers: list[tuple[str, bytes | None]] = []  # noqa: RUF012 -- shared and never changed
 
 
+class RecordColumns(NamedTuple):
+    """The records of a batch by field, for readers of many records: a fifth of the time of a Record each."""
+
+    offsets: numpy.ndarray[tuple[int], numpy.dtype[numpy.int64]]
+    timestamps: numpy.ndarray[tuple[int], numpy.dtype[numpy.int64]]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[list[tuple[str, bytes | None]]]
+
+    def between(self, start: int, end: int) -> RecordColumns:
+        """The records with offsets in [start, end)."""
+        first, last = (int(place) for place in numpy.searchsorted(self.offsets, (start, end)))
+        places = slice(first, last)
+        offsets, timestamps, keys, values, headers = self
+        return RecordColumns(offsets[places], timestamps[places], keys[places], values[places], headers[places])
+
+
+_BROKEN = (CorruptRecordException, UnicodeDecodeError, OverflowError, MemoryError)
+"""What the Cython reader raises. Lengths beyond the buffer surface as the last two; header names need not be UTF-8."""
+
+
 class OpenBatch:
     """A batch with unpacked but unread records: each iteration reads them one by one."""
 
@@ -80,9 +101,29 @@ class OpenBatch:
                     raise CorruptError(f"record beyond its batch: offset={offset} last={end}")
                 previous = offset
                 yield Record(offset, _NO_TIMESTAMP if r.timestamp is None else r.timestamp, r.key, r.value, r.headers)
-        # Lengths beyond the buffer surface as the last two errors; header names need not be UTF-8.
-        except (CorruptRecordException, UnicodeDecodeError, OverflowError, MemoryError) as error:
+        except _BROKEN as error:
             raise CorruptError(f"broken record: after={previous} last={end} {error!r}") from error
+
+    def columns(self) -> RecordColumns:
+        """All records at once. CorruptError as by iterating."""
+        first, end = self._header.base_offset, self._header.base_offset + self._header.last_offset_delta
+        try:
+            records = list(DefaultRecordBatch(self._opened))
+        except _BROKEN as error:
+            raise CorruptError(f"broken record: batch={first}-{end} {error!r}") from error
+        offsets = numpy.array([r.offset for r in records], numpy.int64)
+        if len(offsets) and not (offsets[0] >= first and offsets[-1] <= end and (numpy.diff(offsets) > 0).all()):
+            raise CorruptError(f"record offsets do not rise inside their batch: batch={first}-{end}")
+        timestamps = [r.timestamp for r in records]
+        if None in timestamps:
+            timestamps = [_NO_TIMESTAMP if timestamp is None else timestamp for timestamp in timestamps]
+        return RecordColumns(
+            offsets,
+            numpy.array(timestamps, numpy.int64),
+            [r.key for r in records],
+            [r.value for r in records],
+            [r.headers for r in records],
+        )
 
 
 def open_batch(batch: memoryview, *, max_opened_bytes: int = MAX_OPENED_BYTES) -> OpenBatch:
