@@ -26,6 +26,8 @@ JAVA_LIBRARIES = TOOLS / "java" / "lib"
 JAVA_CLASSES = TOOLS / "java" / "classes"
 KAFKA_JARS = TOOLS / "kafka" / "lib"
 """Apache Kafka's server and its load generator, for `headrace bench`."""
+SPARK_KAFKA_JARS = TOOLS / "spark-kafka" / "lib"
+"""Spark's own Kafka source, with what it needs beyond PySpark's jars."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,14 @@ ALL = {
             ("java", "mvn"),
             lambda: any(KAFKA_JARS.glob("kafka_*.jar")),
             lambda: _copy_jars(HERE / "kafka" / "pom.xml", KAFKA_JARS),
+            COMMAND,
+        ),
+        Tool(
+            "spark-kafka",
+            "Spark's own Kafka source",
+            ("java", "mvn"),
+            lambda: any(SPARK_KAFKA_JARS.glob("spark-sql-kafka-*.jar")),
+            lambda: _copy_jars(HERE / "spark" / "pom.xml", SPARK_KAFKA_JARS),
             COMMAND,
         ),
         Tool("kcat", "a client on librdkafka", ("kcat",), lambda: True, None, "apt-get install kcat"),

@@ -1,0 +1,158 @@
+"""Spark's scan of a topic: from the segment files, and with Spark's own Kafka source through an agent, in turns.
+
+    python -m load.bench_spark_scan --megabytes 1000 --record-bytes 1000 --rounds 3 --plot scan.png
+Starts `headrace dev` on a directory, produces the topic with librdkafka, and reads it with both sources in one Spark
+(load/spark_sources.py). CPU: of Spark (JVM and Python workers) and of the agent, in seconds per 10^9 bytes of values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from confluent_kafka import Producer
+
+from headrace.cli.bench.process_usage import ProcessUsage
+from load.dev_server import DevServer
+from load.machine_state import machine_state
+from load.tools import SPARK_KAFKA_JARS, why_missing
+
+TOPIC = "scanned"
+PARTITIONS = 12
+
+
+class TimedScan(NamedTuple):
+    """One scan. CPU in seconds."""
+
+    source: str
+    seconds: float
+    spark_cpu: float
+    agent_cpu: float
+
+
+def main() -> None:
+    """Produce, scan, print, draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=1_000, help="of values")
+    parser.add_argument("--record-bytes", type=int, default=1_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--compression", default="none", help="the producer's")
+    parser.add_argument("--plot", type=Path, help="a .png file to draw")
+    args = parser.parse_args()
+    print(machine_state())
+    with tempfile.TemporaryDirectory(prefix="headrace-scan-") as place, DevServer(Path(place) / "data") as server:
+        asyncio.run(server.create_topic(TOPIC, PARTITIONS))
+        size = produce(server.bootstrap, args.megabytes * 1_000_000, args.record_bytes, args.compression)
+        scans = scan(server, args.rounds)
+    report(scans, size)
+    if args.plot:
+        draw(scans, size, args.plot)
+
+
+def produce(bootstrap: str, size: int, record_bytes: int, compression: str) -> int:
+    """Bytes of values that were produced: random text that compresses about as JSON does."""
+    rng = random.Random(1)
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "compression.type": compression, "linger.ms": 50, "batch.size": 500_000}
+    )
+    words = [rng.randbytes(6).hex().encode() for _ in range(2_000)]
+    values = [b" ".join(rng.choices(words, k=record_bytes // 13 + 1))[:record_bytes] for _ in range(1_000)]
+    count = size // record_bytes
+    for number in range(count):
+        while True:
+            try:
+                producer.produce(TOPIC, values[number % 1_000], key=b"%d" % number)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        producer.poll(0)
+    assert producer.flush(600) == 0
+    return count * record_bytes
+
+
+def scan(server: DevServer, rounds: int) -> list[TimedScan]:
+    """The scans of one Spark."""
+    jars = "" if why_missing("spark-kafka") else ",".join(str(path) for path in SPARK_KAFKA_JARS.glob("*.jar"))
+    options = json.dumps({"metastore.url": server.metastore_url, "bucket": server.bucket})
+    command = [sys.executable, "-m", "load.spark_sources", options, server.bootstrap, TOPIC, str(rounds), jars]
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    scans, hashes = [], set()
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as spark:
+        usage = ProcessUsage({"spark": spark.pid, "agent": server.agents[0].pid})
+        before: dict[str, float] = {}
+        assert spark.stdout is not None
+        for line in spark.stdout:
+            match line.split():
+                case ["begin", _]:
+                    before = usage.cpu_seconds()
+                case ["end", source, seconds, *rows]:
+                    after = usage.cpu_seconds()
+                    used = {name: after[name] - before[name] for name in after}
+                    scans.append(TimedScan(source, float(seconds), used["spark"], used["agent"]))
+                    hashes.add(tuple(rows))
+    assert spark.returncode == 0
+    assert len(hashes) == 1, f"the sources differ: {hashes}"
+    return scans
+
+
+def medians(scans: list[TimedScan], size: int) -> dict[str, tuple[float, float, float]]:
+    """By source: MB/s, CPU seconds per GB of Spark and of the agent."""
+    gigabytes = size / 1e9
+    found = {}
+    for source in dict.fromkeys(one.source for one in scans):
+        own = [one for one in scans if one.source == source]
+        seconds, spark, agent = (
+            statistics.median(getattr(one, name) for one in own) for name in ("seconds", "spark_cpu", "agent_cpu")
+        )
+        found[source] = (size / 1e6 / seconds, spark / gigabytes, agent / gigabytes)
+    return found
+
+
+def report(scans: list[TimedScan], size: int) -> None:
+    """Each scan, the medians and their ratio."""
+    for one in scans:
+        print(
+            f"{one.source:<9} {one.seconds:7.2f} s  spark cpu {one.spark_cpu:6.2f} s  agent cpu {one.agent_cpu:6.2f} s"
+        )
+    found = medians(scans, size)
+    for source, (rate, spark, agent) in found.items():
+        print(f"{source:<9} {rate:7.1f} MB/s  CPU s/GB: spark {spark:.1f} agent {agent:.1f} sum {spark + agent:.1f}")
+    if len(found) == 2:
+        (rate, *own), (other_rate, *others) = found["headrace"], found["kafka"]
+        print(f"headrace / kafka: {rate / other_rate:.2f} of the MB/s, {sum(own) / sum(others):.2f} of the CPU")
+
+
+def draw(scans: list[TimedScan], size: int, place: Path) -> None:
+    """Bars: MB/s, and CPU seconds per GB."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    found = medians(scans, size)
+    names = list(found)
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(8, 3.2))
+    left.bar(names, [found[name][0] for name in names], color="#4878a8")
+    left.set_ylabel("MB/s of values")
+    right.bar(names, [found[name][1] for name in names], label="Spark", color="#4878a8")
+    right.bar(
+        names, [found[name][2] for name in names], bottom=[found[name][1] for name in names], label="agent",
+        color="#d8a048",
+    )  # fmt: skip
+    right.set_ylabel("CPU seconds per GB")
+    right.legend()
+    figure.tight_layout()
+    figure.savefig(place, dpi=120)
+
+
+if __name__ == "__main__":
+    main()
