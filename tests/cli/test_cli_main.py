@@ -29,6 +29,7 @@ COMMANDS = [
     "configs",
     "records",
     "cluster",
+    "export",
     "dump-log",
     "shell",
     "bench",
