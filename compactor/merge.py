@@ -106,22 +106,22 @@ async def merge(
     sources = Sources(store, plan.by_file(), limits.read_bytes)
     leave_for = UNREADABLE if patient else UNREADABLE_AT_LAST
     try:
-        file = _OpenFile()
+        file = OpenFile()
         for partition in plan.partitions:
-            run = _Run(file, partition, _rewriter(plan.level, partition, limits), limits.extent_bytes)
+            run = Run(file, partition, _rewriter(plan.level, partition, limits), limits.extent_bytes)
             for extent in partition.extents:
                 batches = await _read(sources, partition, extent, counts, leave_for)
                 if batches is None or not run.takes(extent, batches):
                     await asyncio.to_thread(run.close, counts)
                     if file.size >= limits.file_bytes:
                         yield await asyncio.to_thread(file.finish)
-                        file = run.file = _OpenFile()
+                        file = run.file = OpenFile()
                 if batches is not None:
                     await asyncio.to_thread(run.add, extent, batches, counts)
             await asyncio.to_thread(run.close, counts)
             if file.size >= limits.file_bytes:
                 yield await asyncio.to_thread(file.finish)
-                file = _OpenFile()
+                file = OpenFile()
         if file.swaps:
             yield await asyncio.to_thread(file.finish)
         if patient and counts.refused_all:
@@ -130,8 +130,8 @@ async def merge(
         await sources.close()
 
 
-class _OpenFile:
-    """A file that is being built."""
+class OpenFile:
+    """A file that is being built, also by cleaning (cleaning/job.py)."""
 
     def __init__(self) -> None:
         self.swaps: list[Swap] = []
@@ -150,10 +150,10 @@ class _OpenFile:
         return MergedFile(self._writer.finish(), self.size - BODY_START, self.swaps)
 
 
-class _Run:
+class Run:
     """Collects old extents of one partition for one new extent, repeatedly."""
 
-    def __init__(self, file: _OpenFile, partition: PartitionPlan, rewriter: Rewriter, extent_bytes: int) -> None:
+    def __init__(self, file: OpenFile, partition: PartitionPlan, rewriter: Rewriter, extent_bytes: int) -> None:
         self.file = file
         self._partition, self._rewriter, self._extent_bytes = partition, rewriter, extent_bytes
         self._inputs: list[Extent] = []
@@ -165,7 +165,14 @@ class _Run:
         """Whether the extent may join the collected ones. A damaged one is not joined, because readers stop at it."""
         if not self._inputs:
             return True
-        return joins(self._inputs, extent) and extent.length <= self._room and self._is_sound and _are_sound(batches)
+        if extent.base_offset == self._partition.roll_offset or not joins(self._inputs, extent):
+            return False
+        return extent.length <= self._room and self._is_sound and _are_sound(batches)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a new extent was started."""
+        return bool(self._inputs)
 
     def add(self, extent: Extent, batches: list[StoredBatch], counts: MergeCounts) -> None:
         if not self._inputs:

@@ -42,6 +42,8 @@ class PartitionPlan(msgspec.Struct, frozen=True):
     codec: int | None
     extents: tuple[Extent, ...]
     max_message_bytes: int | None = None
+    roll_offset: int = 0
+    """Where the part begins that no cleaning by key may touch: no new extent crosses it."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -64,7 +66,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 def make_plan(level: int, live: LiveExtents) -> Plan:
     """The plan to merge the live extents into files of `level`."""
-    partitions = sorted(map(_partition, live.partitions), key=lambda p: (p.topic_id.int, p.partition_index))
+    partitions = sorted(map(partition_plan, live.partitions), key=lambda p: (p.topic_id.int, p.partition_index))
     return Plan(level, live.wall_ms, tuple(partitions))
 
 
@@ -94,7 +96,8 @@ def joins(before: Sequence[Extent], extent: Extent) -> bool:
     return extent.base_offset == last.last_offset + 1 and extent.leader_epoch == last.leader_epoch
 
 
-def _partition(live: LivePartition) -> PartitionPlan:
+def partition_plan(live: LivePartition) -> PartitionPlan:
+    """The plan of one partition."""
     return PartitionPlan(
         live.partition_key,
         live.topic_id,
@@ -102,4 +105,5 @@ def _partition(live: LivePartition) -> PartitionPlan:
         codec_of(live.compression_type),
         tuple(live.extents),
         live.max_message_bytes,
+        live.roll_offset,
     )

@@ -3,7 +3,8 @@
 Place: in the job loop (runner.py); the policy decides, this module queries and enqueues. Large jobs are reserved for
 Spark for a limited time: jobs that Spark does not finish or has no room for are then open to all workers.
 Jobs that wait for Spark do not block others.
-Invariant: it plans under its lease, and leaves out files of unfinished jobs. If two planners run at the same
+Invariant: it plans under its lease, and leaves out files of unfinished jobs, and of partitions that are being cleaned
+by key. If two planners run at the same
 time for a moment, their jobs may share files: the swap lets one of them win, extent by extent.
 """
 
@@ -15,12 +16,15 @@ from collections import Counter
 from dataclasses import replace
 from typing import Protocol
 
+from headrace.compactor.cleaning.job import KIND as CLEAN
+from headrace.compactor.cleaning.policy import decode_cleaning, partitions_of
 from headrace.compactor.compact import KIND as COMPACT
 from headrace.compactor.compact import LARGE_KIND
 from headrace.compactor.lease import Lease
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import CompactionJob, decode_job, encode
 from headrace.compactor.policy import LAST_LEVEL, PolicyLimits, choose
+from headrace.metastore.api.cleaning import CleaningApi
 from headrace.metastore.api.compaction import CompactionApi
 from headrace.metastore.api.jobs import Job, JobApi, NewJob
 
@@ -34,7 +38,7 @@ SPARK_ATTEMPTS = 3
 """A large job that was claimed this often without being finished is moved from Spark to the workers."""
 
 
-class PlannerApi(CompactionApi, JobApi, Protocol):
+class PlannerApi(CompactionApi, CleaningApi, JobApi, Protocol):
     """The metastore operations that the planner needs."""
 
 
@@ -61,8 +65,11 @@ class Planner:
         counted = Counter(file.level for file in waiting.files)
         for level in range(LAST_LEVEL + 1):
             self._metrics.waiting.labels(str(level)).set(counted[level])
-        busy = frozenset(file_id for other in ours + sparks for file_id in other.file_ids)
-        chosen = choose(waiting.files, busy, limits)
+        cleaned = partitions_of(list(map(decode_cleaning, await self._metastore.unfinished_payloads(CLEAN))))
+        busy = {file_id for other in ours + sparks for file_id in other.file_ids}
+        if cleaned:
+            busy |= await self._metastore.files_of_partitions(sorted(cleaned))
+        chosen = choose(waiting.files, frozenset(busy), limits)
         if chosen:
             await self._metastore.enqueue_jobs([_job(wanted) for wanted in chosen], by=lease.token)
             for wanted in chosen:

@@ -2,7 +2,9 @@
 
 Place: the pure part of a merge. `CopyBatches` makes level 1, `MergeRecords` level 2.
 Invariant: readers see the same records before and after: offsets, timestamps and their type, keys, values,
-headers. A batch that cannot be opened (broken, unknown codec, contradictory records) is copied and listed in `kept`.
+headers; a delete horizon stays that of its records. A batch without records, which the cleaner leaves where it removed
+all (cleaning/rewrite.py), joins its neighbour. A batch that cannot be opened (broken, unknown codec, contradictory
+records) is copied and listed in `kept`.
 Control and transactional batches, and batches that would become too large, are copied without being listed: no
 written batch is larger than its topic accepts unless its input was, and all of them together grow by at most
 `growth_left`. At any time one batch is open, of `batch_bytes` (twice that to change its codec), and as many bytes
@@ -18,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 from headrace.compactor.sources import StoredBatch
 from headrace.storage.errors import CorruptError, InvalidError
-from headrace.storage.records.codec import Record, encode_batch, open_batch
+from headrace.storage.records.codec import Record, empty_batch, encode_batch, open_batch
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.errors import BatchTooLargeError
 from headrace.storage.records.header import BatchHeader, read_header
@@ -27,6 +29,8 @@ BATCH_BYTES = 512 * 1024
 """Records in one merged batch, unpacked: far below a consumer's limits, far above the size that codecs need."""
 _DELTA_BYTES = 4
 """Assumed growth of a record's offset and timestamp fields when they are relative to another batch."""
+SPAN_MAX = 1 << 30
+"""Offsets in one merged batch, also if few of them have a record: a header has room for twice as many."""
 
 WrittenBatch = tuple[BatchHeader, memoryview]
 
@@ -95,7 +99,7 @@ class MergeRecords:
             yield _as_it_is(batch)
             return
         records, size = opened
-        if self._waiting and (self._unpacked_bytes + size > self._batch_bytes or not self._agrees(batch)):
+        if self._waiting and self._is_apart(batch, size if records else 0):
             yield from self.flush()
         self._waiting.append(batch)
         self._records += records
@@ -113,6 +117,8 @@ class MergeRecords:
         header = batch.header
         if header.is_control or header.is_transactional:
             return None
+        if batch.is_sound and not header.record_count:
+            return [], 0
         is_alike = header.codec == self._target(batch)
         if is_alike and batch.is_sound and header.size >= self._batch_bytes:
             return None  # no gain
@@ -132,30 +138,47 @@ class MergeRecords:
     def _target(self, batch: StoredBatch) -> int:
         return batch.header.codec if self._codec is None else self._codec
 
+    def _is_apart(self, batch: StoredBatch, size: int) -> bool:
+        """Whether it begins a new batch. `size` of its records; one without any only adds offsets."""
+        if batch.offset + batch.header.last_offset_delta - self._waiting[0].offset >= SPAN_MAX:
+            return True
+        if not size or not self._records:
+            return False
+        return self._unpacked_bytes + size > self._batch_bytes or not self._agrees(batch)
+
     def _agrees(self, batch: StoredBatch) -> bool:
         """Whether it can share a batch with the waiting ones. With LogAppendTime, a batch has one time for all
-        records.
+        records; with a delete horizon, it has one for all its delete markers.
         """
-        before, header = self._waiting[-1].header, batch.header
+        last = next(other for other in reversed(self._waiting) if other.header.record_count)
+        before, header = last.header, batch.header
         return (
-            self._target(self._waiting[-1]) == self._target(batch)
+            self._target(last) == self._target(batch)
+            and before.delete_horizon_ms == header.delete_horizon_ms
             and before.is_log_append_time == header.is_log_append_time
             and (not header.is_log_append_time or before.max_timestamp == header.max_timestamp)
         )
 
     def _merged(self, waiting: list[StoredBatch], records: list[Record]) -> Iterator[WrittenBatch]:
         first, last = waiting[0].header, waiting[-1].header
-        if len(waiting) == 1 and first.codec == self._target(waiting[0]):
+        last_offset = last.base_offset + last.last_offset_delta
+        filled = next((batch for batch in waiting if batch.header.record_count), None)
+        if len(waiting) == 1 and (filled is None or first.codec == self._target(filled)):
             yield _as_it_is(waiting[0])
             return
         try:
-            data = encode_batch(
-                records,
-                codec=Codec(self._target(waiting[0])),
-                base_offset=first.base_offset,
-                last_offset=last.base_offset + last.last_offset_delta,
-                log_append_time=first.is_log_append_time,
-                leader_epoch=first.leader_epoch,
+            data = (
+                empty_batch(first.base_offset, last_offset, first.leader_epoch)
+                if filled is None
+                else encode_batch(
+                    records,
+                    codec=Codec(self._target(filled)),
+                    base_offset=first.base_offset,
+                    last_offset=last_offset,
+                    log_append_time=filled.header.is_log_append_time,
+                    leader_epoch=first.leader_epoch,
+                    delete_horizon_ms=filled.header.delete_horizon_ms,
+                )
             )
         except InvalidError as error:  # times too far apart for one batch
             self.kept += [_kept(batch, str(error)) for batch in waiting]

@@ -12,9 +12,10 @@ import logging
 import random
 from collections.abc import AsyncIterator, Sequence
 from itertools import groupby
+from typing import Protocol
 
 from headrace.compactor.merge import MergedFile
-from headrace.metastore.api.compaction import CompactionApi, NewFile, Swap, SwapOutcome
+from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.keys import commit_shard
 from headrace.storage.clock import Clock
@@ -42,10 +43,17 @@ async def store_merged(
     return named
 
 
-class Swapper:
-    """Swaps the extents of stored files in, for local and Spark merges."""
+class SwapApi(Protocol):
+    """The part of the metastore that swaps need."""
 
-    def __init__(self, metastore: CompactionApi, commit_shards: int, clock: Clock, rng: random.Random) -> None:
+    async def swap_extents(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
+        """As CompactionApi.swap_extents."""
+
+
+class Swapper:
+    """Swaps the extents of stored files in, for local and Spark merges, and for cleaning by key."""
+
+    def __init__(self, metastore: SwapApi, commit_shards: int, clock: Clock, rng: random.Random) -> None:
         self._metastore, self._shards = metastore, commit_shards
         self._clock, self._rng = clock, rng
 

@@ -46,6 +46,8 @@ class LivePartition(NamedTuple):
     extents: list[Extent]
     max_message_bytes: int | None
     """max.message.bytes in the same way; None when there is neither."""
+    roll_offset: int = 0
+    """Of a topic that is compacted by key: where its active part begins (metastore/api/cleaning.py). Else 0."""
 
 
 class LiveExtents(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from headrace.metastore.api.cleaning import CleaningApi
 from headrace.metastore.api.cluster import ClusterApi, ClusterFacts, ConfigApi, ZoneSecretApi
 from headrace.metastore.api.commit import CommitApi
 from headrace.metastore.api.compaction import CompactionApi
@@ -36,6 +37,7 @@ class Metastore(
     ReadPinApi,
     RetentionApi,
     CompactionApi,
+    CleaningApi,
     FileApi,
     RebuildApi,
     HousekeepingApi,

@@ -258,6 +258,20 @@ extents = Table(
     Index("extents_file", "file_id"),
     postgresql_with={"autovacuum_vacuum_insert_scale_factor": 0.05, "autovacuum_analyze_scale_factor": 0.05},
 )
+cleaned_partitions = Table(
+    "cleaned_partitions",
+    metadata,
+    _column("partition_key", BigInteger(), key=True),
+    _column("roll_offset", BigInteger(), default="0"),
+    _column("rolled_bytes", BigInteger(), default="0"),
+    _column("active_since", TIMESTAMP, null=True),
+    _column("cleaned_offset", BigInteger(), default="0"),
+    _column("dirty_since", TIMESTAMP, null=True),
+    _column("horizon_ms", BigInteger(), null=True),
+    _column("uncleanable_at", TIMESTAMP, null=True),
+    _column("uncleanable_why", Text(), null=True),
+    postgresql_with={"fillfactor": 70},
+)
 time_blocks = Table(
     "time_blocks",
     metadata,

@@ -11,6 +11,7 @@ import uuid
 from typing import Self
 
 from headrace.config.settings import Settings
+from headrace.metastore.postgres.cleaning.cleaning import PostgresCleaning
 from headrace.metastore.postgres.cluster.agents import PostgresAgents
 from headrace.metastore.postgres.cluster.facts import PostgresClusterFacts
 from headrace.metastore.postgres.cluster.topics import PostgresTopics
@@ -53,6 +54,7 @@ class PostgresMetastore(
     PostgresPins,
     PostgresRetention,
     PostgresCompaction,
+    PostgresCleaning,
     PostgresDeletion,
     PostgresRebuild,
     PostgresHousekeeping,

@@ -21,6 +21,7 @@ from headrace.storage.records.errors import (
 from headrace.storage.records.header import (
     CODEC_MASK,
     CONTROL_BIT,
+    DELETE_HORIZON_BIT,
     HEADER_BYTES,
     LENGTH_OFFSET,
     LENGTH_PREFIX_BYTES,
@@ -35,7 +36,7 @@ from headrace.storage.records.header import (
 MIN_RECORD_BYTES = 7
 """Length, attributes, two deltas, two lengths and a header count: at least one byte each."""
 
-_JUDGED_BITS = CODEC_MASK | LOG_APPEND_TIME_BIT | CONTROL_BIT
+_JUDGED_BITS = CODEC_MASK | LOG_APPEND_TIME_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
 """Valid attributes, masked with these bits, are just the number of the codec."""
 
 
@@ -102,6 +103,8 @@ def _refused_attributes(attributes: int) -> InvalidError:
         return InvalidRecordError(f"clients may not write control batches: attributes={attributes:#06x}")
     if attributes & LOG_APPEND_TIME_BIT:
         return InvalidTimestampError(f"clients may not set log append time: attributes={attributes:#06x}")
+    if attributes & DELETE_HORIZON_BIT:
+        return InvalidRecordError(f"clients may not set a delete horizon: attributes={attributes:#06x}")
     return UnsupportedCodecError(f"unknown compression codec: codec={attributes & CODEC_MASK}")
 
 

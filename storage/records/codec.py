@@ -26,6 +26,7 @@ from headrace.storage.records.errors import BatchTooLargeError
 from headrace.storage.records.header import (
     CODEC_MASK,
     CRC_START,
+    DELETE_HORIZON_BIT,
     HEADER,
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
@@ -160,12 +161,13 @@ def encode_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     leader_epoch: int = -1,
+    delete_horizon_ms: int | None = None,
 ) -> bytes:
     """One batch of `records`, with offsets that increase from `base_offset` or later.
 
     `last_offset`, if given, makes the batch cover offsets beyond its last record: after compaction
     every offset is still a valid fetch offset. With `log_append_time` readers see the highest timestamp for all
-    records.
+    records. `delete_horizon_ms` takes the place of the base timestamp (KIP-534); readers see the same times.
     InvalidError if there are no records, offsets do not increase, or the batch would exceed 2 GiB.
     """
     if not records:
@@ -173,24 +175,45 @@ def encode_batch(
     end = records[-1].offset if last_offset is None else last_offset
     if end < records[-1].offset or end - base_offset > _INT32_MAX:
         raise InvalidError(f"offsets do not fit the batch: base_offset={base_offset} last_offset={end}")
-    body = compress(codec, _encode_body(records, base_offset))
+    base_timestamp = records[0].timestamp if delete_horizon_ms is None else delete_horizon_ms
+    body = compress(codec, _encode_body(records, base_offset, base_timestamp))
     if len(body) > _INT32_MAX - HEADER_BYTES:
         raise InvalidError(f"batch too large: records={len(records)} body_bytes={len(body)}")
-    unsealed = HEADER.pack(
-        base_offset,
-        HEADER_BYTES - LENGTH_PREFIX_BYTES + len(body),
-        leader_epoch,
-        MAGIC,
-        0,
-        codec | (LOG_APPEND_TIME_BIT if log_append_time else 0),
-        end - base_offset,
-        records[0].timestamp,
-        max(record.timestamp for record in records),
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        len(records),
+    attributes = codec | (LOG_APPEND_TIME_BIT if log_append_time else 0)
+    return _sealed(
+        HEADER.pack(
+            base_offset,
+            HEADER_BYTES - LENGTH_PREFIX_BYTES + len(body),
+            leader_epoch,
+            MAGIC,
+            0,
+            attributes | (0 if delete_horizon_ms is None else DELETE_HORIZON_BIT),
+            end - base_offset,
+            base_timestamp,
+            max(record.timestamp for record in records),
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            len(records),
+        ),
+        body,
     )
+
+
+def empty_batch(base_offset: int, last_offset: int, leader_epoch: int) -> bytes:
+    """A batch without records that covers these offsets: a reader that fetches one of them continues after it.
+
+    InvalidError if the offsets do not fit one batch.
+    """
+    if not 0 <= last_offset - base_offset <= _INT32_MAX:
+        raise InvalidError(f"offsets do not fit the batch: base_offset={base_offset} last_offset={last_offset}")
+    length, none = HEADER_BYTES - LENGTH_PREFIX_BYTES, _NO_TIMESTAMP
+    span = last_offset - base_offset
+    return _sealed(HEADER.pack(base_offset, length, leader_epoch, MAGIC, 0, 0, span, none, none, -1, -1, -1, 0), b"")
+
+
+def _sealed(unsealed: bytes, body: bytes) -> bytes:
+    """The batch with its checksum."""
     crc = crc32c.crc32c(body, crc32c.crc32c(unsealed[CRC_START:]))
     return b"".join((unsealed[: CRC_START - 4], crc.to_bytes(4, "big"), unsealed[CRC_START:], body))
 
@@ -232,10 +255,11 @@ def _open(batch: memoryview, header: BatchHeader, max_opened_bytes: int) -> memo
     return memory[: HEADER_BYTES + size]
 
 
-def _encode_body(records: Sequence[Record], base_offset: int) -> bytes:
+def _encode_body(records: Sequence[Record], base_offset: int, base_timestamp: int) -> bytes:
     """The records without a batch header, uncompressed.
 
-    The builder receives times as deltas: it treats a first timestamp of -1 as "not set yet".
+    The builder receives times as deltas: it treats a first timestamp of -1 as "not set yet". It takes the first one
+    as the base of the others, so a first record without a content, which is cut off, sets the base to 0.
     """
     builder = DefaultRecordBatchBuilder(
         magic=MAGIC,
@@ -246,7 +270,7 @@ def _encode_body(records: Sequence[Record], base_offset: int) -> bytes:
         base_sequence=-1,
         batch_size=sys.maxsize,
     )
-    base_timestamp = records[0].timestamp
+    builder.append(0, 0, None, None, [])
     previous = base_offset - 1
     for offset, timestamp, key, value, headers in records:
         if offset <= previous:
@@ -256,4 +280,4 @@ def _encode_body(records: Sequence[Record], base_offset: int) -> bytes:
             builder.append(offset - base_offset, timestamp - base_timestamp, key, value, headers)
         except OverflowError as error:
             raise InvalidError(f"record time does not fit: offset={offset} timestamp={timestamp}") from error
-    return bytes(memoryview(builder.build())[HEADER_BYTES:])
+    return bytes(memoryview(builder.build())[HEADER_BYTES + MIN_RECORD_BYTES :])

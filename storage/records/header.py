@@ -26,6 +26,8 @@ CODEC_MASK = 0x07
 LOG_APPEND_TIME_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+"""The base timestamp is a delete horizon, not a record's time (KIP-534). Set by the cleaner only."""
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 _tuple = tuple.__new__
@@ -66,10 +68,17 @@ class BatchHeader(NamedTuple):
 
     @property
     def highest_timestamp(self) -> int:
-        """The highest timestamp in the header: a producer may leave the maximum unset; with LogAppendTime the base is
-        unused.
+        """The highest timestamp in the header: a producer may leave the maximum unset; with LogAppendTime, or with a
+        delete horizon, the base is no record's time.
         """
-        return self.max_timestamp if self.is_log_append_time else max(self.base_timestamp, self.max_timestamp)
+        if self.attributes & (LOG_APPEND_TIME_BIT | DELETE_HORIZON_BIT):
+            return self.max_timestamp
+        return max(self.base_timestamp, self.max_timestamp)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """From when on the delete markers of the batch may be removed; None: the cleaner has not seen them yet."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
     def is_transactional(self) -> bool:

@@ -62,7 +62,7 @@ class PartitionEntry(NamedTuple):
     record_count: int
     """Number of offsets of the batches: the sum of last offset delta + 1."""
     min_timestamp: int
-    """The lowest base timestamp of a batch (max timestamp under LogAppendTime)."""
+    """The lowest base timestamp of a batch (max timestamp under LogAppendTime, or with a delete horizon)."""
     max_timestamp: int
     prefix_crc: int
     """CRC32C over the first 21 bytes of every batch: the bytes that the batch's CRC does not cover, and that CRC."""

@@ -10,8 +10,10 @@ import uuid
 
 import crc32c
 
-from headrace.storage.records.header import CRC_START, LOG_APPEND_TIME_BIT, BatchHeader
+from headrace.storage.records.header import CRC_START, DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, BatchHeader
 from headrace.storage.segment.format import IndexEntry, PartitionEntry
+
+_BASE_IS_NO_TIME = LOG_APPEND_TIME_BIT | DELETE_HORIZON_BIT
 
 
 class PartitionSummary:
@@ -53,9 +55,9 @@ class PartitionSummary:
         if position >= self._index_due:
             self._index.append(IndexEntry(self._record_count, self._max_timestamp, position))
             self._index_due = position + self._interval
-        # A producer may leave the maximum unset; with LogAppendTime the base has no meaning.
+        # A producer may leave the maximum unset; with LogAppendTime, or a delete horizon, the base is no record's time.
         highest = lowest = header.max_timestamp
-        if not header.attributes & LOG_APPEND_TIME_BIT:
+        if not header.attributes & _BASE_IS_NO_TIME:
             lowest = header.base_timestamp
         # No min() and max(), and no properties of the header: this runs for every batch.
         if lowest < self._min_timestamp:

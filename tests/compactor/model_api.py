@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+from headrace.metastore.api.cleaning import CleanablePartition, CleanedPartition
 from headrace.metastore.api.compaction import LiveExtents, LivePartition, NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.keys import split_partition_key
@@ -44,3 +45,61 @@ class ModelCompactionApi:
 
     async def mark_unreadable(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> None:
         """There is no planner here."""
+
+
+class ModelCleaningApi(ModelCompactionApi):
+    """CleaningApi's part for jobs: this class knows how far partitions are rolled and cleaned."""
+
+    def __init__(self, model: ModelMetastore) -> None:
+        super().__init__(model)
+        self.roll_offsets: dict[int, int] = {}
+        self.cleaned_offsets: dict[int, int] = {}
+        self.horizons: dict[int, int | None] = {}
+        self.uncleanable: dict[int, str] = {}
+
+    async def live_extents(self, file_ids: Sequence[uuid.UUID]) -> LiveExtents:
+        """See metastore.api.compaction.CompactionApi."""
+        found = await super().live_extents(file_ids)
+        return found._replace(partitions=[self._rolled(live) for live in found.partitions])
+
+    async def cleanable_extents(self, ends: Sequence[tuple[int, int]]) -> tuple[int, list[CleanablePartition]]:
+        """See metastore.api.cleaning.CleaningApi."""
+        found = []
+        for key, end in ends:
+            if (partition := self.model.partitions.get(key)) is not None:
+                number, index = split_partition_key(key)
+                most = min(end, self.roll_offsets.get(key, 0))
+                extents = [extent for extent in partition.visible_extents if extent.last_offset < most]
+                compression_type = self.compression_types.get(key, "")
+                live = LivePartition(key, uuid.UUID(int=number << 64), index, compression_type, extents, None)
+                found.append(CleanablePartition(self._rolled(live), self.cleaned_offsets.get(key, 0)))
+        return self.model.clock.wall_ms(), found
+
+    async def swap_cleaned_extents(
+        self, token: JobToken, file: NewFile, swaps: Sequence[Swap], cleaned_offsets: Sequence[int]
+    ) -> list[SwapOutcome]:
+        """See metastore.api.cleaning.CleaningApi."""
+        relied = zip(swaps, cleaned_offsets, strict=True)
+        if any(self.cleaned_offsets.get(swap.partition_key, 0) < cleaned for swap, cleaned in relied):
+            return [SwapOutcome.LOST] * len(swaps)
+        return await self.swap_extents(token, file, swaps)
+
+    async def finish_cleaning(self, token: JobToken, cleaned: CleanedPartition) -> bool:
+        """See metastore.api.cleaning.CleaningApi."""
+        key = cleaned.partition_key
+        partition = self.model.partitions.get(key)
+        if partition is None:
+            return False
+        live = {(e.last_offset, e.file_id) for e in partition.visible_extents if e.base_offset < cleaned.end}
+        if live != {tuple(e) for e in cleaned.extents if e.last_offset >= partition.log_start_offset}:
+            return False
+        self.cleaned_offsets[key] = max(self.cleaned_offsets.get(key, 0), cleaned.end)
+        self.horizons[key] = cleaned.horizon_ms
+        return True
+
+    async def mark_uncleanable(self, token: JobToken, partition_key: int, why: str) -> None:
+        """See metastore.api.cleaning.CleaningApi."""
+        self.uncleanable[partition_key] = why
+
+    def _rolled(self, live: LivePartition) -> LivePartition:
+        return live._replace(roll_offset=self.roll_offsets.get(live.partition_key, 0))

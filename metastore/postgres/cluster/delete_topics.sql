@@ -3,7 +3,7 @@
 -- Locks: metadata_head, the topics' partitions' rows (a log start that moves holds them before its shard),
 -- their group offsets, ascending by (partition, group), their commit shards.
 -- Idempotent: a repeated call finds the head moved and does nothing.
--- Cost: three rows deleted and one queued per partition; extents and producer state are left to
+-- Cost: four rows deleted and one queued per partition; extents and producer state are left to
 -- purge_deleted_partitions.
 CREATE OR REPLACE FUNCTION delete_topics(p_expected_head bigint, p_topic_ids uuid[], p_records bytea[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
@@ -36,6 +36,7 @@ BEGIN
                FROM partitions WHERE topic_id = ANY (p_topic_ids) GROUP BY shard) AS d;
     DELETE FROM partitions WHERE partition_key = ANY (v_keys);
     DELETE FROM partition_heads WHERE partition_key = ANY (v_keys);
+    DELETE FROM cleaned_partitions WHERE partition_key = ANY (v_keys);
     INSERT INTO deleted_partitions (partition_key, deleted_at) SELECT key, wall_time() FROM unnest(v_keys) AS key;
     RETURN true;
 END $$;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -62,8 +63,9 @@ class PostgresCompaction:
                     compression_type,
                     unpack_extents(packed),
                     int(max_bytes) if max_bytes else None,
+                    roll_offset,
                 )
-                for _, key, topic_id, index, compression_type, max_bytes, packed in rows
+                for _, key, topic_id, index, compression_type, max_bytes, packed, roll_offset in rows
                 if key is not None
             ],
         )
@@ -71,32 +73,41 @@ class PostgresCompaction:
     async def swap_extents(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
         if not swaps:
             return []
-        columns = np.array([swap[:-1] for swap in swaps], dtype=np.int64).T
-        keys, bases, lasts, positions, lengths, leader_epochs, times = columns
-        inputs = [(number, *entry) for number, swap in enumerate(swaps, start=1) for entry in swap.inputs]
-        (outcomes,) = await _SWAP_EXTENTS.row(
-            self.pool,
-            job_id=token.job_id,
-            epoch=token.epoch,
-            file_id=file.file_id,
-            born_ms=born_ms(file.file_id),
-            level=file.level,
-            size=file.size,
-            body_bytes=file.body_bytes,
-            key=pack_int8(keys),
-            base=pack_int8(bases),
-            last=pack_int8(lasts),
-            position=pack_int8(positions),
-            length=pack_int8(lengths),
-            leader_epoch=pack_int4(leader_epochs),
-            time=pack_int8(times),
-            input_swap=pack_int4(np.array([number for number, _, _ in inputs])),
-            input_last=pack_int8(np.array([last for _, last, _ in inputs])),
-            input_file=pack_uuids([file_id for _, _, file_id in inputs]),
-        )
-        if outcomes is None:
-            raise NotFoundError(f"file id cannot be used any more: file={file.file_id}")
-        return [SwapOutcome(outcome) for outcome in outcomes]
+        (outcomes,) = await _SWAP_EXTENTS.row(self.pool, **swap_parameters(token, file, swaps))
+        return swap_outcomes(file, outcomes)
 
     async def mark_unreadable(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> None:
         await _MARK_UNREADABLE.row(self.pool, job_id=token.job_id, epoch=token.epoch, file_ids=pack_uuids(file_ids))
+
+
+def swap_parameters(token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> dict[str, Any]:
+    """What swap_extents takes."""
+    columns = np.array([swap[:-1] for swap in swaps], dtype=np.int64).T
+    keys, bases, lasts, positions, lengths, leader_epochs, times = columns
+    inputs = [(number, *entry) for number, swap in enumerate(swaps, start=1) for entry in swap.inputs]
+    return {
+        "job_id": token.job_id,
+        "epoch": token.epoch,
+        "file_id": file.file_id,
+        "born_ms": born_ms(file.file_id),
+        "level": file.level,
+        "size": file.size,
+        "body_bytes": file.body_bytes,
+        "key": pack_int8(keys),
+        "base": pack_int8(bases),
+        "last": pack_int8(lasts),
+        "position": pack_int8(positions),
+        "length": pack_int8(lengths),
+        "leader_epoch": pack_int4(leader_epochs),
+        "time": pack_int8(times),
+        "input_swap": pack_int4(np.array([number for number, _, _ in inputs])),
+        "input_last": pack_int8(np.array([last for _, last, _ in inputs])),
+        "input_file": pack_uuids([file_id for _, _, file_id in inputs]),
+    }
+
+
+def swap_outcomes(file: NewFile, outcomes: Sequence[int] | None) -> list[SwapOutcome]:
+    """What swap_extents returned; NotFoundError if the file's id cannot be used any more."""
+    if outcomes is None:
+        raise NotFoundError(f"file id cannot be used any more: file={file.file_id}")
+    return [SwapOutcome(outcome) for outcome in outcomes]

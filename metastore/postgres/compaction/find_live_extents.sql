@@ -4,7 +4,7 @@
 -- Locks: none; one snapshot for all. Idempotent: reads only. Cost: two index probes per extent.
 CREATE OR REPLACE FUNCTION find_live_extents(p_file_ids uuid[])
 RETURNS TABLE (now_ms bigint, partition_key bigint, topic_id uuid, partition_index int, compression_type text,
-               max_message_bytes text, packed bytea)
+               max_message_bytes text, packed bytea, roll_offset bigint)
 LANGUAGE plpgsql STABLE
 SET jit = off
 SET plan_cache_mode = force_generic_plan
@@ -17,7 +17,8 @@ BEGIN
     RETURN QUERY
     SELECT wall_ms(), l.partition_key, l.topic_id, l.partition_index,
            coalesce(topic_config(l.topic_id, 'compression.type', 'compression.type'), ''),
-           topic_config(l.topic_id, 'max.message.bytes', 'message.max.bytes'), l.packed
+           topic_config(l.topic_id, 'max.message.bytes', 'message.max.bytes'), l.packed,
+           coalesce((SELECT roll_offset FROM cleaned_partitions c WHERE c.partition_key = l.partition_key), 0)
       FROM (SELECT) AS now
       LEFT JOIN (
           SELECT e.partition_key, p.topic_id, p.partition_index,

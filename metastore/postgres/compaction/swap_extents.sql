@@ -5,10 +5,11 @@
 -- p_input_file what must be there. Output: metastore.api.compaction.SwapOutcome per swap; NULL, and
 -- nothing happened, when the file's id cannot be used any more: condemned, deleted, or over an hour old.
 --
+-- The inputs of a swap cover its offsets without a gap, or the call fails: it would hide records, or make them twice.
 -- A swap is done only if each of its inputs is still there, except those below the log start. Retention, deletion
 -- or another job may remove one at any time: that swap is lost, its neighbours are not.
 -- A new extent is as old as the newest thing in its inputs (appended_at): a merge expires nothing, and
--- keeps nothing for longer.
+-- keeps nothing for longer. One without a record, left by the cleaning by key, is as old as the records that it had.
 -- The file's row is claimed by the first call, dead until something in it is live: a job that stops before
 -- or between two calls leaves nothing that the janitor does not find.
 --
@@ -36,6 +37,7 @@ DECLARE
     v_before   boolean[];      -- by swap: done by an earlier call
     v_intact   boolean[];      -- by swap
     v_appended timestamptz[];  -- by swap: the newest commit of records without a timestamp, if there are any
+    v_gap      int;            -- the first swap with a gap between its inputs
     v_keys     bigint[];       -- by extent removed
     v_files    uuid[];
     v_bytes    bigint[];
@@ -55,19 +57,30 @@ BEGIN
     END IF;
 
     -- Which swaps can be done?
-    SELECT array_agg(before ORDER BY swap), array_agg(intact ORDER BY swap), array_agg(appended ORDER BY swap)
-      INTO v_before, v_intact, v_appended
+    SELECT array_agg(before ORDER BY swap), array_agg(intact ORDER BY swap), array_agg(appended ORDER BY swap),
+           min(swap) FILTER (WHERE intact AND NOT covered)
+      INTO v_before, v_intact, v_appended, v_gap
       FROM (SELECT i.swap,
+                   bool_and(coalesce(e.base_offset = coalesce(i.before + 1, p_base[i.swap]), true))
+                   AND max(i.last) = p_last[i.swap] AS covered,
                    coalesce(bool_or(e.file_id = p_file_id), false) AS before,
                    bool_and(p.partition_key IS NOT NULL AND p_last[i.swap] >= p.log_start_offset
                             AND (i.last < p.log_start_offset OR e.file_id IS NOT DISTINCT FROM i.file_id)) AS intact,
                    max(CASE WHEN e.appended_at IS NULL AND e.max_timestamp < 0
                             THEN (SELECT committed_at FROM segment_files WHERE file_id = e.file_id)
+                            WHEN p_time[i.swap] < 0 AND e.max_timestamp >= 0
+                            THEN greatest(to_timestamp(e.max_timestamp / 1000.0), e.appended_at)
                             ELSE e.appended_at END) FILTER (WHERE e.file_id = i.file_id) AS appended
-              FROM unnest(p_input_swap, p_input_last, p_input_file) AS i (swap, last, file_id)
+              FROM (SELECT *, lag(last) OVER (PARTITION BY swap ORDER BY last) AS before
+                      FROM unnest(p_input_swap, p_input_last, p_input_file) AS i (swap, last, file_id)) AS i
               LEFT JOIN partitions p ON p.partition_key = p_key[i.swap]
               LEFT JOIN extents e ON e.partition_key = p_key[i.swap] AND e.last_offset = i.last
              GROUP BY i.swap) AS s;
+
+    IF v_gap IS NOT NULL THEN
+        RAISE EXCEPTION 'inputs of a swap do not cover it: partition_key=% offsets=%-% file=%',
+            p_key[v_gap], p_base[v_gap], p_last[v_gap], p_file_id;
+    END IF;
 
     -- The old out, the new in.
     WITH removed AS (

@@ -1,0 +1,1 @@
+"""Log compaction by key: only the last record of each key stays."""

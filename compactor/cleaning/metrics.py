@@ -1,0 +1,62 @@
+"""Metrics of log compaction by key, for /metrics; the first three are Kafka's.
+
+Place: used by planner.py and job.py.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from headrace.compactor.cleaning.rewrite import JudgedBatch
+
+
+class CleaningMetrics:
+    """One set per process with the role compactor. The gauges hold for the process that planned or cleaned last."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.uncleanable = Gauge(
+            "headrace_log_cleaner_uncleanable_partitions_count",
+            "Partitions of compacted topics that could not be cleaned: see the log for the reason",
+            registry=registry,
+        )
+        self.clean_seconds = Gauge(
+            "headrace_log_cleaner_max_clean_time_secs",
+            "Duration of the last cleaning of a partition, the longest of its job",
+            registry=registry,
+        )
+        self.delay_seconds = Gauge(
+            "headrace_log_cleaner_max_compaction_delay_secs",
+            "How long the most overdue partition is beyond max.compaction.lag.ms",
+            registry=registry,
+        )
+        self.dirty_share = Gauge(
+            "headrace_log_cleaner_max_dirty_percent", "Highest share of dirty bytes of a partition", registry=registry
+        )
+        self.rolled = Counter("headrace_log_cleaner_rolled_parts", "Active parts that ended", registry=registry)
+        self.planned = Counter("headrace_log_cleaner_planned_partitions", "Passes planned", registry=registry)
+        self.ended = Counter(
+            "headrace_log_cleaner_passes",
+            "Passes over a partition: done, or lost to another writer, or uncleanable",
+            ["outcome"],
+            registry=registry,
+        )
+        self.read_bytes = Counter("headrace_log_cleaner_read_bytes", "Bytes of extents read", registry=registry)
+        self.written_bytes = Counter(
+            "headrace_log_cleaner_written_bytes", "Bytes of extents written", registry=registry
+        )
+        self._removed = Counter(
+            "headrace_log_cleaner_removed_records",
+            "Records removed: superseded by a later one, expired delete markers, records without a key",
+            ["reason"],
+            registry=registry,
+        )
+
+    def judged(self, batch: JudgedBatch) -> None:
+        """Count what a batch loses."""
+        for reason, count in (
+            ("superseded", batch.superseded),
+            ("expired_marker", batch.expired),
+            ("no_key", batch.keyless),
+        ):
+            if count:
+                self._removed.labels(reason).inc(count)

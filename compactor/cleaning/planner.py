@@ -1,0 +1,151 @@
+"""Ends active parts, and creates jobs for partitions that need cleaning by key: a job of kind "plan-cleaning".
+
+Place: in the job loop (runner.py), every log.cleaner.backoff.ms, in one worker at a time; policy.py decides.
+Invariant: what decides is in the metadata log, never in a process's file: cleaning removes records. Partitions of
+topics that are not compacted cost nothing. A partition is in one job at most, and in none while a merge may replace its
+extents. If two planners run at the same time for a moment, swaps let one job win, extent by extent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Protocol
+
+from headrace.compactor.cleaning.job import KIND as CLEAN
+from headrace.compactor.cleaning.metrics import CleaningMetrics
+from headrace.compactor.cleaning.policy import (
+    CleaningJob,
+    CleaningRule,
+    CleaningTask,
+    active_part,
+    cleaning_rule,
+    decode_cleaning,
+    dirty_share,
+    encode_cleaning,
+    in_jobs,
+    overdue_ms,
+    partitions_of,
+    task,
+)
+from headrace.compactor.compact import KIND as COMPACT
+from headrace.compactor.compact import LARGE_KIND
+from headrace.compactor.lease import Lease
+from headrace.compactor.plan import decode_job
+from headrace.metastore.api.cleaning import CleaningApi, CleaningQuery, CleaningState
+from headrace.metastore.api.compaction import CompactionApi
+from headrace.metastore.api.jobs import Job, JobApi, NewJob
+from headrace.metastore.api.metadata_log import MetadataLogApi
+from headrace.metastore.log.effective_configs import decided_topic_value
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.loading import load_image
+
+logger = logging.getLogger(__name__)
+
+PARTITIONS_PER_LOOK = 200
+UNFINISHED_MAX = 64
+"""If more jobs than this wait, the workers are behind."""
+
+
+class CleaningPlannerApi(CleaningApi, CompactionApi, JobApi, MetadataLogApi, Protocol):
+    """The part of the metastore that the planner needs."""
+
+
+class CleaningPlanner:
+    """Runs jobs of kind "plan-cleaning"."""
+
+    def __init__(self, metastore: CleaningPlannerApi, metrics: CleaningMetrics) -> None:
+        self._metastore, self._metrics = metastore, metrics
+        self.is_enabled = True
+        """log.cleaner.enable: of jobs that start from now on."""
+
+    async def handle(self, job: Job, lease: Lease) -> None:
+        """Plan once. FencedError if the lease was lost."""
+        if not self.is_enabled:
+            return
+        rules = compacted_partitions(await load_image(self._metastore))
+        states: dict[int, CleaningState] = {}
+        now_ms = 0
+        for some in _chunks(rules, PARTITIONS_PER_LOOK):
+            now_ms, found = await self._described(some, lease)
+            states.update(found)
+        self._show(rules, now_ms, states)
+        unfinished = list(map(decode_cleaning, await self._metastore.unfinished_payloads(CLEAN)))
+        if len(unfinished) < UNFINISHED_MAX:
+            busy = partitions_of(unfinished)
+            tasks = {
+                key: wanted
+                for key, state in states.items()
+                if key not in busy and (wanted := task(rules[key], now_ms, state)) is not None
+            }
+            await self._enqueue(tasks, states, lease)
+
+    async def _described(self, rules: Mapping[int, CleaningRule], lease: Lease) -> tuple[int, dict[int, CleaningState]]:
+        """(now, the states) after active parts that are old or large enough have ended."""
+        now_ms, states = await self._states(rules)
+        targets = [found for key in states if (found := active_part(rules[key], now_ms, states[key])) is not None]
+        await self._metastore.roll_partitions(targets, by=lease.token)
+        rolled = [target.partition_key for target in targets if target.rolls]
+        if rolled:
+            self._metrics.rolled.inc(len(rolled))
+            now_ms, changed = await self._states({key: rules[key] for key in rolled})
+            states |= changed
+        return now_ms, states
+
+    async def _states(self, rules: Mapping[int, CleaningRule]) -> tuple[int, dict[int, CleaningState]]:
+        queries = [CleaningQuery(key, rule.min_lag_ms) for key, rule in rules.items()]
+        now_ms, found = await self._metastore.describe_cleaning(queries)
+        return now_ms, {state.partition_key: state for state in found}
+
+    async def _enqueue(
+        self, tasks: Mapping[int, CleaningTask], states: Mapping[int, CleaningState], lease: Lease
+    ) -> None:
+        """Jobs for these tasks, the dirtiest first; not for partitions in files that are being merged."""
+        merges = [
+            decode_job(payload)
+            for kind in (COMPACT, LARGE_KIND)
+            for payload in await self._metastore.unfinished_payloads(kind)
+        ]
+        merged = {file_id for merge in merges for file_id in merge.file_ids}
+        in_merges: set[int] = set()
+        if tasks and merged:
+            in_merges = await self._metastore.partitions_in_files(list(tasks), sorted(merged))
+        free = sorted((key for key in tasks if key not in in_merges), key=lambda key: -dirty_share(states[key]))
+        jobs = in_jobs((tasks[key], states[key].dirty_bytes + states[key].clean_bytes) for key in free)
+        if jobs:
+            await self._metastore.enqueue_jobs(list(map(_job, jobs)), by=lease.token)
+            self._metrics.planned.inc(len(free))
+
+    def _show(self, rules: Mapping[int, CleaningRule], now_ms: int, states: Mapping[int, CleaningState]) -> None:
+        known = [(rules[key], state) for key, state in states.items()]
+        self._metrics.uncleanable.set(sum(state.uncleanable_ms is not None for _, state in known))
+        self._metrics.delay_seconds.set(max((overdue_ms(rule, now_ms, s) for rule, s in known), default=0) / 1000)
+        self._metrics.dirty_share.set(round(100 * max((dirty_share(state) for _, state in known), default=0)))
+
+
+def compacted_partitions(image: MetadataImage) -> dict[int, CleaningRule]:
+    """The rule of each partition of a compacted topic, by partition key."""
+    found: dict[int, CleaningRule] = {}
+    for topic in image.topics_by_name.values():
+
+        def value(name: str, topic_name: str = topic.name) -> str:
+            decided = decided_topic_value(image, topic_name, name)
+            assert decided is not None, f"a process's file could decide about {name}"
+            return decided
+
+        rule = cleaning_rule(value)
+        if rule is not None:
+            keys = (topic.key(index) for index in range(len(topic.leader_epochs)))
+            found.update((key, rule) for key in keys if key is not None)
+    return found
+
+
+def _job(wanted: CleaningJob) -> NewJob:
+    return NewJob(CLEAN, str(wanted.tasks[0].partition_key), encode_cleaning(wanted))
+
+
+def _chunks(rules: Mapping[int, CleaningRule], size: int) -> Iterator[dict[int, CleaningRule]]:
+    items = iter(rules.items())
+    while chunk := dict(islice(items, size)):
+        yield chunk

@@ -1,0 +1,213 @@
+"""Which records of a batch stay when its partition is cleaned by key, and the batches that are made of them. Pure.
+
+Place: under job.py, which reads the batches and writes what comes out; compactor/rewrite.py is the same for merges.
+Invariant: the last record of a key stays, except an expired delete marker. Offsets, order, timestamps and their type do
+not change. Cleaned batches cover exactly the offsets of their inputs: an offset without a record belongs to the batch
+around it, or to a batch without records, so a reader at any offset goes on.
+A delete marker goes only if its horizon has passed and it is below the offset through which all extents were cleaned
+before the pass began: no earlier record of its key is left then. A marker above that offset gets the horizon of the
+pass, whatever an unfinished pass gave it: a reader that still saw the earlier record has delete.retention.ms from now.
+Source: KIP-58, KIP-534; Kafka's Cleaner.shouldRetainRecord.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy
+
+from headrace.compactor.cleaning.key_map import KeyMap
+from headrace.compactor.rewrite import SPAN_MAX, Kept, WrittenBatch
+from headrace.compactor.sources import StoredBatch
+from headrace.storage.errors import CorruptError, InvalidError
+from headrace.storage.records.check_records import largest
+from headrace.storage.records.codec import Record, empty_batch, encode_batch, open_batch
+from headrace.storage.records.compression import Codec
+from headrace.storage.records.header import HEADER_BYTES, read_header
+
+
+class CleaningPass(NamedTuple):
+    """What decides about the records of a partition in one pass. Times on the database's clock."""
+
+    newest: KeyMap
+    cleaned_offset: int
+    """Below it all extents had been cleaned before the pass began."""
+    now_ms: int
+    horizon_ms: int
+    """Of the delete markers that the pass meets first."""
+
+
+class JudgedBatch(NamedTuple):
+    """A batch, and what stays of it."""
+
+    batch: StoredBatch
+    records: list[Record]
+    """Those that stay."""
+    size_bytes: int
+    """Of all its records, unpacked."""
+    horizon_ms: int | None
+    """Of the delete markers that stay; None if none does."""
+    superseded: int
+    keyless: int
+    expired: int
+
+    @property
+    def removed(self) -> int:
+        """The number of records that go."""
+        return self.superseded + self.keyless + self.expired
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it has to be written again."""
+        return bool(self.removed) or (
+            self.horizon_ms is not None and self.horizon_ms != self.batch.header.delete_horizon_ms
+        )
+
+
+def open_sound(batch: StoredBatch) -> tuple[list[Record], int]:
+    """(records, their unpacked size). CorruptError, or InvalidError if it is too large, if not all of it can be read:
+    then nothing of its partition may be removed.
+    """
+    if not batch.is_sound:
+        raise CorruptError(f"batch checksum mismatch: offset={batch.offset}")
+    if batch.header.is_control or batch.header.is_transactional:
+        raise CorruptError(f"transactional batch: offset={batch.offset}")
+    opened = open_batch(batch.data, max_opened_bytes=largest(batch.header.size).unpacked_bytes)
+    return list(opened), opened.body_bytes
+
+
+def note_keys(keys: KeyMap, batches: Sequence[StoredBatch]) -> None:
+    """Add the keys of an extent of the dirty part. Errors as `open_sound`."""
+    for batch in batches:
+        keyed = [(record.key, record.offset) for record in open_sound(batch)[0] if record.key is not None]
+        keys.add(keys.digests(key for key, _ in keyed), numpy.array([offset for _, offset in keyed], numpy.int64))
+
+
+def judge(batches: Sequence[StoredBatch], rule: CleaningPass) -> list[JudgedBatch]:
+    """What stays of an extent's batches. Errors as `open_sound`."""
+    return [_judge(batch, rule) for batch in batches]
+
+
+def _judge(batch: StoredBatch, rule: CleaningPass) -> JudgedBatch:
+    records, size_bytes = open_sound(batch)
+    newest = iter(rule.newest.newest(rule.newest.digests(r.key for r in records if r.key is not None)).tolist())
+    old_horizon = batch.header.delete_horizon_ms
+    is_expired = old_horizon is not None and old_horizon <= rule.now_ms
+    stays: list[Record] = []
+    superseded = keyless = expired = 0
+    horizon: int | None = None
+    for record in records:
+        if record.key is None:
+            keyless += 1
+        elif next(newest) > record.offset:
+            superseded += 1
+        elif record.value is None:
+            is_below = record.offset < rule.cleaned_offset
+            if is_below and is_expired:
+                expired += 1
+                continue
+            horizon = old_horizon if is_below and old_horizon is not None else rule.horizon_ms
+            stays.append(record)
+        else:
+            stays.append(record)
+    return JudgedBatch(batch, stays, size_bytes, horizon, superseded, keyless, expired)
+
+
+class CleanRecords:
+    """A compactor.rewrite.Rewriter: neighbours become one batch, as in level 2, of the records that stay."""
+
+    def __init__(self, codec: Codec | None, batch_bytes: int, max_bytes: int) -> None:
+        """`codec` None: batches keep theirs. `max_bytes`: of a whole batch as it is stored."""
+        self.kept: list[Kept] = []
+        self.waiting_bytes = 0
+        self.growth_left = 0
+        self.judged: dict[int, JudgedBatch] = {}
+        """By offset: the batches that are added next."""
+        self._codec = codec
+        self._batch_bytes, self._max_bytes = min(batch_bytes, max_bytes), max_bytes
+        self._waiting: list[JudgedBatch] = []
+        self._unpacked_bytes = 0
+
+    def add(self, batch: StoredBatch) -> Iterator[WrittenBatch]:
+        judged = self.judged.pop(batch.offset)
+        if self._waiting and self._is_apart(judged):
+            yield from self.flush()
+        self._waiting.append(judged)
+        self._unpacked_bytes += judged.size_bytes if judged.records else 0
+        self.waiting_bytes += batch.header.size
+
+    def flush(self) -> Iterator[WrittenBatch]:
+        waiting, self._waiting, self._unpacked_bytes, self.waiting_bytes = self._waiting, [], 0, 0
+        if not waiting:
+            return
+        first, last = waiting[0].batch.header, waiting[-1].batch.header
+        last_offset = last.base_offset + last.last_offset_delta
+        filled = next((judged for judged in waiting if judged.records), None)
+        if filled is None:
+            yield _written(empty_batch(first.base_offset, last_offset, first.leader_epoch))
+        elif len(waiting) == 1 and not filled.is_changed and first.codec == self._target(filled):
+            yield first, memoryview(bytes(filled.batch.data))
+        else:
+            records = [record for judged in waiting for record in judged.records]
+            horizon = next((judged.horizon_ms for judged in waiting if judged.horizon_ms is not None), None)
+            yield from self._encoded(records, first.base_offset, last_offset, filled, horizon)
+
+    def _encoded(
+        self, records: Sequence[Record], base_offset: int, last_offset: int, like: JudgedBatch, horizon_ms: int | None
+    ) -> Iterator[WrittenBatch]:
+        """One batch; halves of it if that is larger than the topic accepts, or times are too far apart for one.
+
+        A single delete marker that is too far from its horizon gets none, and so stays.
+        """
+        header = like.batch.header
+        try:
+            data = encode_batch(
+                records,
+                codec=Codec(self._target(like)),
+                base_offset=base_offset,
+                last_offset=last_offset,
+                log_append_time=header.is_log_append_time,
+                leader_epoch=header.leader_epoch,
+                delete_horizon_ms=horizon_ms,
+            )
+        except InvalidError:
+            if len(records) == 1 and horizon_ms is None:
+                raise
+            if len(records) == 1:
+                yield from self._encoded(records, base_offset, last_offset, like, None)
+                return
+            data = b""
+        if data and (len(data) <= self._max_bytes or len(records) == 1):
+            yield _written(data)
+            return
+        half = len(records) // 2
+        middle = records[half].offset
+        yield from self._encoded(records[:half], base_offset, middle - 1, like, horizon_ms)
+        yield from self._encoded(records[half:], middle, last_offset, like, horizon_ms)
+
+    def _target(self, judged: JudgedBatch) -> int:
+        return judged.batch.header.codec if self._codec is None else self._codec
+
+    def _is_apart(self, judged: JudgedBatch) -> bool:
+        """Whether it begins a new batch. One without records only adds offsets."""
+        batch = judged.batch
+        if batch.offset + batch.header.last_offset_delta - self._waiting[0].batch.offset >= SPAN_MAX:
+            return True
+        last = next((other for other in reversed(self._waiting) if other.records), None)
+        if not judged.records or last is None:
+            return False
+        before, header = last.batch.header, batch.header
+        horizons = {other.horizon_ms for other in (*self._waiting, judged)} - {None}
+        return (
+            self._unpacked_bytes + judged.size_bytes > self._batch_bytes
+            or self._target(last) != self._target(judged)
+            or len(horizons) > 1
+            or before.is_log_append_time != header.is_log_append_time
+            or (header.is_log_append_time and before.max_timestamp != header.max_timestamp)
+        )
+
+
+def _written(data: bytes) -> WrittenBatch:
+    assert len(data) >= HEADER_BYTES
+    return read_header(data), memoryview(data)

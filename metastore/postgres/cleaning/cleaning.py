@@ -1,0 +1,118 @@
+"""Log compaction by key in Postgres: roll offsets, cleaned offsets, and the swaps that rely on them.
+
+Place: under the compactor's cleaning planner and jobs; implements metastore.api.cleaning.CleaningApi.
+Invariant: each call is one statement, and all that it changes is fenced by the job's lease in it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import numpy as np
+
+from headrace.metastore.api.cleaning import (
+    CleanablePartition,
+    CleanedPartition,
+    CleaningQuery,
+    CleaningState,
+    RollTarget,
+)
+from headrace.metastore.api.compaction import LivePartition, NewFile, Swap, SwapOutcome
+from headrace.metastore.api.jobs import JobToken
+from headrace.metastore.postgres.compaction.compaction import swap_outcomes, swap_parameters
+from headrace.metastore.postgres.packing import pack_bools, pack_int8, pack_uuids, unpack_extents
+from headrace.metastore.postgres.statement import Pool, Statement
+
+_DESCRIBE_CLEANING = Statement("describe_cleaning", writes=False)
+_ROLL_PARTITIONS = Statement("roll_partitions", writes=True)
+_CLEANABLE_EXTENTS = Statement("find_cleanable_extents", writes=False)
+_SWAP_CLEANED_EXTENTS = Statement("swap_cleaned_extents", writes=True)
+_FINISH_CLEANING = Statement("finish_cleaning", writes=True)
+_MARK_UNCLEANABLE = Statement("mark_uncleanable", writes=True)
+_PARTITIONS_IN_FILES = Statement("partitions_in_files", writes=False)
+_FILES_OF_PARTITIONS = Statement("files_of_partitions", writes=False)
+
+
+class PostgresCleaning:
+    """Implements metastore.api.cleaning.CleaningApi."""
+
+    pool: Pool
+
+    async def describe_cleaning(self, queries: Sequence[CleaningQuery]) -> tuple[int, list[CleaningState]]:
+        keys, lags = np.array(queries, dtype=np.int64).reshape(-1, 2).T
+        rows = await _DESCRIBE_CLEANING.rows(self.pool, keys=pack_int8(keys), min_lag_ms=pack_int8(lags))
+        found = [
+            CleaningState(query.partition_key, *row[1:])
+            for query, row in zip(queries, rows, strict=True)
+            if row[1] is not None
+        ]
+        return (rows[0][0] if rows else 0), found
+
+    async def roll_partitions(self, targets: Sequence[RollTarget], *, by: JobToken) -> None:
+        if not targets:
+            return
+        await _ROLL_PARTITIONS.row(
+            self.pool,
+            job_id=by.job_id,
+            epoch=by.epoch,
+            keys=pack_int8(np.array([target.partition_key for target in targets])),
+            since_ms=pack_int8(np.array([target.since_ms for target in targets])),
+            rolls=pack_bools(np.array([target.rolls for target in targets])),
+        )
+
+    async def cleanable_extents(self, ends: Sequence[tuple[int, int]]) -> tuple[int, list[CleanablePartition]]:
+        keys, wanted = np.array(ends, dtype=np.int64).reshape(-1, 2).T
+        rows = await _CLEANABLE_EXTENTS.rows(self.pool, keys=pack_int8(keys), ends=pack_int8(wanted))
+        return rows[0][0], [
+            CleanablePartition(
+                LivePartition(
+                    key,
+                    topic_id,
+                    index,
+                    compression_type,
+                    unpack_extents(packed),
+                    int(max_bytes) if max_bytes else None,
+                    roll_offset,
+                ),
+                cleaned_offset,
+            )
+            for _, key, topic_id, index, compression_type, max_bytes, packed, roll_offset, cleaned_offset in rows
+            if key is not None
+        ]
+
+    async def swap_cleaned_extents(
+        self, token: JobToken, file: NewFile, swaps: Sequence[Swap], cleaned_offsets: Sequence[int]
+    ) -> list[SwapOutcome]:
+        (outcomes,) = await _SWAP_CLEANED_EXTENTS.row(
+            self.pool,
+            **swap_parameters(token, file, swaps),
+            cleaned=pack_int8(np.array(cleaned_offsets, dtype=np.int64)),
+        )
+        return swap_outcomes(file, outcomes)
+
+    async def finish_cleaning(self, token: JobToken, cleaned: CleanedPartition) -> bool:
+        (is_done,) = await _FINISH_CLEANING.row(
+            self.pool,
+            job_id=token.job_id,
+            epoch=token.epoch,
+            key=cleaned.partition_key,
+            end=cleaned.end,
+            last=pack_int8(np.array([extent.last_offset for extent in cleaned.extents], dtype=np.int64)),
+            file=pack_uuids([extent.file_id for extent in cleaned.extents]),
+            horizon_ms=cleaned.horizon_ms,
+        )
+        return bool(is_done)
+
+    async def mark_uncleanable(self, token: JobToken, partition_key: int, why: str) -> None:
+        await _MARK_UNCLEANABLE.row(self.pool, job_id=token.job_id, epoch=token.epoch, key=partition_key, why=why)
+
+    async def partitions_in_files(self, keys: Sequence[int], file_ids: Sequence[uuid.UUID]) -> set[int]:
+        rows = await _PARTITIONS_IN_FILES.rows(
+            self.pool, keys=pack_int8(np.array(keys, dtype=np.int64)), file_ids=pack_uuids(file_ids)
+        )
+        return {key for (key,) in rows}
+
+    async def files_of_partitions(self, keys: Sequence[int]) -> set[uuid.UUID]:
+        rows = await _FILES_OF_PARTITIONS.rows(self.pool, keys=pack_int8(np.array(keys, dtype=np.int64)))
+        return {file_id for (file_id,) in rows}

@@ -1,0 +1,45 @@
+-- What a pass of cleaning by key reads: the extents of some partitions from the log start to p_ends[i], packed in offset
+-- order. Only of topics that are compacted now, and only extents that are whole below the roll offset.
+-- One row per such partition, and one with the time and NULLs if there is none.
+-- Locks: none; one snapshot for all. Idempotent: reads only. Cost: one index probe per extent.
+CREATE OR REPLACE FUNCTION find_cleanable_extents(p_keys bigint[], p_ends bigint[])
+RETURNS TABLE (now_ms bigint, partition_key bigint, topic_id uuid, partition_index int, compression_type text,
+               max_message_bytes text, packed bytea, roll_offset bigint, cleaned_offset bigint)
+LANGUAGE plpgsql STABLE
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT wall_ms(), l.partition_key, l.topic_id, l.partition_index,
+           coalesce(topic_config(l.topic_id, 'compression.type', 'compression.type'), ''),
+           topic_config(l.topic_id, 'max.message.bytes', 'message.max.bytes'), l.packed, l.roll_offset,
+           l.cleaned_offset
+      FROM (SELECT) AS now
+      LEFT JOIN (
+          SELECT p.partition_key, p.topic_id, p.partition_index, c.roll_offset, c.cleaned_offset,
+                 (SELECT coalesce(string_agg(pack_extent(e.partition_key, e.base_offset, e.last_offset, e.file_id, e.position,
+                                                e.length, e.leader_epoch, e.max_timestamp), ''::bytea
+                                    ORDER BY e.last_offset), ''::bytea)
+                    FROM extents e
+                   WHERE e.partition_key = p.partition_key AND e.last_offset >= p.log_start_offset
+                     AND e.last_offset < least(t.wanted, c.roll_offset)) AS packed
+            FROM unnest(p_keys, p_ends) AS t (key, wanted)
+            JOIN partitions p ON p.partition_key = t.key
+            JOIN cleaned_partitions c ON c.partition_key = p.partition_key
+           WHERE is_compacted(p.topic_id)) AS l ON true
+     ORDER BY l.partition_key;
+END $$;
+
+-- Whether records of the topic are removed by key: compact is one item of its cleanup.policy.
+-- Locks: none. Idempotent: reads only. Cost: three index probes.
+CREATE OR REPLACE FUNCTION is_compacted(p_topic_id uuid) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT 'compact' = ANY (regexp_split_to_array(
+        btrim(coalesce(topic_config(p_topic_id, 'cleanup.policy', 'log.cleanup.policy'), 'delete')), '\s*,\s*'));
+$$;

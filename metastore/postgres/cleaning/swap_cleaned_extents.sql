@@ -1,0 +1,30 @@
+-- swap_extents for a pass of cleaning by key. p_cleaned[i]: the cleaned offset that the pass relied on when it removed
+-- delete markers from swap i. If a partition's stored one is lower, no swap of the call is done: an earlier record
+-- of such a marker's key may be live.
+-- Locks: the job's row, shared; the partitions' rows, ascending; then as swap_extents. Idempotent and cost: as that.
+CREATE OR REPLACE FUNCTION swap_cleaned_extents(
+    p_job_id bigint, p_epoch bigint,
+    p_file_id uuid, p_born_ms bigint, p_level smallint, p_size bigint, p_body_bytes bigint,
+    p_key bigint[], p_base bigint[], p_last bigint[], p_position bigint[], p_length bigint[], p_leader_epoch int[],
+    p_time bigint[],
+    p_input_swap int[], p_input_last bigint[], p_input_file uuid[], p_cleaned bigint[]
+) RETURNS smallint[]
+LANGUAGE plpgsql VOLATILE
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+BEGIN
+    PERFORM assert_job(p_job_id, p_epoch);
+    PERFORM FROM partitions WHERE partition_key = ANY (p_key) ORDER BY partition_key FOR NO KEY UPDATE;
+    PERFORM FROM unnest(p_key, p_cleaned) AS t (key, cleaned)
+       LEFT JOIN cleaned_partitions c ON c.partition_key = t.key
+      WHERE coalesce(c.cleaned_offset, 0) < t.cleaned;
+    IF FOUND THEN
+        RETURN array_fill(swap_lost(), ARRAY[cardinality(p_key)]);
+    END IF;
+    RETURN swap_extents(p_job_id, p_epoch, p_file_id, p_born_ms, p_level, p_size, p_body_bytes, p_key, p_base, p_last,
+                        p_position, p_length, p_leader_epoch, p_time, p_input_swap, p_input_last, p_input_file);
+END $$;
