@@ -23,10 +23,11 @@ LOOK_SECONDS = 5.0
 
 
 class Pace(NamedTuple):
-    """compactor.threads and compactor.io.max.bytes.per.second."""
+    """compactor.threads, compactor.io.max.bytes.per.second, log.cleaner.io.max.bytes.per.second."""
 
     jobs: int
     bytes_per_s: int
+    cleaning_bytes_per_s: int
 
 
 def pace(configs: EffectiveConfigs, cluster: Mapping[str, str]) -> Pace:
@@ -34,6 +35,7 @@ def pace(configs: EffectiveConfigs, cluster: Mapping[str, str]) -> Pace:
     return Pace(
         int(configs.cluster_value(cluster, "compactor.threads")),
         int(configs.cluster_value(cluster, "compactor.io.max.bytes.per.second")),
+        int(configs.cluster_value(cluster, "log.cleaner.io.max.bytes.per.second")),
     )
 
 
@@ -48,7 +50,7 @@ async def follow_pace(
             if wanted != known:
                 await change(wanted)
                 known = wanted
-                logger.info("pace of background work changed: jobs=%d bytes_per_s=%d", *wanted)
+                logger.info("pace of background work changed: jobs=%d bytes_per_s=%d cleaning_bytes_per_s=%d", *wanted)
         except HeadraceError as error:
             logger.warning("cannot read pace of background work: error=%s", error)
         await clock.sleep(LOOK_SECONDS)

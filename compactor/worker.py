@@ -18,6 +18,9 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from headrace.compactor import compact, janitor, planner, sweeper
+from headrace.compactor.cleaning import job as cleaning
+from headrace.compactor.cleaning.metrics import CleaningMetrics
+from headrace.compactor.cleaning.planner import CleaningPlanner
 from headrace.compactor.compact import Compactor
 from headrace.compactor.cpu_share import CpuShare
 from headrace.compactor.janitor import Janitor
@@ -35,6 +38,7 @@ from headrace.compactor.runner import JobHandler, JobRunner
 from headrace.compactor.sweeper import Sweeper
 from headrace.compactor.undecided import Undecided
 from headrace.config.settings import Settings
+from headrace.metastore.api.cleaning import PLAN_CLEANING_JOB
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.retention import RETENTION_JOB
@@ -86,6 +90,18 @@ class Worker:
             self._throttled, metastore, metastore.commit_shards, MergeLimits.of(settings), clock, rng, metrics
         )
         self._planner = Planner(metastore, PolicyLimits.of(settings), metrics)
+        self._throttled_cleaning = ThrottledStore(
+            self._throttled,
+            bytes_per_s=settings.log_cleaner_io_max_bytes_per_second,
+            requests_per_s=REQUESTS_PER_S,
+            clock=clock,
+        )
+        cleaning_metrics = CleaningMetrics(registry)
+        self._cleaner = cleaning.Cleaner(
+            *(self._throttled_cleaning, metastore, metastore.commit_shards, MergeLimits.of(settings)),
+            *(settings.log_cleaner_dedupe_buffer_size, clock, rng, cleaning_metrics),
+        )
+        self._cleaning_planner = CleaningPlanner(metastore, cleaning_metrics)
         self._following: asyncio.Task[None] | None = None
         self._life: LifeWatch | None = None
         """Of connections that `open` opened; others are watched by their process."""
@@ -135,6 +151,7 @@ class Worker:
         await self.metastore.keep_connections(pace.jobs + SPARE_CONNECTIONS)
         self._runner.resize(pace.jobs)
         self._throttled.limit_bytes(pace.bytes_per_s)
+        self._throttled_cleaning.limit_bytes(pace.cleaning_bytes_per_s)
 
     def _handlers(self) -> dict[str, JobHandler]:
         """Job kinds and their handlers."""
@@ -144,6 +161,8 @@ class Worker:
             RETENTION_JOB: Retention(self.metastore, RetentionMetrics(self._registry), undecided),
             planner.KIND: self._plan,
             compact.KIND: self._compact,
+            PLAN_CLEANING_JOB: self._plan_cleaning,
+            cleaning.KIND: self._clean,
             janitor.KIND: Janitor(self.metastore, self._throttled, deletions),
             sweeper.KIND: Sweeper(self.metastore, self._throttled, deletions),
         }
@@ -155,3 +174,14 @@ class Worker:
     async def _compact(self, job: Job, lease: Lease) -> None:
         self._compactor.limits = MergeLimits.of(await read_settings(self.metastore, self._settings))
         await self._compactor.handle(job, lease)
+
+    async def _plan_cleaning(self, job: Job, lease: Lease) -> None:
+        settings = await read_settings(self.metastore, self._settings)
+        self._cleaning_planner.is_enabled = settings.log_cleaner_enable
+        await self._cleaning_planner.handle(job, lease)
+
+    async def _clean(self, job: Job, lease: Lease) -> None:
+        settings = await read_settings(self.metastore, self._settings)
+        self._cleaner.limits = MergeLimits.of(settings)
+        self._cleaner.buffer_bytes = settings.log_cleaner_dedupe_buffer_size
+        await self._cleaner.handle(job, lease)

@@ -159,6 +159,28 @@ class ClusterSettings(ClientLimits, frozen=True, kw_only=True, forbid_unknown_fi
     compaction_interval_ms: Annotated[
         PositiveInt, Meta(description="How often compaction looks for files to merge.")
     ] = field(default=15_000, name="compaction.interval.ms")
+    log_cleaner_enable: Annotated[
+        bool, Meta(description="Remove superseded records of topics with cleanup.policy=compact.")
+    ] = field(default=True, name="log.cleaner.enable")
+    log_cleaner_backoff_ms: Annotated[
+        PositiveInt, Meta(description="How often log compaction by key looks for partitions to clean.")
+    ] = field(default=15_000, name="log.cleaner.backoff.ms")
+    log_cleaner_dedupe_buffer_size: Annotated[
+        int,
+        Meta(
+            ge=1_048_576,
+            le=LONG_MAX,
+            description="Memory for the keys of one pass of log compaction by key, per job: 112 bytes per key. A pass"
+            " ends where it is full.",
+        ),
+    ] = field(default=134_217_728, name="log.cleaner.dedupe.buffer.size")
+    log_cleaner_io_max_bytes_per_second: Annotated[
+        PositiveInt,
+        Meta(
+            description="Bytes per second that log compaction by key reads and writes in one process, within"
+            " compactor.io.max.bytes.per.second. A change takes effect within 15 s, also in running jobs.",
+        ),
+    ] = field(default=LONG_MAX, name="log.cleaner.io.max.bytes.per.second")
     compaction_min_age_ms: Annotated[
         NonNegativeInt,
         Meta(

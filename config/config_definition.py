@@ -28,7 +28,6 @@ class ConfigEffect(enum.Enum):
     LATER = "works later"
     MET = "met by any value"
     REPLACED = "accepted, but extents take the place of log segments"
-    UNUSED = "not in use yet"
 
 
 class ConfigDefinition(NamedTuple):

@@ -32,7 +32,6 @@ _NO_SHARE_GROUPS = "share groups are not supported"
 _NO_STREAMS_GROUPS = "streams groups are not supported: Kafka Streams uses classic groups"
 _NO_PLUGINS = "Java classes cannot be loaded"
 _NO_TIERING = "all data is in object storage from the start: there is no other tier"
-_NO_KEY_CLEANER = "log compaction by key is not supported yet"
 _NO_QUOTAS = "quotas are stored and listed but not enforced yet"
 _OWN_METRICS = "metrics are served for Prometheus, at /metrics of http.port"
 _NO_PURGATORY = "waiting requests are not kept in a purgatory: there is nothing to purge"
@@ -77,13 +76,8 @@ _REFUSED = {
     "leader.replication.": _NO_REPLICAS,
     "listener.name.": "there is one listener for clients: its settings have no listener name as prefix",
     "listener.security.protocol.map": "all listeners use PLAINTEXT: terminate TLS in front of them",
-    "log.cleaner.backoff.ms": f"{_NO_KEY_CLEANER}; how often files are merged is compaction.interval.ms",
-    "log.cleaner.dedupe.buffer.size": _NO_KEY_CLEANER,
-    "log.cleaner.enable": "background work is the role compactor: see process.roles",
-    "log.cleaner.io.buffer.": _NO_KEY_CLEANER,
-    "log.cleaner.io.max.bytes.per.second": f"{_NO_KEY_CLEANER}; the rate of merging, retention and deletion is"
-    " compactor.io.max.bytes.per.second",
-    "log.cleaner.threads": f"{_NO_KEY_CLEANER}; the number of jobs that merge, expire and delete is compactor.threads",
+    "log.cleaner.io.buffer.": "the key map is always filled: see log.cleaner.dedupe.buffer.size for its memory",
+    "log.cleaner.threads": "the number of jobs that clean, merge, expire and delete is compactor.threads",
     "log.dir": _NO_DISK,
     "log.dir.failure.timeout.ms": _NO_DISK,
     "log.dirs": _NO_DISK,

@@ -3,7 +3,7 @@
 Place: CreateTopics and the config requests validate with it; produce, retention and compaction use it;
 docs/operate/TOPIC_CONFIGS.md is generated from it (config/topic_docs.py).
 Invariant: a config works; or any value but the default is refused with a reason; or it says why it is accepted: what
-it promises always holds, it tunes what extents replace, or it acts on compacted topics only. None is silently ignored.
+it promises always holds, or it tunes what extents replace. None is silently ignored.
 Source: Kafka 4 topic configuration reference; LogConfig's and ServerTopicConfigSynonyms' names for brokers.
 """
 
@@ -40,13 +40,8 @@ def _met(config: ConfigDefinition) -> ConfigDefinition:
 
 
 def _replaced(config: ConfigDefinition) -> ConfigDefinition:
-    """Kafka Streams sets segment.bytes on its repartition topics, and MirrorMaker copies these from its source."""
+    """MirrorMaker copies these from its source."""
     return config._replace(effect=ConfigEffect.REPLACED)
-
-
-def _with_compact(config: ConfigDefinition) -> ConfigDefinition:
-    """In Kafka, too, it does nothing on a topic without cleanup.policy=compact."""
-    return config._replace(effect=ConfigEffect.UNUSED)
 
 
 def _fixed(config: ConfigDefinition) -> ConfigDefinition:
@@ -58,8 +53,7 @@ def _only_false(reason: str, *synonyms: Synonym) -> ConfigDefinition:
     return ConfigDefinition("false", "boolean", "", synonyms=synonyms, refused={"true": reason})
 
 
-_NO_COMPACTION = "log compaction by key is not supported yet"
-_NONE_COMPACTED = "as in Kafka, it acts only on topics with cleanup.policy=compact, which is refused so far"
+_COMPACTED = "On topics with cleanup.policy=compact:"
 _NO_LOCAL_LOG = "no part of a topic is on local disks"
 _NO_REPLICAS = "the object store replicates the data, agents copy no data to each other"
 _ONE_LEVEL = "each codec has one fixed level here; producers choose theirs"
@@ -71,10 +65,10 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     "cleanup.policy": ConfigDefinition(
         "delete",
         "list",
-        "With delete, records are deleted by retention.ms and retention.bytes; if empty, they are kept.",
+        "With delete, records are deleted by retention.ms and retention.bytes. With compact, a record is deleted once a"
+        " later one has its key; every record must have a key. With both, both; if empty, all records are kept.",
         synonyms=(Synonym("log.cleanup.policy"),),
         allowed=("compact", "delete"),
-        refused={"compact": _NO_COMPACTION},
     ),
     "compression.gzip.level": _fixed(_int(-1, _ONE_LEVEL, Synonym("compression.gzip.level"), low=-1, high=9)),
     "compression.lz4.level": _fixed(_int(9, _ONE_LEVEL, Synonym("compression.lz4.level"), low=1, high=17)),
@@ -89,8 +83,10 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         allowed=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     ),
     "compression.zstd.level": _fixed(_int(3, _ONE_LEVEL, Synonym("compression.zstd.level"), low=-131_072, high=22)),
-    "delete.retention.ms": _with_compact(
-        _long(86_400_000, _NONE_COMPACTED, Synonym("log.cleaner.delete.retention.ms"))
+    "delete.retention.ms": _long(
+        86_400_000,
+        f"{_COMPACTED} a record without a value, which deletes its key, is kept this long after it was first cleaned.",
+        Synonym("log.cleaner.delete.retention.ms"),
     ),
     "file.delete.delay.ms": _fixed(
         _long(
@@ -116,8 +112,11 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     "leader.replication.throttled.replicas": _fixed(ConfigDefinition("", "list", _NO_REPLICAS)),
     "local.retention.bytes": _fixed(_long(-2, _NO_LOCAL_LOG, Synonym("log.local.retention.bytes"), low=-2)),
     "local.retention.ms": _fixed(_long(-2, _NO_LOCAL_LOG, Synonym("log.local.retention.ms"), low=-2)),
-    "max.compaction.lag.ms": _with_compact(
-        _long(LONG_MAX, _NONE_COMPACTED, Synonym("log.cleaner.max.compaction.lag.ms"), low=1)
+    "max.compaction.lag.ms": _long(
+        LONG_MAX,
+        f"{_COMPACTED} after this time a record may be cleaned, however little of its partition is dirty.",
+        Synonym("log.cleaner.max.compaction.lag.ms"),
+        low=1,
     ),
     "max.message.bytes": _int(
         1_048_588, "A larger batch is refused with MESSAGE_TOO_LARGE.", Synonym("message.max.bytes")
@@ -140,12 +139,19 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         synonyms=(Synonym("log.message.timestamp.type"),),
         allowed=("CreateTime", "LogAppendTime"),
     ),
-    "min.cleanable.dirty.ratio": _with_compact(
-        ConfigDefinition(
-            "0.5", "double", _NONE_COMPACTED, synonyms=(Synonym("log.cleaner.min.cleanable.ratio"),), low=0, high=1
-        )
+    "min.cleanable.dirty.ratio": ConfigDefinition(
+        "0.5",
+        "double",
+        f"{_COMPACTED} a partition is cleaned when more than this share of its bytes was never cleaned.",
+        synonyms=(Synonym("log.cleaner.min.cleanable.ratio"),),
+        low=0,
+        high=1,
     ),
-    "min.compaction.lag.ms": _with_compact(_long(0, _NONE_COMPACTED, Synonym("log.cleaner.min.compaction.lag.ms"))),
+    "min.compaction.lag.ms": _long(
+        0,
+        f"{_COMPACTED} a record is kept at least this long.",
+        Synonym("log.cleaner.min.compaction.lag.ms"),
+    ),
     "min.insync.replicas": _met(
         _int(
             1,
@@ -172,10 +178,20 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         Synonym("log.retention.hours", HOUR_MS),
         low=-1,
     ),
-    "segment.bytes": _replaced(_int(1_073_741_824, _EXTENTS, Synonym("log.segment.bytes"), low=14)),
+    "segment.bytes": _int(
+        1_073_741_824,
+        f"{_COMPACTED} the active part of a partition, which is never cleaned, ends at this size.",
+        Synonym("log.segment.bytes"),
+        low=14,
+    ),
     "segment.index.bytes": _replaced(_int(10_485_760, _EXTENTS, Synonym("log.index.size.max.bytes"), low=4)),
     "segment.jitter.ms": _replaced(_long(0, _EXTENTS, Synonym("log.roll.jitter.ms"))),
-    "segment.ms": _replaced(_long(604_800_000, _EXTENTS, Synonym("log.roll.ms"), low=1)),
+    "segment.ms": _long(
+        604_800_000,
+        f"{_COMPACTED} the active part of a partition, which is never cleaned, ends when its first record is this old.",
+        Synonym("log.roll.ms"),
+        low=1,
+    ),
     "unclean.leader.election.enable": _only_false(
         "no leader can lose data, so there is no unclean election",
         Synonym("unclean.leader.election.enable"),

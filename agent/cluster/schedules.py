@@ -6,6 +6,7 @@ Invariant: every kind here has a handler there (tests/compactor/test_schedules.p
 
 from __future__ import annotations
 
+from headrace.metastore.api.cleaning import PLAN_CLEANING_JOB
 from headrace.metastore.api.files import DELETE_DEAD_FILES, SWEEP_ORPHANS
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.metastore.api.retention import RETENTION_JOB
@@ -22,9 +23,11 @@ def schedules(configs: EffectiveConfigs, image: MetadataImage) -> list[JobSchedu
     cluster = set_for_all_brokers(image)
     retention_ms = int(configs.cluster_value(cluster, "log.retention.check.interval.ms"))
     plan_ms = int(configs.cluster_value(cluster, "compaction.interval.ms"))
+    cleaning_ms = int(configs.cluster_value(cluster, "log.cleaner.backoff.ms"))
     return [
         JobSchedule(RETENTION_JOB, retention_ms, priority=RETENTION_PRIORITY),
         JobSchedule(PLAN_COMPACTION_JOB, plan_ms),
+        JobSchedule(PLAN_CLEANING_JOB, cleaning_ms),
         DELETE_DEAD_FILES,
         SWEEP_ORPHANS,
     ]

@@ -21,6 +21,7 @@ from headrace.storage.objects.memory import MemoryStore
 from tests.manual_clock import ManualClock
 
 THREADS, BYTES = "compactor.threads", "compactor.io.max.bytes.per.second"
+UNLIMITED = 2**63 - 1
 CONFIGS = EffectiveConfigs(Settings(compactor_threads=2, compactor_io_max_bytes_per_second=5_000))
 
 
@@ -68,7 +69,9 @@ async def test_the_pace_is_the_clusters_where_it_says_one(
     await fake_clock.advance(LOOK_SECONDS)
     api.said = {}
     await fake_clock.advance(3 * LOOK_SECONDS)
-    assert changes == [Pace(3, 5_000), Pace(2, 7_000), Pace(2, 5_000)], "once for each change"
+    assert changes == [Pace(3, 5_000, UNLIMITED), Pace(2, 7_000, UNLIMITED), Pace(2, 5_000, UNLIMITED)], (
+        "once for each change"
+    )
 
 
 async def test_the_last_known_pace_holds_while_the_metastore_is_away(
@@ -78,9 +81,9 @@ async def test_the_last_known_pace_holds_while_the_metastore_is_away(
     await fake_clock.advance(LOOK_SECONDS)
     api.said, api.away = {THREADS: "4"}, 2
     await fake_clock.advance(2 * LOOK_SECONDS)
-    assert changes == [Pace(3, 5_000)]
+    assert changes == [Pace(3, 5_000, UNLIMITED)]
     await fake_clock.advance(LOOK_SECONDS)
-    assert changes == [Pace(3, 5_000), Pace(4, 5_000)]
+    assert changes == [Pace(3, 5_000, UNLIMITED), Pace(4, 5_000, UNLIMITED)]
 
 
 async def test_a_worker_takes_the_clusters_pace_over(metastore: PostgresMetastore, fake_clock: ManualClock) -> None:
@@ -104,7 +107,7 @@ async def test_a_worker_takes_the_clusters_pace_over(metastore: PostgresMetastor
     assert {name: said.get(name) for name in wanted} == wanted
     assert not said.keys() & {"max.connections", "consumer.session.timeout.ms"}
     following = asyncio.create_task(follow_pace(metastore, EffectiveConfigs(Settings()), fake_clock, change))
-    assert await asyncio.wait_for(paces.get(), 60) == Pace(3, 12_345)
+    assert await asyncio.wait_for(paces.get(), 60) == Pace(3, 12_345, UNLIMITED)
     assert len(worker._runner._slots) == 3
     assert (worker._throttled._bytes._rate, metastore.pool.max_size) == (12_345, 3 + SPARE_CONNECTIONS)
     following.cancel()

@@ -64,9 +64,9 @@ def test_confluent_kafka(one_agent: DevServer) -> None:
 
     refused = ConfigResource(ResourceType.TOPIC, "confluent")
     refused.add_incremental_config(
-        ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+        ConfigEntry("cleanup.policy", "compacted", incremental_operation=AlterConfigOpType.SET)
     )
-    with pytest.raises(confluent_kafka.KafkaException, match="log compaction by key is not supported yet"):
+    with pytest.raises(confluent_kafka.KafkaException, match="not one of compact, delete: compacted"):
         done(admin.incremental_alter_configs([refused]))
     done(admin.delete_topics(["confluent"]))
 

@@ -42,9 +42,6 @@ KAFKAS = [
     "inter.broker.listener.name",
     "listener.name.plaintext.ssl.keystore.location",
     "listener.security.protocol.map",
-    "log.cleaner.backoff.ms",
-    "log.cleaner.dedupe.buffer.size",
-    "log.cleaner.io.max.bytes.per.second",
     "log.cleaner.threads",
     "log.flush.interval.messages",
     "log.flush.scheduler.interval.ms",
@@ -81,6 +78,10 @@ SERVED = [
     "controller.listener.names",
     "initial.broker.registration.timeout.ms",
     "listeners",
+    "log.cleaner.backoff.ms",
+    "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.enable",
+    "log.cleaner.io.max.bytes.per.second",
     "node.id",
     "process.roles",
 ]
@@ -115,7 +116,7 @@ def test_cluster_wide_defaults_are_set_while_brokers_run_or_have_nothing_to_act_
     without = BROKER_DEFAULTS.keys() - declared().keys()
     assert all(why_not_in_files(name) for name in without)
     assert "headrace configs set log.cleanup.policy=... --brokers" in (why_not_in_files("log.cleanup.policy") or "")
-    assert "retention deletes an extent" in (why_not_in_files("log.segment.bytes") or "")
+    assert "retention deletes an extent" in (why_not_in_files("log.index.size.max.bytes") or "")
 
 
 def test_the_longest_name_has_the_word() -> None:

@@ -65,7 +65,9 @@ async def test_every_topic_config_is_shown_with_its_source(admin: ConfigsWorld, 
     if version >= 3:
         assert (own.config_type, default.config_type, shown["cleanup.policy"].config_type) == (5, 3, 7)
         assert all(config.documentation for config in result.configs)
-        assert shown["segment.ms"].documentation.startswith("Accepted, but extents take the place of log segments: ")
+        assert shown["segment.index.bytes"].documentation.startswith(
+            "Accepted, but extents take the place of log segments: "
+        )
         assert shown["flush.ms"].documentation.startswith("Met by any value: ")
         assert shown["preallocate"].documentation.startswith("Refused: true, as ")
         assert shown["index.interval.bytes"].documentation.startswith("Refused: any value but the default, as ")
@@ -211,7 +213,7 @@ REFUSED: dict[str, tuple[int, str, list[Change], ErrorCode]] = {
     "no name": (TOPIC, "orders", [("", SET, "5")], ErrorCode.invalid_request),
     "no such operation": (TOPIC, "orders", [("segment.ms", 4, "5")], ErrorCode.invalid_request),
     "append to a number": (TOPIC, "orders", [("segment.ms", APPEND, "5")], ErrorCode.invalid_config),
-    "compaction": (TOPIC, "orders", [("cleanup.policy", APPEND, "compact")], ErrorCode.invalid_config),
+    "no such policy": (TOPIC, "orders", [("cleanup.policy", APPEND, "compacted")], ErrorCode.invalid_config),
     "unclean": (TOPIC, "orders", [("unclean.leader.election.enable", SET, "true")], ErrorCode.invalid_config),
     "tiering": (TOPIC, "orders", [("remote.storage.enable", SET, "TRUE")], ErrorCode.invalid_config),
     "one good, one bad": (
@@ -244,8 +246,8 @@ async def test_a_refused_resource_leaves_its_neighbour_alone(admin: ConfigsWorld
 
 
 async def test_refusals_say_why(admin: ConfigsWorld) -> None:
-    (refused,) = await admin.change((TOPIC, "orders", [("cleanup.policy", SET, "compact")]))
-    assert "log compaction by key is not supported yet" in refused.error_message
+    (refused,) = await admin.change((TOPIC, "orders", [("cleanup.policy", SET, "compacted")]))
+    assert "not one of compact, delete: compacted" in refused.error_message
     (refused,) = await admin.change((BROKER, "", [("linger.ms", SET, "30")]))
     assert "cannot change at run time" in refused.error_message
     for name, reason in (

@@ -27,9 +27,7 @@ def test_no_config_is_silently_ignored() -> None:
     """Each of Kafka's topic configs is of one kind, and says which."""
     kinds = {effect: {n for n, d in TOPIC_CONFIGS.items() if d.effect is effect} for effect in ConfigEffect}
     assert kinds[ConfigEffect.MET] == {"flush.messages", "flush.ms", "min.insync.replicas"}
-    assert kinds[ConfigEffect.REPLACED] == {"segment.bytes", "segment.index.bytes", "segment.jitter.ms", "segment.ms"}
-    compacted = {"delete.retention.ms", "max.compaction.lag.ms", "min.cleanable.dirty.ratio", "min.compaction.lag.ms"}
-    assert kinds[ConfigEffect.UNUSED] == compacted
+    assert kinds[ConfigEffect.REPLACED] == {"segment.index.bytes", "segment.jitter.ms"}
     assert all(
         definition.meaning or definition.refused or definition.why_fixed for definition in TOPIC_CONFIGS.values()
     )

@@ -145,7 +145,10 @@ REFUSED = {
     ),
     "unknown config": (topic("t", configs=[Config(name="retention.hours", value="1")]), ErrorCode.invalid_config),
     "null config": (topic("t", configs=[Config(name="retention.ms", value=None)]), ErrorCode.invalid_config),
-    "compaction": (topic("t", configs=[Config(name="cleanup.policy", value="compact")]), ErrorCode.invalid_config),
+    "no such policy": (
+        topic("t", configs=[Config(name="cleanup.policy", value="compacted")]),
+        ErrorCode.invalid_config,
+    ),
     "wrong config": (topic("t", configs=[Config(name="retention.ms", value="-2")]), ErrorCode.invalid_config),
 }
 

@@ -35,15 +35,9 @@ KNOWN: tuple[Known, ...] = (
     ),
     Known("confluent", r"test_transactions", _TRANSACTIONS),
     Known("confluent", r"sasl_cluster", "it starts a separate Kafka, with SASL"),
-    Known("confluent", r"test_incremental_alter_configs", "it sets cleanup.policy=compact, which is refused so far"),
     Known("kafkajs", r"(?i)transaction|control batches|TransactionManager", _TRANSACTIONS),
     Known("kafkajs", r"(?i)\bssl\b|sasl|scram|oauth|authenticat", _SECURITY),
     Known("kafkajs", r"(create|delete|describe)Acls", "they connect with SASL, which is not there yet"),
-    Known(
-        "kafkajs",
-        r"alterConfigs|alter broker configs",
-        "they set cleanup.policy=compact, which is refused so far",
-    ),
     Known("kafkajs", r"emits request timeout events", "it needs a broker that takes longer than 1 ms to answer"),
     Known(
         "kafkajs",

@@ -1,0 +1,18 @@
+"""A world with a real Postgres and a compacted topic's planner and cleaner."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from headrace.metastore.postgres.store import PostgresMetastore
+from tests.compactor.cleaning.world import CleaningWorld
+
+
+@pytest.fixture
+async def world(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[CleaningWorld]:
+    world = CleaningWorld(metastore, metastore_url)
+    await world.begin()
+    yield world
+    await world.service.close()
