@@ -2,7 +2,8 @@
 
 Place: under rebuild.py, on the batches that rebuild_scan.py read.
 Invariant: no offset is assigned twice, and no batch is left out unless the same records are placed elsewhere. Merged
-batches contain their offsets; of overlapping ones, as many records as possible are kept, higher levels first.
+batches contain their offsets; of overlapping ones, as many records as possible are kept, and then those in newer files:
+what the cleaning by key removed is still in the older ones. An offset counts as a record, also where it removed one.
 A flushed batch that a merged file also contains is recognised by its content, and a duplicate of an idempotent
 producer by the producer's sequence. All others are estimated (`guess`).
 """
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-_LEVEL_BITS = 64
+_AGE_BITS = 64
 
 
 class ScannedBatch(NamedTuple):
@@ -54,6 +55,8 @@ class Placement:
     guessed_records: int = 0
     repeated_batches: int = 0
     """Flushed batches with records that are placed elsewhere."""
+    replaced: list[ScannedBatch] = field(default_factory=list)
+    """Merged batches with offsets that newer files cover: flushed batches may be recognised in them."""
 
     @property
     def end(self) -> int:
@@ -87,6 +90,8 @@ def settle(batches: Sequence[ScannedBatch]) -> Placement:
     merged = [batch for batch in batches if batch.level]
     for batch in _most_records(merged):
         placement.put(batch.base_offset, batch)
+    placed = set(placement.batches.values())
+    placement.replaced = [batch for batch in merged if batch not in placed]
     stands: dict[bytes, list[int]] = defaultdict(list)
     for offset, content in sorted({(batch.base_offset, batch.content) for batch in merged}, reverse=True):
         stands[content].append(offset)  # popped from the end: the lowest first
@@ -153,16 +158,16 @@ def _gaps(placement: Placement) -> list[_Gap]:
 
 
 def _most_records(merged: Sequence[ScannedBatch]) -> list[ScannedBatch]:
-    """The batches that together cover most offsets without an overlap; of equal covers, that of higher levels."""
+    """The batches that together cover most offsets without an overlap; of equal covers, that in the newest files."""
     claims = sorted(
-        {(b.base_offset, b.records, b.level): b for b in merged}.values(), key=lambda b: (b.end_offset, b.level)
+        {(b.base_offset, b.records): b for b in sorted(merged)}.values(), key=lambda b: (b.end_offset, b.file)
     )
     ends = [claim.end_offset for claim in claims]
     best, before = [0], []
-    """best[n]: the most that the first n claims can cover: records first, then their levels."""
+    """best[n]: the most that the first n claims can cover: records first, then how new their files are."""
     for number, claim in enumerate(claims):
         before.append(bisect_right(ends, claim.base_offset, hi=number))
-        worth = (claim.records << _LEVEL_BITS) + claim.records * claim.level
+        worth = (claim.records << _AGE_BITS) + claim.records * claim.file
         best.append(max(best[number], best[before[number]] + worth))
     chosen, number = [], len(claims)
     while number:

@@ -123,14 +123,14 @@ async def recognise_records(store: ObjectStore, found: Scan, placement: Placemen
     flushed, placement.open = placement.open, []
     oldest_ms = min((batch.born_ms for batch in flushed), default=0)
     by_offset: dict[int, int] = {}  # offset -> hash of its record
-    for offset, batch in placement.batches.items():
+    for batch in [*placement.replaced, *placement.batches.values()]:
         if flushed and batch.level >= _OPENED_LEVEL and batch.born_ms + SKEW_MS >= oldest_ms:
-            by_offset.update(enumerate(await _records(store, found, batch), start=offset))
+            by_offset.update(await _records(store, found, batch))
     offsets: dict[int, list[int]] = defaultdict(list)
     for offset in sorted(by_offset, reverse=True):
         offsets[by_offset[offset]].append(offset)
     for batch in flushed:
-        records = await _records(store, found, batch) if by_offset else []
+        records = [record for _, record in await _records(store, found, batch)] if by_offset else []
         placement.recognise(batch, _find(records, by_offset, offsets))
 
 
@@ -144,12 +144,14 @@ def _find(records: Sequence[int], by_offset: dict[int, int], offsets: dict[int, 
     return None
 
 
-async def _records(store: ObjectStore, found: Scan, batch: ScannedBatch) -> list[int]:
-    """A hash of each record; empty if the batch cannot be opened."""
+async def _records(store: ObjectStore, found: Scan, batch: ScannedBatch) -> list[tuple[int, int]]:
+    """(offset as in its header, hash) of each record; empty if the batch cannot be opened."""
     key = object_key(found.files[batch.file].file_id)
     data = await store.get(key, ByteRange(batch.position, batch.length))
     try:
         records = await asyncio.to_thread(decode_records, memoryview(data))
     except (CorruptError, BatchTooLargeError):
         return []
-    return [hash((record.timestamp, record.key, record.value, tuple(record.headers))) for record in records]
+    return [
+        (record.offset, hash((record.timestamp, record.key, record.value, tuple(record.headers)))) for record in records
+    ]

@@ -22,6 +22,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import msgspec
+
 from headrace.compactor.cleaning.key_map import KeyMap
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.policy import CleaningTask, decode_cleaning
@@ -38,6 +40,7 @@ from headrace.metastore.api.jobs import Job, JobToken
 from headrace.metastore.api.read import Extent
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError, UnavailableError
+from headrace.storage.file_id import level_of
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.records.compression import Codec
 
@@ -138,6 +141,9 @@ class Cleaner:
     async def _clean(self, partition: CleanablePartition, wanted: CleaningTask, output: _Output) -> None:
         """One pass: what has to be written is added to `output`. Nothing is noted there if it cannot be complete."""
         plan = partition_plan(partition.live)
+        flushed = next((extent for extent in plan.extents if not level_of(extent.file_id)), None)
+        if flushed is not None:  # the planner lets it be merged first
+            wanted = msgspec.structs.replace(wanted, end=min(wanted.end, flushed.base_offset))
         keys, end = await self._keys(plan, partition.cleaned_offset, wanted.end, output.unreadable)
         cleaned = _Pass(plan, partition.cleaned_offset, end)
         now_ms = output.now_ms()

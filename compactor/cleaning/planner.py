@@ -9,7 +9,7 @@ extents. If two planners run at the same time for a moment, swaps let one job wi
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -32,7 +32,7 @@ from headrace.compactor.cleaning.policy import (
 from headrace.compactor.compact import KIND as COMPACT
 from headrace.compactor.compact import LARGE_KIND
 from headrace.compactor.lease import Lease
-from headrace.compactor.plan import decode_job
+from headrace.compactor.plan import CompactionJob, decode_job, encode
 from headrace.metastore.api.cleaning import CleaningApi, CleaningQuery, CleaningState
 from headrace.metastore.api.compaction import CompactionApi
 from headrace.metastore.api.jobs import Job, JobApi, NewJob
@@ -44,6 +44,7 @@ from headrace.metastore.log.loading import load_image
 logger = logging.getLogger(__name__)
 
 PARTITIONS_PER_LOOK = 200
+FILES_PER_MERGE = 256
 UNFINISHED_MAX = 64
 """If more jobs than this wait, the workers are behind."""
 
@@ -111,11 +112,31 @@ class CleaningPlanner:
         in_merges: set[int] = set()
         if tasks and merged:
             in_merges = await self._metastore.partitions_in_files(list(tasks), sorted(merged))
-        free = sorted((key for key in tasks if key not in in_merges), key=lambda key: -dirty_share(states[key]))
+        unmerged = await self._merge_flushed([tasks[key] for key in tasks if key not in in_merges], lease)
+        left = [key for key in tasks if key not in in_merges | unmerged]
+        free = sorted(left, key=lambda key: -dirty_share(states[key]))
         jobs = in_jobs((tasks[key], states[key].dirty_bytes + states[key].clean_bytes) for key in free)
         if jobs:
             await self._metastore.enqueue_jobs(list(map(_job, jobs)), by=lease.token)
             self._metrics.planned.inc(len(free))
+
+    async def _merge_flushed(self, tasks: Sequence[CleaningTask], lease: Lease) -> set[int]:
+        """Let files of level 0 be merged first, and return the partitions that they hold back.
+
+        A rebuild of the index recognises a flushed batch by its copy in a merged file (rebuild_place.py); of one that
+        was cleaned there may be nothing left to recognise.
+        """
+        if not tasks:
+            return set()
+        found = await self._metastore.flushed_files([(wanted.partition_key, wanted.end) for wanted in tasks])
+        files = sorted({file_id for _, file_id in found})
+        merges = [
+            CompactionJob(tuple(files[at : at + FILES_PER_MERGE]), 1) for at in range(0, len(files), FILES_PER_MERGE)
+        ]
+        if merges:
+            new = [NewJob(COMPACT, f"1:{merge.file_ids[0]}", encode(merge), priority=1) for merge in merges]
+            await self._metastore.enqueue_jobs(new, by=lease.token)
+        return {key for key, _ in found}
 
     def _show(self, rules: Mapping[int, CleaningRule], now_ms: int, states: Mapping[int, CleaningState]) -> None:
         known = [(rules[key], state) for key, state in states.items()]

@@ -107,5 +107,8 @@ class CleaningApi(Protocol):
     async def partitions_in_files(self, keys: Sequence[int], file_ids: Sequence[uuid.UUID]) -> set[int]:
         """Which of the partitions have an extent in one of the files."""
 
+    async def flushed_files(self, ends: Sequence[tuple[int, int]]) -> list[tuple[int, uuid.UUID]]:
+        """(partition key, file of level 0) for each such file with an extent below (partition key, end)."""
+
     async def files_of_partitions(self, keys: Sequence[int]) -> set[uuid.UUID]:
         """The files that hold extents of the partitions."""

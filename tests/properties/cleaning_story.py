@@ -25,7 +25,7 @@ from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import Job, JobToken
 from headrace.metastore.api.read import EpochEnd, EpochQuery
 from headrace.storage.errors import UnavailableError
-from headrace.storage.file_id import file_id_of
+from headrace.storage.file_id import file_id_of, level_of
 from headrace.storage.records.codec import Record, decode_records, encode_batch
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import read_header
@@ -155,6 +155,7 @@ class Story:
 
     async def clean(self, step: Clean) -> None:
         """One pass over all that is below the roll offset."""
+        await self.merge(Merge(1, 100))  # as the planner does: cleaning takes no file of level 0
         epochs = await self.epoch_ends()
         task = CleaningTask(self.key, self.partition.high_watermark, RETENTION_MS)
         job = Job(JobToken(1, 1), "clean", "", encode_cleaning(CleaningJob((task,))), 1, "")
@@ -169,7 +170,8 @@ class Story:
 
     async def merge(self, step: Merge, *, may_delete: bool = True) -> None:
         """All files, at once."""
-        live = tuple(sorted({extent.file_id for extent in self.partition.extents}))
+        wanted = (0,) if step.level == 1 else (0, 1, 2)
+        live = tuple(sorted({e.file_id for e in self.partition.extents if level_of(e.file_id) in wanted}))
         api: Any = self.api
         limits = MergeLimits(extent_bytes=step.extent_bytes)
         metrics = CompactionMetrics(CollectorRegistry())

@@ -31,6 +31,7 @@ _SWAP_CLEANED_EXTENTS = Statement("swap_cleaned_extents", writes=True)
 _FINISH_CLEANING = Statement("finish_cleaning", writes=True)
 _MARK_UNCLEANABLE = Statement("mark_uncleanable", writes=True)
 _PARTITIONS_IN_FILES = Statement("partitions_in_files", writes=False)
+_FLUSHED_FILES = Statement("flushed_files", writes=False)
 _FILES_OF_PARTITIONS = Statement("files_of_partitions", writes=False)
 
 
@@ -112,6 +113,12 @@ class PostgresCleaning:
             self.pool, keys=pack_int8(np.array(keys, dtype=np.int64)), file_ids=pack_uuids(file_ids)
         )
         return {key for (key,) in rows}
+
+    async def flushed_files(self, ends: Sequence[tuple[int, int]]) -> list[tuple[int, uuid.UUID]]:
+        keys, wanted = np.array(ends, dtype=np.int64).reshape(-1, 2).T
+        return [
+            (key, f) for key, f in await _FLUSHED_FILES.rows(self.pool, keys=pack_int8(keys), ends=pack_int8(wanted))
+        ]
 
     async def files_of_partitions(self, keys: Sequence[int]) -> set[uuid.UUID]:
         rows = await _FILES_OF_PARTITIONS.rows(self.pool, keys=pack_int8(np.array(keys, dtype=np.int64)))

@@ -6,6 +6,18 @@ LANGUAGE sql STABLE AS $$
      WHERE EXISTS (SELECT FROM extents WHERE partition_key = key AND file_id = ANY (p_file_ids));
 $$;
 
+-- Of which of these partitions files of level 0 hold extents below p_ends[i]: (partition, file).
+-- Locks: none. Idempotent: reads only. Cost: one or two probes per extent of the partitions.
+CREATE OR REPLACE FUNCTION flushed_files(p_keys bigint[], p_ends bigint[])
+RETURNS TABLE (partition_key bigint, file_id uuid)
+LANGUAGE sql STABLE AS $$
+    SELECT DISTINCT e.partition_key, e.file_id
+      FROM unnest(p_keys, p_ends) AS t (key, wanted)
+      JOIN extents e ON e.partition_key = t.key AND e.last_offset < t.wanted
+      JOIN segment_files f ON f.file_id = e.file_id AND f.level = 0
+     ORDER BY e.file_id;
+$$;
+
 -- The files that hold extents of these partitions.
 -- Locks: none. Idempotent: reads only. Cost: one row per extent of the partitions.
 CREATE OR REPLACE FUNCTION files_of_partitions(p_keys bigint[]) RETURNS SETOF uuid

@@ -177,7 +177,7 @@ async def test_the_policy_is_switched_on_a_live_topic(world: CleaningWorld) -> N
     assert world.shown("removed_records_total", reason="no_key") == 1
     await world.send(key, ("a", "3"))
     await rolled(world, key, 0.1)
-    await world.plan()
+    await world.plan_all()
     await world.set_topic("t", cleanup_policy="delete")
     assert await world.clean() == 1, "the job was planned before"
     assert await world.seen(key) == [(2, "a", "2"), (3, "a", "3")], "and does nothing"
@@ -236,6 +236,7 @@ async def test_an_unreadable_extent_makes_its_partition_uncleanable(world: Clean
     (key,) = await world.topic("t", 1, **EAGER)
     for value in "123":
         await world.send(key, ("a", value))
+    await world.compact(1, extent_bytes=1)
     first = (await world.extents(key))[0]
     sound = await world.store.get(object_key(first.file_id))
     at = first.position + first.length - 1

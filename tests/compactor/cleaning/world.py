@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from headrace.compactor.cleaning.job import KIND, Cleaner
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.planner import CleaningPlanner
+from headrace.compactor.compact import KIND as COMPACT
 from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.metastore.api.cleaning import CleaningQuery, CleaningState
@@ -87,9 +88,16 @@ class CleaningWorld(CompactionWorld):
         await planner.handle(job, self._lease(job))
         await self.postgres.finish_job(job.token)
 
+    async def plan_all(self) -> None:
+        """Plan again after files of level 0 were merged, which comes first; each extent stays one."""
+        await self.plan()
+        while (merge := await self.postgres.claim_job("test", [COMPACT], LEASE_MS)) is not None:
+            await self.run(merge, self.compactor(extent_bytes=1))
+            await self.plan()
+
     async def clean(self, **over: Any) -> int:
         """Plan, then run the jobs that it made; how many."""
-        await self.plan()
+        await self.plan_all()
         count = 0
         while (job := await self.postgres.claim_job("test", [KIND], LEASE_MS)) is not None:
             await self.cleaner(**over).handle(job, self._lease(job))
