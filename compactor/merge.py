@@ -106,22 +106,22 @@ async def merge(
     sources = Sources(store, plan.by_file(), limits.read_bytes)
     leave_for = UNREADABLE if patient else UNREADABLE_AT_LAST
     try:
-        file = OpenFile()
+        file = GrowingFile()
         for partition in plan.partitions:
-            run = Run(file, partition, _rewriter(plan.level, partition, limits), limits.extent_bytes)
+            run = GrowingExtent(file, partition, _rewriter(plan.level, partition, limits), limits.extent_bytes)
             for extent in partition.extents:
                 batches = await _read(sources, partition, extent, counts, leave_for)
                 if batches is None or not run.takes(extent, batches):
                     await asyncio.to_thread(run.close, counts)
                     if file.size >= limits.file_bytes:
                         yield await asyncio.to_thread(file.finish)
-                        file = run.file = OpenFile()
+                        file = run.file = GrowingFile()
                 if batches is not None:
                     await asyncio.to_thread(run.add, extent, batches, counts)
             await asyncio.to_thread(run.close, counts)
             if file.size >= limits.file_bytes:
                 yield await asyncio.to_thread(file.finish)
-                file = OpenFile()
+                file = GrowingFile()
         if file.swaps:
             yield await asyncio.to_thread(file.finish)
         if patient and counts.refused_all:
@@ -130,7 +130,7 @@ async def merge(
         await sources.close()
 
 
-class OpenFile:
+class GrowingFile:
     """A file that is being built, also by cleaning (cleaning/job.py)."""
 
     def __init__(self) -> None:
@@ -150,10 +150,10 @@ class OpenFile:
         return MergedFile(self._writer.finish(), self.size - BODY_START, self.swaps)
 
 
-class Run:
+class GrowingExtent:
     """Collects old extents of one partition for one new extent, repeatedly."""
 
-    def __init__(self, file: OpenFile, partition: PartitionPlan, rewriter: Rewriter, extent_bytes: int) -> None:
+    def __init__(self, file: GrowingFile, partition: PartitionPlan, rewriter: Rewriter, extent_bytes: int) -> None:
         self.file = file
         self._partition, self._rewriter, self._extent_bytes = partition, rewriter, extent_bytes
         self._inputs: list[Extent] = []

@@ -1,4 +1,4 @@
-"""Runs a job of kind "clean": passes over some partitions, whose cleaned extents share new files.
+"""Runs a job of kind "clean": passes over some partitions, with new files that they share.
 
     read   the dirty part of a partition, once: the last offset of each key (key_map.py)
     read   all of it from the log start on; extents that lose a record, or get a delete horizon, are written again
@@ -29,7 +29,7 @@ from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.policy import CleaningTask, decode_cleaning
 from headrace.compactor.cleaning.rewrite import CleaningPass, CleanRecords, JudgedBatch, judge, note_keys
 from headrace.compactor.lease import Lease
-from headrace.compactor.merge import MergeCounts, MergeLimits, OpenFile, Run
+from headrace.compactor.merge import GrowingExtent, GrowingFile, MergeCounts, MergeLimits
 from headrace.compactor.plan import PartitionPlan, partition_plan
 from headrace.compactor.policy import LAST_LEVEL
 from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources, StoredBatch
@@ -212,7 +212,7 @@ class Cleaner:
         except NotFoundError as error:
             raise UnavailableError(f"cleaned file has no row: error={error}") from error
 
-    async def store(self, file: OpenFile, born_ms: int) -> tuple[NewFile, list[Swap]]:
+    async def store(self, file: GrowingFile, born_ms: int) -> tuple[NewFile, list[Swap]]:
         """Put a complete file."""
         merged = await asyncio.to_thread(file.finish)
         try:
@@ -255,7 +255,7 @@ class _Output:
         """Errors of the store that are about one partition."""
         self._cleaner, self._lease = cleaner, lease
         self._made_ms, self._began = made_ms, began
-        self._file = OpenFile()
+        self._file = GrowingFile()
         self._counts = MergeCounts()
         self._relied: dict[int, int] = {}
 
@@ -268,7 +268,7 @@ class _Output:
         plan = cleaned.plan
         codec = None if plan.codec is None else Codec(plan.codec)
         self._rewriter = CleanRecords(codec, limits.batch_bytes, plan.max_message_bytes or limits.max_message_bytes)
-        self._run = Run(self._file, plan, self._rewriter, limits.extent_bytes)
+        self._run = GrowingExtent(self._file, plan, self._rewriter, limits.extent_bytes)
         self._limits, self._pass = limits, cleaned
         self._relied[plan.partition_key] = cleaned.cleaned_offset
         self.passes[plan.partition_key] = cleaned
@@ -299,7 +299,7 @@ class _Output:
 
     async def store(self) -> None:
         """Put the file that is open, and swap its extents in."""
-        file, self._file = self._file, OpenFile()
+        file, self._file = self._file, GrowingFile()
         if not file.swaps:
             return
         named, swaps = await self._cleaner.store(file, self.now_ms())

@@ -6,7 +6,8 @@ not change. Cleaned batches cover exactly the offsets of their inputs: an offset
 around it, or to a batch without records, so a reader at any offset goes on.
 A delete marker goes only if its horizon has passed and it is below the offset through which all extents were cleaned
 before the pass began: no earlier record of its key is left then. A marker above that offset gets the horizon of the
-pass, whatever an unfinished pass gave it: a reader that still saw the earlier record has delete.retention.ms from now.
+pass, even if an unfinished pass gave it an earlier one: a reader that just saw the record before it has
+delete.retention.ms from now.
 Source: KIP-58, KIP-534; Kafka's Cleaner.shouldRetainRecord.
 """
 

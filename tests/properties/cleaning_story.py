@@ -279,4 +279,4 @@ class Racing:
 
 
 class _Crash(UnavailableError):
-    """Not repeated: it stands for the end of a process."""
+    """The process ends: nothing is repeated."""

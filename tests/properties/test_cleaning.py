@@ -53,7 +53,7 @@ def _write(*records: tuple[str | None, bool]) -> Write:
 
 
 def _pass(race: str = "", buffer_bytes: int = 1 << 20) -> Clean:
-    """Each extent in a file of its own, so that one swap of them can be lost."""
+    """Each extent in a separate file, so that one swap of them can be lost."""
     return Clean(buffer_bytes, 100, 1, 1 << 20, race, 1)
 
 
@@ -84,7 +84,7 @@ async def test_a_known_history(name: str) -> None:
 
 @pytest.fixture(autouse=True)
 def _one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands for a crash is not repeated."""
+    """A swap that ends in a crash is not repeated."""
     monkeypatch.setattr(take_over, "SWAP_ATTEMPTS", 1)
 
 

@@ -1,6 +1,6 @@
 -- A pass over a partition is complete: from now on it is cleaned up to p_end. Only if the live extents below p_end are
 -- exactly those that the pass left (p_last, p_file), except below the log start: one that another writer put there, or
--- one whose swap was lost, may hold an earlier record of a key. Then false, and nothing happened.
+-- one that should have been swapped out, may hold an earlier record of a key. Then false, and nothing happened.
 -- p_horizon_ms: the first delete horizon that is left, or NULL.
 -- Locks: the job's row, shared; the partition's row. Idempotent: yes. Cost: one row per extent below p_end.
 CREATE OR REPLACE FUNCTION finish_cleaning(

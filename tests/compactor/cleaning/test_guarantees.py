@@ -113,7 +113,7 @@ async def test_max_compaction_lag_decides_when(world: CleaningWorld) -> None:
 
 
 @pytest.mark.requirement("L6")
-async def test_a_delete_marker_outlives_its_retention_and_goes(world: CleaningWorld) -> None:
+async def test_a_delete_marker_is_kept_for_its_retention_and_goes(world: CleaningWorld) -> None:
     (key,) = await world.topic("t", 1, **EAGER, delete_retention_ms=str(10 * HOUR_MS))
     await world.send(key, ("a", "1"), ("b", "1"))
     await world.send(key, ("a", None))

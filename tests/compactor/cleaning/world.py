@@ -120,7 +120,7 @@ class CleaningWorld(CompactionWorld):
         )
 
     async def state(self, key: int, min_lag_ms: int = 0) -> CleaningState:
-        """What the policy is told."""
+        """What the policy decides by."""
         _, (found,) = await self.postgres.describe_cleaning([CleaningQuery(key, min_lag_ms)])
         return found
 
