@@ -21,7 +21,8 @@ not edit.
 Names, types and defaults are Kafka's; Kafka's tools and `headrace configs` show and change them. A config **works**,
 or **works later** than in Kafka; or it is **met by any value**, because what it promises always holds here; or it is
 **accepted** although extents take the place of log segments, because MirrorMaker sets it; or all of its values but the
-default, or some, are **refused** (with the reason). An unknown config is always refused. A value from before its refusal can stay.
+default, or some, are **refused** (with the reason). An unknown config is always refused. A value from before its
+refusal can stay.
 `headrace configs describe --topic NAME --explain` shows the same for a running cluster.
 
 The value of a topic's config is, in this order: the topic's own value; the cluster's default
