@@ -11,6 +11,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.admin.refused_configs import RefusedConfigs
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_rules import AcceptedTopic, Judgement, TopicRefusal, WantedTopic
 from headrace.config.topic_configs import TOPIC_CONFIGS
@@ -25,6 +26,7 @@ class CreateTopics:
     def __init__(self, creation: TopicCreation, configs: EffectiveConfigs) -> None:
         self._creation = creation
         self._effective = configs
+        self._refused = RefusedConfigs()
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
@@ -34,6 +36,9 @@ class CreateTopics:
             deadline=request.received_at + entity.timeout.total_seconds(),
             validate_only=entity.validate_only,
         )
+        for topic, judged in zip(wanted, judgements, strict=True):
+            if isinstance(judged, TopicRefusal):
+                self._refused.note(request, topic.name, judged.code, judged.message)
         topics = tuple(
             self._result(schema, topic.name, judged, entity.validate_only)
             for topic, judged in zip(wanted, judgements, strict=True)

@@ -245,6 +245,12 @@ async def test_a_refused_resource_leaves_its_neighbour_alone(admin: ConfigsWorld
     assert (admin.own(), admin.own("neighbour")) == ({"retention.ms": "1000"}, {"segment.ms": "9"})
 
 
+async def test_a_refused_change_leaves_a_line(admin: ConfigsWorld, caplog: pytest.LogCaptureFixture) -> None:
+    await admin.change((TOPIC, "orders", [("segment.ms", SET, "x")]), (BROKER, "", [("compactor.threads", SET, "0")]))
+    (line,) = [record.getMessage() for record in caplog.records if "topic config refused" in record.getMessage()]
+    assert "topic=orders reason=" in line
+
+
 async def test_refusals_say_why(admin: ConfigsWorld) -> None:
     (refused,) = await admin.change((TOPIC, "orders", [("cleanup.policy", SET, "compacted")]))
     assert "not one of compact, delete: compacted" in refused.error_message

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.create_topics import CreateTopics
 from headrace.agent.admin.delete_topics import DeleteTopics
+from headrace.agent.admin.refused_configs import LINES_PER_MINUTE
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_rules import AcceptedTopic, TopicDefaults, TopicRefusal, WantedTopic, judge
 from headrace.agent.cluster.cluster import Cluster
@@ -164,6 +165,20 @@ async def test_a_refused_topic_leaves_its_neighbour_alone(admin: Admin, case: st
     assert neighbour.error_code == 0
     assert "neighbour" in admin.cluster.image.topics_by_name
     assert "t" not in admin.cluster.image.topics_by_name
+
+
+async def test_refused_configs_leave_some_lines_with_client_and_topic(
+    admin: Admin, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not every application shows its user why; and none can fill the log."""
+    add_agents(admin)
+    for number in range(LINES_PER_MINUTE + 5):
+        await admin.create(topic(f"t{number}", configs=[Config(name="retention.ms", value="-2")]), topic("no name", 0))
+    lines = [record.getMessage() for record in caplog.records if "topic config refused" in record.getMessage()]
+    assert len(lines) == LINES_PER_MINUTE
+    assert "topic=t0 reason=" in lines[0]
+    assert "client_id=" in lines[0]
+    assert "retention.ms" in lines[0]
 
 
 async def test_too_many_partitions_in_one_request(admin: Admin) -> None:

@@ -255,7 +255,7 @@ async def test_an_unreadable_extent_makes_its_partition_uncleanable(world: Clean
     assert world.shown("uncleanable_partitions_count") == 0
 
 
-@pytest.mark.requirement("L8", "L9")
+@pytest.mark.requirement("L8")
 async def test_keys_beyond_the_buffer(world: CleaningWorld) -> None:
     """A pass ends where its key map is full; a partition of which one extent does not fit is reported."""
     (key,) = await world.topic("t", 1, **EAGER)

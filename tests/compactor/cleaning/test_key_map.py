@@ -41,7 +41,6 @@ def test_it_is_full_at_its_capacity() -> None:
     assert keys.is_exceeded
 
 
-@pytest.mark.requirement("L9")
 def test_a_key_takes_no_more_memory_than_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the peak, while what waits is sorted in; the digests of records come from random keys."""
     monkeypatch.setattr(key_map, "_WAITING_MIN", 1_000)
