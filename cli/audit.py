@@ -20,6 +20,8 @@ from typing import Any
 
 from headrace.cli.options import S3, add_settings, settings_from
 from headrace.cli.progress_bar import ProgressBar
+from headrace.cli.put_back import put_back
+from headrace.cli.tables import add_yes
 from headrace.compactor.audit import Audit, audit
 from headrace.compactor.lost import Lost, export, find_lost
 from headrace.compactor.permit import Mark, read_mark, refusal, write_mark
@@ -44,6 +46,7 @@ and every object must be known to the metastore or be recent. Exit status 1 if s
   headrace audit --metastore-url postgresql://… --bucket s3://…
   headrace audit --deep …            read every byte and verify every checksum
   headrace audit --lost …            after a promotion or restore of Postgres: what it lost at most
+  headrace audit --lost --put-back 127.0.0.1:9092 …   produce it again: other offsets, at the end
   headrace audit --resume-janitor …  after a restore of the metastore: allow deletion of objects again
   headrace audit --rebuild-index …   the metastore is lost and has no backup: see docs/operate/OPERATIONS.md
 """
@@ -60,6 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     does.add_argument("--rebuild-index", action="store_true", help="fill an empty metastore from the segment files")
     parser.add_argument("--export", metavar="DIRECTORY", type=Path, help="with --lost: copy the files there")
+    parser.add_argument(
+        "--put-back",
+        metavar="HOST:PORT",
+        help="with --lost: produce the records that were lost for certain again, through this cluster's agents",
+    )
+    add_yes(parser)
     add_settings(parser, ("metastore.url", "bucket", *S3), every=False)
     parser.set_defaults(run=run)
 
@@ -109,11 +118,13 @@ async def _lost(metastore: PostgresMetastore, store: ObjectStore, args: argparse
     if life is None or not life.life:
         print("no promotion or restore of the metastore was recorded: nothing is lost")
         return 0
-    found = await find_lost(metastore, store, life.begun_ms, bar)
+    found = await find_lost(metastore, store, life.begun_ms, SystemClock().wall_ms(), bar)
     if args.export is not None:
         await export(store, found.file_ids, args.export)
     bar.close()
     image = await load_image(metastore)
+    if args.put_back is not None:
+        return await put_back(metastore, store, image, life.life, found.certain_ids, args)
     names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
     _print(_lost_as_dict(found, names) if args.json else _lost_lines(found, names))
     return 1 if found.file_ids or found.unreadable else 0

@@ -2,9 +2,11 @@
 
 Place: `headrace audit --lost`; reads only, and can run while the cluster runs.
 Invariant: every flushed file that was created before the newest life of the metastore began, and that no row names, is
-counted by topic and partition. Extents that agents recorded before they forgot them (metastore/life/forgotten.py) say
-which of these files were committed, and at which offsets. The rest is an upper bound: a file of an agent that crashed
-before its commit looks like one with a commit that no agent remembers. Merged files are copies and are left out.
+counted by topic and partition. So is a file of the minute after, if agents recorded its commit or no commit named it
+for a while: an old primary that is cut off acknowledges until its agents' next check. Extents that agents recorded
+before they forgot them (metastore/life/forgotten.py) say which of these files were committed, and at which offsets. The
+rest is an upper bound: a file of an agent that crashed before its commit looks like one with a commit that no agent
+remembers. Merged files are copies and are left out.
 Memory is limited to one page of files and one row per partition.
 """
 
@@ -24,6 +26,11 @@ from headrace.storage.file_id import born_ms, level_of, object_key
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.segment.format import PartitionEntry
 from headrace.storage.segment.reader import load_footer
+
+LATE_MS = 60_000
+"""After a life began, files of an older one may still come: checks, requests, and clocks that differ."""
+SETTLE_MS = 10_000
+"""A file of that time without a row may be on its way to its commit in the new life until it is so old."""
 
 
 @dataclass(slots=True)
@@ -64,22 +71,36 @@ class Lost:
     """The findings."""
 
     file_ids: list[uuid.UUID] = field(default_factory=list)
-    certain: int = 0
+    certain_ids: set[uuid.UUID] = field(default_factory=set)
     """Files of these that agents recorded as committed."""
     unreadable: list[tuple[uuid.UUID, str]] = field(default_factory=list)
     partitions: dict[tuple[uuid.UUID, int], LostPartition] = field(default_factory=dict)
+
+    @property
+    def certain(self) -> int:
+        """Number of files that agents recorded as committed."""
+        return len(self.certain_ids)
 
     def in_order(self) -> list[LostPartition]:
         """By topic id, then partition."""
         return [self.partitions[name] for name in sorted(self.partitions)]
 
 
-async def find_lost(api: AuditMetastore, store: ObjectStore, begun_ms: int, on_progress: OnProgress) -> Lost:
-    """Files created before `begun_ms`, when the newest life began, that no row names. One footer is read for each."""
+async def find_lost(
+    api: AuditMetastore, store: ObjectStore, begun_ms: int, now_ms: int, on_progress: OnProgress
+) -> Lost:
+    """Files of before the newest life, which began at `begun_ms`, that no row names. One footer is read for each.
+    Times are of wall clocks, in ms since the epoch."""
     found, seen, fed = Lost(), 0, await read_forgotten(store)
+
+    def may_be_lost(file_id: uuid.UUID) -> bool:
+        born = born_ms(file_id)
+        is_settled = born < begun_ms or born < now_ms - SETTLE_MS or file_id in fed
+        return level_of(file_id) == 0 and born < begun_ms + LATE_MS and is_settled
+
     async for page in pages(store):
         seen += len(page.files)
-        old = [file_id for file_id in page.files if born_ms(file_id) < begun_ms and level_of(file_id) == 0]
+        old = [file_id for file_id in page.files if may_be_lost(file_id)]
         for file_id in await api.unnamed_files(old) if old else []:
             await _count(store, file_id, page.files[file_id].size, fed.get(file_id, set()), found)
         on_progress("objects", seen, 0)
@@ -114,7 +135,8 @@ async def _count(store: ObjectStore, file_id: uuid.UUID, size: int, fed: set[Off
         found.unreadable.append((file_id, str(error)))
         return
     found.file_ids.append(file_id)
-    found.certain += bool(fed)
+    if fed:
+        found.certain_ids.add(file_id)
     for entry in footer.partitions:
         name = (entry.topic_id, entry.partition_index)
         partition = found.partitions.setdefault(name, LostPartition(*name))

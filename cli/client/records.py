@@ -15,6 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.cli.client.cluster import KafkaCluster, require
+from headrace.cli.client.offsets import TopicPartition
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.records.check import split_batches
 from headrace.storage.records.codec import Record, decode_records, encode_batch
@@ -39,6 +40,42 @@ def produce(cluster: KafkaCluster, leader: int, topic: str, index: int, records:
     ((answer,),) = (topic.partition_responses for topic in cluster.ask(ApiKey.PRODUCE, request, leader).responses)
     require(answer.error_code, getattr(answer, "error_message", None), f"{topic}:{index}")
     return int(answer.base_offset)
+
+
+def init_producer_id(cluster: KafkaCluster) -> tuple[int, int]:
+    """A new idempotent producer: its id and epoch."""
+    m = cluster.message(ApiKey.INIT_PRODUCER_ID)
+    request = m.request(transactional_id=None, transaction_timeout=TIMEOUT, producer_id=-1, producer_epoch=-1)
+    answer = cluster.ask(ApiKey.INIT_PRODUCER_ID, request)
+    require(answer.error_code)
+    return int(answer.producer_id), int(answer.producer_epoch)
+
+
+def produce_again(
+    cluster: KafkaCluster,
+    leader: int,
+    place: TopicPartition,
+    records: Sequence[Record],
+    codec: Codec,
+    producer: tuple[int, int, int],
+) -> ErrorCode:
+    """Send one batch of an idempotent producer (id, epoch, first sequence): it may be repeated; the answer's code."""
+    m = cluster.message(ApiKey.PRODUCE)
+    producer_id, epoch, sequence = producer
+    batch = encode_batch(
+        [record._replace(offset=number) for number, record in enumerate(records)],
+        codec=codec,
+        base_offset=0,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+    partition = m.make("PartitionProduceData", index=place[1], records=batch)
+    data = m.make("TopicProduceData", name=place[0], partition_data=(partition,))
+    request = m.request(transactional_id=None, acks=ALL_IN_SYNC, timeout=TIMEOUT, topic_data=(data,))
+    ((answer,),) = (topic.partition_responses for topic in cluster.ask(ApiKey.PRODUCE, request, leader).responses)
+    code: ErrorCode = answer.error_code
+    return code
 
 
 def fetch(

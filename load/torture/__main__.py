@@ -7,13 +7,19 @@ import asyncio
 import logging
 import random
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from load.torture.faults import KINDS
+from load.torture.drills import DRILLS
+from load.torture.faults import BUCKET_FAULTS, KINDS
 from load.torture.report import print_outcome
 from load.torture.run import TorturePlan, torture
+from load.torture.small_disk import why_missing
 from load.torture.writers import DELIVERY_MS
+
+LONG_RUN_SECONDS = 300
+"""From here on a run has every fault."""
 
 
 def main() -> int:
@@ -22,25 +28,45 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="of faults")
     parser.add_argument("--seed", type=int, default=None, help="of the schedule of faults; drawn when not given")
     parser.add_argument("--rate", type=int, default=250, help="records per second and client")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="which faults, comma-separated (default: all)")
+    parser.add_argument("--kinds", help="which faults, comma-separated (default: all; slow_down in a long run only)")
+    parser.add_argument(
+        "--drills",
+        help=f"what happens to Postgres: none, or of {','.join(DRILLS)} (default: all from {LONG_RUN_SECONDS} s on)",
+    )
     parser.add_argument("--delivery-ms", type=int, default=DELIVERY_MS, help="after this long a client gives up")
     parser.add_argument("--clients", default="", help="only these clients, comma-separated")
     parser.add_argument("--directory", type=Path, help="an empty directory that keeps logs and data")
     args = parser.parse_args()
+    every = (*KINDS, *BUCKET_FAULTS)
     logging.disable(logging.CRITICAL)  # the clients tell at length what the faults do to them
+    is_long = args.seconds >= LONG_RUN_SECONDS
+    chosen = _named(args.drills, DRILLS) if args.drills is not None else DRILLS if is_long else ()
+    if "disk_full" in chosen and (reason := why_missing()):
+        print(f"left out   disk_full: {reason}", flush=True)
+        chosen = [drill for drill in chosen if drill != "disk_full"]
     plan = TorturePlan(
         seed=random.SystemRandom().randrange(2**31) if args.seed is None else args.seed,
         seconds=args.seconds,
-        kinds=args.kinds.split(","),
+        kinds=_named(args.kinds, every) if args.kinds is not None else every if is_long else KINDS,
+        drills=chosen,
+        holds_snapshot=bool(chosen),
         rate=args.rate,
         delivery_ms=args.delivery_ms,
         clients=[name for name in args.clients.split(",") if name],
         directory=args.directory and args.directory.resolve(),
     )
-    print(f"seed {plan.seed}, {plan.seconds:g} s of faults", flush=True)
+    print(f"seed {plan.seed}, {plan.seconds:g} s of faults, drills: {', '.join(chosen) or 'none'}", flush=True)
     outcome = asyncio.run(torture(plan, partial(print, flush=True)))
     print_outcome(outcome)
     return 1 if outcome.offences else 0
+
+
+def _named(words: str, known: Sequence[str]) -> list[str]:
+    """The comma-separated ones; `none` or nothing for an empty list."""
+    chosen = [word for word in words.split(",") if word not in ("", "none")]
+    if unknown := set(chosen) - set(known):
+        raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+    return chosen
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""aiokafka's idempotent producer as a writer of the torture run (load/torture/pacing.py says what that is)."""
+"""aiokafka's idempotent producer as a writer of the torture run (load/torture/pacing.py says what that is).
+
+After OUT_OF_ORDER_SEQUENCE_NUMBER, which it gets when Postgres lost acknowledged batches, it fails each later batch
+too: a new producer goes on, as in an application, once the old one has an answer for everything.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,13 @@ async def run(arguments: Arguments) -> None:
     logging.getLogger("aiokafka").setLevel(logging.WARNING)
     logging.getLogger("aiokafka").propagate = False
     logging.getLogger("aiokafka.producer.sender").addHandler(retries)
+    while not pacer.is_stopped:
+        await _produce(arguments, pacer)
+    pacer.end(retries.total)
+
+
+async def _produce(arguments: Arguments, pacer: Pacer) -> None:
+    """By one producer, until told to stop, or until it cannot go on; everything sent has an answer then."""
     producer = aiokafka.AIOKafkaProducer(
         bootstrap_servers=arguments.bootstrap,
         enable_idempotence=True,
@@ -37,29 +48,35 @@ async def run(arguments: Arguments) -> None:
         metadata_max_age_ms=1_000,
     )
     waiting: set[asyncio.Task[None]] = set()
+    is_broken = asyncio.Event()
     async with producer:
-        while not pacer.is_stopped:
+        while not (pacer.is_stopped or is_broken.is_set()):
             for partition, number, value in pacer.next_burst():
                 try:
                     future = await producer.send(arguments.topic, value, partition=partition)
                 except aiokafka.errors.KafkaError as error:
                     pacer.failed(partition, number, repr(error))
                     continue
-                task = asyncio.create_task(_settle(pacer, partition, number, future))
+                task = asyncio.create_task(_settle(pacer, partition, number, future, is_broken))
                 waiting.add(task)
                 task.add_done_callback(waiting.discard)
             await asyncio.sleep(TICK_S)
         await asyncio.gather(*waiting)
-    pacer.end(retries.total)
 
 
 async def _settle(
-    pacer: Pacer, partition: int, number: int, future: asyncio.Future[aiokafka.structs.RecordMetadata]
+    pacer: Pacer,
+    partition: int,
+    number: int,
+    future: asyncio.Future[aiokafka.structs.RecordMetadata],
+    is_broken: asyncio.Event,
 ) -> None:
     try:
         pacer.acknowledged(partition, number, (await future).offset)
     except aiokafka.errors.KafkaError as error:
         pacer.failed(partition, number, repr(error))
+        if isinstance(error, aiokafka.errors.OutOfOrderSequenceNumber):
+            is_broken.set()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What was acknowledged against what can be read: lost, duplicated, out of order, at another offset.
 
 Pure. A record is named by (producer, partition, number); its producer sends the numbers of a partition
-in order, each once. Acknowledged records are definite. A record that its client gave up on may be
+in order, each once. Acknowledged records are definite: they must be there, but for those that Postgres lost and
+`headrace audit --lost` lists. A record that its client gave up on may be
 stored or not, once at most; its place is open, as its producer went on under another id or epoch. A
 record may be acknowledged without an offset: then it must be there, in its producer's order.
 """
@@ -9,7 +10,7 @@ record may be acknowledged without an offset: then it must be there, in its prod
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -49,6 +50,8 @@ class TortureVerdict:
     read: int = 0
     unacknowledged: int = 0
     """Read, though their clients never heard so: fine."""
+    lost_and_listed: int = 0
+    """Acknowledged, lost by Postgres, and in the report of what it lost: fine."""
     lost: list[str] = field(default_factory=list)
     duplicated: list[str] = field(default_factory=list)
     disordered: list[str] = field(default_factory=list)
@@ -62,8 +65,11 @@ class TortureVerdict:
         return [*self.lost, *self.duplicated, *self.disordered, *self.misplaced, *self.gaps]
 
 
-def check(acknowledged: Mapping[Name, int], read: Sequence[Read]) -> TortureVerdict:
-    """`acknowledged`: the offset that each was acknowledged at, or NOWHERE. `read` holds each partition in order."""
+def check(
+    acknowledged: Mapping[Name, int], read: Sequence[Read], listed: Collection[Name] = frozenset()
+) -> TortureVerdict:
+    """`acknowledged`: the offset that each was acknowledged at, or NOWHERE. `read` holds each partition in order.
+    `listed`: what may be missing, if it is."""
     verdict = TortureVerdict(read=len(read))
     found: dict[Name, int] = {}
     next_offset: Counter[int] = Counter()
@@ -87,9 +93,11 @@ def check(acknowledged: Mapping[Name, int], read: Sequence[Read]) -> TortureVerd
         last_number[stream] = max(name.number, last_number.get(stream, -1))
         if acknowledged[name] not in (offset, NOWHERE):
             verdict.misplaced.append(f"at another offset: value={value} told={acknowledged[name]} offset={offset}")
+    missing = {name: offset for name, offset in acknowledged.items() if name not in found}
     verdict.lost = [
-        f"lost: value={name.value()} offset={offset}" for name, offset in acknowledged.items() if name not in found
+        f"lost: value={name.value()} offset={offset}" for name, offset in missing.items() if name not in listed
     ]
+    verdict.lost_and_listed = len(missing) - len(verdict.lost)
     verdict.unacknowledged = len(found.keys() - acknowledged.keys())
     return verdict
 

@@ -1,4 +1,4 @@
-"""Postgres (fsync on), an S3 API and three agents, each behind a fault proxy.
+"""Postgres (fsync on), an S3 API and three agents, each behind a fault proxy; Postgres behind one for each agent.
 
 Invariant: every part works again after its fault is over; leaving the context ends every
 process that was started here.
@@ -7,28 +7,29 @@ process that was started here.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
-import sys
 import uuid
-from base64 import urlsafe_b64encode
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 
 import psycopg
 
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from load.torture.agents import ProxiedAgent, flags
-from load.torture.faults import AGENT_NAMES, LINK_FAULTS, Fault
+from headrace.metastore.postgres.formatted import formatted_cluster_id
+from load.postgres_servers import Servers
+from load.torture.agents import ProxiedAgent
+from load.torture.commands import Commands
+from load.torture.drills import PostgresDrills, drills
+from load.torture.faults import AGENT_NAMES, BUCKET_FAULTS, LINK_FAULTS, Fault
+from load.torture.held_snapshot import HeldSnapshot
 from load.torture.proxy import FaultProxy
-from load.torture.servers import BUCKET, CREDENTIALS, S3Server
+from load.torture.servers import BUCKET, S3Server
+from load.torture.small_disk import SmallDisk
 
 SETTINGS: dict[str, object] = {
-    "s3.region": "us-east-1",
-    "s3.path.style": True,
     "s3.request.timeout.ms": 3_000,
     "metastore.pool.size": 4,
     "metastore.statement.timeout.ms": 3_000,
@@ -45,37 +46,61 @@ SETTINGS: dict[str, object] = {
     "compaction.max.age.ms": 500,
 }
 
+PRIMARY = "primary"
+DRILL_GAP_SECONDS = 3.0
+"""Between two drills, so that clients get something acknowledged."""
+
 
 class TortureCluster:
-    """Entered with everything up. `injected` counts faults by kind."""
+    """Entered with everything up. `injected` counts faults by kind; `snapshot` is held while it is not None.
 
-    def __init__(self, directory: Path, seed: int) -> None:
+    `fills_disk`: Postgres gets a small disk. `holds_snapshot`: a transaction keeps the oldest snapshot it can have.
+    """
+
+    def __init__(self, directory: Path, seed: int, *, fills_disk: bool = False, holds_snapshot: bool = False) -> None:
         self._directory = directory
+        self._seed = seed
         self._rng = random.Random(seed)
-        self.postgres = EmbeddedPostgres(directory / "postgres", fsync=True, tcp=True)
+        self._fills_disk = fills_disk
+        self._holds_snapshot = holds_snapshot
+        self.snapshot: HeldSnapshot | None = None
         self.s3 = S3Server(directory)
-        self.proxies = {name: FaultProxy(self._rng) for name in ("postgres", "s3", *AGENT_NAMES)}
+        self.links = [FaultProxy(self._rng) for _ in AGENT_NAMES]
+        """To Postgres, in the order of the agents."""
+        self.proxies = {name: [FaultProxy(self._rng)] for name in ("s3", *AGENT_NAMES)} | {"postgres": self.links}
         self.agents: dict[str, ProxiedAgent] = {}
         self._busy = {name: asyncio.Lock() for name in self.proxies}
         self.injected: Counter[str] = Counter()
 
     async def __aenter__(self) -> TortureCluster:
         async with AsyncExitStack() as started:
-            started.callback(self.postgres.stop)
-            await asyncio.to_thread(self.postgres.start)
+            disk = started.enter_context(SmallDisk(self._directory)) if self._fills_disk else None
+            home = (self._directory if disk is None else disk.path) / "postgres"
+            home.mkdir()
+            servers = await asyncio.to_thread(started.enter_context, Servers(home, fsync=True, tcp=True))
             started.enter_context(self.s3)
-            for proxy in self.proxies.values():
+            for proxy in (proxy for proxies in self.proxies.values() for proxy in proxies):
                 await proxy.start()
                 started.push_async_callback(proxy.close)
-            self.proxies["postgres"].target = self.postgres.port
-            self.proxies["s3"].target = self.s3.port
-            settings = SETTINGS | {
-                "metastore.url": self.postgres.tcp_url(port=self.proxies["postgres"].port),
+            self.proxies["s3"][0].target = self.s3.port
+            bucket: dict[str, object] = {
                 "bucket": f"s3://{BUCKET}/run",
-                "s3.endpoint": f"http://127.0.0.1:{self.proxies['s3'].port}",
+                "s3.region": "us-east-1",
+                "s3.path.style": True,
             }
-            await self._format(settings)
-            for name, agent in self._make_agents(settings).items():
+            direct = bucket | {"s3.endpoint": f"http://127.0.0.1:{self.s3.port}"}
+            self.commands = Commands(direct, self._directory)
+            self.drills = PostgresDrills(servers, self.links, self.commands, disk, random.Random(self._seed))
+            self.drills.connect()
+            cluster_id = formatted_cluster_id(self.drills.url)
+            assert cluster_id is not None
+            await self.commands.format(self.drills.url, cluster_id)
+            if self._holds_snapshot:
+                self.snapshot = HeldSnapshot(lambda: self.drills.url_if_running)
+                holding = asyncio.create_task(self.snapshot.hold())
+                started.callback(holding.cancel)
+            settings = SETTINGS | bucket | {"s3.endpoint": f"http://127.0.0.1:{self.proxies['s3'][0].port}"}
+            for name, agent in self._make_agents(settings, servers).items():
                 started.push_async_callback(agent.stop)
                 self.agents[name] = agent
             await asyncio.gather(*(agent.start() for agent in self.agents.values()))
@@ -100,6 +125,17 @@ class TortureCluster:
                 await asyncio.sleep(started + fault.at_s - asyncio.get_running_loop().time())
                 striking.create_task(self._strike(fault))
 
+    async def run_drills(self, seconds: float, kinds: Sequence[str]) -> None:
+        """One after another, until the time is over and each kind had its turn."""
+        until = asyncio.get_running_loop().time() + seconds
+        for number, drill in enumerate(drills(self._seed, kinds)):
+            if number >= len(kinds) and asyncio.get_running_loop().time() >= until:
+                return
+            self.injected[drill.kind] += 1
+            async with self._busy["postgres"]:
+                await self.drills.strike(drill)
+            await asyncio.sleep(DRILL_GAP_SECONDS)
+
     async def watch_metrics(self) -> None:
         """Read the agents' counters every second, so that a kill forgets little; until cancelled."""
         while True:
@@ -109,7 +145,7 @@ class TortureCluster:
 
     def producers_of_metastore(self) -> tuple[int, int]:
         """How many producer ids have written, and the highest epoch among them."""
-        with psycopg.connect(self.postgres.url()) as connection:
+        with psycopg.connect(self.drills.url) as connection:
             query = "SELECT count(DISTINCT producer_id), coalesce(max(epoch), 0) FROM producer_state"
             row = connection.execute(query).fetchone()
         assert row is not None
@@ -117,14 +153,16 @@ class TortureCluster:
 
     def files_of_metastore(self) -> set[uuid.UUID]:
         """The segment files that the metastore names."""
-        with psycopg.connect(self.postgres.url()) as connection:
+        with psycopg.connect(self.drills.url) as connection:
             return {row[0] for row in connection.execute("SELECT file_id FROM segment_files WHERE state = 0")}
 
     async def _strike(self, fault: Fault) -> None:
+        if fault.target == "postgres" and fault.kind not in LINK_FAULTS and self._busy["postgres"].locked():
+            return  # a drill is under way: restarts that wait for it would leave clients no time
         kind = fault.kind if fault.kind not in LINK_FAULTS else f"{fault.kind} {_side(fault.target)}"
         self.injected[kind] += 1
-        if fault.kind in LINK_FAULTS:
-            await self.proxies[fault.target].strike(fault.kind, fault.seconds)
+        if fault.kind in (*LINK_FAULTS, *BUCKET_FAULTS):
+            await asyncio.gather(*(proxy.strike(fault.kind, fault.seconds) for proxy in self.proxies[fault.target]))
             return
         async with self._busy[fault.target]:  # on a busy machine a restart may outlast the schedule's pause
             await self._strike_process(fault)
@@ -140,30 +178,20 @@ class TortureCluster:
                 await asyncio.sleep(fault.seconds)
                 self.agents[fault.target].signal(signal.SIGCONT)
             case "restart":
-                self.proxies["postgres"].target = 0
-                await asyncio.to_thread(self.postgres.stop)
-                await asyncio.sleep(min(fault.seconds, 2.0))
-                await asyncio.to_thread(self.postgres.start)
-                self.proxies["postgres"].target = self.postgres.port
+                await self.drills.restart(min(fault.seconds, 2.0))
             case unknown:
                 raise ValueError(f"unknown fault: {unknown}")
 
-    def _make_agents(self, settings: dict[str, object]) -> dict[str, ProxiedAgent]:
+    def _make_agents(self, settings: dict[str, object], servers: Servers) -> dict[str, ProxiedAgent]:
         return {
-            name: ProxiedAgent(name, self.proxies[name], settings, self._directory / f"{name}.log")
-            for name in AGENT_NAMES
+            name: ProxiedAgent(
+                name,
+                self.proxies[name][0],
+                settings | {"metastore.url": servers.tcp_url(PRIMARY, link.port)},
+                self._directory / f"{name}.log",
+            )
+            for name, link in zip(AGENT_NAMES, self.links, strict=True)
         }
-
-    async def _format(self, settings: dict[str, object]) -> None:
-        cluster_id = urlsafe_b64encode(self._rng.randbytes(16)).decode().rstrip("=").replace("-", "A")
-        wanted = ("metastore.url", "bucket", "s3.endpoint", "s3.region", "s3.path.style")
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "headrace.cli.main", "storage", "format", "-t", cluster_id,
-            *flags({name: settings[name] for name in wanted}),
-            env=os.environ | CREDENTIALS, stdout=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
-        if await process.wait():
-            raise RuntimeError("formatting the storage failed")
 
 
 def _side(target: str) -> str:

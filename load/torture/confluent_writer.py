@@ -3,6 +3,8 @@
 When a batch's outcome is unknown and a later batch of its partition is acknowledged, librdkafka takes the
 former as stored, which is correct: no broker accepts a gap. It got no offset, so it reports none
 (rd_kafka_dr_implicit_ack). It logs how many records those were: as many must have come without an offset.
+When Postgres lost acknowledged batches, the next one is out of order: a fatal error, after which only a new producer
+goes on, as in an application.
 """
 
 from __future__ import annotations
@@ -17,17 +19,27 @@ import confluent_kafka
 
 from load.torture.pacing import Arguments, Pacer, pause
 
+FATAL = (confluent_kafka.KafkaError, confluent_kafka.KafkaException, SystemError)
+"""How poll and flush raise a fatal error: the last one if a line of the log is due at the same time."""
+
 
 class Transmitted:
     """Records that librdkafka put into requests, repetitions included, as its statistics count them."""
 
     def __init__(self) -> None:
-        self.records = 0
+        self._by_producer: dict[str, int] = {}
+
+    @property
+    def records(self) -> int:
+        """Of all producers."""
+        return sum(self._by_producer.values())
 
     def on_statistics(self, text: str) -> None:
         """Called by librdkafka."""
-        topics = json.loads(text)["topics"].values()
-        self.records = sum(partition["txmsgs"] for topic in topics for partition in topic["partitions"].values())
+        statistics = json.loads(text)
+        topics = statistics["topics"].values()
+        records = sum(partition["txmsgs"] for topic in topics for partition in topic["partitions"].values())
+        self._by_producer[statistics["name"]] = records
 
 
 class Diary(logging.Handler):
@@ -55,7 +67,61 @@ def main() -> None:
     diary = Diary(pacer)
     logger = logging.Logger("librdkafka", logging.DEBUG)
     logger.addHandler(diary)
-    producer = confluent_kafka.Producer(
+    producer = _new_producer(arguments, transmitted, logger)
+    had_fatal = False
+    while not pacer.is_stopped:
+        if (error := _go_on(producer, arguments.topic, pacer)) is not None:
+            pacer.started_over(f"fatal error: {error}")
+            had_fatal = True
+            _let_go(producer, pacer)
+            producer = _new_producer(arguments, transmitted, logger)
+        pause()
+    _finish(producer, pacer, arguments.delivery_ms / 1000 + 5, had_fatal=had_fatal)
+    pacer.implied(diary.implied)
+    pacer.end(max(0, transmitted.records - pacer.sent))
+
+
+def _go_on(producer: confluent_kafka.Producer, topic: str, pacer: Pacer) -> BaseException | None:
+    """Send what is due, and hear what became of earlier records; the error that the producer cannot recover from."""
+    try:
+        for partition, number, value in pacer.next_burst():
+            on_delivery = _settle(pacer, partition, number)
+            try:
+                producer.produce(topic, value, partition=partition, on_delivery=on_delivery)
+            except confluent_kafka.KafkaException as error:
+                pacer.failed(partition, number, error)
+                return error
+        producer.poll(0)
+    except FATAL as error:
+        return error
+    return None
+
+
+def _let_go(producer: confluent_kafka.Producer, pacer: Pacer) -> None:
+    """Return when the producer holds no record. The report of a record can go down with the error."""
+    producer.purge()
+    while True:
+        try:
+            if producer.flush(1) == 0:
+                break
+        except FATAL as error:
+            print(error, file=sys.stderr)
+    for partition, number in list(pacer.open):
+        pacer.failed(partition, number, "not reported after a fatal error")
+
+
+def _finish(producer: confluent_kafka.Producer, pacer: Pacer, timeout_s: float, *, had_fatal: bool) -> None:
+    """Every record gets its answer, if there was no fatal error."""
+    try:
+        held = producer.flush(timeout_s)
+    except FATAL:
+        held, had_fatal = 0, True
+    if had_fatal and held == 0:
+        _let_go(producer, pacer)
+
+
+def _new_producer(arguments: Arguments, transmitted: Transmitted, logger: logging.Logger) -> confluent_kafka.Producer:
+    return confluent_kafka.Producer(
         {
             "bootstrap.servers": arguments.bootstrap,
             "enable.idempotence": True,
@@ -72,15 +138,6 @@ def main() -> None:
         },
         logger=logger,
     )
-    while not pacer.is_stopped:
-        for partition, number, value in pacer.next_burst():
-            producer.produce(arguments.topic, value, partition=partition, on_delivery=_settle(pacer, partition, number))
-        producer.poll(0)
-        pause()
-    producer.flush(arguments.delivery_ms / 1000 + 5)
-    producer.poll(1)
-    pacer.implied(diary.implied)
-    pacer.end(max(0, transmitted.records - pacer.sent))
 
 
 def _settle(pacer: Pacer, partition: int, number: int) -> Callable[[object, confluent_kafka.Message], None]:

@@ -7,17 +7,27 @@ What the schedule cannot repeat is how the operating system interleaves the proc
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 AGENT_NAMES = ("agent-0", "agent-1", "agent-2")
 LINK_FAULTS = ("reset", "delay", "mute", "half_open", "cut")
 AGENT_FAULTS = ("kill", "pause")
 METASTORE_FAULTS = ("restart",)
+BUCKET_FAULTS = ("slow_down",)
 KINDS = (*LINK_FAULTS, *AGENT_FAULTS, *METASTORE_FAULTS)
+"""Of a short run; a long one has BUCKET_FAULTS and the drills of load/torture/drills.py too."""
 GAP_MEAN_S = 0.9
 SETTLE_S = 3.0
 """A target is left alone this long after a process fault, so that it gets back to work."""
+
+
+_TARGETS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(METASTORE_FAULTS, ("postgres",)),
+    **dict.fromkeys(BUCKET_FAULTS, ("s3",)),
+    **dict.fromkeys(AGENT_FAULTS, AGENT_NAMES),
+}
+"""Of the faults that do not strike everywhere."""
 
 
 class Fault(NamedTuple):
@@ -36,15 +46,13 @@ def schedule(seed: int, seconds: float, kinds: Sequence[str] = KINDS) -> list[Fa
     free_at = dict.fromkeys(everybody, 0.0)
     faults = []
     at_s = 1.0
-    while at_s < seconds - 1.0:
+    while kinds and at_s < seconds - 1.0:
         kind = rng.choice(kinds)
-        target = rng.choice(
-            ("postgres",) if kind in METASTORE_FAULTS else AGENT_NAMES if kind in AGENT_FAULTS else everybody
-        )
+        target = rng.choice(_TARGETS.get(kind, everybody))
         length_s = 0.0 if kind == "reset" else rng.uniform(0.2, 1.5) if kind in LINK_FAULTS else rng.uniform(0.5, 5.0)
         length_s = min(length_s, seconds - at_s)
         if free_at[target] <= at_s:
             faults.append(Fault(round(at_s, 3), kind, target, round(length_s, 3)))
-            free_at[target] = at_s + length_s + (0.0 if kind in LINK_FAULTS else SETTLE_S)
+            free_at[target] = at_s + length_s + (0.0 if kind in (*LINK_FAULTS, *BUCKET_FAULTS) else SETTLE_S)
         at_s += rng.expovariate(1 / GAP_MEAN_S)
     return faults

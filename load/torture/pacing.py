@@ -45,7 +45,8 @@ class Pacer:
         self._partitions = arguments.partitions
         self._per_tick = max(1, round(arguments.rate * TICK_S))
         self.sent = 0
-        self._settled = 0
+        self.open: set[tuple[int, int]] = set()
+        """(partition, number) of records without an answer."""
         self._stop = threading.Event()
         threading.Thread(target=self._await_end_of_input, daemon=True).start()
 
@@ -57,16 +58,17 @@ class Pacer:
     def next_burst(self) -> Iterator[tuple[int, int, bytes]]:
         """(partition, number, value) of what is due in this tick."""
         for _ in range(self._per_tick):
-            if self.sent - self._settled >= OUTSTANDING_MAX:
+            if len(self.open) >= OUTSTANDING_MAX:
                 return
             number, partition = divmod(self.sent, self._partitions)
             self.sent += 1
+            self.open.add((partition, number))
             yield partition, number, f"{self._producer}/{partition}/{number}".encode()
 
     def acknowledged(self, partition: int, number: int, offset: int | None) -> None:
         """The client said that the record is stored, and where if it knows."""
-        self._settled += 1
         _print(f"ack {partition} {number} {NOWHERE if offset is None else offset}")
+        self.open.discard((partition, number))
 
     def implied(self, count: int) -> None:
         """Number of records that the client treated as stored without an answer for them."""
@@ -74,8 +76,8 @@ class Pacer:
 
     def failed(self, partition: int, number: int, error: object) -> None:
         """The client gave it up: stored or not."""
-        self._settled += 1
-        _print(f"fail {partition} {number} {error}")
+        _print(f"fail {partition} {number} {error!s}")
+        self.open.discard((partition, number))
 
     def started_over(self, reason: str) -> None:
         """The client goes on under a new producer epoch or id: what it repeats from then on, no broker can tell."""

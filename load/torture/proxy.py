@@ -5,6 +5,7 @@ Fault model, per window of time:
   mute       requests pass, replies are swallowed, then the connection is reset: stored, but nobody was told
   half_open  connections stay open and transfer nothing in either direction; neither side notices
   cut        the next chunk of each connection is cut in the middle of a frame and both sides are reset
+  slow_down  each HTTP request is answered 503 SlowDown, as S3 does under load, and its connection is closed
 and at once:
   reset      every connection is reset (RST)
 Invariant: bytes that arrive are the sender's, in order; there is no corruption, as TCP has checksums.
@@ -21,6 +22,12 @@ from contextlib import suppress
 
 CHUNK_BYTES = 64 * 1024
 DELAY_MAX_S = 0.4
+_METHODS = (b"GET ", b"PUT ", b"POST ", b"HEAD ", b"DELETE ")
+_REASON = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+_SLOW_DOWN = (
+    b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%s" % (len(_REASON), _REASON)
+)
 
 
 class Link:
@@ -30,6 +37,7 @@ class Link:
         self.sides = (client, server)
         self.is_half_open = False
         self.is_muted = False
+        self.is_refused = False
 
     def reset(self) -> None:
         """End both sides with RST."""
@@ -112,6 +120,11 @@ class FaultProxy:
                     link.is_half_open = True
                 if self._fault == "mute" and is_reply:
                     link.is_muted = True
+                if self._fault == "slow_down" and not is_reply and data.startswith(_METHODS) and not link.is_refused:
+                    link.is_refused = True
+                    link.sides[0].write(_SLOW_DOWN)
+                if link.is_refused:
+                    continue  # the rest of the request; the client closes
                 if self._fault == "delay":
                     await asyncio.sleep(self._rng.random() * DELAY_MAX_S)
                 if link.is_half_open or (link.is_muted and is_reply):

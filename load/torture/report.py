@@ -43,6 +43,13 @@ def print_outcome(outcome: TortureOutcome) -> None:
         f" {len(verdict.disordered)}  misplaced {len(verdict.misplaced)}  gaps {len(verdict.gaps)}"
         f"  consumers disagree {len(outcome.disagreements)}"
     )
+    if outcome.plan.drills:
+        listed = outcome.listed
+        print(f"postgres   lost and listed {verdict.lost_and_listed}, snapshots held {outcome.snapshots_held}")
+        print(
+            f"           listed by audit --lost: {listed.files:,} files, {listed.records:,} records,"
+            f" {listed.certain:,} of them certain"
+        )
     print(
         f"files      {outcome.objects:,} objects, {outcome.named:,} named by the metastore;"
         f" {outcome.objects - outcome.named:,} are the sweeper's"

@@ -14,9 +14,12 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from headrace.compactor.lost import SETTLE_MS
 from load.torture.agents import ProxiedAgent
 from load.torture.checker import TortureVerdict, check, compare
 from load.torture.cluster import TortureCluster
+from load.torture.commands import LostReport
+from load.torture.drills import LOSES
 from load.torture.faults import KINDS, schedule
 from load.torture.progress import Progress
 from load.torture.reading import read_with_aiokafka, read_with_confluent
@@ -44,13 +47,17 @@ class TorturePlan:
     delivery_ms: int = DELIVERY_MS
     clients: Sequence[str] = ()
     """Empty: all that are installed."""
+    drills: Sequence[str] = ()
+    """What happens to Postgres meanwhile (load/torture/drills.py)."""
+    holds_snapshot: bool = False
+    """Whether a transaction keeps its snapshot all the time."""
     directory: Path | None = None
     """An empty directory that keeps logs and data; None for one that goes with the run."""
 
 
 @dataclass
 class TortureOutcome:
-    """What happened. `swept`: objects that no row names: the sweeper's."""
+    """What happened. `listed`: what `headrace audit --lost` says that Postgres lost."""
 
     plan: TorturePlan
     s3: str
@@ -59,6 +66,8 @@ class TortureOutcome:
     injected: Counter[str] = field(default_factory=Counter)
     counters: Counter[str] = field(default_factory=Counter)
     verdict: TortureVerdict = field(default_factory=TortureVerdict)
+    listed: LostReport = field(default_factory=LostReport)
+    snapshots_held: int = 0
     disagreements: list[str] = field(default_factory=list)
     objects: int = 0
     named: int = 0
@@ -66,7 +75,7 @@ class TortureOutcome:
     highest_epoch: int = 0
     """Above the number of clients, or above 0: clients gave records up and went on under another id or epoch."""
     unsettled: list[str] = field(default_factory=list)
-    """Named files that the bucket lacks, and agents that still hold files in flight."""
+    """Named files that the bucket lacks, agents that still hold files in flight, what drills and the audit found."""
 
     @property
     def struck(self) -> int:
@@ -90,7 +99,10 @@ async def torture(plan: TorturePlan, say: Callable[[str], None] = print) -> Tort
         commands, missing = installed()
         chosen = plan.clients or list(commands)
         writers = [Writer(name, commands[name], directory / f"{name}.log") for name in chosen if name in commands]
-        async with TortureCluster(directory, plan.seed) as cluster, AsyncExitStack() as leaving:
+        made = TortureCluster(
+            directory, plan.seed, fills_disk="disk_full" in plan.drills, holds_snapshot=plan.holds_snapshot
+        )
+        async with made as cluster, AsyncExitStack() as leaving:
             for writer in writers:
                 leaving.push_async_callback(writer.stop)
             progress = Progress(cluster, [writer.report for writer in writers], say)
@@ -112,7 +124,9 @@ async def _torture(
         async with asyncio.timeout(FIRST_ANSWER_SECONDS):
             await asyncio.gather(*(writer.answered.wait() for writer in writers))
     progress.step(f"faults for {plan.seconds:g} s")
-    await cluster.run(schedule(plan.seed, plan.seconds, plan.kinds))
+    async with asyncio.TaskGroup() as striking:
+        striking.create_task(cluster.run(schedule(plan.seed, plan.seconds, plan.kinds)))
+        striking.create_task(cluster.run_drills(plan.seconds, plan.drills))
     progress.step("no more faults; the last answers")
     patience_s = QUIET_SECONDS + plan.delivery_ms / 1000
     await asyncio.gather(*(writer.finish(patience_s) for writer in writers))
@@ -120,10 +134,20 @@ async def _torture(
     acknowledged = {name: offset for report in outcome.reports for name, offset in report.acknowledged.items()}
     first = await asyncio.to_thread(read_with_confluent, cluster.bootstrap, TOPIC, PARTITIONS)
     second = await asyncio.to_thread(read_with_aiokafka, cluster.bootstrap, TOPIC, PARTITIONS)
-    outcome.verdict = check(acknowledged, first)
+    if set(plan.drills) & set(LOSES):
+        progress.step("listing what Postgres lost")
+        await asyncio.sleep(SETTLE_MS / 1000)  # until then a file of an old primary looks like one under way
+        outcome.listed = await cluster.commands.lost(cluster.drills.url)
+    outcome.verdict = check(acknowledged, first, outcome.listed.names)
     outcome.disagreements = compare(first, second)
     watching.cancel()
     await asyncio.to_thread(_look_at_what_is_left, cluster, outcome)
+    outcome.unsettled += cluster.drills.offences
+    if plan.drills:
+        progress.step("audit")
+        found = await cluster.commands.audit(cluster.drills.url)
+        outcome.unsettled += [f"audit: {violation}" for violation in found["violations"]]
+    outcome.snapshots_held = 0 if cluster.snapshot is None else cluster.snapshot.opened
     outcome.injected = cluster.injected
     outcome.counters = sum((agent.totals for agent in cluster.agents.values()), Counter())
     return outcome

@@ -1,8 +1,9 @@
 """Decides which life of the metastore this is, from what the server, the cluster's row and the bucket say.
 
 Place: pure policy under keeper.py; docs/decisions/0035 has the reasons and what stays undetected.
-Invariant: a server that was promoted begins a new life by itself. A server that went back (a volume copy, a logical
-restore) begins one only when an operator says so. A server with a life that is over never becomes the metastore again.
+Invariant: a server that was promoted begins a new life by itself, unless a later promotion did. A server that went back
+(a volume copy, a logical restore) begins one only when an operator says so. A server with a life that is over never
+becomes the metastore again.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def judge(found: ServerLife, newest: LifeRecord | None, reached: Position | None
     if newest.life < found.life:
         return LifeVerdict.WRONG_BUCKET
     if promoted:
-        return LifeVerdict.BEGIN
+        return LifeVerdict.SUPERSEDED if _is_of_an_older_timeline(found, newest) else LifeVerdict.BEGIN
     if not same_cluster:
         return LifeVerdict.RESTORED
     if newest.life > found.life or newest.incarnation_id != found.incarnation_id:
@@ -57,6 +58,12 @@ def went_back(found: ServerLife, reached: Position | None) -> bool:
         return False
     wal_went_back = reached.timeline == found.server.timeline and found.wal_bytes < reached.wal_bytes
     return wal_went_back or found.feed_sum < reached.feed_sum or found.metadata_head < reached.metadata_head
+
+
+def _is_of_an_older_timeline(found: ServerLife, newest: LifeRecord) -> bool:
+    """Whether this server was promoted, and another one after it: the newest life began there."""
+    same_cluster = newest.system_identifier == found.server.system_identifier
+    return same_cluster and newest.life > found.life and newest.timeline > found.server.timeline
 
 
 def _first(found: ServerLife, *, promoted: bool, same_cluster: bool) -> LifeVerdict:

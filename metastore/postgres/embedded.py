@@ -87,15 +87,22 @@ _THROW_AWAY = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": 
 class EmbeddedPostgres:
     """Supervisor of one Postgres on one directory. Synchronous; call it from any one thread at a time.
 
-    `fsync=False` is for servers with data that may be lost. `tcp`: see tcp_url.
+    `fsync=False` is for servers with data that may be lost. `tcp`: see tcp_url; `password` is then the one to use,
+    as a standby has its primary's.
     """
 
     def __init__(
-        self, data_dir: Path, *, fsync: bool = True, tcp: bool = False, installation: Installation | None = None
+        self,
+        data_dir: Path,
+        *,
+        fsync: bool = True,
+        tcp: bool = False,
+        password: str | None = None,
+        installation: Installation | None = None,
     ) -> None:
         self.data_dir = data_dir.absolute()
         self.fsync = fsync
-        self._password = secrets.token_urlsafe(24) if tcp else None
+        self._password = password or (secrets.token_urlsafe(24) if tcp else None)
         self._wanted_installation = installation
         self._account = run_as()
         self._lock_fd = -1
@@ -235,8 +242,11 @@ class EmbeddedPostgres:
             )
 
     def _set_password(self) -> None:
-        if self._password is not None:
-            with psycopg.connect(self.url(), autocommit=True) as connection:
+        if self._password is None:
+            return
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            (follows,) = connection.execute("SELECT pg_is_in_recovery()").fetchone() or (False,)
+            if not follows:
                 connection.execute(f"ALTER ROLE {USER} PASSWORD '{self._password}'")
 
     def _launch(self, installation: Installation, pgdata: Path) -> None:

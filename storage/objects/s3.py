@@ -7,7 +7,8 @@ its response contains that CRC32C, which is compared here: this proves that the 
 A server that returns no CRC32C may have ignored it, so this store then checks the object's length with one HEAD per
 put. Objects are put in one request, regardless of their size: there are no multi-part uploads. If the process crashes
 during a put, S3 drops the incomplete body.
-Timeouts: `request_timeout_s` covers a whole request, including the wait for a pooled connection.
+Timeouts: `request_timeout_s` covers a whole request, including the wait for a pooled connection, and a large body gets
+the time that SLOWEST_BYTES_PER_S needs in addition.
 S3 general purpose buckets list keys in key order; directory buckets (S3 Express) list them in no order.
 """
 
@@ -34,6 +35,8 @@ from headrace.storage.objects.store import ByteRange, ObjectInfo
 
 PAGE_KEYS = 1000
 """Keys per listing or deletion request: S3's limit."""
+SLOWEST_BYTES_PER_S = 4 * 1024 * 1024
+"""A connection to S3 is an order of magnitude faster; a slower one is given up and made again."""
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +69,7 @@ class S3Store:
         checksum = base64.b64encode(crc32c.crc32c(view).to_bytes(4, "big")).decode()
         content = RequestBody(view)
         condition = {"IfNoneMatch": "*"} if if_absent else {}
-        async with self._request("put", key, in_doubt=lambda: content.consumed) as client:
+        async with self._request("put", key, size=view.nbytes, in_doubt=lambda: content.consumed) as client:
             answer = await client.put_object(
                 Bucket=self._bucket,
                 Key=self._name(key),
@@ -86,7 +89,8 @@ class S3Store:
         if byte_range is not None:
             check_range(byte_range)
             asked["Range"] = f"bytes={byte_range.start}-{byte_range.start + byte_range.length - 1}"
-        async with self._request("get", key) as client:
+        size = 0 if byte_range is None else byte_range.length
+        async with self._request("get", key, size=size) as client:
             answer = await client.get_object(Bucket=self._bucket, Key=self._name(key), **asked)
             async with answer["Body"] as stream:
                 body: bytes = await stream.read()
@@ -165,13 +169,16 @@ class S3Store:
         return check_key(self._prefix + check_key(key))
 
     @asynccontextmanager
-    async def _request(self, operation: str, key: str, *, in_doubt: Callable[[], bool] = _never) -> AsyncIterator[Any]:
+    async def _request(
+        self, operation: str, key: str, *, size: int = 0, in_doubt: Callable[[], bool] = _never
+    ) -> AsyncIterator[Any]:
         """The client, for one request within its time limit; converts errors to Headrace's errors.
 
-        `in_doubt` is called after a failure: it says whether the request may have changed the store.
+        `size`: bytes of the body that is sent or asked for; 0 if it is small or unknown. `in_doubt` is called after a
+        failure: it says whether the request may have changed the store.
         """
         try:
-            async with asyncio.timeout(self._options.request_timeout_s):
+            async with asyncio.timeout(time_limit_s(self._options.request_timeout_s, size)):
                 yield await self._connected()
         except REQUEST_FAILURES as error:
             request = f"operation={operation} bucket={self._bucket} key={key}"
@@ -185,6 +192,11 @@ class S3Store:
                 self._client = await self._connections.enter_async_context(new_client(self._options))
                 send_bodies_at_once(self._client)
         return self._client
+
+
+def time_limit_s(request_timeout_s: float, size: int) -> float:
+    """Of one request with a body of `size` bytes: a large one is not given up while it makes progress at all."""
+    return request_timeout_s + size / SLOWEST_BYTES_PER_S
 
 
 def _check_part(key: str, byte_range: ByteRange, content_range: str, received: int) -> None:

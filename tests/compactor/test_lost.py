@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.main import main
-from headrace.compactor.lost import find_lost
+from headrace.compactor.lost import LATE_MS, SETTLE_MS, find_lost
 from headrace.metastore.life.forgotten import write_forgotten
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import write_cluster_id
-from headrace.storage.file_id import object_key
+from headrace.storage.file_id import born_ms, object_key
 from headrace.storage.objects.directory import DirectoryStore
 from headrace.storage.segment.reader import verify_segment
 from tests.compactor.world import CompactionWorld
@@ -39,12 +39,12 @@ async def test_what_no_row_names_is_listed_by_partition(world: CompactionWorld) 
     a, b = await world.topic("t", 2)
     for _ in range(3):
         await world.commit((a, plain_batch(3)), (a, plain_batch(1)), (b, plain_batch(2)))
-    nothing = await find_lost(world.postgres, world.store, time.time_ns() // 1_000_000 + 60_000, lambda *_: None)
+    nothing = await find_lost(world.postgres, world.store, _now_ms(), _now_ms(), lambda *_: None)
     assert (nothing.file_ids, nothing.partitions) == ([], {})
     known = [extent for key in (a, b) for extent in await world.extents(key)]
     known.sort(key=lambda extent: (extent.file_id, extent.partition_key))
     lost = await _lose_newest(world, 2)
-    found = await find_lost(world.postgres, world.store, time.time_ns() // 1_000_000 + 60_000, lambda *_: None)
+    found = await find_lost(world.postgres, world.store, _now_ms(), _now_ms(), lambda *_: None)
     assert [str(file_id) for file_id in found.file_ids] == lost
     assert [(p.partition_index, p.files, p.batches, p.records) for p in found.in_order()] == [
         (0, 2, 4, 8),
@@ -52,15 +52,33 @@ async def test_what_no_row_names_is_listed_by_partition(world: CompactionWorld) 
     ]
     assert [(p.certain_records, p.offsets) for p in found.in_order()] == [(0, []), (0, [])]
     await write_forgotten(world.store, uuid.UUID(int=1), known[-2:])  # of the last file
-    certain = await find_lost(world.postgres, world.store, time.time_ns() // 1_000_000 + 60_000, lambda *_: None)
+    certain = await find_lost(world.postgres, world.store, _now_ms(), _now_ms(), lambda *_: None)
     assert [(p.certain_records, p.offsets) for p in certain.in_order()] == [(4, [(8, 11)]), (2, [(4, 5)])]
     assert certain.certain == 1
-    before = await find_lost(world.postgres, world.store, 1, lambda *_: None)
-    assert before.file_ids == [], "a file that is younger than the life may be on its way to its commit"
     (damaged, kept) = found.file_ids
     await world.store.put(object_key(damaged), b"no segment file, and long enough to have a trailer" * 10)
-    again = await find_lost(world.postgres, world.store, time.time_ns() // 1_000_000 + 60_000, lambda *_: None)
+    again = await find_lost(world.postgres, world.store, _now_ms(), _now_ms(), lambda *_: None)
     assert ([file_id for file_id, _ in again.unreadable], again.file_ids) == ([damaged], [kept])
+
+
+async def test_an_old_primary_s_last_files_are_listed_and_those_under_way_are_not(world: CompactionWorld) -> None:
+    """A life begins, and agents that do not know yet go on for a moment."""
+    (a,) = await world.topic("t", 1)
+    await world.commit((a, plain_batch(3)))
+    (extent,) = await world.extents(a)
+    (lost,) = await _lose_newest(world, 1)
+    born = born_ms(uuid.UUID(lost))
+
+    async def found(begun_ms: int, now_ms: int) -> list[str]:
+        report = await find_lost(world.postgres, world.store, begun_ms, now_ms, lambda *_: None)
+        return [str(file_id) for file_id in report.file_ids]
+
+    assert await found(born + 1, born + 2) == [lost], "older than the life"
+    assert await found(born - 1_000, born + SETTLE_MS) == [], "it may be on its way to its commit in the new life"
+    assert await found(born - 1_000, born + SETTLE_MS + 1) == [lost]
+    assert await found(born - LATE_MS, born + 3_600_000) == [], "no old primary goes on for so long"
+    await write_forgotten(world.store, uuid.UUID(int=1), [extent])
+    assert await found(born - 1_000, born + 1) == [lost], "an agent knows that it was committed"
 
 
 async def test_the_command_lists_and_exports_it(
@@ -86,6 +104,11 @@ async def test_the_command_lists_and_exports_it(
     assert sum(entry.record_count for entry in verify_segment(exported.read_bytes()).partitions) == 4
     assert await _run(*words, "--json") == 1
     assert json.loads(capsys.readouterr().out)["partitions"][0]["records"] == 4
+
+
+def _now_ms() -> int:
+    """Later than every file of a test, by the database's clock too."""
+    return time.time_ns() // 1_000_000 + 60_000
 
 
 async def _run(*words: str) -> int:

@@ -118,3 +118,22 @@ async def test_without_a_target_no_connection_is_accepted(echo: tuple[FaultProxy
     reader, _ = await _connect(echo[0])
     with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
         await reader.readexactly(1)
+
+
+async def test_slow_down_answers_each_request_itself_and_a_body_under_way_passes(
+    echo: tuple[FaultProxy, list[bytes]],
+) -> None:
+    begun = await _connect(echo[0])
+    assert await _ask(begun, b"PUT /a HTTP/1.1\r\n") == b"PUT /a HTTP/1.1\r\n"
+    task = await _opened(echo[0], "slow_down")
+    assert await _ask(begun, b"its body") == b"its body"
+    refused = await _connect(echo[0])
+    refused[1].write(b"GET /b HTTP/1.1\r\n\r\n")
+    answer = await asyncio.wait_for(refused[0].readuntil(b"</Error>"), 60)
+    assert answer.startswith(b"HTTP/1.1 503 Slow Down\r\n")
+    assert b"<Code>SlowDown</Code>" in answer
+    refused[1].write(b"more of it")
+    refused[1].write_eof()
+    assert await asyncio.wait_for(refused[0].read(), 60) == b""
+    assert echo[1] == [b"PUT /a HTTP/1.1\r\n", b"its body"], "the server got nothing of what was refused"
+    task.cancel()

@@ -1,7 +1,7 @@
 """Postgres is promoted under agents and clients: with synchronous replication nothing is lost, doubled or reordered;
 without it, what was lost stays lost, and nothing of the old primary is mixed with what comes after.
 
-Real servers (tests/metastore/life/servers.py), real agents, librdkafka. Old primaries crash, or stay up and writable.
+Real servers (load/postgres_servers.py), real agents, librdkafka. Old primaries crash, or stay up and writable.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from typing import Any
 import confluent_kafka
 import pytest
 
+from headrace.cli import put_back
 from headrace.cli.main import main
 from headrace.metastore.postgres.formatted import formatted_cluster_id
+from headrace.storage.errors import InvalidError
+from load.postgres_servers import Servers
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.confluent_records import consume
 from tests.faults.test_two_agents import PARTITIONS, _assert_once_in_order, _create, _produce, _read_all
-from tests.metastore.life.servers import Servers
 
 pytestmark = pytest.mark.xdist_group("postgres servers")
 
@@ -108,6 +110,50 @@ def test_what_an_asynchronous_standby_lacks_is_lost_and_mixed_with_nothing(
         assert [offset for p, offset, _ in found if p == partition] == list(
             range(sum(p == partition for p, _, _ in found))
         ), "offsets go on where the standby's end"
+
+
+@pytest.mark.requirement("W1", "X4")
+def test_lost_records_are_put_back_once_and_only_if_told(
+    servers: Servers, settings: dict[str, object], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the command is interrupted, and if it is given again."""
+    port = _free_port()
+    with AgentUnderTest(settings) as old:
+        _create(old.kafka, "back")
+        _produce(old.kafka, "back", 300, {})
+        servers.add_standby("standby")
+        servers.cut("standby")
+        _produce(old.kafka, "back", 200, {})  # acknowledged, and not on the standby
+        servers.promote("standby")
+        on_standby = settings | {"metastore.url": servers.url("standby")}
+        with AgentUnderTest(on_standby | {"kafka.port": port}) as new:
+            _until_not_ready(old, "another server is the metastore")
+            _produce(new.kafka, "back", 100, {})
+            flags = [f"--metastore-url={on_standby['metastore.url']}", f"--bucket={settings['bucket']}"]
+            words = ["audit", "--lost", f"--put-back={new.kafka}", *flags]
+            assert main(words) != 0
+            assert "repeat with --yes" in capsys.readouterr().err
+            assert len(_read_all(new.kafka, "back", 400)) == 400, "nothing is sent without confirmation"
+
+            sent = []
+
+            def interrupted(*arguments: Any) -> Any:
+                if len(sent) == 2:
+                    raise InvalidError("interrupted by the test")
+                sent.append(arguments)
+                return send_one(*arguments)
+
+            send_one = put_back._send_one
+            monkeypatch.setattr(put_back, "_send_one", interrupted)
+            assert main([*words, "--yes"]) != 0
+            monkeypatch.setattr(put_back, "_send_one", send_one)
+            assert main([*words, "--yes"]) == 0
+            assert "records=200" in capsys.readouterr().out
+            assert main([*words, "--yes"]) == 0
+            assert "put back already" in capsys.readouterr().out
+            found = _read_all(new.kafka, "back", 600)
+    counts = Counter(number for _, _, number in found)
+    assert counts == Counter({n: 3 if n < 100 else 2 if n < 200 else 1 for n in range(300)})
 
 
 def _listed_as_lost(settings: Mapping[str, object], capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:

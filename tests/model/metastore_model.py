@@ -30,6 +30,7 @@ from headrace.metastore.api.read import (
 )
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.keys import commit_shard, partition_key, split_partition_key
+from headrace.metastore.life.numbers import NUMBER_BITS
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import born_ms
@@ -228,6 +229,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         if count < 1:
             raise InvalidError(f"producer ids refused: count={count}")
         first = self.producer_id_blocks[-1][0].stop if self.producer_id_blocks else FIRST_PRODUCER_ID
+        first = max(first, self.life << NUMBER_BITS)
         block = range(first, first + count)
         self.producer_id_blocks.append((block, self.clock.wall_ms()))
         return block

@@ -25,6 +25,8 @@ from headrace.agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
+from headrace.metastore.life.keeper import LifeKeeper
+from headrace.metastore.life.verdict import LifeVerdict
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.hedging import HedgedStore
@@ -49,6 +51,7 @@ PAUSE_SECONDS = (0.1, 1.5)
 GRACE_SECONDS = 0.6
 RETRY_SECONDS = 0.1
 HEARTBEAT_SECONDS = (0.05, 0.4)
+LIFE_CHECK_SECONDS = 0.2
 ZONE_SECRET = b"of this cluster"
 FENCED_AFTER_SECONDS = 0.7
 """Who is silent for so long has lost its lease."""
@@ -80,9 +83,10 @@ class Process:
         self.serving = asyncio.Event()
         self._world = world
         self._is_joining = False
-        self._metastore = MetastoreLine(world, self, rng)
+        self.metastore = self._metastore = MetastoreLine(world, self, rng)
         self.view = SimulatedView(self._metastore, world.database.model.shards, agent.node_id)
         store = self._dressed(BucketLine(world, self, rng), rng)
+        self._keeper = LifeKeeper(self._metastore, store, self.clock, rng)
         self.fetch = FetchService(
             store,
             self._metastore,
@@ -135,6 +139,9 @@ class Process:
 
     async def run(self) -> None:
         """Join, follow, serve."""
+        if self._world.plan.failovers:
+            await self._insist(self._keeper.check)
+            self._world.loop.create_task(self._watch_life())
         await self._insist(self.view.catch_up)
         await self._insist(self.fetch.start)
         await self.produce.start()
@@ -175,6 +182,18 @@ class Process:
         while self.in_progress[ApiKey.PRODUCE]:
             await self.clock.sleep(RETRY_SECONDS)
         await self.produce.drain()
+
+    async def _watch_life(self) -> None:
+        """As metastore/life/watch.py does it, with the position noted each time."""
+        was_current = True
+        while True:
+            await self.clock.sleep(LIFE_CHECK_SECONDS)
+            with contextlib.suppress(HeadraceError):
+                is_current = await self._keeper.check() is LifeVerdict.CURRENT
+                if was_current and not is_current:
+                    self.fetch.life_is_over()
+                was_current = is_current
+                await self._keeper.note_position()
 
     def join_soon(self) -> None:
         """A heartbeat or a commit was refused."""

@@ -38,7 +38,7 @@ class Bucket:
         self.objects = MemoryStore(world.clock)
         """Segment files."""
         self.notes = MemoryStore(world.clock)
-        """What agents record in addition: extents that they forgot."""
+        """What agents record in addition: each life of the metastore, and extents that they forgot."""
         self.ever_put: dict[uuid.UUID, bytes] = {}
 
     def put(self, key: str, body: bytes, kept: int | None = None) -> ObjectInfo:
@@ -71,10 +71,11 @@ class BucketLine(StoreDecorator):
         self._rng = rng
 
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
-        assert not if_absent, "segment files are put under fresh ids"
         content = bytes(body)
         if not key.startswith(SEGMENTS):
-            return await self._remote.call(lambda: run_at_once(self._world.bucket.notes.put(key, content)), PUT_MENU)
+            notes = self._world.bucket.notes
+            return await self._remote.call(lambda: run_at_once(notes.put(key, content, if_absent=if_absent)), PUT_MENU)
+        assert not if_absent, "segment files are put under fresh ids"
         return await self._remote.call(lambda: self._put(key, content), PUT_MENU)
 
     def _put(self, key: str, body: bytes) -> ObjectInfo:
@@ -83,11 +84,13 @@ class BucketLine(StoreDecorator):
         return self._world.bucket.put(key, body, self._rng.randrange(len(body)) if is_short else None)
 
     async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
-        body: bytes = await self._remote.call(lambda: run_at_once(self._inner.get(key, byte_range)), GET_MENU)
+        is_note = not key.startswith(SEGMENTS)
+        store = self._world.bucket.notes if is_note else self._inner
+        body: bytes = await self._remote.call(lambda: run_at_once(store.get(key, byte_range)), GET_MENU)
         if self._world.faults.strikes(Fault.TRUNCATED):
             got = self._rng.randrange(len(body) + 1)
             raise CorruptError(f"simulated: short body: key={key} wanted={len(body)} got={got}")
-        if body and self._world.faults.strikes(Fault.ALTERED):
+        if body and not is_note and self._world.faults.strikes(Fault.ALTERED):  # notes have no checksum of ours
             return flipped(body, self._rng)
         return body
 
@@ -96,8 +99,14 @@ class BucketLine(StoreDecorator):
         return info
 
     async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-        raise NotImplementedError("no agent lists the bucket")
-        yield
+        assert not SEGMENTS.startswith(prefix), "no agent lists the segment files"
+        notes = self._world.bucket.notes
+
+        def listed() -> list[ObjectInfo]:
+            return [notes._objects[key].info for key in sorted(notes._objects) if key.startswith(prefix)]
+
+        for info in await self._remote.call(listed, GET_MENU):
+            yield info
 
     async def delete_many(self, keys: Sequence[str]) -> list[str]:
         raise NotImplementedError("no agent deletes from the bucket")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
 from headrace.metastore.api.commit import BatchOutcome
+from tests.simulation.check_lives import check_offsets_of_all_servers, excused_losses, lost_commits
 from tests.simulation.messages import Attempt, Batch
 from tests.simulation.metadata import Place
 from tests.simulation.problems import Kind, Problem
@@ -26,20 +27,24 @@ FAILED_FILE = (int(ErrorCode.kafka_storage_error), int(ErrorCode.not_leader_or_f
 def check_sends(world: World, log: StoredLog) -> Iterator[Problem]:
     """Acknowledgements, refusals, order."""
     committed: dict[Batch, list[tuple[float, int]]] = defaultdict(list)
-    for entry in world.database.journal:
+    for entry in (*world.database.journal, *lost_commits(world)):
         if entry.outcome is BatchOutcome.APPENDED:
             committed[entry.batch].append((entry.at, entry.base_offset))
+    excused = excused_losses(world)
     for batch in world.messages.batches:
         stored = log.found.get((batch, batch.place), [])
-        yield from _check_answers(batch, stored, committed[batch])
+        yield from _check_answers(batch, stored, committed[batch], excused)
         yield from _check_refusals(batch, stored)
     for place in log.entries:
         mine = [batch for batch in world.messages.batches if batch.place == place]
-        yield from _check_real_time(mine, log)
+        yield from _check_real_time(mine, log, excused)
+    yield from check_offsets_of_all_servers(world)
     yield from _check_connections(world, log)
 
 
-def _check_answers(batch: Batch, stored: Sequence[Entry], committed: Sequence[tuple[float, int]]) -> Iterator[Problem]:
+def _check_answers(
+    batch: Batch, stored: Sequence[Entry], committed: Sequence[tuple[float, int]], excused: Set[tuple[Batch, int]]
+) -> Iterator[Problem]:
     """Acknowledged: committed before, still there, and at the offset that was named."""
     for attempt in batch.attempts:
         if not attempt.is_ok or attempt.answered_at is None:
@@ -48,7 +53,7 @@ def _check_answers(batch: Batch, stored: Sequence[Entry], committed: Sequence[tu
             yield Problem(Kind.EARLY, f"{batch} acknowledged at {attempt.answered_at:.4f}")
         elif all(offset != attempt.base_offset for _, offset in committed):
             yield Problem(Kind.WRONG_ANSWER, f"{batch} told {attempt.base_offset}, committed at {committed}")
-        if batch.place.topic.deleted_at is not None:
+        if batch.place.topic.deleted_at is not None or (batch, attempt.base_offset) in excused:
             continue
         if not stored:
             yield Problem(Kind.LOST, f"{batch} acknowledged at offset {attempt.base_offset}")
@@ -70,13 +75,13 @@ def _check_refusals(batch: Batch, stored: Sequence[Entry]) -> Iterator[Problem]:
             yield Problem(Kind.PHANTOM, f"{batch} is stored at {entry.base_offset}, answered {codes}")
 
 
-def _check_real_time(batches: Sequence[Batch], log: StoredLog) -> Iterator[Problem]:
+def _check_real_time(batches: Sequence[Batch], log: StoredLog, excused: Set[tuple[Batch, int]]) -> Iterator[Problem]:
     """A batch that was acknowledged before another was first sent has the lower offset."""
     acknowledged = sorted(
         (attempt.answered_at, attempt.base_offset)
         for batch in batches
         for attempt in batch.attempts
-        if attempt.is_ok and attempt.answered_at is not None
+        if attempt.is_ok and attempt.answered_at is not None and (batch, attempt.base_offset) not in excused
     )
     times = [at for at, _ in acknowledged]
     highest: list[int] = []

@@ -89,6 +89,6 @@ class SimulatedCompactor:
     def _swap(self, merged: Merged, rng: random.Random) -> None:
         """With a janitor at its heels, half of the time."""
         self._world.database.swap(merged)
-        if rng.random() < 0.5:
+        if rng.random() < 0.5 and not self._world.plan.failovers:
             for file_id in sorted({entry.file_id for swap in merged.swaps for entry in swap.inputs}):
                 self._world.sweeper.clean(file_id)

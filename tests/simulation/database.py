@@ -1,31 +1,36 @@
-"""The metastore that all agents share, its journal for the checker, and one process's faulty way to it.
+"""A server of the metastore that all agents share, its journal for the checker, and one process's faulty way to it.
 
 Fault model: as remote.py; feed pages that are cut short (later rows come with the next poll) or come
 late; files that poison every call that they are in. Feed rows may be forgotten, the database's clock may
-jump, its incarnation id may change (nemesis.py).
+jump, its incarnation id may change (nemesis.py); a server may be replaced by a copy of what it was (failovers.py).
 The journal is written by what the metastore answers, in the instant in which it does: it knows when
 each batch was committed, which no client can know.
 """
 
 from __future__ import annotations
 
+import copy
+import itertools
+import math
 import random
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.metastore.api.commit import BatchOutcome, FileAnswer, FileCommit, FileStatus
+from headrace.metastore.api.life import Server, ServerLife
 from headrace.metastore.api.read import ALL_BYTES, ExtentQuery, FeedPage, OffsetAnswer, OffsetQuery, PartitionExtents
+from headrace.metastore.life.numbers import NO_LIFE, epoch_floor, log_floor
 from headrace.metastore.log.image import MetadataImage
-from headrace.storage.errors import InvalidError
+from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
 from headrace.storage.records.header import read_header
 from tests.model.metastore_model import ModelMetastore
 from tests.simulation.clocks import SimulatedClock
 from tests.simulation.faults import Fault
 from tests.simulation.marks import Marks
-from tests.simulation.metadata import Place
+from tests.simulation.metadata import Metadata, Place
 from tests.simulation.problems import Kind
 from tests.simulation.reading import Entry, identity_of
 from tests.simulation.remote import READS, WRITES, Remote, run_at_once
@@ -36,6 +41,8 @@ if TYPE_CHECKING:
     from tests.simulation.compactor import Merged
     from tests.simulation.messages import Batch
     from tests.simulation.world import World
+
+T = TypeVar("T")
 
 LATENCY = (0.0005, 0.006)
 RENEW_MENU = (Fault.REQUEST_LOST, Fault.REPLY_LOST, Fault.CUT, Fault.SLOW)
@@ -57,15 +64,28 @@ class Committed:
     base_offset: int
     identity: tuple[int, int, int]
     """Producer id, epoch and sequence that it was committed with."""
+    leader_epoch: int
+    serial: int
+    """Of all commits on all servers: a copy of a server has the same as its original."""
 
 
 class Database:
-    """`journal`: every judged batch, in commit order."""
+    """One server. `journal`: every judged batch, in commit order."""
 
     def __init__(self, world: World, shards: int) -> None:
         self._world = world
         self.clock = SimulatedClock(world.loop)
         self.model = ModelMetastore(self.clock, shards=shards)
+        self.metadata = Metadata(self.model, world.plan.racks)
+        self.is_up = True
+        self.timeline = self.begun_timeline = 1
+        """Of the server's WAL, and when its life was begun."""
+        self.prepared: tuple[uuid.UUID, int] | None = None
+        """The incarnation id of the life that may begin here, and for which timeline."""
+        self.replaced_at = math.inf
+        """When another server became the metastore."""
+        self.lost_with: Fault | None = None
+        """The kind of that failover."""
         self.journal: list[Committed] = []
         self.expelled: set[Batch] = set()
         """Batches of files with a refused commit: condemned, too old, or poisoned."""
@@ -80,8 +100,79 @@ class Database:
         """The batches below the log start, in order."""
         self._epochs = 100
         self._registered: dict[int, int] = {}
+        self._serials = itertools.count()
 
-    def commit(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
+    # -- what metastore/postgres/life does
+
+    def fork(self) -> Database:
+        """A standby, a backup or a copy of the volume, with everything that is here now."""
+        other = copy.copy(self)
+        other.model = copy.deepcopy(self.model, {id(self.clock): self.clock})
+        other.metadata = self.metadata.fork(other.model)
+        other.journal = [replace(committed) for committed in self.journal]
+        other.stripped = dict(self.stripped)
+        other._known = set(self._known)
+        other.high_watermarks = defaultdict(Marks, {key: marks.copy() for key, marks in self.high_watermarks.items()})
+        other.log_starts = defaultdict(Marks, {key: marks.copy() for key, marks in self.log_starts.items()})
+        other.removed = defaultdict(list, {place: list(entries) for place, entries in self.removed.items()})
+        other._registered = dict(self._registered)
+        return other
+
+    def activate(self, now: float, *, promoted_from: int | None) -> None:
+        """Become the metastore; `promoted_from`: the timeline of the server that it followed, None for a copy."""
+        if promoted_from is not None:
+            self.timeline = promoted_from + 1
+        for key, partition in self.model.partitions.items():
+            self.high_watermarks[key].becomes(now, partition.high_watermark)
+            self.log_starts[key].becomes(now, partition.log_start_offset)
+
+    def reached(self, *, writes: bool) -> Database:
+        """This server, if it is there: one that is gone breaks connections, and does nothing."""
+        if not self.is_up:
+            error = OutcomeUnknownError if writes else UnavailableError
+            raise error("simulated: the server is gone")
+        return self
+
+    def assert_life(self, named_life: int) -> None:
+        """See assert_life.sql."""
+        if named_life != self.model.life or self.timeline != self.begun_timeline:
+            raise UnavailableError(f"simulated: another life: named={named_life} stored={self.model.life}")
+
+    def describe_life(self) -> ServerLife:
+        heads, blocks = sum(self.model.feed_heads.values()), len(self.model.producer_id_blocks)
+        offset, life, incarnation_id = self.model.metadata_offset, self.model.life, self.model.incarnation_id
+        begun_on, server = Server(1, self.begun_timeline), Server(1, self.timeline)
+        return ServerLife("simulated", life, incarnation_id, begun_on, server, heads + blocks + offset, heads, offset)
+
+    def prepare_life(self, incarnation_id: uuid.UUID) -> uuid.UUID:
+        if self.prepared is None or self.prepared[1] != self.timeline:
+            self.prepared = (incarnation_id, self.timeline)
+        return self.prepared[0]
+
+    def begin_life(self, life: int, incarnation_id: uuid.UUID) -> bool:
+        model = self.model
+        if (model.life, model.incarnation_id) == (life, incarnation_id):
+            return True
+        if model.life >= life or self.prepared != (incarnation_id, self.timeline):
+            return False
+        model.life, model.incarnation_id, self.begun_timeline, self.prepared = life, incarnation_id, self.timeline, None
+        self.metadata.begin_life(life)
+        self._epochs = max(self._epochs, log_floor(life))
+        for partition in model.partitions.values():
+            partition.leader_epoch = max(partition.leader_epoch, epoch_floor(life))
+        self._world.note("life begins", life, self.timeline)
+        self._world.lives_begun_at.append(self._world.loop.time())
+        return True
+
+    def allocate_producer_ids(self, named_life: int, count: int) -> range:
+        self.assert_life(named_life)
+        ids: range = run_at_once(self.model.allocate_producer_ids(count))
+        return ids
+
+    # -- what agents ask for
+
+    def commit(self, named_life: int, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
+        self.assert_life(named_life)
         self._refuse_poisoned(files)
         answers: list[FileAnswer] = run_at_once(self.model.commit_files(node_id, broker_epoch, files))
         for file, answer in zip(files, answers, strict=True):
@@ -102,20 +193,21 @@ class Database:
                 self.expelled.update(self._batches_of(file) if self._poison[file.file_id] else ())
             raise InvalidError(f"simulated: poisoned file: files={len(files)}")
 
-    def renew(self, node_id: int, broker_epoch: int) -> int:
+    def renew(self, named_life: int, node_id: int, broker_epoch: int) -> int:
         """Unfence the agent under its epoch if that is still registered, else under a new, higher one."""
+        self.assert_life(named_life)
         if self._registered.get(node_id) != broker_epoch:
             self._epochs += 1
             self._registered[node_id] = self._epochs
         self.model.register_agent(node_id, self._registered[node_id])
-        self._world.metadata.show_agent(node_id, self._registered[node_id], fenced=False)
+        self.metadata.show_agent(node_id, self._registered[node_id], fenced=False)
         return self._registered[node_id]
 
     def fence(self, node_id: int, *, unregister: bool) -> None:
         """Its lease ran out, and perhaps its registration is gone as well."""
         self.model.fence_agent(node_id)
         if node_id in self._registered:
-            self._world.metadata.show_agent(node_id, self._registered[node_id], fenced=True)
+            self.metadata.show_agent(node_id, self._registered[node_id], fenced=True)
         if unregister:
             self._registered.pop(node_id, None)
 
@@ -133,7 +225,7 @@ class Database:
         self.model.announce_swaps(extents)
         self._world.note("swapped", str(merged.file_id), outcomes)
         for extent in extents:
-            place = self._world.metadata.place(extent.partition_key)
+            place = self.metadata.place(extent.partition_key)
             self.removed[place] = [e for e in self.removed[place] if e.base_offset < extent.base_offset]
             for committed in self.journal:
                 is_covered = extent.base_offset <= committed.base_offset <= extent.last_offset
@@ -163,54 +255,90 @@ class Database:
                 )
             where = (file.file_id, staged.partition_key, staged.position, staged.length)
             identity = identity_of(read_header(body, staged.position))
-            self.journal += [
-                Committed(now, *where, batch, outcome, base_offset + before if base_offset >= 0 else -1, identity)
-                for batch, before in members
-            ]
             partition = self.model.partitions.get(staged.partition_key)
+            epoch = -1 if partition is None else partition.leader_epoch
+            self.journal += [
+                Committed(
+                    now, *where, batch, outcome, base_offset + before if base_offset >= 0 else -1, identity, epoch,
+                    next(self._serials),
+                )
+                for batch, before in members
+            ]  # fmt: skip
             if partition is not None:
                 self.high_watermarks[staged.partition_key].becomes(now, partition.high_watermark)
 
 
 class MetastoreLine:
-    """CommitApi, ReadApi and the little of ClusterApi that a view needs, for one process."""
+    """CommitApi, ReadApi, LifeApi and the little of ClusterApi that a view needs, for one process."""
 
     def __init__(self, world: World, process: Process, rng: random.Random) -> None:
+        self.named_life = NO_LIFE if world.plan.failovers else 0
         self._world = world
-        self._database = world.database
-        self._model = world.database.model
         self._remote = Remote(world, process, "metastore", LATENCY, rng)
         self._rng = rng
+        self._stays_on: Database | None = None
+        self._stays_until = 0.0
+
+    def stay_on(self, server: Database, until: float) -> None:
+        """Stay connected to a server that is the metastore no more."""
+        self._stays_on, self._stays_until = server, until
+
+    def name_life(self, life: int) -> None:
+        self.named_life = life
+
+    async def describe_life(self) -> ServerLife:
+        return await self._read(lambda server: server.describe_life())
+
+    async def prepare_life(self, incarnation_id: uuid.UUID) -> uuid.UUID:
+        return await self._write(lambda server: server.prepare_life(incarnation_id))
+
+    async def begin_life(self, life: int, incarnation_id: uuid.UUID) -> bool:
+        return await self._write(lambda server: server.begin_life(life, incarnation_id))
 
     async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
         sent = [FileCommit(file.file_id, file.size, list(file.batches)) for file in files]
-        return await self._remote.call(lambda: self._database.commit(node_id, broker_epoch, sent), COMMIT_MENU)
+        life = self.named_life
+        return await self._write(lambda server: server.commit(life, node_id, broker_epoch, sent), COMMIT_MENU)
 
     async def allocate_producer_ids(self, count: int) -> range:
-        ids: range = await self._remote.call(lambda: run_at_once(self._model.allocate_producer_ids(count)), WRITES)
-        return ids
+        life = self.named_life
+        return await self._write(lambda server: server.allocate_producer_ids(life, count))
 
     async def find_extents(self, queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[PartitionExtents]:
-        found: list[PartitionExtents] = await self._remote.call(
-            lambda: run_at_once(self._model.find_extents(queries, max_bytes)), READS
+        found: list[PartitionExtents] = await self._read(
+            lambda server: run_at_once(server.model.find_extents(queries, max_bytes))
         )
         return found
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
-        found: list[OffsetAnswer] = await self._remote.call(
-            lambda: run_at_once(self._model.list_offsets(queries)), READS
-        )
+        found: list[OffsetAnswer] = await self._read(lambda server: run_at_once(server.model.list_offsets(queries)))
         return found
 
     async def poll_feed(self, positions: Mapping[int, int]) -> FeedPage:
         asked = dict(positions)
-        page: FeedPage = await self._remote.call(lambda: run_at_once(self._model.poll_feed(asked)), POLL_MENU)
+        page: FeedPage = await self._read(lambda server: run_at_once(server.model.poll_feed(asked)), POLL_MENU)
         if page.rows and self._world.faults.strikes(Fault.PARTIAL_PAGE):
             page = replace(page, rows=page.rows[: self._rng.randrange(len(page.rows))])
         return page
 
     async def read_head(self) -> MetadataImage:
-        return await self._remote.call(lambda: self._world.metadata.head, READS)
+        return await self._read(lambda server: server.metadata.head)
 
     async def renew(self, node_id: int, broker_epoch: int) -> int:
-        return await self._remote.call(lambda: self._database.renew(node_id, broker_epoch), RENEW_MENU)
+        life = self.named_life
+        return await self._write(lambda server: server.renew(life, node_id, broker_epoch), RENEW_MENU)
+
+    async def _read(self, work: Callable[[Database], T], menu: tuple[Fault, ...] = READS) -> T:
+        server = self._server()
+        return await self._remote.call(lambda: work(server.reached(writes=False)), menu)
+
+    async def _write(self, work: Callable[[Database], T], menu: tuple[Fault, ...] = WRITES) -> T:
+        server = self._server()
+        return await self._remote.call(lambda: work(server.reached(writes=True)), menu)
+
+    def _server(self) -> Database:
+        """To which this process is connected when it sends."""
+        stays_on = self._stays_on
+        if stays_on is not None and stays_on.is_up and self._world.loop.time() < self._stays_until:
+            return stays_on
+        return self._world.database

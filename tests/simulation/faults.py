@@ -62,6 +62,11 @@ class Fault(enum.StrEnum):
     EPOCH_RAISED = "leader epoch raised"
     TOPIC_DELETED = "topic deleted"
     TOPIC_CREATED = "topic created again"
+    PROMOTED = "metastore replaced by a standby that has everything"
+    PROMOTED_BEHIND = "metastore replaced by a standby that lacks commits"
+    SPLIT = "the same, and the old one stays up"
+    PROMOTED_TWICE = "two standbys promoted to one timeline"
+    RESTORED = "metastore restored from a copy"
 
 
 class Faults:

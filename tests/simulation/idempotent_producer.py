@@ -127,6 +127,10 @@ class Lane:
             self._wants_bump = True
         return legal
 
+    def bump_soon(self) -> None:
+        """Continue under another epoch, once nothing is on the wire."""
+        self._wants_bump = True
+
     def _tidy(self, now: float, gives_up_after: float) -> None:
         """Give up, bump, continue: what the state requires before the next send."""
         on_wire = any(pending.on_wire for pending in self.queue)
@@ -176,16 +180,17 @@ class IdempotentProducer:
         """How likely it is that a request goes where the one before it went."""
         self._connection: SimulatedConnection | None = None
         self._rest = asyncio.Event()
+        self._is_starting_over = False
 
     async def run(self) -> None:
         await self._init_producer_id()
-        wraps = self._rng.random() < 0.3
+        wraps = self._rng.random() < 0.3 and not self._world.plan.failovers
         self._lanes = [self._lane(place, wraps) for place in self._places]
         for _ in range(self._count):
             await asyncio.sleep(self._rng.expovariate(1 / self._world.plan.send_interval))
             self._create()
             self._pump()
-        while any(lane.queue for lane in self._lanes):
+        while self._is_starting_over or any(lane.queue for lane in self._lanes):
             self._rest.clear()
             await self._rest.wait()
 
@@ -233,6 +238,8 @@ class IdempotentProducer:
 
     def _pump(self) -> None:
         """Send all that may be sent."""
+        if self._is_starting_over:
+            return
         now = self._world.loop.time()
         while True:
             ready: dict[Lane, Pending] = {}
@@ -280,12 +287,39 @@ class IdempotentProducer:
         if code in UNKNOWN and lane.place.topic.deleted_at is not None:
             lane.queue.clear()
             return
-        legal = code is None or code in RETRIABLE or (code == OUT_OF_ORDER and lane.out_of_order(pending))
+        if code == OUT_OF_ORDER and self._world.past:
+            self._meet_a_loss(lane, pending)
+            return
+        is_back = (
+            code in UNKNOWN and lane.place.topic.is_mortal and bool(self._world.past)
+        )  # an agent does not know yet
+        legal = code is None or is_back or code in RETRIABLE or (code == OUT_OF_ORDER and lane.out_of_order(pending))
         if not legal:
             self._world.report(Kind.SPURIOUS, f"{pending.batch} code={code} sequence={attempt.identity}")
         backoff = self._rng.uniform(*BACKOFF_SECONDS)
         lane.failed(pending, self._world.loop.time() + backoff)
         self._wake_later(backoff)
+
+    def _meet_a_loss(self, lane: Lane, pending: Pending) -> None:
+        """The metastore was replaced, and may lack batches that it had acknowledged. Java bumps the epoch. Users of
+        librdkafka, which stops, begin with another producer, and without what is unresolved."""
+        if self._style is Style.JAVA:
+            lane.out_of_order(pending)
+            lane.bump_soon()
+            lane.failed(pending, self._world.loop.time())
+        elif not self._is_starting_over:
+            self._is_starting_over = True
+            self._world.spawn(self._start_over())
+        self._wake_later(self._rng.uniform(*BACKOFF_SECONDS))
+
+    async def _start_over(self) -> None:
+        for lane in self._lanes:
+            lane.queue.clear()
+        self.producer_id = -1
+        await self._init_producer_id()
+        self._lanes = [self._lane(lane.place, False) for lane in self._lanes]
+        self._is_starting_over = False
+        self._pump()
 
     def _wake_later(self, seconds: float) -> None:
         self._world.later(seconds + 0.001, self._pump)

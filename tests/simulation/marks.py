@@ -12,6 +12,12 @@ class Marks:
         self._times = [0.0]
         self._values = [0]
 
+    def copy(self) -> Marks:
+        """Another one with the same past."""
+        other = Marks()
+        other._times, other._values = list(self._times), list(self._values)
+        return other
+
     def becomes(self, time: float, value: int) -> None:
         """From `time` on it is `value`; times never go back."""
         self._times.append(time)

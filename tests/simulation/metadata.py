@@ -7,6 +7,8 @@ Fault model: an image moves only when its process catches up, which is a request
 
 from __future__ import annotations
 
+import copy
+import itertools
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +16,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from headrace.metastore.keys import partition_key, split_partition_key
+from headrace.metastore.life.numbers import log_floor
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
+from headrace.metastore.postgres.life.life import reborn
 from tests.model.metastore_model import ModelMetastore
 
 if TYPE_CHECKING:
@@ -63,17 +67,47 @@ class Place:
 
 
 class Metadata:
-    """The log's head. `topics`: every incarnation there ever was, oldest first."""
+    """The log's head. `topics`: every incarnation there ever was on this server, oldest first."""
+
+    _standing: list[Topic]
+    """Of a copy: the topics that existed when it was made."""
 
     def __init__(self, model: ModelMetastore, racks: Sequence[str | None]) -> None:
         self._model = model
         self._racks = racks
         self.head = MetadataImage()
         self.topics: list[Topic] = []
+        self._next_number = FIRST_TOPIC_NUMBER
+        self._serials = itertools.count(FIRST_TOPIC_NUMBER)
+        """Of all servers: ids of topics are random, so no two are the same."""
+
+    def fork(self, model: ModelMetastore) -> Metadata:
+        """What a copy of the metastore has."""
+        other = copy.copy(self)
+        other._model = model
+        other.topics = list(self.topics)
+        other._standing = self.living()
+        return other
+
+    def activate(self, now: float, gone: Sequence[Topic]) -> None:
+        """This is the cluster's from now on: topics that it does not know are gone, those that it knows are not."""
+        for topic in gone:
+            if topic not in self._standing and topic.deleted_at is None:
+                topic.deleted_at = now
+        for topic in self._standing:
+            topic.deleted_at = None
+
+    def begin_life(self, life: int) -> None:
+        """As metastore/postgres/life does it: numbers and epochs of the life, from its first offset on."""
+        self._model.metadata_offset = log_floor(life)
+        self._next_number = max(self._next_number, log_floor(life))
+        self.head = reborn(self.head, life)
 
     def create_topic(self, name: str, partitions: int, *, is_mortal: bool = False, stamps: bool = False) -> Topic:
-        number = FIRST_TOPIC_NUMBER + len(self.topics)
-        topic = Topic(name, uuid.UUID(int=number << 64 | number), number, partitions, is_mortal, stamps)
+        number = self._next_number
+        self._next_number += 1
+        topic_id = uuid.UUID(int=number << 64 | next(self._serials))
+        topic = Topic(name, topic_id, number, partitions, is_mortal, stamps)
         self.topics.append(topic)
         self._model.create_topic(number, partitions)
         image = TopicImage(topic.topic_id, number, name, partitions, partitions, (0,) * partitions)
@@ -101,7 +135,7 @@ class Metadata:
     def place(self, key: int) -> Place:
         """The partition of that key."""
         number, index = split_partition_key(key)
-        return Place(self.topics[number - FIRST_TOPIC_NUMBER], index)
+        return Place(next(topic for topic in reversed(self.topics) if topic.number == number), index)
 
     def living(self) -> list[Topic]:
         return [topic for topic in self.topics if topic.deleted_at is None]

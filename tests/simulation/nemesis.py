@@ -22,6 +22,7 @@ BEYOND_ANSWERS_MS = 2 * 3_600_000
 BACK_BEYOND_BIRTHS_MS = -20 * 60_000
 """Files created after are refused for coming from the future."""
 TOPIC_ABSENT_SECONDS = (0.0, 0.5)
+CREATES_AGAIN_SECONDS = 0.02
 
 
 class Nemesis:
@@ -44,7 +45,7 @@ class Nemesis:
             Fault.INCARNATION: self._change_incarnation,
             Fault.SWEPT: self._sweep,
             Fault.EPOCH_RAISED: self._raise_epoch,
-            Fault.TOPIC_DELETED: self._delete_topic,
+            Fault.TOPIC_DELETED: self.delete_topic,
             Fault.MERGED: self._merge,
         }
 
@@ -128,24 +129,38 @@ class Nemesis:
         self._world.faults.count(Fault.MERGED)
         self._world.compactor.merge(self._rng)
 
+    def is_between_lives(self) -> bool:
+        """Whether the metastore refuses every change."""
+        return self._world.database.timeline != self._world.database.begun_timeline
+
     def _raise_epoch(self) -> None:
+        if self.is_between_lives():
+            return
         topic = self._rng.choice(self._world.metadata.living())
         index = self._rng.randrange(topic.partition_count)
         self._world.faults.count(Fault.EPOCH_RAISED)
         self._world.note("leader epoch raised", topic.number, index)
         self._world.metadata.raise_leader_epoch(topic, index)
 
-    def _delete_topic(self) -> None:
+    def delete_topic(self, absent_seconds: float | None = None) -> None:
+        """And create it again, soon or after that time."""
         mortals = [topic for topic in self._world.metadata.living() if topic.is_mortal]
-        if not mortals:
+        if not mortals or self.is_between_lives():
             return
         topic = self._rng.choice(mortals)
         self._world.faults.count(Fault.TOPIC_DELETED)
         self._world.note("topic deleted", topic.number)
         self._world.metadata.delete_topic(topic, self._world.loop.time())
-        self._world.later(self._rng.uniform(*TOPIC_ABSENT_SECONDS), self._create_topic, topic.name)
+        if absent_seconds is None:
+            absent_seconds = self._rng.uniform(*TOPIC_ABSENT_SECONDS)
+        self._world.later(absent_seconds, self._create_topic, topic.name)
 
     def _create_topic(self, name: str) -> None:
+        if self.is_between_lives():
+            self._world.later(CREATES_AGAIN_SECONDS, self._create_topic, name)
+            return
+        if any(topic.name == name for topic in self._world.metadata.living()):  # a copy brought it back
+            return
         self._world.faults.count(Fault.TOPIC_CREATED)
         topic = self._world.metadata.create_topic(name, 1, is_mortal=True)
         self._world.note("topic created", topic.number)

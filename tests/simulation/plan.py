@@ -7,8 +7,9 @@ faults to meet is found sooner than if every schedule had all of them.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from headrace.config.settings import Settings
 from tests.simulation.faults import Fault
@@ -62,8 +63,22 @@ BLOWS: Mapping[Fault, int] = {
 """Faults at random moments, and how often at most."""
 
 
-_EARLY_FLUSHES, _SHORT_MEMORY = 0x5EED_0001, 0x5EED_0002
+_EARLY_FLUSHES, _SHORT_MEMORY, _FAILOVERS = 0x5EED_0001, 0x5EED_0002, 0x5EED_0003
 """Mixed into the seed for what was added later, so that older decisions of a seed stay."""
+
+
+FIRST_SEED_WITH_FAILOVERS = 1 << 40
+"""Schedules of these seeds and above replace the metastore by copies of itself."""
+FAILOVERS = (Fault.PROMOTED, Fault.PROMOTED_BEHIND, Fault.SPLIT, Fault.PROMOTED_TWICE, Fault.RESTORED)
+_NOT_WITH_FAILOVERS = (Fault.SWEPT, Fault.CONDEMNED_AT_STEP, Fault.INCARNATION)
+
+
+class Failover(NamedTuple):
+    """`at`: seconds; `lag`: how much older than that is the copy."""
+
+    kind: Fault
+    at: float
+    lag: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +105,48 @@ class Plan:
     """Whether requests of clients wait for memory at times."""
     rates: Mapping[Fault, float]
     blows: Mapping[Fault, int]
+    failovers: Sequence[Failover] = ()
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether every process hears of a new life within its check: nothing delays or stops a check."""
+        return not self.rates and Fault.FROZEN not in self.blows
 
 
 def make_plan(seed: int) -> Plan:
     """The plan of the seed, always the same."""
+    return _with_failovers(_plan(seed)) if seed >= FIRST_SEED_WITH_FAILOVERS else _plan(seed)
+
+
+def _with_failovers(plan: Plan) -> Plan:
+    """Nothing is deleted that a copy may name, as it is not in the file.delete.delay.ms of a cluster."""
+    rng = random.Random(plan.seed ^ _FAILOVERS)
+    count, seconds = rng.choice((1, 1, 2)), plan.seconds + 1.0
+    times = sorted(rng.uniform(0.3, seconds) for _ in range(count))
+    kinds = rng.choices(FAILOVERS, k=count)
+    is_calm = rng.random() < 0.5
+    blows = {fault: times for fault, times in plan.blows.items() if fault not in _NOT_WITH_FAILOVERS}
+    blows[Fault.TOPIC_DELETED] = rng.randint(0, 4)
+    if is_calm:
+        blows.pop(Fault.FROZEN, None)
+    return replace(
+        plan,
+        seconds=seconds,
+        patient_producers=1,
+        java_producers=1,
+        consumers=0,
+        askers=0,
+        batches=2 * plan.batches,
+        rates={} if is_calm else {f: rate for f, rate in plan.rates.items() if f not in _NOT_WITH_FAILOVERS},
+        blows=blows,
+        failovers=[
+            Failover(kind, at, 0.0 if kind is Fault.PROMOTED else rng.uniform(0.02, 0.6))
+            for kind, at in zip(kinds, times, strict=True)
+        ],
+    )
+
+
+def _plan(seed: int) -> Plan:
     rng = random.Random(seed)
     share = rng.choice((0.15, 0.3, 0.4, 0.5))
     patient = rng.choice((0, 1))

@@ -25,6 +25,7 @@ from tests.simulation.clocks import EPOCH_MS, SimulatedClock
 from tests.simulation.compactor import SimulatedCompactor
 from tests.simulation.consumers import Consumer, OffsetAsker, Reader
 from tests.simulation.database import Database
+from tests.simulation.failovers import Failovers
 from tests.simulation.faults import Fault, Faults
 from tests.simulation.idempotent_producer import IdempotentProducer, Style
 from tests.simulation.loop import SpinningError, VirtualLoop
@@ -85,7 +86,10 @@ class World:
         self.messages = Messages()
         self.bucket = Bucket(self)
         self.database = Database(self, plan.shards)
-        self.metadata = Metadata(self.database.model, plan.racks)
+        """The server that is the metastore now."""
+        self.past: list[Database] = []
+        """Those that were, oldest first."""
+        self.lives_begun_at: list[float] = []
         self.sweeper = Sweeper(self)
         self.compactor = SimulatedCompactor(self)
         self.agents = [SimulatedAgent(self, node_id) for node_id in range(1, plan.agents + 1)]
@@ -127,6 +131,10 @@ class World:
         )
 
     # -- what everything in the world uses
+
+    @property
+    def metadata(self) -> Metadata:
+        return self.database.metadata
 
     def note(self, *event: object) -> None:
         """Write down what happened, and when."""
@@ -193,7 +201,9 @@ class World:
         mortal = self.metadata.create_topic("mortal", 1, is_mortal=True)
         for agent in self.agents:
             agent.boot()
-        Nemesis(self).start()
+        nemesis = Nemesis(self)
+        nemesis.start()
+        Failovers(self, nemesis).start()
         places = [*stable.places(), *stamped.places()]
         producers: list[IdempotentProducer | PlainProducer] = []
         for style, count in ((Style.PATIENT, plan.patient_producers), (Style.JAVA, plan.java_producers)):
@@ -270,7 +280,7 @@ class World:
         return None
 
     async def _see_the_end(self, consuming: list[asyncio.Task[None]], consumers: list[Consumer]) -> None:
-        if (await asyncio.wait(consuming, timeout=CALM_SECONDS_MAX))[1]:
+        if consuming and (await asyncio.wait(consuming, timeout=CALM_SECONDS_MAX))[1]:
             for consumer in consumers:
                 for place, at in consumer.lagging().items():
                     self.report(Kind.UNSEEN, f"{consumer.name} is at {place}:{at} of {self.end_of(place)}")

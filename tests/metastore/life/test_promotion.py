@@ -24,8 +24,8 @@ from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore
+from load.postgres_servers import Servers
 from tests.manual_clock import ManualClock
-from tests.metastore.life.servers import Servers
 from tests.metastore.sessions import create, join, new_topic
 
 pytestmark = pytest.mark.xdist_group("postgres servers")

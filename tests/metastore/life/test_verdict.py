@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from headrace.metastore.api.life import Server, ServerLife
@@ -24,6 +25,10 @@ def newer(life: int = 5, incarnation: uuid.UUID = ELSEWHERE) -> LifeRecord:
     return LifeRecord("c", life, incarnation, 7, 4, "timeline", 0, wal_bytes=990, feed_sum=50)
 
 
+def replace_timeline(record: LifeRecord, timeline: int) -> LifeRecord:
+    return msgspec.structs.replace(record, timeline=timeline)
+
+
 @pytest.mark.parametrize(
     ("found", "newest", "reached", "expected"),
     [
@@ -37,6 +42,9 @@ def newer(life: int = 5, incarnation: uuid.UUID = ELSEWHERE) -> LifeRecord:
         (replace(PRIMARY, server=Server(7, 4), wal_bytes=500), RECORD, REACHED, LifeVerdict.BEGIN),
         (replace(PRIMARY, server=Server(7, 4)), newer(), None, LifeVerdict.BEGIN),
         (replace(PRIMARY, life=0, server=Server(7, 4)), None, None, LifeVerdict.BEGIN),
+        # but for a server that a later promotion replaced before its own life began
+        (replace(PRIMARY, life=4, server=Server(7, 4)), replace_timeline(newer(), 5), None, LifeVerdict.SUPERSEDED),
+        (replace(PRIMARY, life=4, server=Server(7, 6)), replace_timeline(newer(), 5), None, LifeVerdict.BEGIN),
         # another cluster of databases: a logical restore, pg_upgrade
         (replace(PRIMARY, server=Server(8, 3)), RECORD, REACHED, LifeVerdict.RESTORED),
         (replace(PRIMARY, server=Server(8, 1)), newer(), None, LifeVerdict.RESTORED),

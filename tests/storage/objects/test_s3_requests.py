@@ -14,7 +14,9 @@ import crc32c
 import pytest
 
 from headrace.storage.errors import CorruptError, InvalidError, OutcomeUnknownError, UnavailableError
+from headrace.storage.objects import s3
 from headrace.storage.objects.retrying import RetryingStore
+from headrace.storage.objects.s3 import time_limit_s
 from headrace.storage.objects.store import ByteRange, ObjectInfo
 from load.self_signed import write_certificate
 from tests.fixtures_s3 import aws_credentials, s3_at
@@ -40,6 +42,19 @@ async def test_waiting_for_a_connection_counts_and_leaves_no_doubt() -> None:
         await asyncio.gather(holder, return_exceptions=True)
         await store.close()
     assert [exchange.method for exchange in server.exchanges] == ["GET"]
+
+
+async def test_a_large_body_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(s3, "time_limit_s", lambda limit, size: time_limit_s(limit, (asked.append(size), size)[1]))
+    store = s3_at("http://127.0.0.1:1")
+    for request in (store.put("k", BODY), store.get("k", ByteRange(7, 5_000_000)), store.get("k"), store.head("k")):
+        with pytest.raises(UnavailableError):
+            await request
+    assert asked == [len(BODY), 5_000_000, 0, 0]
+    assert time_limit_s(10.0, 0) == 10.0
+    assert time_limit_s(10.0, 64 * 1024 * 1024) == 26.0, "a file of compaction.file.bytes, at 4 MiB per second"
+    await store.close()
 
 
 async def test_a_closed_store_says_so() -> None:

@@ -1,57 +1,81 @@
-"""Postgres servers that follow, lose and replace each other: real standbys, promotions and copies of a volume.
+"""Postgres servers that follow, lose and replace each other: real standbys, promotions, backups, copies of a volume.
 
-Servers are embedded ones with fsync off; nothing here crashes a machine. `Servers.url` is the metastore's address on
-one of them.
+Place: under the torture run (load/torture/drills.py) and the tests of the metastore's life.
+Invariant: every server that was started here is stopped when the context is left. `Servers.url` is the metastore's
+address on one of them. Nothing here crashes a machine: without fsync (the default) no row is lost that the operating
+system has.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 import psycopg
 
 from headrace.metastore.postgres.embedded import USER, EmbeddedPostgres
-from headrace.metastore.postgres.installation import find_installation, reachable_installation, run_as
+from headrace.metastore.postgres.installation import (
+    find_installation,
+    reachable_installation,
+    remove_data_dir,
+    run_as,
+)
 from headrace.metastore.postgres.migrate import migrate
+from headrace.storage.errors import UnavailableError
 
 DATABASE = "headrace"
 PATIENCE_SECONDS = 120.0
 
 
 class Servers:
-    """One primary with a migrated metastore, and servers made from it. Use it in a `with`."""
+    """One primary with a migrated metastore, and servers made from it. Use it in a `with`.
 
-    def __init__(self) -> None:
-        self._home = Path(tempfile.mkdtemp(prefix="headrace-servers-"))
+    `home`: an empty directory that keeps them; None for one that goes with the context. `tcp`: they also listen on
+    127.0.0.1, all with one password. `fsync`: as the embedded Postgres has it.
+    """
+
+    def __init__(self, home: Path | None = None, *, fsync: bool = False, tcp: bool = False) -> None:
+        self._made = home is None
+        self._home = home or Path(tempfile.mkdtemp(prefix="headrace-servers-"))
         self._home.chmod(0o711)
+        self._fsync = fsync
+        self._password = secrets.token_urlsafe(24) if tcp else None
         self._account = run_as()
         self._running: dict[str, EmbeddedPostgres] = {}
 
     def __enter__(self) -> Servers:
-        primary = self.start("primary")
-        run(primary.url(), f"CREATE DATABASE {DATABASE}")
-        migrate(self.url("primary"))
+        try:
+            primary = self.start("primary")
+            run(primary.url(), f"CREATE DATABASE {DATABASE}")
+            migrate(self.url("primary"))
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for server in self._running.values():
             server.stop()
-        shutil.rmtree(self._home, ignore_errors=True)
+        if self._made:
+            shutil.rmtree(self._home, ignore_errors=True)
 
     def start(self, name: str) -> EmbeddedPostgres:
         """Start a server on the directory of that name."""
-        server = EmbeddedPostgres(self._home / name, fsync=False)
+        server = EmbeddedPostgres(self._home / name, fsync=self._fsync, password=self._password)
         server.start()
         hba = self._home / name / "pgdata" / "pg_hba.conf"  # the tools run as the server's account
-        hba.resolve().write_text("local all all trust\nlocal replication all trust\n")
+        remote = "host all all 127.0.0.1/32 scram-sha-256\n" if self._password else ""
+        hba.resolve().write_text(f"local all all trust\nlocal replication all trust\n{remote}")
         run(server.url(), "SELECT pg_reload_conf()")
         self._running[name] = server
         return server
@@ -59,6 +83,37 @@ class Servers:
     def stop(self, name: str) -> None:
         """Stop it; its directory stays."""
         self._running.pop(name).stop()
+
+    def revive(self, name: str) -> None:
+        """Return when it accepts connections; started again if it stopped by itself."""
+        give_up_at = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                self._running[name].start()
+                ask(self._running[name].url(), "SELECT true")
+                return
+            except (psycopg.OperationalError, UnavailableError):  # it recovers, or just stops
+                assert time.monotonic() < give_up_at, name
+                time.sleep(0.1)
+
+    def remove(self, name: str) -> None:
+        """Stop it if it runs, and delete its directory."""
+        if name in self._running:
+            self.stop(name)
+        remove_data_dir(self._home / name)
+        shutil.rmtree(self._home / name)
+
+    def is_running(self, name: str) -> bool:
+        """Whether it was started, and neither stopped nor killed here."""
+        return name in self._running
+
+    def port(self, name: str) -> int:
+        """On 127.0.0.1."""
+        return self._running[name].port
+
+    def tcp_url(self, name: str, port: int) -> str:
+        """Of the metastore's database by way of a proxy that listens on `port`."""
+        return self._running[name].tcp_url(DATABASE, port)
 
     def url(self, *names: str) -> str:
         """Of the metastore's database there; of several servers, connections go to the first that takes writes."""
@@ -72,36 +127,48 @@ class Servers:
         os.kill(pid, signal.SIGQUIT)
         self.stop(name)
 
-    def replicate_synchronously(self) -> None:
-        """From now on the primary acknowledges what its standby has flushed."""
-        run(self.url("primary"), "ALTER SYSTEM SET synchronous_standby_names = '*'")
-        run(self.url("primary"), f"ALTER ROLE {USER} SET synchronous_commit = on")  # the server's is off
-        run(self.url("primary"), "SELECT pg_reload_conf()")
-        self._until("primary", "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')")
+    def kill(self, name: str) -> None:
+        """SIGKILL to each of its processes. It is not running any more; its directory stays."""
+        postmaster = int((self._home / name / "pgdata" / "postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
+        for pid in (postmaster, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.stop(name)
+
+    def replicate_synchronously(self, name: str = "primary") -> None:
+        """From now on the server acknowledges what its standby has flushed."""
+        run(self.url(name), "ALTER SYSTEM SET synchronous_standby_names = '*'")
+        run(self.url(name), f"ALTER ROLE {USER} SET synchronous_commit = on")  # without fsync, the server's is off
+        run(self.url(name), "SELECT pg_reload_conf()")
+        self._until(name, "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')")
 
     def add_standby(self, name: str, *, of: str = "primary") -> None:
         """A streaming standby that has everything of `of`, running."""
+        self.back_up(of, name, "-R")
+        self.start(name)
+        self.wait_until_streamed(name, of=of)
+
+    def back_up(self, of: str, name: str, *flags: str) -> None:
+        """pg_basebackup of a running server into the directory of another name."""
         source = urlsplit(self._running[of].url())
         place = {key: values[0] for key, values in parse_qs(source.query).items()}
         address = f"host={place['host']} port={place['port']} user={USER} application_name={name}"
         directory = self._home / name
         directory.mkdir()
         self._give(directory)
-        self._run(
-            "pg_basebackup",
-            "-d",
-            address,
-            "-D",
-            str(directory / "pgdata"),
-            "-R",
-            "-X",
-            "stream",
-            "-c",
-            "fast",
-            "--no-sync",
-        )
+        to = str(directory / "pgdata")
+        self._run("pg_basebackup", "-d", address, "-D", to, *flags, "-X", "stream", "-c", "fast", "--no-sync")
+
+    def start_from_backup(self, name: str) -> None:
+        """Start on a directory of back_up, as a restore from an archive that has nothing newer: on a new timeline."""
+        data = (self._home / name / "pgdata").resolve()
+        with (data / "postgresql.auto.conf").open("a") as settings:
+            settings.write("restore_command = 'false'\n")
+        (data / "recovery.signal").touch()
+        self._give(self._home / name)
         self.start(name)
-        self.wait_until_streamed(name, of=of)
+        self._until(name, "SELECT NOT pg_is_in_recovery()")
 
     def wait_until_streamed(self, name: str, *, of: str = "primary") -> None:
         """Return when the standby has replayed what the primary has now."""

@@ -1,0 +1,137 @@
+"""`headrace audit --lost --put-back`: produce lost records again, through the ordinary produce path, at the end.
+
+Place: after compactor/put_back.py has planned what can be put back.
+Invariant: one idempotent producer sends the batches of a partition in order, each under the sequence that the plan
+gives it. If the command is interrupted and repeated, it sends all again under the same sequences: agents recognise
+what is stored. Nothing is sent without confirmation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Set
+
+from kio.schema.errors import ErrorCode
+
+from headrace.cli.client.cluster import KafkaCluster, require
+from headrace.cli.client.offsets import TopicPartition, partitions_of
+from headrace.cli.client.records import init_producer_id, produce_again
+from headrace.cli.client.transport import client_config
+from headrace.cli.progress_bar import ProgressBar
+from headrace.cli.tables import confirm
+from headrace.compactor.put_back import (
+    ExtentApi,
+    PlannedBatch,
+    PutBack,
+    begin_put_back,
+    end_put_back,
+    files_put_back,
+    plan_put_back,
+    read_put_back,
+)
+from headrace.metastore.life.forgotten import read_forgotten
+from headrace.metastore.log.image import MetadataImage
+from headrace.storage.clock import SystemClock
+from headrace.storage.errors import UnavailableError
+from headrace.storage.file_id import object_key
+from headrace.storage.objects.store import ObjectStore
+from headrace.storage.records.codec import decode_records
+from headrace.storage.records.compression import Codec
+from headrace.storage.records.header import read_header
+
+TRIES, PAUSE_SECONDS = 60, 1.0
+"""Of one batch, while its leader is away or moves."""
+WARNING = (
+    "they are appended at the end: their offsets, and their order among records that came after them, differ from"
+    " before; records without a producer id that a client sent again are there twice"
+)
+
+
+async def put_back(
+    api: ExtentApi,
+    store: ObjectStore,
+    image: MetadataImage,
+    life: int,
+    lost_files: Set[uuid.UUID],
+    args: argparse.Namespace,
+) -> int:
+    """The exit status: 0 if all that can be put back is. `lost_files`: ids of files with recorded extents."""
+    plan = await read_put_back(store, life)
+    if plan is not None and plan.is_done:
+        print(f"put back already, in this life of the metastore: batches={len(plan.batches)}")
+        return 0
+    with KafkaCluster.of(client_config(args.put_back, None)) as cluster:
+        if plan is None:
+            before = await files_put_back(store)
+            fed = {f: ranges for f, ranges in (await read_forgotten(store)).items() if f in lost_files}
+            fed = {file_id: ranges for file_id, ranges in fed.items() if file_id not in before}
+            batches = await plan_put_back(api, store, fed, image.topics_by_id)
+            if not batches:
+                print("nothing is left to be put back")
+                return 0
+            for line in _lines(batches):
+                print(line)
+            confirm(args, f"put back {sum(batch.records for batch in batches)} records? {WARNING}.")
+            plan = PutBack(life, *await asyncio.to_thread(init_producer_id, cluster), batches)
+            await begin_put_back(store, plan)
+        else:
+            print(f"going on with what was begun: batches={len(plan.batches)}")
+            confirm(args, f"go on? {WARNING}.")
+        await _send(cluster, store, plan)
+    await end_put_back(store, plan)
+    print(f"put back: batches={len(plan.batches)} records={sum(batch.records for batch in plan.batches)}")
+    return 0
+
+
+def _lines(batches: list[PlannedBatch]) -> Iterator[str]:
+    records: Counter[TopicPartition] = Counter()
+    for batch in batches:
+        records[batch.topic, batch.partition_index] += batch.records
+    for (topic, index), count in sorted(records.items()):
+        yield f"to be put back: {topic} partition={index} records={count}"
+
+
+async def _send(cluster: KafkaCluster, store: ObjectStore, plan: PutBack) -> None:
+    bar, sequences = ProgressBar(), Counter[TopicPartition]()
+    file_id, body = None, b""
+    for done, batch in enumerate(plan.batches, 1):
+        if batch.file_id != file_id:
+            file_id, body = batch.file_id, await store.get(object_key(batch.file_id))
+        place = (batch.topic, batch.partition_index)
+        data = memoryview(body)[batch.position : batch.position + batch.length]
+        await _insist(cluster, place, data, plan, sequences[place])
+        sequences[place] += batch.records
+        bar("batches", done, len(plan.batches))
+    bar.close()
+
+
+async def _insist(cluster: KafkaCluster, place: TopicPartition, data: memoryview, plan: PutBack, sequence: int) -> None:
+    """Send one batch until it is stored: its sequence makes that safe. Errors as `require`, for a final refusal."""
+    producer = (plan.producer_id, plan.producer_epoch, sequence)
+    clock, rng = SystemClock(), random.Random()
+    for attempt in range(TRIES):
+        try:
+            code = await asyncio.to_thread(_send_one, cluster, place, data, producer)
+        except UnavailableError:  # the answer may be lost; WrongBrokerError is one of these
+            if attempt == TRIES - 1:
+                raise
+            await clock.sleep(PAUSE_SECONDS * rng.uniform(0.5, 1.5))
+            continue
+        if code is not ErrorCode.duplicate_sequence_number:  # stored by the run before
+            require(code, None, f"{place[0]}:{place[1]}")
+        return
+
+
+def _send_one(
+    cluster: KafkaCluster, place: TopicPartition, data: memoryview, producer: tuple[int, int, int]
+) -> ErrorCode:
+    leader = partitions_of(cluster, [place[0]])[place]
+    records, codec = decode_records(data), Codec(read_header(data).codec)
+    code = produce_again(cluster, leader, place, records, codec, producer)
+    if code.retriable:
+        raise UnavailableError(f"not stored yet: {place[0]}:{place[1]} {code.name}")
+    return code

@@ -1,0 +1,149 @@
+"""Which lost records can be put back: batches of files with a commit that agents recorded before they forgot it.
+
+Place: `headrace audit --lost --put-back`; the plan here, the produce requests in cli/put_back.py.
+Invariant: only flushed files with recorded extents are used, so every batch was acknowledged or about to be; merged
+files are copies and are left out. If the log has the producer id, epoch and sequence of a batch after the loss, its
+client sent it again, and it is left out; so is its second copy among the lost files. The plan of a life, and the
+producer that carries it out, are one object in the bucket, written before the first batch is sent: a run that was
+interrupted goes on with the same sequences, and a finished one is never repeated.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from headrace.metastore.api.read import Extent, ExtentQuery, PartitionExtents
+from headrace.metastore.life.forgotten import OffsetRange
+from headrace.metastore.log.image import TopicImage
+from headrace.storage.errors import CorruptError, NotFoundError
+from headrace.storage.file_id import object_key
+from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.records.header import BatchHeader
+from headrace.storage.segment.reader import verify_segment, walk_batches
+
+PREFIX = "metastore/put-back/"
+
+Identity = tuple[int, int, int, int]
+"""Partition key, producer id, epoch and first sequence."""
+
+
+class PlannedBatch(msgspec.Struct, frozen=True):
+    """Where a batch is, and where it goes; positions in bytes of the file."""
+
+    file_id: uuid.UUID
+    topic: str
+    partition_index: int
+    position: int
+    length: int
+    records: int
+
+
+class PutBack(msgspec.Struct):
+    """What is put back in a life of the metastore, by which producer."""
+
+    life: int
+    producer_id: int
+    producer_epoch: int
+    batches: list[PlannedBatch]
+    is_done: bool = False
+
+
+class ExtentApi(Protocol):
+    """The part of ReadApi that the plan needs."""
+
+    async def find_extents(self, queries: list[ExtentQuery], max_bytes: int = ...) -> list[PartitionExtents]: ...
+
+
+async def plan_put_back(
+    api: ExtentApi,
+    store: ObjectStore,
+    fed: Mapping[uuid.UUID, Iterable[OffsetRange]],
+    topics: Mapping[uuid.UUID, TopicImage],
+) -> list[PlannedBatch]:
+    """The batches in the order of their lost offsets, per partition. `fed`: the lost files with recorded extents.
+    Partitions that do not exist any more are left out. Reads each file once, and the log from the loss on."""
+    first_lost: dict[int, int] = {}
+    for lost in (lost for ranges in fed.values() for lost in ranges):
+        first_lost[lost.partition_key] = min(lost.base_offset, first_lost.get(lost.partition_key, lost.base_offset))
+    known: set[Identity] = set()
+    for key, offset in first_lost.items():
+        known |= await _identities_from(api, store, key, offset)
+    planned: list[tuple[int, int, PlannedBatch]] = []
+    in_order = sorted(fed.items(), key=lambda item: min(lost.base_offset for lost in item[1]))
+    for file_id, ranges in in_order:
+        bases = {key: min(r.base_offset for r in ranges if r.partition_key == key) for key, *_ in ranges}
+        body = await store.get(object_key(file_id))
+        for entry in verify_segment(body).partitions:
+            topic, base = topics.get(entry.topic_id), bases.get(entry.partition_key)
+            if topic is None or entry.partition_index >= len(topic.leader_epochs) or base is None:
+                continue
+            for position, header in walk_batches(memoryview(body)[: entry.position + entry.length], entry.position):
+                if (who := _identity(entry.partition_key, header)) is not None:
+                    if who in known:
+                        continue
+                    known.add(who)
+                place = (file_id, topic.name, entry.partition_index, position, header.size, header.record_count)
+                planned.append((entry.partition_key, base, PlannedBatch(*place)))
+    return [batch for _, _, batch in sorted(planned, key=lambda p: p[:2])]
+
+
+async def read_put_back(store: ObjectStore, life: int) -> PutBack | None:
+    """What was begun in this life. CorruptError if its object is damaged."""
+    try:
+        return msgspec.json.decode(await store.get(_key(life)), type=PutBack)
+    except NotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise CorruptError(f"the plan of records to be put back is damaged: key={_key(life)} {error}") from error
+
+
+async def begin_put_back(store: ObjectStore, plan: PutBack) -> None:
+    """AlreadyExistsError if another run has begun it meanwhile."""
+    await store.put(_key(plan.life), msgspec.json.encode(plan), if_absent=True)
+
+
+async def end_put_back(store: ObjectStore, plan: PutBack) -> None:
+    """Every batch is stored."""
+    plan.is_done = True
+    await store.put(_key(plan.life), msgspec.json.encode(plan))
+
+
+async def files_put_back(store: ObjectStore) -> set[uuid.UUID]:
+    """Of every life."""
+    found: set[uuid.UUID] = set()
+    async for info in store.list_objects(PREFIX):
+        plan = await read_put_back(store, int(info.key.removeprefix(PREFIX).removesuffix(".json")))
+        found |= {batch.file_id for batch in plan.batches} if plan is not None else set()
+    return found
+
+
+async def _identities_from(api: ExtentApi, store: ObjectStore, key: int, offset: int) -> set[Identity]:
+    """Of the idempotent batches that the partition has now at `offset` and above."""
+    found: set[Identity] = set()
+    while True:
+        (answer,) = await api.find_extents([ExtentQuery(key, offset, 1 << 40)])
+        if not answer.extents:
+            return found
+        for extent in answer.extents:
+            found |= await _identities_in(store, extent)
+        offset = answer.extents[-1].last_offset + 1
+
+
+async def _identities_in(store: ObjectStore, extent: Extent) -> set[Identity]:
+    body = await store.get(object_key(extent.file_id), ByteRange(extent.position, extent.length))
+    found = (_identity(extent.partition_key, header) for _, header in walk_batches(body))
+    return {who for who in found if who is not None}
+
+
+def _identity(key: int, header: BatchHeader) -> Identity | None:
+    if header.producer_id < 0:
+        return None
+    return (key, header.producer_id, header.producer_epoch, header.base_sequence)
+
+
+def _key(life: int) -> str:
+    return f"{PREFIX}{life:010}.json"

@@ -1,0 +1,121 @@
+"""Registration, groups and jobs in seeded orders, and topics that grow while commits run; planted bugs are caught.
+
+tests/metastore/coordination.py and growth_interleavings.py say how.
+"""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.errors import HeadraceError
+from tests.metastore.coordination import CoordinationHistory
+from tests.metastore.growth_interleavings import GrowthHistory
+from tests.metastore.interleavings import Unexplained
+from tests.metastore.sql_sources import source_of
+
+SEEDS = range(4)
+ROUNDS = 25
+CAUGHT_WITHIN = 400
+"""Rounds, for a planted bug."""
+
+BUGS: dict[str, tuple[str, list[tuple[str, str]]]] = {
+    "a claim that does not lock the group": (
+        "claim_group",
+        [("WHERE g.group_id = p_group_id FOR UPDATE;", "WHERE g.group_id = p_group_id;")],
+    ),
+    "a release under a claim that is over": (
+        "release_groups",
+        [("JOIN consumer_groups g USING (group_id, coordinator_epoch)", "JOIN consumer_groups g USING (group_id)")],
+    ),
+    "a registration that does not lock the log": (
+        "register_agent",
+        [
+            ("v_head := lock_metadata_head();", "v_head := (SELECT next_offset FROM metadata_head);"),
+            ("PERFORM FROM agent_leases l ORDER BY l.node_id FOR UPDATE;", ""),
+            ("UPDATE lease_watch SET last_contact_at = wall_time();", ""),
+        ],
+    ),
+    "a job that two workers claim": ("claim_job", [("LIMIT 1 FOR UPDATE SKIP LOCKED", "LIMIT 1")]),
+    "a lease that is ended twice": (
+        "end_job",
+        [("    ELSIF v_job.state <> job_leased() THEN\n        RETURN NULL;\n", "")],
+    ),
+}
+"""What is wrong -> (function, [(right text, wrong text)])."""
+
+
+async def _tell(url: str, store: PostgresMetastore, seed: int, rounds: int) -> CoordinationHistory:
+    history = CoordinationHistory(url, store, seed)
+    for _ in range(rounds):
+        await history.round()
+    return history
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_some_order_explains_what_every_caller_learned(
+    metastore: PostgresMetastore, metastore_url: str, seed: int
+) -> None:
+    history = await _tell(metastore_url, metastore, seed, ROUNDS)
+    assert history.claims
+    assert history.leases
+
+
+@pytest.mark.parametrize("bug", BUGS)
+async def test_a_planted_bug_is_caught(metastore_url: str, bug: str) -> None:
+    function, texts = BUGS[bug]
+    source = source_of(function)
+    for right, wrong in texts:
+        assert right in source, f"the bug has to be planted elsewhere: {right}"
+        source = source.replace(right, wrong)
+    with psycopg.connect(metastore_url, autocommit=True) as connection:
+        connection.execute(source.encode())
+    store = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=6))
+    try:
+        with pytest.raises((Unexplained, HeadraceError)) as caught:
+            await _tell(metastore_url, store, 0, CAUGHT_WITHIN)
+    finally:
+        await store.close()
+    print(f"{bug}: {caught.value!r}"[:300])
+
+
+GROWTH_BUGS = {
+    "a growth that does not look at the log's end": (
+        "create_partitions",
+        "    IF lock_metadata_head() <> p_expected_head THEN\n        RETURN false;\n    END IF;\n",
+        "    PERFORM lock_metadata_head();\n",
+    ),
+}
+
+
+async def _grow(url: str, store: PostgresMetastore, seed: int, rounds: int) -> None:
+    history = GrowthHistory(url, store, seed, ends_files=False)
+    await history.begin()
+    for _ in range(rounds):
+        await history.round()
+    await history.end()
+
+
+@pytest.mark.requirement("W1", "W4")
+@pytest.mark.parametrize("seed", range(2))
+async def test_some_order_explains_commits_during_growth(
+    metastore: PostgresMetastore, metastore_url: str, seed: int
+) -> None:
+    await _grow(metastore_url, metastore, seed, 12)
+
+
+@pytest.mark.parametrize("bug", GROWTH_BUGS)
+async def test_a_planted_bug_of_growth_is_caught(metastore_url: str, bug: str) -> None:
+    function, right, wrong = GROWTH_BUGS[bug]
+    source = source_of(function)
+    assert right in source, f"the bug has to be planted elsewhere: {right}"
+    with psycopg.connect(metastore_url, autocommit=True) as connection:
+        connection.execute(source.replace(right, wrong).encode())
+    store = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=6))
+    try:
+        with pytest.raises((Unexplained, HeadraceError)):
+            await _grow(metastore_url, store, 0, 150)
+    finally:
+        await store.close()

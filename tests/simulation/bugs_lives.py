@@ -1,0 +1,114 @@
+"""Deliberate bugs in the life of the metastore: each must be caught in schedules with failovers (test_failovers.py)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from headrace.agent.fetch.index import TailIndex
+from headrace.metastore.life import keeper, verdict
+from headrace.metastore.life.keeper import LifeKeeper
+from headrace.metastore.life.verdict import LifeVerdict, judge
+from tests.model import metastore_model
+from tests.simulation import database, failovers
+from tests.simulation.bug import Bug, Patch, bug
+from tests.simulation.database import Database
+from tests.simulation.faults import Fault
+from tests.simulation.metadata import Metadata
+from tests.simulation.problems import Kind
+
+
+@bug("W1", Kind.LOST)
+def an_old_primary_is_taken_for_the_metastore(patch: Patch) -> None:
+    """A process goes on acknowledging although the life of its server is over."""
+
+    def judged(*args: Any) -> LifeVerdict:
+        found = judge(*args)
+        return LifeVerdict.CURRENT if found is LifeVerdict.SUPERSEDED else found
+
+    patch.replace(keeper, "judge", judged)
+
+
+@bug("W1", Kind.STUCK, Kind.LOST)
+def a_server_that_was_promoted_earlier_takes_over(patch: Patch) -> None:
+    """A server takes the metastore back from one that was promoted before the life of the former began."""
+    patch.replace(verdict, "_is_of_an_older_timeline", lambda found, newest: False)
+
+
+@bug("W7", Kind.DUPLICATE)
+def producer_ids_do_not_carry_the_life(patch: Patch) -> None:
+    """Ids that a lost commit handed out are handed out again."""
+    patch.replace(metastore_model, "NUMBER_BITS", 0)
+
+
+@bug("W5", Kind.INCONSISTENT)
+def leader_epochs_do_not_rise(patch: Patch) -> None:
+    """An offset is handed out again under the same leader epoch, so no consumer can notice."""
+    patch.replace(database, "epoch_floor", lambda life: 0)
+
+
+@bug("W1", Kind.INCONSISTENT, Kind.LOST)
+def topic_numbers_do_not_carry_the_life(patch: Patch) -> None:
+    """A buffered file of a lost topic is committed into the topic that got its number."""
+
+    def begin_life(self: Metadata, life: int) -> None:
+        number = self._next_number
+        original(self, life)
+        self._next_number = number
+
+    original = patch.replace(Metadata, "begin_life", begin_life)
+
+
+@bug("W1", Kind.INCONSISTENT, Kind.UNSEEN)
+def agents_keep_what_they_knew_of_the_old_life(patch: Patch) -> None:
+    """The tail index takes a page of another life for one of the life it knows, as far as its rows fit."""
+
+    def apply(self: TailIndex, page: Any) -> Any:
+        if self._incarnation is not None:
+            self._incarnation = page.incarnation_id
+            page.lost_shards.clear()
+            self.heads = {shard: min(head, page.heads[shard]) for shard, head in self.heads.items()}
+        return original(self, page)
+
+    original = patch.replace(TailIndex, "apply", apply)
+
+
+@bug("W7", Kind.DUPLICATE, Kind.INCONSISTENT)
+def a_second_server_joins_a_life_of_another(patch: Patch) -> None:
+    """Of two servers that reach one timeline, the later one takes the newest life for the one it is to begin."""
+
+    async def begin(self: LifeKeeper, found: Any, reason: str) -> bool:
+        if self._newest is not None and self._newest.life > found.life:
+            await self._api.prepare_life(self._newest.incarnation_id)
+            return await self._api.begin_life(self._newest.life, self._newest.incarnation_id)
+        return await original(self, found, reason)
+
+    def prepare(self: Database, incarnation_id: uuid.UUID) -> uuid.UUID:
+        self.prepared = (incarnation_id, self.timeline)
+        return incarnation_id
+
+    original = patch.replace(LifeKeeper, "_begin", begin)
+    patch.replace(Database, "prepare_life", prepare)
+
+
+@bug("W3", Kind.LOST)
+def a_synchronous_standby_lags(patch: Patch) -> None:
+    """A commit is acknowledged before the standby has it, and the standby is promoted."""
+
+    def copy(self: failovers.Failovers, failover: Any) -> None:
+        if failover.kind is not Fault.PROMOTED:
+            original(self, failover)
+            return
+        origin = self._world.database
+        self._later(0.3, failover.kind, origin, origin.timeline, [origin.fork()])
+
+    original = patch.replace(failovers.Failovers, "_copy", copy)
+
+
+@bug("W1", Kind.LOST)
+def a_copy_is_taken_for_what_it_was(patch: Patch) -> None:
+    """Postgres does not compare the life that a writing call names: agents go on with a server that is over."""
+    patch.replace(Database, "assert_life", lambda self, named_life: None)
+
+
+BUGS: tuple[Bug, ...] = tuple(found for found in vars().values() if isinstance(found, Bug))

@@ -1,0 +1,118 @@
+"""The metastore is replaced by a copy of what it was: a standby, a restored volume, or two that reach one timeline.
+
+Place: started with nemesis.py, in schedules with failovers only. A server is a Database, a copy is its fork;
+`world.database` is the one that is the metastore now.
+Fault model: a promoted standby has everything, or lacks the last commits; the old server is gone, or stays up with some
+agents connected to it for a while; a copy of the same timeline is declared the metastore by an operator.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import TYPE_CHECKING
+
+from headrace.metastore.api.life import ServerLife
+from headrace.metastore.life.keeper import LifeKeeper
+from headrace.metastore.life.numbers import NO_LIFE
+from tests.simulation.database import Database
+from tests.simulation.faults import Fault
+from tests.simulation.nemesis import Nemesis
+from tests.simulation.plan import Failover
+from tests.simulation.remote import run_at_once
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+SECOND_PROMOTION_SECONDS = (0.05, 0.6)
+STAYS_SHARE, STAYS_SECONDS = 0.5, (0.5, 3.0)
+COMES_BACK_SECONDS = 2.0
+"""Until it knows the new life, and commits what it holds."""
+TOPIC_SHARE, LOOK_SECONDS = 0.5, 0.001
+"""How long an agent stays connected to an old server that is up."""
+
+
+class Failovers:
+    """Those of the plan."""
+
+    def __init__(self, world: World, nemesis: Nemesis) -> None:
+        self._world = world
+        self._nemesis = nemesis
+        self._rng = random.Random(world.plan.seed)
+
+    def start(self) -> None:
+        """Put them on the calendar."""
+        for failover in self._world.plan.failovers:
+            self._world.later(max(failover.at - failover.lag, 0.0), self._copy, failover)
+
+    def _copy(self, failover: Failover) -> None:
+        origin = self._world.database
+        copies = [origin.fork() for _ in range(2 if failover.kind is Fault.PROMOTED_TWICE else 1)]
+        self._later(failover.lag, failover.kind, origin, origin.timeline, copies)
+        if self._rng.random() < TOPIC_SHARE:  # a topic that the copies do not know, and one after them
+            self._world.later(0.0, self._nemesis.delete_topic, 0.0)
+            self._world.later(failover.lag, self._remake_topic, len(self._world.past))
+
+    def _remake_topic(self, past: int) -> None:
+        """As soon as a life begins after the failover: before agents commit what they hold."""
+        if self._world.is_calm:
+            return
+        if len(self._world.past) == past or self._nemesis.is_between_lives():
+            self._world.later(LOOK_SECONDS, self._remake_topic, past)
+        else:
+            self._nemesis.delete_topic(0.0)
+
+    def _later(self, seconds: float, kind: Fault, origin: Database, followed: int, copies: list[Database]) -> None:
+        if seconds:
+            self._world.happens_late(seconds, self._replace, kind, origin, followed, copies)
+        else:
+            self._replace(kind, origin, followed, copies)
+
+    def _replace(self, kind: Fault, origin: Database, followed: int, copies: list[Database]) -> None:
+        """`followed`: the timeline of the server that the copies were made of."""
+        world, old, new = self._world, self._world.database, copies.pop()
+        if old is not origin:  # it was replaced meanwhile
+            return
+        world.faults.count(kind)
+        world.note(kind.value, followed)
+        now = world.loop.time()
+        old.replaced_at, old.is_up = now, kind is Fault.SPLIT
+        old.lost_with = kind
+        world.past.append(old)
+        world.database = new
+        new.metadata.activate(now, old.metadata.topics)
+        new.activate(now, promoted_from=None if kind is Fault.RESTORED else followed)
+        if kind is Fault.SPLIT:
+            self._let_some_stay(old)
+        if kind is Fault.RESTORED:
+            run_at_once(LifeKeeper(Operator(new), world.bucket.notes, world.clock, self._rng).begin_anew("restored"))
+        if copies:
+            self._later(self._rng.uniform(*SECOND_PROMOTION_SECONDS), kind, new, followed, copies)
+
+    def _let_some_stay(self, old: Database) -> None:
+        for agent in self._world.agents:
+            if agent.process is not None and self._rng.random() < STAYS_SHARE:
+                until = self._world.loop.time() + self._rng.uniform(*STAYS_SECONDS)
+                agent.process.metastore.stay_on(old, until)
+                self._world.stay_until(until + COMES_BACK_SECONDS)
+
+
+class Operator:
+    """LifeApi straight on a server, for `headrace migrate --restored`."""
+
+    named_life = NO_LIFE
+
+    def __init__(self, server: Database) -> None:
+        self._server = server
+
+    def name_life(self, life: int) -> None:
+        self.named_life = life
+
+    async def describe_life(self) -> ServerLife:
+        return self._server.describe_life()
+
+    async def prepare_life(self, incarnation_id: uuid.UUID) -> uuid.UUID:
+        return self._server.prepare_life(incarnation_id)
+
+    async def begin_life(self, life: int, incarnation_id: uuid.UUID) -> bool:
+        return self._server.begin_life(life, incarnation_id)
