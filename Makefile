@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed-$(shell cat pyproject.toml requirements/test.lock | 
 
 .DEFAULT_GOAL := help
 # HEADRACE_TEST_TOOLS: where `make tools` installs (default ~/.cache/headrace-test-tools)
-.PHONY: help setup tools demo test test-all check format docs requirements bench compat torture hostile hostile-zone attacks lock clean
+.PHONY: help setup tools demo test test-all check format docs requirements bench compat apps torture hostile hostile-zone attacks lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ bench: setup ## the benchmarks of load/, ratios from one run
 
 compat: setup ## the client libraries' own tests against Headrace: make compat [SUITE=aiokafka]
 	@$(BIN)/python -m tests.compat.suites $(if $(SUITE),--suite $(SUITE))
+
+apps: setup ## Kafka Connect, MirrorMaker 2 and Streams on topics that are cleaned, and on Apache Kafka
+	@$(BIN)/pytest -n 0 -m "" tests/compat/apps
 
 SECONDS_OF_FAULTS = $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
 

@@ -28,6 +28,8 @@ KAFKA_JARS = TOOLS / "kafka" / "lib"
 """Apache Kafka's server and its load generator, for `headrace bench`."""
 SPARK_KAFKA_JARS = TOOLS / "spark-kafka" / "lib"
 """Spark's own Kafka source, with what it needs beyond PySpark's jars."""
+KAFKA_APPS = TOOLS / "kafka-apps" / "lib"
+"""Kafka Connect, MirrorMaker 2 and Kafka Streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,14 @@ ALL = {
             ("java", "mvn"),
             lambda: any(SPARK_KAFKA_JARS.glob("spark-sql-kafka-*.jar")),
             lambda: _copy_jars(HERE / "spark" / "pom.xml", SPARK_KAFKA_JARS),
+            COMMAND,
+        ),
+        Tool(
+            "kafka-apps",
+            "Kafka Connect, MirrorMaker 2 and Kafka Streams",
+            ("java", "javac", "mvn"),
+            lambda: any(KAFKA_APPS.glob("kafka-streams-*.jar")),
+            lambda: _copy_jars(HERE / "kafka-apps" / "pom.xml", KAFKA_APPS),
             COMMAND,
         ),
         Tool("kcat", "a client on librdkafka", ("kcat",), lambda: True, None, "apt-get install kcat"),

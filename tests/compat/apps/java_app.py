@@ -1,0 +1,89 @@
+"""A Java application as a child process, and what tests ask the cluster that it uses."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import confluent_kafka
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+SECONDS_MAX = 180.0
+"""For anything that is waited for, far beyond what it takes."""
+
+
+class JavaApp:
+    """Started on entry; ended by SIGTERM on exit, and killed if it does not end."""
+
+    def __init__(self, classpath: Sequence[Path | str], command: Sequence[str], log: Path) -> None:
+        self._command = ["java", "-Xmx512M", "-cp", ":".join(map(str, classpath)), *command]
+        self._log = log
+
+    def __enter__(self) -> JavaApp:
+        with self._log.open("a") as output:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            )
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if error is not None:
+            error.add_note(f"the end of {self._log}:\n{self._log.read_text(errors='replace')[-4000:]}")
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash."""
+        self._process.kill()
+        self._process.wait()
+
+    def until(self, is_true: Callable[[], object], what: str) -> None:
+        """Wait for it; fails early if the application ended."""
+        deadline = time.monotonic() + SECONDS_MAX
+        while not is_true():
+            assert self._process.poll() is None, f"the application ended before {what}"
+            assert time.monotonic() < deadline, f"not in {SECONDS_MAX:.0f} s: {what}"
+            time.sleep(0.2)
+
+
+def kept_records(bootstrap: str, topic: str) -> tuple[int, int]:
+    """(records that a reader gets from the start, records that were ever appended), over all partitions."""
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "kept", "enable.partition.eof": True}
+    )
+    partitions = list(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+    appended = sum(consumer.get_watermark_offsets(TopicPartition(topic, p), 30)[1] for p in partitions)
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+    kept, ended = 0, 0
+    while ended < len(partitions):
+        message = consumer.poll(SECONDS_MAX)
+        assert message is not None, f"no answer: topic={topic}"
+        if message.error() is None:
+            kept += 1
+        else:
+            assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+            ended += 1
+    consumer.close()
+    return kept, appended
+
+
+def was_cleaned(bootstrap: str, topic: str, share: float = 0.5) -> bool:
+    """Whether at least this share of all records is gone."""
+    kept, appended = kept_records(bootstrap, topic)
+    return appended > 0 and kept <= (1 - share) * appended
+
+
+def is_compacted(bootstrap: str, topic: str) -> bool:
+    """Whether its cleanup.policy is compact."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # a variable: without one, it ends before its answer
+    described = admin.describe_configs([resource])[resource].result(30)
+    return bool(described["cleanup.policy"].value == "compact")

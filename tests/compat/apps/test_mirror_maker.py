@@ -1,0 +1,89 @@
+"""MirrorMaker 2 between Headrace and Apache Kafka, both ways, over a restart."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from load.tools import KAFKA_APPS, why_missing
+from tests.compat.apps.java_app import SECONDS_MAX, JavaApp, is_compacted, was_cleaned
+
+pytestmark = [
+    pytest.mark.requirement("L1", "L2", "L3"),
+    pytest.mark.slow,
+    pytest.mark.xdist_group("compat"),
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(bool(why_missing("kafka-apps")), reason=str(why_missing("kafka-apps"))),
+]
+TOPIC, RECORDS = "mirrored", 200
+
+
+def _config(headrace: str, kafka: str, path: Path) -> Path:
+    lines = {
+        "clusters": "headrace, kafka", "headrace.bootstrap.servers": headrace, "kafka.bootstrap.servers": kafka,
+        "headrace->kafka.enabled": "true", "kafka->headrace.enabled": "true", "topics": TOPIC, "groups": "none",
+        "replication.factor": "1", "checkpoints.topic.replication.factor": "1",
+        "heartbeats.topic.replication.factor": "1", "offset-syncs.topic.replication.factor": "1",
+        "offset.storage.replication.factor": "1", "status.storage.replication.factor": "1",
+        "config.storage.replication.factor": "1", "offset.flush.interval.ms": "500",
+        "emit.heartbeats.interval.seconds": "1", "refresh.topics.interval.seconds": "2",
+    }  # fmt: skip
+    path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    return path
+
+
+def _produce(bootstrap: str, first: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(first, first + RECORDS):
+        producer.produce(TOPIC, str(number), f"key {number}", partition=0)
+    assert producer.flush(SECONDS_MAX) == 0
+
+
+def _values(bootstrap: str, topic: str) -> list[int]:
+    """Of all records there are; empty if the topic is not there yet."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "values", "enable.partition.eof": True})
+    found: list[int] = []
+    if topic in consumer.list_topics(timeout=30).topics:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while (message := consumer.poll(SECONDS_MAX)) is not None and message.error() is None:
+            found.append(int(message.value()))
+        assert message is not None
+        assert message.error().code() == KafkaError._PARTITION_EOF
+    consumer.close()
+    return found
+
+
+def test_both_ways_over_a_restart(headrace_cluster: str, kafka_cluster: str, tmp_path: Path) -> None:
+    sides = {"headrace": headrace_cluster, "kafka": kafka_cluster}
+    for number, bootstrap in enumerate(sides.values()):
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(60)
+        _produce(bootstrap, 10_000 * number)
+    config = _config(headrace_cluster, kafka_cluster, tmp_path / "mm2.properties")
+    command = ["org.apache.kafka.connect.mirror.MirrorMaker", str(config)]
+
+    def have_all(records: int) -> bool:
+        return (
+            len(_values(kafka_cluster, f"headrace.{TOPIC}")) >= records
+            and len(_values(headrace_cluster, f"kafka.{TOPIC}")) >= records
+        )
+
+    for records in (RECORDS, 2 * RECORDS):
+        with JavaApp([f"{KAFKA_APPS}/*"], command, tmp_path / "mm2.log") as app:
+            app.until(partial(have_all, records), f"both sides have {records} records of each other")
+            app.until(lambda: was_cleaned(headrace_cluster, "heartbeats"), "heartbeats on headrace were cleaned")
+        if records == RECORDS:
+            for number, bootstrap in enumerate(sides.values()):
+                _produce(bootstrap, 10_000 * number + RECORDS)
+    wanted = list(range(2 * RECORDS))
+    assert _values(kafka_cluster, f"headrace.{TOPIC}") == wanted
+    assert _values(headrace_cluster, f"kafka.{TOPIC}") == [10_000 + number for number in wanted]
+    topics = AdminClient({"bootstrap.servers": headrace_cluster}).list_topics(timeout=30).topics
+    internal = [name for name in topics if name.startswith("mm2-") and name.endswith(".internal")]
+    internal = [name for name in internal if "offset-syncs" in name or "offsets" in name or "configs" in name]
+    assert internal
+    assert all(is_compacted(headrace_cluster, name) for name in internal)
