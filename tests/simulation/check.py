@@ -28,6 +28,7 @@ def find_problems(world: World) -> list[Problem]:
     logs = read_stored_logs(world, problems)
     for part in (check_stored, check_sends, check_polls, check_listings, check_flushes, _check_producer_ids):
         problems += part(world, logs)
+    problems += world.keyed.find_problems()
     return problems
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +18,7 @@ from headrace.compactor.merge import MergeCounts, MergedFile, MergeLimits, merge
 from headrace.compactor.plan import PartitionPlan, Plan
 from headrace.metastore.api.compaction import Swap
 from headrace.metastore.api.read import Extent
-from headrace.storage.file_id import new_file_id, object_key
+from headrace.storage.file_id import level_of, new_file_id, object_key
 from headrace.storage.records.compression import Codec
 from headrace.storage.segment.reader import walk_batches
 from tests.simulation.metadata import Place
@@ -52,7 +53,21 @@ class SimulatedCompactor:
         )
         if not partitions:
             return
-        plan = Plan(rng.choice((1, 2, 2)), self._world.database.clock.wall_ms(), partitions)
+        self._start(Plan(rng.choice((1, 2, 2)), self._world.database.clock.wall_ms(), partitions), rng)
+
+    def merge_flushed(self, places: Sequence[Place], rng: random.Random) -> None:
+        """What the planner does before it cleans partitions: copy their extents out of files of level 0."""
+        partitions = []
+        for place in places:
+            extents = [
+                extent
+                for extent in self._world.database.model.partitions[place.key].visible_extents
+                if level_of(extent.file_id) == 0
+            ]
+            partitions += [self._partition(place, extents, rng)] if extents else []
+        self._start(Plan(1, self._world.database.clock.wall_ms(), tuple(partitions)), rng)
+
+    def _start(self, plan: Plan, rng: random.Random) -> None:
         self._world.stay_until(self._world.loop.time() + MERGE_SECONDS_MAX + SWAP_SECONDS[1])
         self._world.spawn(self._carry_out(plan, random.Random(rng.getrandbits(64))))
 
@@ -65,7 +80,9 @@ class SimulatedCompactor:
     def _partition(self, place: Place, extents: list[Extent], rng: random.Random) -> PartitionPlan:
         codec = rng.choice((None, None, Codec.NONE, Codec.LZ4))
         largest = rng.choice((300, 1 << 20))
-        return PartitionPlan(place.key, place.topic.topic_id, place.index, codec, tuple(extents), largest)
+        roll_offset = self._world.cleaner.database.roll_offsets.get(place.key, 0)
+        topic_id = place.topic.topic_id
+        return PartitionPlan(place.key, topic_id, place.index, codec, tuple(extents), largest, roll_offset)
 
     async def _carry_out(self, plan: Plan, rng: random.Random) -> None:
         limits = MergeLimits(file_bytes=rng.choice((400, 1 << 20)), extent_bytes=rng.choice((300, 1_000, 1 << 20)))

@@ -17,7 +17,7 @@ from tests.simulation.clocks import EPOCH_MS
 from tests.simulation.fetch_session import FetchSession, without_session
 from tests.simulation.idempotent_producer import UNKNOWN
 from tests.simulation.messages import OK
-from tests.simulation.metadata import Place
+from tests.simulation.metadata import Place, Topic
 from tests.simulation.network import SimulatedConnection
 from tests.simulation.problems import Kind
 from tests.simulation.protocol import FetchAnswer, Position
@@ -32,6 +32,11 @@ LATEST, EARLIEST = -1, -2
 PATIENCE_SECONDS = 2.5
 BACKOFF_SECONDS = (0.02, 0.15)
 EVERYTHING = 1 << 20
+
+
+def is_plain(topic: Topic) -> bool:
+    """Whether clients name it by its name, and find every record that was sent."""
+    return not topic.is_mortal and not topic.is_compacted
 
 
 class Reader:
@@ -158,7 +163,7 @@ class Consumer(Reader):
 
     def _meet_new_topics(self) -> None:
         for topic in self._world.metadata.topics:
-            if topic.is_mortal and not self._by_id:
+            if (topic.is_mortal and not self._by_id) or topic.is_compacted:
                 continue
             for place in topic.places():
                 if place not in self._met:
@@ -180,7 +185,7 @@ class OffsetAsker(Reader):
         super().__init__(world, name, rng, by_id=False)
 
     async def run(self) -> None:
-        places = [place for topic in self._world.metadata.topics if not topic.is_mortal for place in topic.places()]
+        places = [place for topic in self._world.metadata.topics if is_plain(topic) for place in topic.places()]
         while not self._world.is_calm:
             await asyncio.sleep(self._rng.expovariate(5))
             place = self._rng.choice(places)

@@ -214,16 +214,18 @@ class Database:
     def move_log_start(self, place: Place, offset: int) -> None:
         """What DeleteRecords does."""
         for extent in self.model.partitions[place.key].extents:
-            if extent.last_offset < offset:
+            if extent.last_offset < offset and not place.topic.is_compacted:
                 self.removed[place] += read_extent(self._world, place, extent, self._world.problems)
         self.model.move_log_start(place.key, offset)
         self.log_starts[place.key].becomes(self._world.loop.time(), offset)
+        self._world.keyed.changed([place.key])
 
     def swap(self, merged: Merged) -> None:
         """Let the merged file replace what still exists; the journal and the batches below the log start follow."""
         outcomes, extents = self.model.decide_swaps(merged.file_id, merged.swaps)
         self.model.announce_swaps(extents)
         self._world.note("swapped", str(merged.file_id), outcomes)
+        self._world.keyed.changed([extent.partition_key for extent in extents])
         for extent in extents:
             place = self.metadata.place(extent.partition_key)
             self.removed[place] = [e for e in self.removed[place] if e.base_offset < extent.base_offset]
@@ -248,7 +250,12 @@ class Database:
             self._world.report(Kind.UNSTORED, f"file={file.file_id} size={file.size} bucket holds {held}")
             return
         for staged, (outcome, base_offset, _) in zip(file.batches, answer.batches, strict=True):
-            members = self._world.messages.open(body[staged.position : staged.position + staged.length])
+            data = body[staged.position : staged.position + staged.length]
+            if self._world.keyed.holds(staged.partition_key):
+                self._world.keyed.committed(staged.partition_key, outcome, base_offset, data)
+                self._see_high_watermark(staged.partition_key, now)
+                continue
+            members = self._world.messages.open(data)
             if not members:
                 self._world.report(
                     Kind.CORRUPT, f"file={file.file_id} position={staged.position}: no producer sent this"
@@ -264,8 +271,12 @@ class Database:
                 )
                 for batch, before in members
             ]  # fmt: skip
-            if partition is not None:
-                self.high_watermarks[staged.partition_key].becomes(now, partition.high_watermark)
+            self._see_high_watermark(staged.partition_key, now)
+
+    def _see_high_watermark(self, key: int, now: float) -> None:
+        partition = self.model.partitions.get(key)
+        if partition is not None:
+            self.high_watermarks[key].becomes(now, partition.high_watermark)
 
 
 class MetastoreLine:

@@ -59,6 +59,7 @@ class Fault(enum.StrEnum):
     INCARNATION = "metastore under a new incarnation id"
     SWEPT = "sweeper run"
     MERGED = "extents merged and swapped"
+    CLEANED = "pass of cleaning by key begun"
     EPOCH_RAISED = "leader epoch raised"
     TOPIC_DELETED = "topic deleted"
     TOPIC_CREATED = "topic created again"

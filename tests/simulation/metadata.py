@@ -41,6 +41,8 @@ class Topic:
     stamps: bool
     """message.timestamp.type=LogAppendTime."""
     deleted_at: float | None = None
+    is_compacted: bool = False
+    """cleanup.policy=compact: its records are those of keyed.py."""
 
     def key(self, index: int) -> int:
         """The partition's key in the metastore."""
@@ -103,16 +105,20 @@ class Metadata:
         self._next_number = max(self._next_number, log_floor(life))
         self.head = reborn(self.head, life)
 
-    def create_topic(self, name: str, partitions: int, *, is_mortal: bool = False, stamps: bool = False) -> Topic:
+    def create_topic(
+        self, name: str, partitions: int, *, is_mortal: bool = False, stamps: bool = False, is_compacted: bool = False
+    ) -> Topic:
         number = self._next_number
         self._next_number += 1
         topic_id = uuid.UUID(int=number << 64 | next(self._serials))
-        topic = Topic(name, topic_id, number, partitions, is_mortal, stamps)
+        topic = Topic(name, topic_id, number, partitions, is_mortal, stamps, is_compacted=is_compacted)
         self.topics.append(topic)
         self._model.create_topic(number, partitions)
         image = TopicImage(topic.topic_id, number, name, partitions, partitions, (0,) * partitions)
-        configs = {(TOPIC_RESOURCE, name): {"message.timestamp.type": "LogAppendTime"}} if stamps else {}
-        self._replace({**self.head.topics_by_id, topic.topic_id: image}, {**self.head.configs, **configs})
+        configs = {"message.timestamp.type": "LogAppendTime"} if stamps else {}
+        configs |= {"cleanup.policy": "compact"} if is_compacted else {}
+        added = {(TOPIC_RESOURCE, name): configs} if configs else {}
+        self._replace({**self.head.topics_by_id, topic.topic_id: image}, {**self.head.configs, **added})
         return topic
 
     def delete_topic(self, topic: Topic, now: float) -> None:

@@ -33,11 +33,11 @@ class PlainProducer:
 
     def __init__(self, world: World, name: str, place: Place, window: int, count: int) -> None:
         self.name = name
-        self._world = world
-        self._place = place
+        self.world = world
+        self.place = place
         self._window = window
         self._count = count
-        self._rng = rng = random.Random(world.client_rng.getrandbits(64))
+        self.rng = rng = random.Random(world.client_rng.getrandbits(64))
         self._by_id = rng.random() < 0.5
         self._timeout_ms = rng.choice((300, 800, 1500))
         self._patience = rng.uniform(0.4, 1.2)
@@ -49,13 +49,17 @@ class PlainProducer:
 
     async def run(self) -> None:
         for _ in range(self._count):
-            if self._rng.random() < 0.5:  # else right behind the one before
-                await asyncio.sleep(self._rng.expovariate(1 / self._world.plan.send_interval))
-            self._queue.append(self._world.create_batch(self.name, self._place, self._rng, is_idempotent=False))
+            if self.rng.random() < 0.5:  # else right behind the one before
+                await asyncio.sleep(self.rng.expovariate(1 / self.world.plan.send_interval))
+            self._queue.append(self.create())
             self._pump()
         while self._queue or self._on_wire:
             self._rest.clear()
             await self._rest.wait()
+
+    def create(self) -> Batch:
+        """The next batch."""
+        return self.world.create_batch(self.name, self.place, self.rng, is_idempotent=False)
 
     def unresolved(self) -> list[Batch]:
         return list(self._queue)
@@ -66,32 +70,32 @@ class PlainProducer:
         while self._queue and not self._is_draining and (self._on_wire < self._window or self._window == FORGETFUL):
             connection = self._pick_connection()
             if connection.is_closed:
-                self._world.later(self._rng.uniform(*BACKOFF_SECONDS), self._pump)
+                self.world.later(self.rng.uniform(*BACKOFF_SECONDS), self._pump)
                 break
             if self._window == FORGETFUL:
                 self._send_and_forget(connection, self._queue.popleft())
             else:
                 self._on_wire += 1
-                self._world.spawn(self._send(connection, self._queue.popleft()))
+                self.world.spawn(self._send(connection, self._queue.popleft()))
         self._rest.set()
 
     def _send_and_forget(self, connection: SimulatedConnection, batch: Batch) -> None:
         sent = make_request(
-            self._world, connection, {self._place: (batch, Identity())}, by_id=self._by_id, timeout_ms=1000, acks=0
+            self.world, connection, {self.place: (batch, Identity())}, by_id=self._by_id, timeout_ms=1000, acks=0
         )
         connection.send(protocol.PRODUCE, version_of(sent), sent.body)
 
     async def _send(self, connection: SimulatedConnection, batch: Batch) -> None:
         attempts = await produce(
-            self._world,
+            self.world,
             connection,
-            {self._place: (batch, Identity())},
+            {self.place: (batch, Identity())},
             by_id=self._by_id,
             timeout_ms=self._timeout_ms,
             patience=self._patience,
         )
         self._on_wire -= 1
-        self._take(batch, attempts[self._place])
+        self._take(batch, attempts[self.place])
         self._pump()
 
     def _take(self, batch: Batch, attempt: Attempt) -> None:
@@ -99,7 +103,7 @@ class PlainProducer:
         if code is None or code in (OK, TIMED_OUT):
             return
         if code not in DEFINITE:
-            self._world.report(Kind.SPURIOUS, f"{batch} code={code}")
+            self.world.report(Kind.SPURIOUS, f"{batch} code={code}")
         elif self._window > 1:
             self._put_back(batch)
             self._is_draining = True
@@ -112,6 +116,6 @@ class PlainProducer:
     def _pick_connection(self) -> SimulatedConnection:
         """A pipelined producer keeps its connection as long as it runs: order is promised per connection."""
         connection = self._connection
-        if connection is None or connection.is_closed or (self._window == 1 and self._rng.random() < 0.3):
-            connection = self._connection = self._world.connect(self._rng)
+        if connection is None or connection.is_closed or (self._window == 1 and self.rng.random() < 0.3):
+            connection = self._connection = self.world.connect(self.rng)
         return connection

@@ -63,7 +63,7 @@ BLOWS: Mapping[Fault, int] = {
 """Faults at random moments, and how often at most."""
 
 
-_EARLY_FLUSHES, _SHORT_MEMORY, _FAILOVERS = 0x5EED_0001, 0x5EED_0002, 0x5EED_0003
+_EARLY_FLUSHES, _SHORT_MEMORY, _FAILOVERS, _CLEANING = 0x5EED_0001, 0x5EED_0002, 0x5EED_0003, 0x5EED_0004
 """Mixed into the seed for what was added later, so that older decisions of a seed stay."""
 
 
@@ -71,6 +71,10 @@ FIRST_SEED_WITH_FAILOVERS = 1 << 40
 """Schedules of these seeds and above replace the metastore by copies of itself."""
 FAILOVERS = (Fault.PROMOTED, Fault.PROMOTED_BEHIND, Fault.SPLIT, Fault.PROMOTED_TWICE, Fault.RESTORED)
 _NOT_WITH_FAILOVERS = (Fault.SWEPT, Fault.CONDEMNED_AT_STEP, Fault.INCARNATION)
+
+
+FIRST_SEED_WITH_CLEANING = 1 << 41
+"""Schedules of these seeds and above have a compacted topic (keyed.py, cleaner.py)."""
 
 
 class Failover(NamedTuple):
@@ -106,6 +110,8 @@ class Plan:
     rates: Mapping[Fault, float]
     blows: Mapping[Fault, int]
     failovers: Sequence[Failover] = ()
+    keyed_producers: int = 0
+    keyed_readers: int = 0
 
     @property
     def is_prompt(self) -> bool:
@@ -115,6 +121,8 @@ class Plan:
 
 def make_plan(seed: int) -> Plan:
     """The plan of the seed, always the same."""
+    if seed >= FIRST_SEED_WITH_CLEANING:
+        return _with_cleaning(_plan(seed))
     return _with_failovers(_plan(seed)) if seed >= FIRST_SEED_WITH_FAILOVERS else _plan(seed)
 
 
@@ -143,6 +151,29 @@ def _with_failovers(plan: Plan) -> Plan:
             Failover(kind, at, 0.0 if kind is Fault.PROMOTED else rng.uniform(0.02, 0.6))
             for kind, at in zip(kinds, times, strict=True)
         ],
+    )
+
+
+def _with_cleaning(plan: Plan) -> Plan:
+    """Few other clients: files have other partitions too. Delete horizons are times of the database's clock."""
+    rng = random.Random(plan.seed ^ _CLEANING)
+    blows = {fault: times for fault, times in plan.blows.items() if fault is not Fault.DATABASE_JUMP}
+    blows[Fault.MERGED] = rng.randint(4, 12)
+    return replace(
+        plan,
+        seconds=plan.seconds + 1.5,
+        patient_producers=1,
+        java_producers=0,
+        careful_producers=0,
+        pipelined_producers=1,
+        forgetful_producers=0,
+        batches=plan.batches // 2,
+        consumers=0,
+        askers=0,
+        blows=blows,
+        rates={} if rng.random() < 0.3 else plan.rates,
+        keyed_producers=rng.choice((1, 2)),
+        keyed_readers=rng.choice((1, 2)),
     )
 
 

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class StoredLog(NamedTuple):
-    """Existing partitions only, with the batches below the log start. `found`: the place of each batch."""
+    """Existing partitions of topics that are not compacted, with the batches below the log start.
+
+    `found`: the place of each batch.
+    """
 
     entries: dict[Place, list[Entry]]
     found: dict[tuple[Batch, Place], list[Entry]]
@@ -26,6 +29,8 @@ def read_stored_logs(world: World, problems: list[Problem]) -> StoredLog:
     """All partitions, extent by extent; what cannot be read so is a problem."""
     log = StoredLog({}, {})
     for topic in world.metadata.living():
+        if topic.is_compacted:  # see keyed.py
+            continue
         for place in topic.places():
             entries = list(world.database.removed[place])
             for extent in world.database.model.partitions[place.key].extents:

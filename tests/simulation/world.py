@@ -21,6 +21,7 @@ from tests.simulation.alarm import alarm
 from tests.simulation.bucket import Bucket
 from tests.simulation.check import find_problems
 from tests.simulation.check_flushes import Flush
+from tests.simulation.cleaner import SimulatedCleaner
 from tests.simulation.clocks import EPOCH_MS, SimulatedClock
 from tests.simulation.compactor import SimulatedCompactor
 from tests.simulation.consumers import Consumer, OffsetAsker, Reader
@@ -28,6 +29,8 @@ from tests.simulation.database import Database
 from tests.simulation.failovers import Failovers
 from tests.simulation.faults import Fault, Faults
 from tests.simulation.idempotent_producer import IdempotentProducer, Style
+from tests.simulation.keyed import KeyedLog
+from tests.simulation.keyed_clients import KeyedProducer, KeyedReader
 from tests.simulation.loop import SpinningError, VirtualLoop
 from tests.simulation.messages import Batch, Messages
 from tests.simulation.metadata import Metadata, Place
@@ -92,6 +95,8 @@ class World:
         self.lives_begun_at: list[float] = []
         self.sweeper = Sweeper(self)
         self.compactor = SimulatedCompactor(self)
+        self.keyed = KeyedLog(self)
+        self.cleaner = SimulatedCleaner(self)
         self.agents = [SimulatedAgent(self, node_id) for node_id in range(1, plan.agents + 1)]
         self.polls: list[Poll] = []
         self.listings: list[Listing] = []
@@ -222,7 +227,18 @@ class World:
                 # mostly the same partition, so that small batches of several producers meet and are merged
                 place = places[0] if rng.random() < 0.6 else rng.choice(places)
                 producers.append(PlainProducer(self, name, place, window, plan.batches))
-        consumers = [Consumer(self, f"consumer-{number}") for number in range(plan.consumers)]
+        consumers: list[Consumer | KeyedReader] = [
+            Consumer(self, f"consumer-{number}") for number in range(plan.consumers)
+        ]
+        if plan.keyed_producers:
+            keyed = self.metadata.create_topic("keyed", 2, is_compacted=True).places()
+            self.keyed.hold(keyed)
+            producers += [
+                KeyedProducer(self, f"keyed-{number}", rng.choice(keyed), plan.batches * 3)
+                for number in range(plan.keyed_producers)
+            ]
+            consumers += [KeyedReader(self, f"keyed-reader-{number}", rng) for number in range(plan.keyed_readers)]
+            self.spawn(self.cleaner.run())
         producing = [self.spawn(producer.run()) for producer in producers]
         consuming = [self.spawn(consumer.run()) for consumer in consumers]
         for number in range(plan.askers):
@@ -231,9 +247,11 @@ class World:
         await asyncio.sleep(plan.seconds)
         self._calm_down()
         await self._finish(producing, producers)
-        await self._wait_for_the_late()
+        await self.wait_for_the_late()
         await self._drain()
-        await self._wait_for_the_late()
+        await self.wait_for_the_late()
+        await self.cleaner.settle()
+        await self.wait_for_the_late()
         self.is_final = True
         await self._see_the_end(consuming, consumers)
         self.sweeper.sweep_all()
@@ -254,7 +272,7 @@ class World:
             left = [str(batch) for producer in producers for batch in producer.unresolved()]
             self.report(Kind.STUCK, f"producers do not come to an end: {left}")
 
-    async def _wait_for_the_late(self) -> None:
+    async def wait_for_the_late(self) -> None:
         """Messages under way arrive, even without a receiver."""
         await asyncio.sleep(max(self._busy_until - self.loop.time(), 0.0))
 
@@ -279,7 +297,7 @@ class World:
             await asyncio.sleep(LOOK_SECONDS)
         return None
 
-    async def _see_the_end(self, consuming: list[asyncio.Task[None]], consumers: list[Consumer]) -> None:
+    async def _see_the_end(self, consuming: list[asyncio.Task[None]], consumers: list[Consumer | KeyedReader]) -> None:
         if consuming and (await asyncio.wait(consuming, timeout=CALM_SECONDS_MAX))[1]:
             for consumer in consumers:
                 for place, at in consumer.lagging().items():
@@ -289,7 +307,11 @@ class World:
         """Each agent alone must serve the whole log."""
         reader = Reader(self, f"final-{agent.node_id}", self.client_rng, by_id=True)
         connection = SimulatedConnection(self, agent.process)
-        for place in [place for topic in self.metadata.living() for place in topic.places()]:
+        keyed = KeyedReader(self, reader.name, self.client_rng) if self.keyed.places else None
+        for place in self.keyed.places:
+            assert keyed
+            await keyed.read_all(connection, place)
+        for place in [p for topic in self.metadata.living() if not topic.is_compacted for p in topic.places()]:
             reader.positions = {place: self.log_start_of(place)}
             for _ in range(FINAL_POLLS_MAX):
                 if reader.positions[place] >= self.end_of(place):

@@ -1,0 +1,64 @@
+"""Schedules with a topic that is cleaned by key, while its workers are killed, paused and superseded.
+
+The last value of each key stays readable, offsets and order stay, a reader from any offset reaches the end, and delete
+markers stay for delete.retention.ms. A failure names its seed and the command that replays it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation.bug import Bug
+from tests.simulation.bugs import SEEDS_MAX
+from tests.simulation.bugs_cleaning import BUGS
+from tests.simulation.faults import Fault
+from tests.simulation.many import simulate_all
+from tests.simulation.plan import FIRST_SEED_WITH_CLEANING, make_plan
+from tests.simulation.summary import SIMULATED
+from tests.simulation.world import simulate
+
+EVERYDAY = 100
+EVERYDAY_PER_TEST = 25
+SLOW = 2_000
+SLOW_PER_TEST = 100
+
+
+@pytest.mark.requirement("L2", "L3", "L4", "L6")
+@pytest.mark.parametrize("first", range(0, EVERYDAY, EVERYDAY_PER_TEST))
+def test_cleaning_keeps_its_promises(first: int, record_property: Callable[[str, object], None]) -> None:
+    start = FIRST_SEED_WITH_CLEANING + first
+    counts = simulate_all(range(start, start + EVERYDAY_PER_TEST))
+    record_property(SIMULATED, dict(counts))
+    assert counts[Fault.CLEANED.value] > 3 * EVERYDAY_PER_TEST
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("first", range(EVERYDAY, EVERYDAY + SLOW, SLOW_PER_TEST))
+def test_cleaning_in_many_more_schedules(first: int, record_property: Callable[[str, object], None]) -> None:
+    start = FIRST_SEED_WITH_CLEANING + first
+    record_property(SIMULATED, dict(simulate_all(range(start, start + SLOW_PER_TEST))))
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_deliberate_bug_of_cleaning_is_caught(bug: Bug) -> None:
+    seen = set()
+    with bug.installed():
+        for seed in range(FIRST_SEED_WITH_CLEANING, FIRST_SEED_WITH_CLEANING + SEEDS_MAX):
+            kinds = {problem.kind for problem in simulate(seed).problems}
+            if kinds & set(bug.caught_as):
+                return
+            seen |= kinds
+    pytest.fail(f"not caught within {SEEDS_MAX} schedules: {bug.name}, seen only as {seen or 'nothing'}")
+
+
+def test_other_schedules_have_no_compacted_topic() -> None:
+    assert not make_plan(FIRST_SEED_WITH_CLEANING - 1).keyed_producers
+    assert make_plan(FIRST_SEED_WITH_CLEANING).keyed_producers
+
+
+def test_a_seed_with_cleaning_gives_the_same_history_again() -> None:
+    seeds = range(FIRST_SEED_WITH_CLEANING, FIRST_SEED_WITH_CLEANING + 5)
+    assert [simulate(seed).digest for seed in seeds] == [simulate(seed).digest for seed in seeds]
