@@ -186,9 +186,15 @@ def _batch_line(header: BatchHeader, position: int) -> str:
         f"baseSequence: {header.base_sequence} lastSequence: {last_sequence} producerId: {header.producer_id} "
         f"producerEpoch: {header.producer_epoch} partitionLeaderEpoch: {header.leader_epoch} "
         f"isTransactional: {str(header.is_transactional).lower()} isControl: {str(header.is_control).lower()} "
+        f"deleteHorizonMs: {_optional(header.delete_horizon_ms)} "
         f"position: {position} {kind}: {header.max_timestamp} size: {header.size} magic: {header.magic} "
         f"compresscodec: {header.codec} crc: {header.crc} isvalid: true"
     )
+
+
+def _optional(number: int | None) -> str:
+    """As Java prints an OptionalLong."""
+    return "OptionalLong.empty" if number is None else f"OptionalLong[{number}]"
 
 
 def _record_line(record: Record, *, decoder: bool, skip_record_metadata: bool) -> str:

@@ -90,6 +90,18 @@ def test_a_record_that_cannot_be_decoded_is_named_and_hides_nothing(capsys: pyte
     assert "record_type=99" in capsys.readouterr().err
 
 
+@pytest.mark.requirement("C11.3", "L6")
+def test_a_batch_shows_its_delete_horizon() -> None:
+    """From when on its delete markers may go, and the records' own times."""
+    plain = encode_batch([Record(5, 1_000, b"k", b"v")], base_offset=5)
+    cleaned = encode_batch([Record(6, 1_001, b"gone", None)], base_offset=6, delete_horizon_ms=9_000)
+    data, _ = lay_out([Placed(TOPIC_ID, 3, plain), Placed(TOPIC_ID, 3, cleaned)])
+    lines = list(file_lines(data, decoder=False, skip_record_metadata=False))
+    assert "isControl: false deleteHorizonMs: OptionalLong.empty position: " in lines[2]
+    assert "isControl: false deleteHorizonMs: OptionalLong[9000] position: " in lines[4]
+    assert lines[5] == "| offset: 6 CreateTime: 1001 keySize: 4 valueSize: -1 headerKeys: []"
+
+
 @pytest.mark.requirement("C11.3")
 def test_segment_files_show_footer_batches_and_decoded_records() -> None:
     framed = encode_record(FenceBrokerRecord(broker_id=4, broker_epoch=9))
