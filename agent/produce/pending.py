@@ -18,6 +18,7 @@ from headrace.protocol.produce_codec import (
     FIRST_BY_ID,
     ProducePartitionReply,
     ProduceRequest,
+    RecordError,
     encode_produce_response,
     refuse,
 )
@@ -27,15 +28,17 @@ _NAMES = {int(code): code.name for code in ErrorCode}
 
 
 class Refusal(NamedTuple):
-    """A Kafka error code and, for clients from v8 on, the reason in words."""
+    """A Kafka error code and, for clients from v8 on, the reason in words and the records that are the reason."""
 
     code: int
     message: str
+    record_errors: tuple[RecordError, ...] = ()
 
     def write_to(self, reply: ProducePartitionReply) -> None:
         """Answer one batch with it."""
         reply.error_code = self.code
         reply.error_message = self.message
+        reply.record_errors = self.record_errors
 
     @property
     def name(self) -> str:
@@ -105,7 +108,7 @@ class PendingRequest(Promise):
 
     def refuse(self, produce: ProduceRequest, refusal: Refusal) -> None:
         """Answer all of it with one error."""
-        self.reply = refuse(produce, *refusal)
+        self.reply = refuse(produce, refusal.code, refusal.message)
         self.answer()
 
     def abort(self) -> None:

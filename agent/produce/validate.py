@@ -21,6 +21,7 @@ from headrace.config.config_definition import LONG_MAX
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.protocol.errors import error_code
+from headrace.protocol.produce_codec import RecordError
 from headrace.storage.errors import CorruptError, HeadraceError
 from headrace.storage.records.check import check_batch, split_batches
 from headrace.storage.records.check_records import RecordWork, check_records
@@ -43,6 +44,9 @@ _UNPACKING_ITEMS = 50
 _PACKED_BYTES_PER_ITEM = {Codec.GZIP: 2, Codec.SNAPPY: 2, Codec.LZ4: 64, Codec.ZSTD: 64}
 """Compressed bytes that may take as long as one record. A gzip member or a snappy block without content is slow:
 4.6 µs for 20 bytes, 0.9 µs for 5."""
+KEYLESS = "compacted topics take no record without a key"
+RECORD_ERRORS_MAX = 1_000
+"""Wrong records of one batch that the answer names; Kafka names all."""
 NO_TRANSACTIONS = Refusal(int(ErrorCode.invalid_txn_state), "transactions are not supported")
 """INVALID_TXN_STATE: final in every client, and blames neither the user's rights nor the network."""
 
@@ -187,14 +191,30 @@ async def judge_records(data: memoryview, rules: TopicRules, now_ms: int) -> Ref
 
 
 def _judge_records(data: memoryview, rules: TopicRules, now_ms: int) -> Refusal | None:
+    """As Kafka, INVALID_TIMESTAMP if a record's time is wrong, else INVALID_RECORD; each wrong record is named."""
+    errors: list[RecordError] = []
+    wrong, too_far = 0, None
     for index, record in enumerate(open_batch(data)):
         if rules.needs_keys and record.key is None:
-            raise InvalidRecordError(f"compacted topics take no record without a key: record={index}")
-        if rules.stamps_append_time or record.timestamp == NO_TIMESTAMP:
+            message = KEYLESS
+        elif _is_timely(record.timestamp, rules, now_ms):
             continue
-        if not -rules.behind_max_ms <= record.timestamp - now_ms <= rules.ahead_max_ms:
-            return _out_of_range(record.timestamp, rules, now_ms)
-    return None
+        else:
+            refusal = _out_of_range(record.timestamp, rules, now_ms)
+            message, too_far = refusal.message, too_far or refusal
+        wrong += 1
+        if wrong <= RECORD_ERRORS_MAX:
+            errors.append(RecordError(index, message))
+    if not errors:
+        return None
+    keyless = Refusal(int(ErrorCode.invalid_record), f"{KEYLESS}: records={wrong} first={errors[0].batch_index}")
+    return (too_far or keyless)._replace(record_errors=tuple(errors))
+
+
+def _is_timely(timestamp: int, rules: TopicRules, now_ms: int) -> bool:
+    if rules.stamps_append_time or timestamp == NO_TIMESTAMP:
+        return True
+    return -rules.behind_max_ms <= timestamp - now_ms <= rules.ahead_max_ms
 
 
 def _out_of_range(timestamp: int, rules: TopicRules, now_ms: int) -> Refusal:

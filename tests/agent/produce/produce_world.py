@@ -47,6 +47,8 @@ class Answer(NamedTuple):
     log_append_time_ms: int
     log_start_offset: int
     message: str | None
+    record_errors: tuple[tuple[int, str | None], ...] = ()
+    """(index in the batch, message)."""
 
 
 class StoredBatch(NamedTuple):
@@ -235,6 +237,7 @@ def _decode(frame: bytes, version: int, correlation_id: int) -> dict[tuple[str |
                 _milliseconds(partition.log_append_time),
                 getattr(partition, "log_start_offset", -1),
                 getattr(partition, "error_message", None),
+                tuple((e.batch_index, e.batch_index_error_message) for e in getattr(partition, "record_errors", ())),
             )
     return answers
 

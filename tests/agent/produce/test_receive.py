@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.agent.produce.validate import RECORDS_MAX
+from headrace.agent.produce.validate import RECORD_ERRORS_MAX, RECORDS_MAX
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC, METADATA_TOPIC_ID
 from headrace.protocol.request import CloseConnection, Promise
@@ -204,6 +204,50 @@ async def test_compacted_topics_refuse_records_without_a_key() -> None:
         assert answers["t", 0].error == "none"
         assert answers["t", 1].error == "invalid_record"
         assert "without a key" in (answers["t", 1].message or "")
+
+
+@pytest.mark.parametrize("version", [7, 8, 9, 13])
+async def test_each_record_without_a_key_is_named(version: int) -> None:
+    """From version 8 on, as KIP-467 has it."""
+    records = [Record(at, 1_700_000_000_000, b"k" if at in (0, 2) else None, b"v") for at in range(4)]
+    async with ProduceWorld() as world:
+        topic = world.create_topic("t", cleanup_policy="compact")
+        named = topic.topic_id if version >= 13 else "t"
+        batch = encode_batch(records, base_offset=0)
+        answers = await world.clock.run(world.produce(world.connect(), {named: {0: batch}}, version=version))
+    assert answers is not None
+    answer = answers[named, 0]
+    assert (answer.error, answer.base_offset) == ("invalid_record", -1)
+    if version == 7:
+        assert (answer.message, answer.record_errors) == (None, ())
+    else:
+        assert answer.message == "compacted topics take no record without a key: records=2 first=1"
+        assert answer.record_errors == tuple((at, "compacted topics take no record without a key") for at in (1, 3))
+
+
+async def test_a_wrong_time_decides_over_a_missing_key_and_both_are_named() -> None:
+    async with ProduceWorld() as world:
+        world.create_topic("t", cleanup_policy="compact", message_timestamp_before_max_ms="1000")
+        now = world.clock.wall_ms()
+        records = [Record(0, now, None, b"v"), Record(1, now, b"k", b"v"), Record(2, now - 2_000, b"k", b"v")]
+        batch = encode_batch(records, base_offset=0)
+        answers = await world.clock.run(world.produce(world.connect(), {"t": {0: batch}}))
+    assert answers is not None
+    answer = answers["t", 0]
+    assert answer.error == "invalid_timestamp"
+    assert [index for index, _ in answer.record_errors] == [0, 2]
+    assert f"timestamp={now - 2_000} " in (answer.record_errors[1][1] or "")
+    assert answer.message == answer.record_errors[1][1]
+
+
+async def test_a_batch_with_many_wrong_records_has_a_bounded_answer() -> None:
+    async with ProduceWorld() as world:
+        world.create_topic("t", cleanup_policy="compact")
+        batch = plain_batch(RECORD_ERRORS_MAX + 1)
+        answers = await world.clock.run(world.produce(world.connect(), {"t": {0: batch}}))
+    assert answers is not None
+    assert len(answers["t", 0].record_errors) == RECORD_ERRORS_MAX
+    assert f"records={RECORD_ERRORS_MAX + 1} first=0" in (answers["t", 0].message or "")
 
 
 async def test_configs_of_a_newer_image_take_effect() -> None:
