@@ -7,8 +7,10 @@ batches without records are left.
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import aiokafka
 import confluent_kafka
@@ -17,6 +19,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from load.dev_server import DevServer
+from load.tools import JAVA_LIBRARIES, why_missing
 from tests.compat.clients import CLIENTS, TIMEOUT_SECONDS, Client
 
 pytestmark = pytest.mark.xdist_group("compat")
@@ -122,6 +125,22 @@ def test_a_record_without_a_key_is_refused(cleaned: DevServer) -> None:
     producer.produce(TOPIC, value="no key", on_delivery=lambda error, _: refused.append(error))
     assert producer.flush(TIMEOUT_SECONDS) == 0
     assert [error.code() for error in refused] == [confluent_kafka.KafkaError.INVALID_RECORD]
+
+
+@pytest.mark.requirement("L2")
+def test_a_java_producer_knows_which_record_had_no_key(cleaned: DevServer) -> None:
+    if reason := why_missing("kafka-clients"):
+        pytest.skip(reason)
+    program = Path(__file__).with_name("KeylessRecord.java")
+    command = ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", f"{JAVA_LIBRARIES}/*", str(program)]
+    finished = subprocess.run(
+        [*command, cleaned.bootstrap, TOPIC], capture_output=True, text=True, timeout=2 * TIMEOUT_SECONDS
+    )
+    assert finished.returncode == 0, finished.stderr
+    first, second, third = finished.stdout.splitlines()
+    assert second == "InvalidRecordException: compacted topics take no record without a key"
+    assert first == third
+    assert first.startswith("KafkaException: Failed to append record because it was part of a batch")
 
 
 @pytest.mark.requirement("L3")
