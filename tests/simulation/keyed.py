@@ -51,6 +51,8 @@ class KeyedLog:
         self.places: list[Place] = []
         self.batches: list[KeyedBatch] = []
         self._world = world
+        self._sent: dict[bytes | None, Record] = {}
+        """By the header that names it."""
         self._records: defaultdict[int, dict[int, Record]] = defaultdict(dict)
         """What was committed, by partition key and offset."""
         self._shadowed: set[tuple[int, int]] = set()
@@ -81,15 +83,15 @@ class KeyedLog:
             *(number, producer, place, count, timestamp, b"", False), contents=contents, codec=rng.choice(CODECS)
         )
         self.batches.append(batch)
+        self._sent.update((record.headers[0][1], record) for record in contents)
         return batch
 
     def committed(self, key: int, outcome: BatchOutcome, base_offset: int, data: bytes) -> None:
         """The metastore judged a stored batch, which an agent may have made of several."""
         if outcome is not BatchOutcome.APPENDED:
             return
-        sent = {record.headers[0][1]: record for batch in self.batches for record in batch.contents}
         for at, record in enumerate(decode_records(memoryview(data))):
-            if sent[record.headers[0][1]]._replace(offset=record.offset) != record:
+            if self._sent[record.headers[0][1]]._replace(offset=record.offset) != record:
                 self._world.report(Kind.CORRUPT, f"committed is not what was sent: {record}")
             self._records[key][base_offset + at] = record._replace(offset=base_offset + at)
 

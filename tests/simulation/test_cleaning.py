@@ -19,7 +19,7 @@ from tests.simulation.plan import FIRST_SEED_WITH_CLEANING, make_plan
 from tests.simulation.summary import SIMULATED
 from tests.simulation.world import simulate
 
-EVERYDAY = 100
+EVERYDAY = 50
 EVERYDAY_PER_TEST = 25
 SLOW = 2_000
 SLOW_PER_TEST = 100
