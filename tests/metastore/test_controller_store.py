@@ -97,6 +97,38 @@ async def test_who_resigns_is_replaced_at_once(metastore: PostgresMetastore) -> 
 
 
 @pytest.mark.requirement("C15")
+@pytest.mark.parametrize("taken_over", [False, True], ids=["renewed", "taken over"])
+async def test_a_lease_is_renewed_or_taken_over_while_a_snapshot_is_being_stored(
+    metastore: PostgresMetastore, metastore_url: str, pass_time: PassTime, taken_over: bool
+) -> None:
+    """The insert waits for another session that stores the same key, as a large one waits for its disk."""
+    first = await _hold(metastore, 1, FIRST)
+    image = await load_image(metastore)
+    snapshot = StoredSnapshot(image.offset, encode_snapshot(image))
+    async with session(metastore_url) as gate, session(metastore_url) as observer:
+        async with gate.transaction(force_rollback=True):
+            await gate.execute(
+                "INSERT INTO metadata_snapshots (end_offset, data, created_at) VALUES (%s, '', now())",
+                [snapshot.end_offset],
+            )
+            saving = asyncio.create_task(metastore.save_snapshot(first.controller_epoch, snapshot))
+            await waiting(observer, 1)
+            if taken_over:
+                await pass_time(4_000)
+                assert (await _hold(metastore, 2, SECOND)).is_own
+            else:
+                assert await _hold(metastore, 1, FIRST) == first
+            assert not saving.done()
+        if taken_over:
+            with pytest.raises(FencedError, match="controller_epoch=1"):
+                await saving
+            assert await metastore.newest_snapshot() is None, "an old controller's is not kept"
+        else:
+            await saving
+            assert await metastore.newest_snapshot() == snapshot
+
+
+@pytest.mark.requirement("C15")
 async def test_a_take_over_waits_for_an_action_and_the_action_that_comes_after_it_is_refused(
     metastore: PostgresMetastore, metastore_url: str, pass_time: PassTime
 ) -> None:
