@@ -25,10 +25,8 @@ async def newest_record(
     found = await search.first_record(extent, log_start_offset, extent.max_timestamp)
     if found is not None:
         return found
-    low, high = (
-        await _last_timestamp(metastore, search, extent.partition_key, log_start_offset),
-        extent.max_timestamp - 1,
-    )
+    best = await _last_record(metastore, search, extent.partition_key, log_start_offset)
+    low, high = -1 if best is None else best.timestamp, extent.max_timestamp - 1
     step = 1  # doubles until no record is that new: the last records are usually the newest; 0 from then on
     while low < high:
         wanted = min(low + step, high) if step else (low + high + 1) // 2
@@ -36,13 +34,16 @@ async def newest_record(
         if found is None:
             high, step = wanted - 1, 0
         else:
-            low, step = found.timestamp, step * 2
-    return None if low < 0 else await reaching(low)
+            best, low, step = found, found.timestamp, step * 2
+    if best is None:
+        return None
+    return await reaching(low) or best  # `best` if its header says an earlier time, so that no look-up reaches it
 
 
-async def _last_timestamp(metastore: ReadApi, search: TimestampSearch, key: int, log_start_offset: int) -> int:
-    """The timestamp of a record in the log's last extent; -1 if none there has one."""
+async def _last_record(
+    metastore: ReadApi, search: TimestampSearch, key: int, log_start_offset: int
+) -> FoundRecord | None:
+    """A record with a timestamp in the log's last extent; None if none there has one."""
     (latest,) = await metastore.list_offsets([OffsetQuery(key, OffsetKind.LATEST)])
     (answer,) = await metastore.find_extents([ExtentQuery(key, latest.offset - 1, 1)])
-    found = await search.first_record(answer.extents[-1], log_start_offset, 0) if answer.extents else None
-    return -1 if found is None else found.timestamp
+    return await search.first_record(answer.extents[-1], log_start_offset, 0) if answer.extents else None

@@ -215,6 +215,21 @@ async def test_batches_without_a_timestamp_are_as_old_as_their_file(metastore: P
     assert await scene.read() == []
 
 
+async def test_a_batch_that_claims_too_old_a_time_ends_no_other_producers_records(metastore: PostgresMetastore) -> None:
+    """They share an extent, which is as old as the newest of its batches; behind it nothing else goes either."""
+    await keep(metastore, HOUR_MS)
+    scene = await open_scene(metastore)
+    now_ms, _ = await metastore.oldest_extents([OldestQuery(scene.keys[0], 1)])
+    claims = [[1_000, now_ms], [1_000], [now_ms]]
+    for claimed in claims:
+        await scene.commit(file_of([batch(scene.keys[0], max_timestamp=stamp) for stamp in claimed]))
+    await enforce(metastore, await lease_of(metastore))
+    assert await scene.read() == [(0, 9), (10, 14), (15, 19)], "the second waits for the first"
+    await metastore.move_log_starts([LogStartTarget(scene.keys[0], 10)], max_extents=5)
+    await enforce(metastore, await lease_of(metastore))
+    assert await scene.read() == [(15, 19)], "as with records that have an old timestamp"
+
+
 async def test_leftovers_of_delete_records_are_removed_under_any_rule(metastore: PostgresMetastore) -> None:
     scene = await filled(metastore)
     (answer,) = await metastore.move_log_starts([LogStartTarget(scene.keys[0], 23)], max_extents=1)

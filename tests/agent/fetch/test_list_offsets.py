@@ -107,6 +107,22 @@ async def test_a_header_that_promises_a_later_time_than_its_records_have_is_pass
     assert await ask(world, T0 + 400) == (0, 2, T0 + 500)
 
 
+@pytest.mark.parametrize("in_one_extent", [False, True])
+async def test_a_header_that_says_too_early_a_time_hides_its_own_records_and_no_others(
+    world: World, in_one_extent: bool
+) -> None:
+    """Kafka computes the header's time from the records; here a producer's claim is stored."""
+    (key,) = world.create_topic("t", 1)
+    batches = [batch(10), forge(batch(0, 400), max_timestamp=T0), batch(300)]
+    for written in [batches] if in_one_extent else [[one] for one in batches]:
+        await world.write([(key, data) for data in written])
+
+    assert await ask(world, T0 + 5) == (0, 0, T0 + 10)
+    assert await ask(world, T0 + 250) == (0, 3, T0 + 300), "a scan finds the record of T0 + 400 before it"
+    assert await ask(world, T0 + 350) == (0, -1, -1)
+    assert await ask(world, MAX_TIMESTAMP) == (0, 3, T0 + 300)
+
+
 async def test_a_batch_too_large_to_be_opened_is_found_by_its_header(world: World) -> None:
     """5,849 bytes, 9,000,000 records: its first readable offset, in no time and no memory."""
     (key,) = world.create_topic("t", 1)

@@ -48,6 +48,17 @@ async def test_the_last_record_is_the_newest_though_an_old_header_promises_more(
     assert world.metastore.asked["list_offsets"] <= 5
 
 
+async def test_a_record_later_than_its_header_says_is_an_answer_where_an_older_header_promises_more() -> None:
+    """Both headers are wrong, and the last record can not be found by its time."""
+    late = encode_batch([Record(0, -1, None, b"v"), Record(1, 900, None, b"v")], base_offset=0)
+    assert await found(World(), batch(5, excess=FAR), batch(300), forge(late, max_timestamp=100)) == (3, 900)
+    assert await found(World(), batch(5, excess=FAR), batch(300), forge(late, max_timestamp=100), batch(80)) == (1, 300)
+
+
+async def test_a_last_record_without_a_time_ends_no_search() -> None:
+    assert await found(World(), batch(5, excess=FAR), batch(300), batch(-1)) == (1, 300)
+
+
 async def test_a_newest_record_below_the_log_start_is_no_answer() -> None:
     """All headers are right: the first extent's newest record was removed, its others were not."""
     assert await found(World(), batch(900, 80, 10), batch(20, 70), log_start=1) == (1, 80)

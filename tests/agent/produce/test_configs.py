@@ -17,7 +17,7 @@ from headrace.storage.records.codec import MAX_OPENED_RECORDS, Record, encode_ba
 from headrace.storage.records.compression import Codec
 from tests.agent.produce.produce_world import ProduceWorld
 from tests.manual_clock import ManualClock
-from tests.storage.batches import crowded_batch, plain_batch
+from tests.storage.batches import crowded_batch, forge, plain_batch
 
 NOW = ManualClock().wall_ms()
 HOUR = 3_600_000
@@ -53,6 +53,20 @@ async def test_records_from_the_future_are_refused_by_kafkas_default() -> None:
         batches = [batch(0), batch(-HOUR), batch(5, -HOUR - 1), batch(10**12)]
         assert await errors(world, batches) == ["none", "none", "invalid_timestamp", "none"]
         assert await world.log_of(topic.key(2) or 0) == []
+
+
+@pytest.mark.parametrize(
+    ("configs", "late"), [({}, "none"), ({"message_timestamp_before_max_ms": "1000"}, "invalid_timestamp")]
+)
+async def test_what_a_header_claims_is_judged_and_records_only_where_they_are_opened(
+    configs: dict[str, Any], late: str
+) -> None:
+    """Kafka opens every record: it refuses both. Here records are opened where a topic refuses old ones."""
+    async with ProduceWorld() as world:
+        world.create_topic("t", 2, **configs)
+        claims_more = forge(batch(0), max_timestamp=NOW + HOUR + 1)
+        claims_less = forge(batch(0, -2 * HOUR), max_timestamp=NOW)
+        assert await errors(world, [claims_more, claims_less]) == ["invalid_timestamp", late]
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
