@@ -19,6 +19,7 @@ BENCHES = {
     "load.compaction_hour": "an hour of arrivals, with and without compaction",
     "load.purge_duplicates": "dead bytes after a run of hostile duplicates",
     "load.bench_life": "the life of the metastore: its check, and how long a new one takes to begin",
+    "load.bench_new_life": "how long 100 consumers of 4,000 partitions wait after Postgres is promoted",
     "load.bench_metadata": "a million partitions: image, snapshot, Metadata answers",
     "load.bench_groups": "a consumer group's coordinator",
     "load.bench_request": "a Produce request's own Python",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import re
 import tempfile
 import threading
@@ -148,6 +149,7 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=2)
     parser.add_argument("--idle-seconds", type=int, default=5, help="how long the CPU without load is measured")
     arguments = parser.parse_args()
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it has a line for each partition's retry
     print(machine_state(), flush=True)
     print(f"{arguments.partitions} partitions, {arguments.consumers} consumers, {arguments.agents} agents", flush=True)
     with tempfile.TemporaryDirectory(prefix="headrace-new-life-", ignore_cleanup_errors=True) as directory:

@@ -26,7 +26,6 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
-    true,
     union_all,
 )
 from sqlalchemy.dialects.postgresql import aggregate_order_by
@@ -37,7 +36,6 @@ from headrace.metastore.postgres.schema import (
     agents,
     extents,
     jobs,
-    partition_heads,
     partitions,
     producer_state,
     segment_files,
@@ -146,19 +144,11 @@ def partition_sizes() -> Select[Any]:
     asked = (
         func.unnest(KEYS).table_valued(column("key", BigInteger()), with_ordinality="number", name="asked")
     ).render_derived()
-    newest = (  # an old snapshot keeps every version of the row: an index probe finds the last one
-        select(partition_heads.c.appended_bytes)
-        .where(partition_heads.c.partition_key == partitions.c.partition_key)
-        .order_by(partition_heads.c.update_block.desc())
-        .limit(literal_column("1"))
-        .lateral("newest")
-    )
-    size = newest.c.appended_bytes - partitions.c.removed_bytes
+    size = func.stored_bytes(partitions.c.partition_key) - partitions.c.removed_bytes
     return (
         select(func.coalesce(size, literal_column("-1")).label("size"))
         .select_from(asked)
         .outerjoin(partitions, partitions.c.partition_key == asked.c.key)
-        .outerjoin(newest, true())
         .order_by(asked.c.number)
     )
 
