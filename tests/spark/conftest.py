@@ -32,6 +32,7 @@ def spark(aws_credentials: None) -> Iterator[SparkSession]:
 
     from headrace.spark import HeadraceDataSource
 
+    _end_old_jvm()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
@@ -49,6 +50,16 @@ def spark(aws_credentials: None) -> Iterator[SparkSession]:
         spark.dataSource.register(HeadraceDataSource)
         yield spark
         spark.stop()
+
+
+def _end_old_jvm() -> None:
+    """One of other tests was started with another environment, which Spark's Python workers inherit."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is not None and SparkContext._active_spark_context is None:
+        gateway.shutdown()
+        SparkContext._gateway = SparkContext._jvm = None
 
 
 @pytest.fixture
