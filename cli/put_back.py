@@ -69,7 +69,11 @@ async def put_back(
             before = await files_put_back(store)
             fed = {f: ranges for f, ranges in (await read_forgotten(store)).items() if f in lost_files}
             fed = {file_id: ranges for file_id, ranges in fed.items() if file_id not in before}
-            batches = await plan_put_back(api, store, fed, image.topics_by_id)
+            batches, left_out = await plan_put_back(api, store, fed, image.topics_by_id)
+            for (topic, index), records in sorted(left_out.items()):
+                print(
+                    f"left out, because some of them were never appended: {topic} partition={index} records={records}"
+                )
             if not batches:
                 print("nothing is left to be put back")
                 return 0

@@ -1,18 +1,21 @@
 """Which lost records can be put back: batches of files with a commit that agents recorded before they forgot it.
 
 Place: `headrace audit --lost --put-back`; the plan here, the produce requests in cli/put_back.py.
-Invariant: only flushed files with recorded extents are used, so every batch was acknowledged or about to be; merged
-files are copies and are left out. If the log has the producer id, epoch and sequence of a batch after the loss, its
-client sent it again, and it is left out; so is its second copy among the lost files. The plan of a life, and the
-producer that carries it out, are one object in the bucket, written before the first batch is sent: a run that was
-interrupted goes on with the same sequences, and a finished one is never repeated.
+Invariant: only flushed files with recorded extents are used, and of these only the partitions that have as many records
+as those extents: then every batch was appended, and acknowledged or about to be. If a file has more records of a
+partition, the commit dropped a batch, as a duplicate or because it refused it, and what is recorded does not say which:
+this partition's part is left out. Merged files are copies and are left out. If the log has the producer id, epoch and
+sequence of a batch after the loss, its client sent it again, and it is left out; so is its second copy among the lost
+files. The plan of a life, and the producer that carries it out, are one object in the bucket, written before the first
+batch is sent: a run that was interrupted goes on with the same sequences, and a finished one is never repeated.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -52,6 +55,13 @@ class PutBack(msgspec.Struct):
     is_done: bool = False
 
 
+class Planned(NamedTuple):
+    """`left_out`: records by (topic, partition index) of parts of files in which the commit dropped a batch."""
+
+    batches: list[PlannedBatch]
+    left_out: Counter[tuple[str, int]]
+
+
 class ExtentApi(Protocol):
     """The part of ReadApi that the plan needs."""
 
@@ -63,7 +73,7 @@ async def plan_put_back(
     store: ObjectStore,
     fed: Mapping[uuid.UUID, Iterable[OffsetRange]],
     topics: Mapping[uuid.UUID, TopicImage],
-) -> list[PlannedBatch]:
+) -> Planned:
     """The batches in the order of their lost offsets, per partition. `fed`: the lost files with recorded extents.
     Partitions that do not exist any more are left out. Reads each file once, and the log from the loss on."""
     first_lost: dict[int, int] = {}
@@ -73,6 +83,7 @@ async def plan_put_back(
     for key, offset in first_lost.items():
         known |= await _identities_from(api, store, key, offset)
     planned: list[tuple[int, int, PlannedBatch]] = []
+    left_out = Counter[tuple[str, int]]()
     in_order = sorted(fed.items(), key=lambda item: min(lost.base_offset for lost in item[1]))
     for file_id, ranges in in_order:
         bases = {key: min(r.base_offset for r in ranges if r.partition_key == key) for key, *_ in ranges}
@@ -81,6 +92,11 @@ async def plan_put_back(
             topic, base = topics.get(entry.topic_id), bases.get(entry.partition_key)
             if topic is None or entry.partition_index >= len(topic.leader_epochs) or base is None:
                 continue
+            if entry.record_count != sum(
+                r.last_offset - r.base_offset + 1 for r in ranges if r.partition_key == entry.partition_key
+            ):
+                left_out[topic.name, entry.partition_index] += entry.record_count
+                continue
             for position, header in walk_batches(memoryview(body)[: entry.position + entry.length], entry.position):
                 if (who := _identity(entry.partition_key, header)) is not None:
                     if who in known:
@@ -88,7 +104,7 @@ async def plan_put_back(
                     known.add(who)
                 place = (file_id, topic.name, entry.partition_index, position, header.size, header.record_count)
                 planned.append((entry.partition_key, base, PlannedBatch(*place)))
-    return [batch for _, _, batch in sorted(planned, key=lambda p: p[:2])]
+    return Planned([batch for _, _, batch in sorted(planned, key=lambda p: p[:2])], left_out)
 
 
 async def read_put_back(store: ObjectStore, life: int) -> PutBack | None:

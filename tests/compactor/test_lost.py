@@ -13,8 +13,10 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.compactor.lost import LATE_MS, SETTLE_MS, find_lost
-from headrace.metastore.life.forgotten import write_forgotten
+from headrace.compactor.put_back import plan_put_back
+from headrace.metastore.life.forgotten import OffsetRange, write_forgotten
 from headrace.metastore.life.keeper import LifeKeeper
+from headrace.metastore.log.loading import load_image
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import write_cluster_id
 from headrace.storage.file_id import born_ms, object_key
@@ -79,6 +81,25 @@ async def test_an_old_primary_s_last_files_are_listed_and_those_under_way_are_no
     assert await found(born - LATE_MS, born + 3_600_000) == [], "no old primary goes on for so long"
     await write_forgotten(world.store, uuid.UUID(int=1), [extent])
     assert await found(born - 1_000, born + 1) == [lost], "an agent knows that it was committed"
+
+
+async def test_a_file_with_a_batch_that_was_never_appended_is_not_put_back(world: CompactionWorld) -> None:
+    """Its retried batch is in the log already: what is lost is only the batch next to it, and nothing says which."""
+    a, b = await world.topic("t", 2)
+    idempotent = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    await world.commit((a, plain_batch(3, **idempotent)))
+    await world.commit((a, plain_batch(3, **idempotent)), (a, plain_batch(2)), (b, plain_batch(4)))
+    extents = [extent for key in (a, b) for extent in await world.extents(key)]
+    (lost,) = await _lose_newest(world, 1)
+    fed = {
+        uuid.UUID(lost): {
+            OffsetRange(e.partition_key, e.base_offset, e.last_offset) for e in extents if str(e.file_id) == lost
+        }
+    }
+    topics = (await load_image(world.postgres)).topics_by_id
+    planned = await plan_put_back(world.postgres, world.store, fed, topics)
+    assert [(batch.partition_index, batch.records) for batch in planned.batches] == [(1, 4)]
+    assert planned.left_out == {("t", 0): 5}
 
 
 async def test_the_command_lists_and_exports_it(
