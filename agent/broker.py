@@ -31,6 +31,8 @@ from headrace.agent.listener.descriptors import connections_possible
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.loop_lag import watch_loop_lag
+from headrace.agent.peer_health.reports import AgentReports
+from headrace.agent.peer_health.wire import API_KEY as PEER_HEALTH_KEY
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
 from headrace.config.listeners import listeners
@@ -80,6 +82,9 @@ class Broker:
         self.cluster: Cluster | None = None
         self.is_active_controller: Callable[[], bool] = lambda: False
         """Whether the controller in the same process, if any, is the active one."""
+        self.reached_here: Callable[[], frozenset[str]] = frozenset
+        """The dependencies that answer this process (storage/dependency.py): what it reports to other agents."""
+        self._reports: AgentReports | None = None
         self._background: set[asyncio.Task[None]] = set()
 
     @property
@@ -148,6 +153,10 @@ class Broker:
         if (reason := self.cluster.membership.not_ready_reason()) is not None:
             return reason
         return f"produce is stopped: {self._produce.stopped}" if self._produce.stopped else None
+
+    async def reached(self) -> frozenset[str]:
+        """The dependencies that at least one other agent reaches now, as far as this one can ask."""
+        return frozenset() if self._reports is None else await self._reports.reached()
 
     async def status(self) -> dict[str, Any]:
         """Identity and image, for people."""
@@ -240,6 +249,10 @@ class Broker:
             is_active_controller=lambda: self.is_active_controller(),
             limits_reached=limits_reached(self._registry),
         )
+        self._reports = AgentReports(
+            zone_secret, cluster, lambda: self.reached_here(), self._fetch.database_now_ms, clock, rng
+        )
+        self._dispatcher.register_unadvertised(PEER_HEALTH_KEY, self._reports.handle)
 
     def _handle(self, request: Request) -> Awaitable[Response]:
         if self._early or not self._serving.is_set():

@@ -21,7 +21,7 @@ from headrace.cli.numbers import whole
 from headrace.cli.options import PREFIX, add_settings, settings_from
 from headrace.cli.storage import format_bucket
 from headrace.config.cluster_values import proposed
-from headrace.config.listeners import COMPACTOR, roles
+from headrace.config.listeners import COMPACTOR, http_port, roles
 from headrace.config.settings import Settings
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
@@ -103,7 +103,7 @@ def _agent(settings: Settings, index: int, url: str, bucket: str, passed_on: dic
         "bucket": bucket,
         "node.id": str((1 if settings.node_id is None else settings.node_id) + index),
         "kafka.port": str(settings.kafka_port + index if settings.kafka_port else 0),
-        "http.port": str(settings.http_port + index if settings.http_port else 0),
+        "http.port": str(http_port(settings) + index if http_port(settings) else 0),
     }
     return AgentProcess(passed_on | own)
 

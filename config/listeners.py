@@ -41,6 +41,16 @@ class Listeners:
     """The address that clients connect to. Port 0: the port that the listener is bound to."""
 
 
+HTTP_PORT, COMPACTOR_HTTP_PORT = 9644, 9645
+
+
+def http_port(settings: Settings) -> int:
+    """The port of the HTTP listener; 0 picks a free one."""
+    if settings.http_port is not None:
+        return settings.http_port
+    return COMPACTOR_HTTP_PORT if roles(settings) == {COMPACTOR} else HTTP_PORT
+
+
 def roles(settings: Settings) -> frozenset[str]:
     """process.roles as a set."""
     return frozenset(settings.process_roles.split(","))

@@ -66,9 +66,13 @@ class ProcessSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     http_host: Annotated[str, Meta(description="Address of the HTTP listener (health, metrics, status).")] = field(
         default="127.0.0.1", name="http.host"
     )
-    http_port: Annotated[Port, Meta(description="Port of the HTTP listener; 0 picks a free one.")] = field(
-        default=9644, name="http.port"
-    )
+    http_port: Annotated[
+        Port | None,
+        Meta(
+            description="Port of the HTTP listener; 0 picks a free one. Unset: 9644, or 9645 in a process that is only"
+            " a compactor, so that both run on one host."
+        ),
+    ] = field(default=None, name="http.port")
 
     # -- where state is stored
     metastore_url: Annotated[str, Meta(description="postgresql:// address of the metastore.")] = field(

@@ -37,7 +37,8 @@ logger = logging.getLogger(__name__)
 
 REGISTRATION_TIMEOUT_SECONDS = 60.0
 """The default of initial.broker.registration.timeout.ms."""
-JOIN_RETRY_SECONDS = 0.5
+JOIN_RETRY_SECONDS, JOIN_RETRY_SECONDS_MAX = 0.5, 2.0
+"""The pause after a failed attempt to join: doubled with each, up to the maximum, and up to twice that by chance."""
 LEAVE_RETRY_SECONDS = 0.1
 SILENT_BEATS = 2
 BEATS_PER_LEASE = 3
@@ -97,6 +98,7 @@ class Membership:
         self._rng = rng
         self._incarnation_id = uuid.UUID(int=0)
         self._lease_until = 0.0
+        self._failed_joins = 0
         self._granted_seconds = session_timeout_ms() / 1000
         self._heartbeats: asyncio.Task[None] | None = None
         self._check_wanted = asyncio.Event()
@@ -131,7 +133,9 @@ class Membership:
                 if self._clock.monotonic() >= deadline:
                     raise
                 logger.warning("joining the cluster failed: node_id=%s error=%s", self._identity.node_id, error)
+                self._failed_joins += 1
             if self.state is BrokerState.RUNNING:
+                self._failed_joins = 0
                 break
             await self._clock.sleep(self._pause_seconds())
         self._heartbeats = asyncio.create_task(self._beat())
@@ -210,7 +214,8 @@ class Membership:
 
     def _pause_seconds(self) -> float:
         if self.state in (BrokerState.STARTING, BrokerState.RECOVERY):
-            return JOIN_RETRY_SECONDS * (1 + self._rng.random())
+            pause = min(JOIN_RETRY_SECONDS * 2.0 ** min(self._failed_joins, 8), JOIN_RETRY_SECONDS_MAX)
+            return pause * (1 + self._rng.random())
         if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN and not self._may_go.is_set():
             return LEAVE_RETRY_SECONDS
         return min(self._heartbeat_seconds, self._granted_seconds / BEATS_PER_LEASE)

@@ -2,24 +2,26 @@
 
 Place: separate from the Kafka listener, on another thread and loop (http_server.py), so that it
 cannot delay a produce request.
-Invariant: read-only. /healthz says that the process is running, /readyz that it should get traffic:
-metastore and bucket answered recently, and it is not draining.
+Invariant: read-only. /healthz says that the process is running, /readyz whether it should get connections
+(readiness.py); both answer from known state, also while the main loop is blocked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from headrace.cli.process.readiness import Part
+
 
 class Probe(Protocol):
     """State of the process; called on the HTTP loop, answered from the agent's loop."""
 
-    async def not_ready_reason(self) -> str | None:
-        """None if ready for traffic, else the reason."""
+    def parts(self) -> Sequence[Part]:
+        """What readiness depends on; never waits."""
 
     def warnings(self) -> Sequence[str]:
         """What an operator should change although the process is ready; called on the HTTP loop."""
@@ -37,13 +39,8 @@ def make_app(probe: Probe, registry: CollectorRegistry) -> FastAPI:
         return {"status": "alive"}
 
     @app.get("/readyz")
-    async def readyz(response: Response) -> dict[str, Any]:
-        reason = await _answer(probe.not_ready_reason)
-        details = {"warnings": list(probe.warnings())} if probe.warnings() else {}
-        if reason is None:
-            return {"status": "ready", **details}
-        response.status_code = 503
-        return {"status": "not ready", "reason": reason, **details}
+    async def readyz(response: Response, verbose: str | None = None) -> dict[str, Any]:
+        return _readiness(response, probe.parts(), probe.warnings(), verbose is not None)
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -56,8 +53,16 @@ def make_app(probe: Probe, registry: CollectorRegistry) -> FastAPI:
     return app
 
 
-async def _answer(question: Callable[[], Awaitable[str | None]]) -> str | None:
-    try:
-        return await question()
-    except TimeoutError:
-        return "the agent's event loop did not answer in time"
+def _readiness(response: Response, parts: Sequence[Part], warnings: Sequence[str], verbose: bool) -> dict[str, Any]:
+    """`reason` is the first part that is not ok; `details` what a ready process lacks; `parts` all of them."""
+    body: dict[str, Any] = {"status": "ready"}
+    if broken := [part for part in parts if not part.ok]:
+        response.status_code = 503
+        body = {"status": "not ready", "reason": f"{broken[0].name}: {broken[0].detail}"}
+    if details := [f"{part.name}: {part.detail}" for part in parts if part.ok and part.detail]:
+        body["details"] = details
+    if warnings:
+        body["warnings"] = list(warnings)
+    if verbose:
+        body["parts"] = [{"name": part.name, "ok": part.ok, "detail": part.detail} for part in parts]
+    return body

@@ -18,6 +18,7 @@ from headrace.agent.broker import Broker
 from headrace.agent.controller_role import ControllerRole
 from headrace.agent.produce.trace import FileTrace
 from headrace.cli.process.compactor_role import CompactorRole
+from headrace.cli.process.readiness import NoPeers
 from headrace.cli.process.role import MainRole, Role
 from headrace.cli.process.shell import ProcessShell
 from headrace.cli.process.worker_thread import WorkerThread
@@ -133,7 +134,21 @@ def _shell(
         shared.registry,
         lambda: None if broker is None else broker.node_id,
     )
-    return ProcessShell(settings, shared.store, shared.metastore, shared.registry, life, main, members, reporter)
+    shell = ProcessShell(
+        settings,
+        shared.store,
+        shared.metastore,
+        shared.registry,
+        life,
+        main,
+        members,
+        reporter,
+        shared.clock,
+        NoPeers() if broker is None else broker,
+    )
+    if broker is not None:
+        broker.reached_here = shell.reached
+    return shell
 
 
 def _never() -> bool:

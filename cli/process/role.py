@@ -12,8 +12,10 @@ from typing import Any, Protocol
 
 
 class Role(Protocol):
-    """Broker, controller or compactor. All methods run on the process's main loop."""
+    """Broker, controller or compactor. All methods but `not_ready_reason` run on the process's main loop."""
 
+    title: str
+    """What log lines and /readyz call it."""
     needs_bucket: bool
     """Whether the process is ready only while the bucket answers."""
 
@@ -27,14 +29,11 @@ class Role(Protocol):
         """Leave and stop, once every role of the same member is drained."""
 
     def not_ready_reason(self) -> str | None:
-        """None while it can take work, as far as it knows itself; the shell asks metastore and bucket."""
+        """None while it can take work, as far as it knows itself. Runs on the HTTP thread: reads known state only."""
 
 
 class MainRole(Role, Protocol):
     """The role that represents its process: broker, else controller, else compactor."""
-
-    title: str
-    """What log lines call the process."""
 
     def ready_fields(self) -> str:
         """Its part of the line that the command prints when it is ready."""

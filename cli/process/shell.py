@@ -9,9 +9,10 @@ Connections close last.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -20,16 +21,23 @@ from headrace.agent.limit_metrics import limits_reached
 from headrace.cli.process.http_app import make_app
 from headrace.cli.process.http_connection import bounded
 from headrace.cli.process.http_server import HttpServer, ask
+from headrace.cli.process.readiness import Part, PeerReports, Readiness
 from headrace.cli.process.role import MainRole, Role
+from headrace.config.listeners import http_port
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.life.watch import LifeWatch
 from headrace.metastore.setting_reporter import SettingReporter
+from headrace.storage.clock import Clock
 from headrace.storage.cluster_properties import require_formatted
-from headrace.storage.errors import HeadraceError, NotFoundError
+from headrace.storage.dependency import BUCKET, METASTORE, DependencyWatch
+from headrace.storage.errors import NotFoundError
 from headrace.storage.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
+
+METASTORE_PROBE_SECONDS, BUCKET_PROBE_SECONDS = 2.0, 5.0
+"""Pauses between readiness probes: one cheap query, one HEAD."""
 
 Member = Sequence[Role]
 """Roles that stop together, in the order of their start."""
@@ -48,15 +56,24 @@ class ProcessShell:
         main: MainRole,
         members: Sequence[Member],
         reporter: SettingReporter,
+        clock: Clock,
+        peers: PeerReports,
     ) -> None:
+        """`peers`: what the other agents report while metastore or bucket fail here."""
         self._settings, self._store, self._metastore, self._life = settings, store, metastore, life
         self._main, self._members, self._reporter = main, members, reporter
         self._roles = list(itertools.chain.from_iterable(members))
         self._loop = asyncio.get_running_loop()
+        self._metastore_watch = DependencyWatch(METASTORE, metastore.metadata_head, METASTORE_PROBE_SECONDS, clock)
+        self._bucket_watch = DependencyWatch(BUCKET, self._probe_bucket, BUCKET_PROBE_SECONDS, clock)
+        watches = [self._metastore_watch]
+        if any(role.needs_bucket for role in self._roles):
+            watches.append(self._bucket_watch)
+        self._readiness = Readiness(watches, self._own_parts, peers, clock, registry)
         self._http = HttpServer(
             make_app(self, registry),
             settings.http_host,
-            settings.http_port,
+            http_port(settings),
             bounded(settings.http_max_connections, limits_reached(registry)),
         )
 
@@ -67,6 +84,7 @@ class ProcessShell:
     async def start(self) -> None:
         """Start every role. Raises the error that prevented it."""
         self._http.start()
+        self._readiness.start()
         await self._life.start()
         await self._reporter.start()
         for role in self._roles:
@@ -79,6 +97,7 @@ class ProcessShell:
         await asyncio.gather(*map(self._stop, self._members))
         await self._reporter.stop()
         await self._life.stop()
+        await self._readiness.stop()
         await asyncio.to_thread(self._http.stop)
         await self._metastore.close()
         await self._store.close()
@@ -95,9 +114,9 @@ class ProcessShell:
 
     # -- http_app.Probe, called on the HTTP loop
 
-    async def not_ready_reason(self) -> str | None:
-        """None if this process can take work."""
-        return await ask(self._loop, self._not_ready_reason())
+    def parts(self) -> Sequence[Part]:
+        """Whether this process should get connections, part by part."""
+        return self._readiness.parts()
 
     async def status(self) -> dict[str, Any]:
         """The main role's status, for people."""
@@ -107,22 +126,17 @@ class ProcessShell:
         """What an operator should change; the process works nevertheless."""
         return self._reporter.warnings
 
-    async def _not_ready_reason(self) -> str | None:
-        if (over := self._life.not_ready_reason()) is not None:
-            return over
+    def reached(self) -> frozenset[str]:
+        """The dependencies that answer this process: what it reports to other agents."""
+        return frozenset(watch.name for watch in (self._metastore_watch, self._bucket_watch) if watch.answers)
+
+    def _own_parts(self) -> Iterator[Part]:
+        over = self._life.not_ready_reason()
+        yield Part("metastore life", over is None, over or "")
         for role in self._roles:
-            if (reason := role.not_ready_reason()) is not None:
-                return reason
-        try:
-            await self._metastore.metadata_head()
-        except HeadraceError as error:
-            return f"metastore: {error}"
-        if not any(role.needs_bucket for role in self._roles):
-            return None
-        try:
+            reason = role.not_ready_reason()
+            yield Part(role.title, reason is None, reason or "")
+
+    async def _probe_bucket(self) -> None:
+        with contextlib.suppress(NotFoundError):
             await self._store.head("readiness-probe")
-        except NotFoundError:
-            return None
-        except HeadraceError as error:
-            return f"bucket: {error}"
-        return None

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from prometheus_client import CollectorRegistry
 
 from headrace.compactor.worker import Worker
+from headrace.config.listeners import COMPACTOR
 from headrace.config.settings import Settings
 
 Running = tuple[asyncio.AbstractEventLoop, asyncio.Event]
@@ -24,6 +25,7 @@ Running = tuple[asyncio.AbstractEventLoop, asyncio.Event]
 class WorkerThread:
     """Implements Role: its methods run on the process's main loop."""
 
+    title = COMPACTOR
     needs_bucket = False
 
     def __init__(self, settings: Settings, registry: CollectorRegistry) -> None:

@@ -18,6 +18,7 @@ from headrace.cli.process.http_app import make_app
 from headrace.cli.process.http_connection import bounded
 from headrace.cli.process.http_server import HttpServer
 from headrace.cli.process.log_format import OneLineFormatter
+from headrace.cli.process.readiness import Part
 from headrace.storage.errors import InvalidError
 
 pytestmark = pytest.mark.requirement("X7")
@@ -28,8 +29,8 @@ class _Probe:
     def warnings(self) -> list[str]:
         return []
 
-    async def not_ready_reason(self) -> str | None:
-        return None
+    def parts(self) -> list[Part]:
+        return []
 
     async def status(self) -> dict[str, object]:
         return {}

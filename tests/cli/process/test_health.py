@@ -13,7 +13,8 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.cli.process.shell import ProcessShell
+from headrace.cli.process.readiness import LOOP_SILENCE_SECONDS
+from headrace.cli.process.shell import BUCKET_PROBE_SECONDS, ProcessShell
 from headrace.config.settings import Settings
 from headrace.metastore.setting_reporter import NO_COMPACTOR, REPORT_SECONDS, SettingReporter
 from headrace.storage.errors import UnavailableError
@@ -50,14 +51,17 @@ class ScriptedRole:
 
 
 class ScriptedMetastore:
-    """Fault model: `error` for every call."""
+    """Fault model: `error` for every call, or no answer while it `hangs`."""
 
     cluster_id = "scripted"
 
     def __init__(self) -> None:
         self.error: UnavailableError | None = None
+        self.hangs = False
 
     async def metadata_head(self) -> int:
+        if self.hangs:
+            await asyncio.get_running_loop().create_future()
         if self.error:
             raise self.error
         return 1
@@ -92,13 +96,23 @@ class ScriptedLife:
     async def stop(self) -> None: ...
 
 
+class ScriptedPeers:
+    """What the other agents report."""
+
+    def __init__(self) -> None:
+        self.reports: frozenset[str] = frozenset()
+
+    async def reached(self) -> frozenset[str]:
+        return self.reports
+
+
 class HealthWorld:
     """A process with one role, and its HTTP endpoints."""
 
-    def __init__(self) -> None:
-        self.role, self.metastore, self.store = ScriptedRole(), ScriptedMetastore(), ScriptedStore()
+    def __init__(self, role: ScriptedRole | None = None) -> None:
+        self.role, self.metastore, self.store = role or ScriptedRole(), ScriptedMetastore(), ScriptedStore()
         self.settings, self.clock, registry = ScriptedSettings(), ManualClock(), CollectorRegistry()
-        self.life = ScriptedLife()
+        self.life, self.peers, self.registry = ScriptedLife(), ScriptedPeers(), registry
         self.shell = ProcessShell(
             Settings(http_port=0),
             self.store,
@@ -110,12 +124,19 @@ class HealthWorld:
             SettingReporter(
                 self.settings, Settings(num_partitions=3), ["broker"], self.clock, random.Random(1), registry
             ),
+            self.clock,
+            self.peers,
         )
         self.address = self.shell.ready_line().rpartition("http=")[2]
 
     async def get(self, path: str) -> tuple[int, dict[str, Any]]:
         """(status, JSON body)."""
         return await asyncio.to_thread(self._get, path)
+
+    async def probed(self) -> tuple[int, dict[str, Any]]:
+        """/readyz after every probe and round had its turn."""
+        await self.clock.advance(2 * BUCKET_PROBE_SECONDS)
+        return await self.get("/readyz")
 
     def _get(self, path: str) -> tuple[int, dict[str, Any]]:
         try:
@@ -158,21 +179,77 @@ async def test_a_draining_process_is_alive_and_not_ready(world: HealthWorld) -> 
     await world.role.drain(1)
     assert (await world.get("/healthz"))[0] == 200
     code, body = await world.get("/readyz")
-    assert (code, body["reason"]) == (503, "not a running member of the cluster")
+    assert (code, body["reason"]) == (503, "role: not a running member of the cluster")
+
+
+async def test_a_life_of_the_metastore_that_is_over_is_named(world: HealthWorld) -> None:
+    world.life.reason = "another server is the metastore by now"
+    code, body = await world.get("/readyz")
+    assert (code, body["reason"]) == (503, "metastore life: another server is the metastore by now")
 
 
 @pytest.mark.parametrize("part", ["metastore", "bucket"])
-async def test_an_outage_is_named_and_passes(world: HealthWorld, part: str) -> None:
+async def test_what_other_agents_reach_makes_this_one_not_ready(world: HealthWorld, part: str) -> None:
     broken: Any = world.metastore if part == "metastore" else world.store
     broken.error = UnavailableError("away")
-    code, body = await world.get("/readyz")
+    world.peers.reports = frozenset({part})
+    code, body = await world.probed()
     assert (code, body["reason"]) == (503, f"{part}: away")
     assert (await world.get("/healthz"))[0] == 200
+    assert world.registry.get_sample_value("headrace_dependency_failing", {"dependency": part}) == 1
     broken.error = None
-    assert (await world.get("/readyz"))[0] == 200
+    assert (await world.probed())[0] == 200
+    assert world.registry.get_sample_value("headrace_dependency_failing", {"dependency": part}) == 0
 
 
-async def test_a_process_that_needs_no_bucket_does_not_ask_for_it(world: HealthWorld) -> None:
-    world.role.needs_bucket = False
+@pytest.mark.parametrize("part", ["metastore", "bucket"])
+async def test_an_outage_that_all_agents_share_is_a_detail(world: HealthWorld, part: str) -> None:
+    broken: Any = world.metastore if part == "metastore" else world.store
+    broken.error = UnavailableError("away")
+    world.peers.reports = frozenset({"metastore", "bucket"} - {part})
+    code, body = await world.probed()
+    assert (code, body["details"]) == (
+        200,
+        [f"{part}: fails here, and no other agent reports that it reaches it: away"],
+    )
+
+
+async def test_a_dependency_that_hangs_counts_as_failing(world: HealthWorld) -> None:
+    world.metastore.hangs = True
+    world.peers.reports = frozenset({"metastore", "bucket"})
+    code, body = await world.probed()
+    assert (code, body["reason"]) == (503, "metastore: no answer")
+
+
+async def test_a_blocked_event_loop_is_noticed_without_it(world: HealthWorld) -> None:
+    world.clock.jump(LOOP_SILENCE_SECONDS)  # nothing of the process ran meanwhile
+    code, body = await world.get("/readyz")
+    assert (code, body["reason"]) == (503, "event loop: blocked for 5 s")
+    assert (await world.probed())[0] == 200
+
+
+async def test_verbose_lists_every_part(world: HealthWorld) -> None:
+    code, body = await world.get("/readyz?verbose")
+    assert code == 200
+    assert [part["name"] for part in body["parts"]] == ["event loop", "metastore life", "role", "metastore", "bucket"]
+    assert all(part["ok"] for part in body["parts"])
+
+
+async def test_a_process_reports_what_it_reaches(world: HealthWorld) -> None:
+    await world.probed()
+    assert world.shell.reached() == {"metastore", "bucket"}
     world.store.error = UnavailableError("away")
-    assert (await world.get("/readyz"))[0] == 200
+    world.metastore.hangs = True
+    await world.probed()
+    assert world.shell.reached() == frozenset()
+
+
+async def test_a_process_that_needs_no_bucket_does_not_ask_for_it() -> None:
+    role = ScriptedRole()
+    role.needs_bucket = False
+    world = HealthWorld(role)
+    await world.shell.start()
+    world.store.error = UnavailableError("away")
+    world.peers.reports = frozenset({"bucket"})
+    assert (await world.probed())[0] == 200
+    await world.shell.stop()

@@ -1,0 +1,96 @@
+"""Asks other agents what they reach, and answers the same question.
+
+Place: asked by cli/process/readiness.py while this process's own probes fail; the answer is a handler of the Kafka
+listener.
+Invariant: one round asks at most PEERS_ASKED agents and ends within TIMEOUT_SECONDS, regardless of them. An agent
+that does not answer reports nothing. Nothing is answered without the cluster's secret: the connection is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.fetch.zone_cache.connection import PeerConnection, open_connection
+from headrace.agent.peer_health.wire import (
+    ANSWER_BYTES,
+    VERSION,
+    WINDOW_MS,
+    Question,
+    decode_answer,
+    decode_question,
+    encode_answer,
+    encode_question,
+)
+from headrace.metastore.log.image import AgentImage
+from headrace.protocol.request import CloseConnection, Request, Response
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError
+
+logger = logging.getLogger(__name__)
+
+PEERS_ASKED = 3
+TIMEOUT_SECONDS = 1.0
+
+
+class AgentReports:
+    """Implements readiness.PeerReports, and a Handler. `now_ms` is the database's clock."""
+
+    def __init__(
+        self,
+        secret: bytes,
+        view: ClusterView,
+        own_reached: Callable[[], frozenset[str]],
+        now_ms: Callable[[], int],
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        """`own_reached`: the dependencies that this process reaches now."""
+        self._secret = secret
+        self._view = view
+        self._own_reached = own_reached
+        self._now_ms = now_ms
+        self._clock = clock
+        self._rng = rng
+
+    async def reached(self) -> frozenset[str]:
+        """The dependencies that at least one of the agents asked reaches now."""
+        others = [agent for agent in self._view.image.live_agents() if agent.node_id != self._view.node_id]
+        chosen = self._rng.sample(others, min(PEERS_ASKED, len(others)))
+        questions = [asyncio.ensure_future(self._ask(agent)) for agent in chosen]
+        timer = asyncio.ensure_future(self._clock.sleep(TIMEOUT_SECONDS))
+        everything = asyncio.gather(*questions)
+        await asyncio.wait((everything, timer), return_when=asyncio.FIRST_COMPLETED)
+        for task in (timer, *questions):
+            task.cancel()
+        answers = await asyncio.gather(*questions, return_exceptions=True)
+        await asyncio.gather(everything, return_exceptions=True)
+        return frozenset().union(*(answer for answer in answers if isinstance(answer, frozenset)))
+
+    async def handle(self, request: Request) -> Response:
+        """What this process reaches. CloseConnection for an unauthorized, stale or misdirected question."""
+        if request.api_version != VERSION:
+            raise CloseConnection("peer health: unsupported version")
+        question, mac = decode_question(request.body, self._secret)
+        if question.asked != self._view.node_id or abs(self._now_ms() - question.sent_ms) > WINDOW_MS:
+            raise CloseConnection(f"peer health: not for this agent, or stale: question={question}")
+        return Response([encode_answer(request.correlation_id, self._secret, mac, self._own_reached())])
+
+    async def _ask(self, agent: AgentImage) -> frozenset[str]:
+        connection: PeerConnection | None = None
+        try:
+            connection = await open_connection(agent.host, agent.port)
+            question = Question(self._now_ms(), self._view.node_id, agent.node_id)
+            correlation_id = connection.next_id()
+            frame, mac = encode_question(question, self._secret, correlation_id)
+            answer = await connection.ask(correlation_id, frame, ANSWER_BYTES)
+            return decode_answer(answer, self._secret, mac)
+        except HeadraceError as error:
+            logger.info("an agent did not say what it reaches: node_id=%d error=%s", agent.node_id, error)
+            return frozenset()
+        finally:
+            if connection is not None:
+                connection.close()
