@@ -16,6 +16,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.cluster.address_check import AddressCheck
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import BrokerState, Identity, Membership
@@ -35,8 +36,9 @@ from headrace.agent.peer_health.reports import AgentReports
 from headrace.agent.peer_health.wire import API_KEY as PEER_HEALTH_KEY
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
-from headrace.config.listeners import listeners
+from headrace.config.listeners import deprecated_forms, listeners
 from headrace.config.settings import Settings
+from headrace.metastore.api.agents import Listener
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
@@ -79,6 +81,9 @@ class Broker:
             self._handle, Limits.from_settings(settings), clock, registry, self._max_connections
         )
         self.kafka_port = 0
+        """Of the first listener."""
+        self._advertised: tuple[Listener, ...] = ()
+        """Where clients of each listener are sent, the first one for clients first."""
         self.cluster: Cluster | None = None
         self.is_active_controller: Callable[[], bool] = lambda: False
         """Whether the controller in the same process, if any, is the active one."""
@@ -94,8 +99,7 @@ class Broker:
 
     async def start(self) -> None:
         """Listen, join the cluster, then serve. Raises the error that prevented it."""
-        client = listeners(self.settings).client
-        self.kafka_port = await self._listener.start(client.host, client.port)
+        await self._listen()
         cluster = self._compose_cluster()
         await cluster.follower.catch_up()
         MetadataMetrics(cluster.follower, self._registry)
@@ -144,7 +148,8 @@ class Broker:
     def ready_fields(self) -> str:
         """Node id, and the address that clients connect to."""
         assert self.cluster is not None
-        return f"node={self.cluster.node_id} kafka={self._advertised_host()}:{self._advertised_port()}"
+        first = self._advertised[0]
+        return f"node={self.cluster.node_id} kafka={first.host}:{first.port}"
 
     def not_ready_reason(self) -> str | None:
         """None while it is a running member and can produce."""
@@ -178,6 +183,23 @@ class Broker:
 
     # -- composition
 
+    async def _listen(self) -> None:
+        """Bind every listener of the broker. Clients are answered once the agent serves."""
+        if told := deprecated_forms(self.settings):
+            logger.warning("%s", told)
+        found = listeners(self.settings)
+        ports = [
+            await self._listener.start(
+                e.host, e.port, e.name, for_agents=e.name == found.inter_broker and e != found.serving[0]
+            )
+            for e in found.serving
+        ]
+        self.kafka_port = ports[0]
+        self._advertised = tuple(
+            Listener(e.name, e.host, e.port or port, e.security_protocol)
+            for e, port in zip(found.advertised, ports, strict=True)
+        )
+
     def _compose_cluster(self) -> Cluster:
         settings = self.settings
         follower = MetadataFollower(self._metastore)
@@ -187,9 +209,10 @@ class Broker:
             follower,
             Identity(
                 settings.node_id,
-                self._advertised_host(),
-                self._advertised_port(),
+                self._advertised[0].host,
+                self._advertised[0].port,
                 settings.broker_rack,
+                self._advertised,
             ),
             heartbeat_interval_ms=settings.broker_heartbeat_interval_ms,
             session_timeout_ms=lambda: in_force.current().broker_session_timeout_ms,
@@ -198,6 +221,7 @@ class Broker:
             rng=self._rng,
             registry=self._registry,
         )
+        follower.on_image.append(AddressCheck(lambda: membership.node_id))
         return Cluster(self._metastore.cluster_id, self._metastore.commit_shards, follower, membership)
 
     def _compose_paths(self, cluster: Cluster, zone_secret: bytes) -> None:
@@ -272,12 +296,6 @@ class Broker:
         node_id = -1 if self.cluster is None else self.cluster.node_id
         configured = int(self._configs.broker_layers(self._image(), node_id, "max.connections")[0].value)
         return min(configured, connections_possible(self.settings))
-
-    def _advertised_host(self) -> str:
-        return listeners(self.settings).advertised.host
-
-    def _advertised_port(self) -> int:
-        return listeners(self.settings).advertised.port or self.kafka_port
 
     def _spawn(self, work: Any) -> None:
         self._background.add(asyncio.create_task(work))

@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise InvalidError(f"cannot create the data directory: {data_dir}: {error.strerror}") from error
     passed_on = {key.removeprefix(PREFIX): str(v) for key, v in vars(args).items() if key.startswith(PREFIX) and v}
+    passed_on.pop("kafka.port", None)  # see _agent
     if args.config:
         passed_on["config"] = str(args.config)
     with EmbeddedPostgres(data_dir / "postgres") as url:
@@ -102,7 +103,7 @@ def _agent(settings: Settings, index: int, url: str, bucket: str, passed_on: dic
         "metastore.url": url,
         "bucket": bucket,
         "node.id": str((1 if settings.node_id is None else settings.node_id) + index),
-        "kafka.port": str(settings.kafka_port + index if settings.kafka_port else 0),
+        "listeners": f"PLAINTEXT://{settings.kafka_host}:{settings.kafka_port + index if settings.kafka_port else 0}",
         "http.port": str(http_port(settings) + index if http_port(settings) else 0),
     }
     return AgentProcess(passed_on | own)

@@ -1,10 +1,11 @@
-"""The addresses a process binds and the address it advertises, from `listeners`, `controller.listener.names`,
-`advertised.listeners` and their short forms.
+"""The addresses a process binds and the addresses it advertises, from Kafka's settings `listeners`,
+`advertised.listeners`, `inter.broker.listener.name`, `controller.listener.names`, and deprecated short forms.
 
 Place: called once, when a process is composed.
-Invariant: one listener for clients, and at most one for controllers, which is never advertised to clients.
-Unsupported listeners (TLS, SASL, a second client listener) are refused by name, and so is an advertised address that
-no client could connect to.
+Invariant: each listener of the broker has a name, an address to bind, and one advertised address, to which clients of
+this listener are sent. The listener for controllers is never advertised. The first listener is one for clients, unless
+there is none but that of inter.broker.listener.name. Unsupported listeners (TLS, SASL) are refused by name, and so is
+an advertised address that no client could connect to.
 Source: KIP-631, configurations; KIP-103 (listener names).
 """
 
@@ -17,28 +18,35 @@ from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 
 _LISTENER = re.compile(r"([A-Za-z][A-Za-z0-9_]*)://(\[[0-9A-Fa-f:]*\]|[^:\[\]/]*):(\d{1,5})")
+_MAPPED = re.compile(r"([A-Za-z][A-Za-z0-9_]*):([A-Za-z_]+)")
 _EVERY_ADDRESS = ("0.0.0.0", "::")
 _OTHER_PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 BROKER, CONTROLLER, COMPACTOR = "broker", "controller", "compactor"
+PLAINTEXT = 0
+"""Kafka's number of the security protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A listener's name and the address to bind; port 0 picks a free one."""
+    """A listener's name and an address; port 0 to bind picks a free one, port 0 to advertise is the bound one."""
 
     name: str
     host: str
     port: int
+    security_protocol: int = PLAINTEXT
 
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """`controller` None: controllers are reached only through the client listener and the metastore."""
+    """`controller` None: controllers are reached only through the broker's listeners and the metastore."""
 
-    client: Endpoint
+    serving: tuple[Endpoint, ...]
+    """The broker's listeners, to bind; the one for clients first, the one of inter.broker.listener.name last."""
     controller: Endpoint | None
-    advertised: Endpoint
-    """The address that clients connect to. Port 0: the port that the listener is bound to."""
+    advertised: tuple[Endpoint, ...]
+    """In the order of `serving`, with the same names."""
+    inter_broker: str | None = None
+    """Name of the listener that other agents use; None: the first one."""
 
 
 HTTP_PORT, COMPACTOR_HTTP_PORT = 9644, 9645
@@ -58,50 +66,97 @@ def roles(settings: Settings) -> frozenset[str]:
 
 def listeners(settings: Settings) -> Listeners:
     """The listeners to bind and to advertise. ConfigError names the setting that is wrong."""
-    client, controller = _bound(settings)
-    return Listeners(client, controller, _advertised(settings, client))
+    _check_protocols(settings)
+    serving, controller = _bound(settings)
+    between = settings.inter_broker_listener_name.strip().upper() or None
+    if between is not None and between not in {endpoint.name for endpoint in serving} and BROKER in roles(settings):
+        raise ConfigError(f"inter.broker.listener.name: not a listener of this broker: {between}")
+    serving = sorted(serving, key=lambda endpoint: endpoint.name == between)  # stable: others keep their order
+    advertised = _advertised(settings, serving) if BROKER in roles(settings) else serving
+    return Listeners(tuple(serving), controller, tuple(advertised), between)
 
 
-def _bound(settings: Settings) -> tuple[Endpoint, Endpoint | None]:
-    """The listener for clients, and the one for controllers."""
+def deprecated_forms(settings: Settings) -> str:
+    """The deprecated settings that are used, and what to set instead; empty if there are none."""
+    plain = Settings()
+    names = ("kafka.host", "kafka.port", "advertised.host", "advertised.port")
+    used = [name for name in names if getattr(settings, _field(name)) != getattr(plain, _field(name))]
+    if not used:
+        return ""
+    found = listeners(settings)
+    instead = [f"listeners={_text(found.serving)}"]
+    if "advertised.host" in used or "advertised.port" in used:
+        instead.append(f"advertised.listeners={_text(found.advertised)}")
+    return f"deprecated: {', '.join(used)}; set {' and '.join(instead)} instead"
+
+
+def _field(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _text(endpoints: tuple[Endpoint, ...]) -> str:
+    return ",".join(f"{e.name}://{f'[{e.host}]' if ':' in e.host else e.host}:{e.port}" for e in endpoints)
+
+
+def _bound(settings: Settings) -> tuple[list[Endpoint], Endpoint | None]:
+    """The broker's listeners, and the one for controllers."""
     plain = Endpoint("PLAINTEXT", settings.kafka_host, settings.kafka_port)
-    names = [name.strip() for name in settings.controller_listener_names.split(",") if name.strip()]
+    names = {name.strip().upper() for name in settings.controller_listener_names.split(",") if name.strip()}
     if not settings.listeners:
         if names:
             raise ConfigError("controller.listener.names: listeners must be set as well")
-        return plain, None
+        return [plain], None
     found = _parse("listeners", settings.listeners)
     if len({endpoint.name for endpoint in found}) < len(found):
         raise ConfigError(f"listeners: duplicate name: {settings.listeners}")
-    if unknown := set(names) - {endpoint.name for endpoint in found}:
+    ports = [(endpoint.host, endpoint.port) for endpoint in found if endpoint.port]
+    if len(set(ports)) < len(ports):
+        raise ConfigError(f"listeners: two of them have the same address: {settings.listeners}")
+    if unknown := names - {endpoint.name for endpoint in found}:
         raise ConfigError(f"controller.listener.names: not in listeners: {', '.join(sorted(unknown))}")
     for_controllers = [endpoint for endpoint in found if endpoint.name in names]
-    for_clients = [endpoint for endpoint in found if endpoint.name not in names]
-    if len(for_clients) > 1 or len(for_controllers) > 1:
-        raise ConfigError(f"listeners: at most one for clients and one for controllers: {settings.listeners}")
+    serving = [endpoint for endpoint in found if endpoint.name not in names]
+    if len(for_controllers) > 1:
+        raise ConfigError(f"controller.listener.names: at most one listener is for controllers: {settings.listeners}")
     if for_controllers and CONTROLLER not in roles(settings):
         raise ConfigError("controller.listener.names: process.roles does not include controller")
-    if not for_clients and BROKER in roles(settings):
+    if not serving and BROKER in roles(settings):
         raise ConfigError("listeners: process.roles includes broker, but no listener is left for clients")
-    return for_clients[0] if for_clients else plain, for_controllers[0] if for_controllers else None
+    return serving or [plain], for_controllers[0] if for_controllers else None
 
 
-def _advertised(settings: Settings, client: Endpoint) -> Endpoint:
-    if not settings.advertised_listeners:
-        if client.host in _EVERY_ADDRESS and settings.advertised_host is None and BROKER in roles(settings):
-            raise ConfigError(f"advertised.host: not set, and clients cannot connect to {client.host}")
-        return Endpoint(client.name, settings.advertised_host or client.host, settings.advertised_port or 0)
-    if settings.advertised_host is not None or settings.advertised_port is not None:
-        raise ConfigError("advertised.listeners: set it, or advertised.host and advertised.port, not both")
-    found = _parse("advertised.listeners", settings.advertised_listeners)
-    if len(found) > 1:
-        told = "at most one, because there is one listener for clients"
-        raise ConfigError(f"advertised.listeners: {told}: {settings.advertised_listeners}")
-    if found[0].name != client.name:
-        raise ConfigError(f"advertised.listeners: the listener for clients is {client.name}, not {found[0].name}")
-    if found[0].host in _EVERY_ADDRESS:
-        raise ConfigError(f"advertised.listeners: clients cannot connect to it: {settings.advertised_listeners}")
-    return found[0]
+def _advertised(settings: Settings, serving: list[Endpoint]) -> list[Endpoint]:
+    """Of each listener: what advertised.listeners says, else its own address."""
+    short = settings.advertised_host is not None or settings.advertised_port is not None
+    if settings.advertised_listeners:
+        if short:
+            raise ConfigError("advertised.listeners: set it, or advertised.host and advertised.port, not both")
+        found = {endpoint.name: endpoint for endpoint in _parse("advertised.listeners", settings.advertised_listeners)}
+    elif short and len(serving) > 1:
+        raise ConfigError("advertised.host: set advertised.listeners instead, because there are several listeners")
+    else:
+        host, port = settings.advertised_host or serving[0].host, settings.advertised_port or 0
+        found = {serving[0].name: Endpoint(serving[0].name, host, port)}
+    if unknown := found.keys() - {endpoint.name for endpoint in serving}:
+        known = ", ".join(endpoint.name for endpoint in serving)
+        raise ConfigError(f"advertised.listeners: the broker listens as {known}, not as {', '.join(sorted(unknown))}")
+    for name, endpoint in found.items():
+        if settings.advertised_listeners and endpoint.host in _EVERY_ADDRESS:
+            raise ConfigError(f"advertised.listeners: clients cannot connect to it: {settings.advertised_listeners}")
+        if endpoint.host in _EVERY_ADDRESS:
+            raise _not_advertised(name, endpoint.host)
+    return [found.get(endpoint.name) or _itself(endpoint) for endpoint in serving]
+
+
+def _itself(endpoint: Endpoint) -> Endpoint:
+    """The bound address as the advertised one. ConfigError if it is not one address."""
+    if endpoint.host in _EVERY_ADDRESS:
+        raise _not_advertised(endpoint.name, endpoint.host)
+    return Endpoint(endpoint.name, endpoint.host, 0)
+
+
+def _not_advertised(name: str, host: str) -> ConfigError:
+    return ConfigError(f"advertised.listeners: {name} is not set, and clients cannot connect to {host}")
 
 
 def _parse(setting: str, value: str) -> list[Endpoint]:
@@ -115,3 +170,15 @@ def _endpoint(setting: str, text: str) -> Endpoint:
     if match[1].upper() in _OTHER_PROTOCOLS:
         raise ConfigError(f"{setting}: only PLAINTEXT is supported, terminate TLS in front of it: {text}")
     return Endpoint(match[1].upper(), match[2].strip("[]") or "0.0.0.0", int(match[3]))
+
+
+def _check_protocols(settings: Settings) -> None:
+    """listener.security.protocol.map may say that a listener uses PLAINTEXT; ConfigError for anything else."""
+    for text in filter(None, map(str.strip, settings.listener_security_protocol_map.split(","))):
+        match = _MAPPED.fullmatch(text)
+        if match is None:
+            raise ConfigError(f"listener.security.protocol.map: not of the form NAME:PROTOCOL: {text!r}")
+        if match[2].upper() != "PLAINTEXT" and match[1].upper() not in _OTHER_PROTOCOLS:
+            raise ConfigError(
+                f"listener.security.protocol.map: only PLAINTEXT is supported, terminate TLS in front of it: {text}"
+            )

@@ -35,33 +35,45 @@ class ProcessSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     listeners: Annotated[
         str,
         Meta(
-            description="NAME://host:port, comma-separated: one listener for clients, and one for controllers if"
-            " controller.listener.names names it. If set, overrides kafka.host and kafka.port."
+            description="NAME://host:port, comma-separated: the listeners for clients, the one for other agents if"
+            " inter.broker.listener.name names it, and the one for controllers if controller.listener.names names it."
+            " Unset: PLAINTEXT://127.0.0.1:9092. Port 0 picks a free one."
         ),
     ] = field(default="", name="listeners")
+    advertised_listeners: Annotated[
+        str,
+        Meta(
+            description="NAME://host:port, comma-separated: the address to which clients of each listener are sent,"
+            " which includes other agents as clients of their listener. Port 0: the port that is bound. A listener"
+            " that is not named advertises its own address, if that is one address."
+        ),
+    ] = field(default="", name="advertised.listeners")
+    inter_broker_listener_name: Annotated[
+        str,
+        Meta(
+            description="The name in listeners that agents use between each other; the same on every agent. Unset: the"
+            " first listener."
+        ),
+    ] = field(default="", name="inter.broker.listener.name")
     controller_listener_names: Annotated[
         str,
         Meta(description="The name in listeners that is for controllers; not advertised to clients. Unset: none."),
     ] = field(default="", name="controller.listener.names")
-    kafka_host: Annotated[str, Meta(description="Address that the Kafka listener binds.")] = field(
+    listener_security_protocol_map: Annotated[
+        str,
+        Meta(description="NAME:PROTOCOL, comma-separated. So far every listener uses PLAINTEXT, also without it."),
+    ] = field(default="", name="listener.security.protocol.map")
+    kafka_host: Annotated[str, Meta(description="Deprecated: set listeners, which overrides it.")] = field(
         default="127.0.0.1", name="kafka.host"
     )
-    kafka_port: Annotated[Port, Meta(description="Port of the Kafka listener; 0 picks a free one.")] = field(
+    kafka_port: Annotated[Port, Meta(description="Deprecated: set listeners, which overrides it.")] = field(
         default=9092, name="kafka.port"
     )
-    advertised_listeners: Annotated[
-        str,
-        Meta(
-            description="NAME://host:port advertised to clients; port 0 means the listener's port. Kafka's"
-            " form of advertised.host and advertised.port: set either this or those two."
-        ),
-    ] = field(default="", name="advertised.listeners")
     advertised_host: Annotated[
-        str | None,
-        Meta(description="Host advertised to clients. Unset: kafka.host, if that is one address."),
+        str | None, Meta(description="Deprecated: set advertised.listeners. Not together with it.")
     ] = field(default=None, name="advertised.host")
     advertised_port: Annotated[
-        Port | None, Meta(description="Port advertised to clients. Unset: the listener's port.")
+        Port | None, Meta(description="Deprecated: set advertised.listeners. Not together with it.")
     ] = field(default=None, name="advertised.port")
     http_host: Annotated[str, Meta(description="Address of the HTTP listener (health, metrics, status).")] = field(
         default="127.0.0.1", name="http.host"

@@ -17,7 +17,7 @@ _NO_DISK = "no data is kept on local disks: data is stored in bucket, metadata i
 _NO_CONTROLLER_SESSION = (
     "agents reach the active controller through the metastore; its credentials are part of metastore.url"
 )
-_NO_INTER_BROKER = "agents do not use Kafka listeners between each other: they use the metastore and the bucket"
+_NO_INTER_BROKER = "agents use PLAINTEXT between each other, at the listener of inter.broker.listener.name"
 _NO_AUTHORIZER = "ACLs are stored and listed but not enforced yet"
 _NO_TLS = "listeners support only PLAINTEXT: terminate TLS in front of them"
 _NO_SASL = "listeners support only PLAINTEXT, without authentication"
@@ -69,13 +69,11 @@ _REFUSED = {
     "group.coordinator.": "groups are stored in metastore.url: there is no group log to write, load or buffer",
     "group.share.": _NO_SHARE_GROUPS,
     "group.streams.": _NO_STREAMS_GROUPS,
-    "inter.broker.": _NO_INTER_BROKER,
     "inter.broker.protocol.version": "each feature has its level, which UpdateFeatures changes",
     "kafka.metrics.": _OWN_METRICS,
     "leader.imbalance.": "leadership follows the set of active agents at once: there is no imbalance",
     "leader.replication.": _NO_REPLICAS,
-    "listener.name.": "there is one listener for clients: its settings have no listener name as prefix",
-    "listener.security.protocol.map": "all listeners use PLAINTEXT: terminate TLS in front of them",
+    "listener.name.": "settings apply to every listener: they have no listener name as prefix",
     "log.cleaner.io.buffer.": "the key map is always filled: see log.cleaner.dedupe.buffer.size for its memory",
     "log.cleaner.threads": "the number of jobs that clean, merge, expire and delete is compactor.threads",
     "log.dir": _NO_DISK,

@@ -59,6 +59,8 @@ class ClientConnection:
     """Array elements that one request may have in total."""
     replies: ReplyReservations = _UNLIMITED
     """Where a handler reserves the memory of a large reply before it makes it."""
+    listener: str = "PLAINTEXT"
+    """Name of the listener on which it came in."""
     closed: bool = False
     """The client has disconnected: a long poll may end early. Handlers are not cancelled for it."""
 

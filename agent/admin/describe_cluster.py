@@ -49,12 +49,12 @@ class DescribeCluster:
             schema.make(
                 "DescribeClusterBroker",
                 broker_id=agent.node_id,
-                host=agent.host,
-                port=agent.port,
+                host=address.host,
+                port=address.port,
                 rack=agent.rack,
                 is_fenced=agent.fenced,
             )
-            for agent in agents
+            for agent, address in ((agent, agent.endpoint(request.connection.listener)) for agent in agents)
         )
         response = schema.response(
             throttle_time=NO_THROTTLE,

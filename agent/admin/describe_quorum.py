@@ -99,12 +99,13 @@ class DescribeQuorum:
         )
 
     def _nodes(self, schema: Schema, lease: ControllerLease) -> tuple[Any, ...]:
-        """From version 2: the controller's address, if it is also an agent."""
+        """From version 2: the controller's addresses, if it is also an agent."""
         agent = self._cluster.image.agents.get(lease.controller_id)
         if schema.version < 2 or agent is None:
             return ()
-        listener = schema.make("Listener", name="PLAINTEXT", host=agent.host, port=agent.port)
-        return (schema.make("Node", node_id=agent.node_id, listeners=(listener,)),)
+        found = agent.listeners or (agent.endpoint(None),)
+        listeners = tuple(schema.make("Listener", name=e.name, host=e.host, port=e.port) for e in found)
+        return (schema.make("Node", node_id=agent.node_id, listeners=listeners),)
 
 
 def _replica(schema: Schema, agent: AgentLease, high_watermark: int) -> Any:

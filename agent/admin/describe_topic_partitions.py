@@ -75,7 +75,13 @@ class DescribeTopicPartitions:
 
     def _rendering(self, request: Request, schema: Schema, image: MetadataImage) -> MetadataRendering:
         return MetadataRendering(
-            self._cluster, schema, image, zone_of(request.client_id), topic_operations=True, cluster_operations=False
+            self._cluster,
+            schema,
+            image,
+            zone_of(request.client_id),
+            request.connection.listener,
+            topic_operations=True,
+            cluster_operations=False,
         )
 
 

@@ -29,12 +29,15 @@ class FindCoordinator:
         schema, entity = decode(request)
         key_type = getattr(entity, "key_type", GROUP)
         if request.api_version < 4:
-            found = self._find(schema, "FindCoordinatorResponse", key_type, entity.key)
+            found = self._find(schema, "FindCoordinatorResponse", key_type, entity.key, request.connection.listener)
             return reply(request, found)
-        coordinators = tuple(self._find(schema, "Coordinator", key_type, key) for key in entity.coordinator_keys)
+        listener = request.connection.listener
+        coordinators = tuple(
+            self._find(schema, "Coordinator", key_type, key, listener) for key in entity.coordinator_keys
+        )
         return reply(request, schema.response(throttle_time=NO_THROTTLE, coordinators=coordinators))
 
-    def _find(self, schema: Schema, cls: str, key_type: int, key: str) -> Any:
+    def _find(self, schema: Schema, cls: str, key_type: int, key: str, listener: str) -> Any:
         agent, code, message = None, ErrorCode.none, None
         if key_type == TRANSACTION:
             # The only code that every client library treats as final at once; others are retried.
@@ -43,13 +46,14 @@ class FindCoordinator:
             code, message = ErrorCode.invalid_request, f"unsupported coordinator key type: {key_type}"
         elif (agent := self._cluster.coordinator(key)) is None:
             code, message = ErrorCode.coordinator_not_available, "no live agent"
+        address = None if agent is None else agent.endpoint(listener)
         return schema.make(
             cls,
             throttle_time=NO_THROTTLE,
             key=key,
             node_id=-1 if agent is None else agent.node_id,
-            host="" if agent is None else agent.host,
-            port=-1 if agent is None else agent.port,
+            host="" if address is None else address.host,
+            port=-1 if address is None else address.port,
             error_code=code,
             error_message=message,
         )

@@ -3,7 +3,8 @@
 Place: a client's first request, and its request after every routing error.
 Invariant: answered from one image, without a query; the agent catches up first only if the image lacks a requested
 name or id. An answer without unknown topics is encoded once per (image, version, client
-zone, request body) and reused.
+zone, listener, request body) and reused. Agents are shown with their addresses of the listener on which the request
+came in (KIP-103).
 Source: KIP-4, KIP-204/430 (authorized operations), KIP-516 (topic ids), KIP-1102 (top-level error).
 """
 
@@ -33,7 +34,7 @@ AUTO_CREATION_SECONDS = 10.0
 _FIRST_VERSION_WITH_TOPIC_IDS = 12
 
 _Wanted = list[str | uuid.UUID]
-_CacheKey = tuple[int, str | None, bytes]
+_CacheKey = tuple[int, str | None, str, bytes]
 
 
 class Metadata:
@@ -58,6 +59,7 @@ class Metadata:
             schema,
             image,
             zone,
+            request.connection.listener,
             topic_operations=getattr(entity, "include_topic_authorized_operations", False),
             cluster_operations=getattr(entity, "include_cluster_authorized_operations", False),
         )
@@ -114,7 +116,7 @@ def _cache_key(request: Request, zone: str | None) -> _CacheKey | None:
     """Everything except the image that an answer depends on; None if the request is too long to cache."""
     if len(request.body) > CACHED_BODY_BYTES_MAX:
         return None
-    return request.api_version, zone, bytes(request.body)
+    return request.api_version, zone, request.connection.listener, bytes(request.body)
 
 
 def _asks_by_id(topic: Any) -> bool:

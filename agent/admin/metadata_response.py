@@ -37,14 +37,16 @@ class MetadataRendering:
     schema: Schema
     image: MetadataImage
     zone: str | None
+    listener: str
+    """On which the request came in: clients are sent to the agents' addresses of the same listener (KIP-103)."""
     topic_operations: bool
     cluster_operations: bool
 
     def response(self, topics: list[TopicImage | TopicError]) -> Any:
         """The response entity."""
         brokers = tuple(
-            self.schema.make("MetadataResponseBroker", node_id=a.node_id, host=a.host, port=a.port, rack=a.rack)
-            for a in self.image.live_agents()
+            self.schema.make("MetadataResponseBroker", node_id=a.node_id, host=e.host, port=e.port, rack=a.rack)
+            for a, e in ((agent, agent.endpoint(self.listener)) for agent in self.image.live_agents())
         )
         return self.schema.response(
             throttle_time=NO_THROTTLE,

@@ -27,7 +27,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from headrace.agent.cluster.controller_watch import ControllerWatch
 from headrace.agent.cluster.follower import MetadataFollower
-from headrace.metastore.api.agents import AgentRegistration
+from headrace.metastore.api.agents import AgentRegistration, Listener
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.image import MetadataImage
 from headrace.storage.clock import Clock
@@ -67,6 +67,8 @@ class Identity:
     host: str
     port: int
     rack: str | None
+    listeners: tuple[Listener, ...] = ()
+    """All of them, the one of `host` and `port` first; none: that one alone."""
 
 
 class Membership:
@@ -252,7 +254,9 @@ class Membership:
 
     async def _register(self) -> None:
         own = self._identity
-        registration = AgentRegistration(own.node_id, self._incarnation_id, own.host, own.port, own.rack)
+        registration = AgentRegistration(
+            own.node_id, self._incarnation_id, own.host, own.port, own.rack, listeners=own.listeners
+        )
         registered = await self._api.register_agent(registration)
         self.node_id, self.broker_epoch = registered
         self._become(BrokerState.RECOVERY)

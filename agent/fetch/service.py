@@ -34,6 +34,7 @@ from headrace.agent.fetch.sessions import FetchSessions
 from headrace.agent.fetch.timestamps import TimestampSearch
 from headrace.agent.fetch.waiters import Waiters
 from headrace.agent.fetch.zone_cache.service import ZoneCache
+from headrace.config.listeners import listeners
 from headrace.config.settings import Settings
 from headrace.metastore.api.read import ReadApi
 from headrace.protocol.request import Request, Response
@@ -93,6 +94,7 @@ class FetchService:
                 metrics,
                 registry,
                 timeout_ms=settings.zone_cache_timeout_ms,
+                listener=listeners(settings).inter_broker,
             )
         shared = None if self.zone_cache is None else self.zone_cache.shared
         reader = RangeReader(store, self._cache, index.live_end, metrics, shared)

@@ -19,7 +19,7 @@ from functools import partial
 
 from headrace.agent.listener.frame_memory import FrameMemory
 from headrace.agent.listener.frames import FrameHead, FrameReader, RequestHeader, read_request_header
-from headrace.agent.listener.host import ConnectionHost
+from headrace.agent.listener.host import ConnectionHost, Entrance
 from headrace.agent.listener.replies import ReplyQueue, Slot
 from headrace.agent.listener.writer import ReplyWriter
 from headrace.protocol.api_keys import CHANGING, WIDE, ApiKey
@@ -50,8 +50,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
     _writer: ReplyWriter
     _replies: ReplyQueue
 
-    def __init__(self, host: ConnectionHost) -> None:
+    def __init__(self, host: ConnectionHost, entrance: Entrance) -> None:
         self._host = host
+        self._entrance = entrance
         self._frames = FrameReader(host.limits.socket_request_max_bytes)
         self._held = b""
         """Bytes received after reading was paused."""
@@ -85,11 +86,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
             f"{peer[0]}:{peer[1]}",
             request_elements_max=self._host.limits.request_max_elements,
             replies=self._host.replies,
+            listener=self._entrance.name,
         )
         self._address = self._memory.address = str(peer[0])
-        reason = self._host.admission.refusal(self._address, draining=self._host.draining or self._host.suspended)
+        reason = self._entrance.admission.refusal(self._address, draining=self._host.draining or self._host.suspended)
         self._host.connections.add(self)
-        self._host.admission.opened(self._address)
+        self._entrance.admission.opened(self._address)
         self._host.metrics.connections.inc()
         if reason:
             self._give_up(reason)
@@ -124,7 +126,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._drop_unread()
         self._replies.clear()
         self._host.connections.discard(self)
-        self._host.admission.closed(self._address)
+        self._entrance.admission.closed(self._address)
         self._host.metrics.connections.dec()
         self._host.ended()
 

@@ -83,6 +83,14 @@ class Limits:
         return UNKNOWN_FRAME_BYTES, "unknown_api"
 
 
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """One bound address: the listener's name, and who may connect to it."""
+
+    name: str
+    admission: Admission
+
+
 class ConnectionHost:
     """The listener's handler, limits, clock, metrics and memory, and its connections."""
 
@@ -104,6 +112,7 @@ class ConnectionHost:
             rate_max=limits.max_connection_creation_rate,
             local_extra=limits.local_connections,
         )
+        """For clients, over all addresses that they may connect to."""
         self.clock = clock
         self.metrics = metrics
         self.budget = MemoryBudget(
@@ -143,6 +152,12 @@ class ConnectionHost:
     def somebody_waits(self) -> bool:
         """Whether a frame or a reply waits for memory."""
         return self.budget.waiting > 0 or self.requests.waiting > 0 or self.replies.waiting > 0
+
+    def entrance(self, name: str, *, for_agents: bool) -> Entrance:
+        """For a new listener. Agents have connections of their own: clients cannot take them all, as in Kafka."""
+        if not for_agents:
+            return Entrance(name, self.admission)
+        return Entrance(name, Admission(lambda: self.limits.max_connections, self.clock))
 
     def next_connection_id(self) -> int:
         """A number that no other connection of this listener has."""

@@ -1,4 +1,4 @@
-"""The Kafka listener: accepts connections, watches them, drains them.
+"""The Kafka listener: accepts connections at one or more addresses, watches them, drains them.
 
 Place: the agent's entry point for clients; passes requests to `agent.dispatch`.
 Invariant: no client can stop the listener or close another client's connection. After `drain` no request
@@ -32,7 +32,10 @@ _EXPIRY_SECONDS = 5.0
 
 
 class KafkaListener:
-    """One listening socket. `handle` gets every request; see protocol/request.py for its contract."""
+    """The listening sockets of a process, with common limits.
+
+    `handle` gets every request; see protocol/request.py for its contract.
+    """
 
     def __init__(
         self,
@@ -44,7 +47,7 @@ class KafkaListener:
     ) -> None:
         """`max_connections` overrides the limit, as in ConnectionHost."""
         self._host = ConnectionHost(handle, limits, clock, ListenerMetrics(registry), max_connections)
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
 
     @property
@@ -52,19 +55,28 @@ class KafkaListener:
         """What the listener sees of Produce requests before they are whole."""
         return self._host.produce_bytes
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; port 0 picks a free one. Returns the port. InvalidError if the address cannot be bound."""
+    async def start(self, host: str, port: int, name: str = "PLAINTEXT", *, for_agents: bool = False) -> int:
+        """Listen, also at one more address; port 0 picks a free one. Returns the port. InvalidError if the address
+        cannot be bound.
+
+        `name`: the listener's, which handlers see. `for_agents`: other agents connect to it.
+        """
         loop = asyncio.get_running_loop()
+        entrance = self._host.entrance(name, for_agents=for_agents)
         try:
-            self._server = await loop.create_server(lambda: KafkaConnection(self._host), host, port, backlog=BACKLOG)
+            server = await loop.create_server(
+                lambda: KafkaConnection(self._host, entrance), host, port, backlog=BACKLOG
+            )
         except OSError as error:
             raise InvalidError(
                 f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)};"
-                " choose another kafka.port (or listeners), or stop the process that uses it"
+                " choose another port in listeners, or stop the process that uses it"
             ) from error
-        self._sweeper = loop.create_task(self._sweep())
-        bound: int = self._server.sockets[0].getsockname()[1]
-        logger.info("kafka listener started: host=%s port=%d", host, bound)
+        self._servers.append(server)
+        if self._sweeper is None:
+            self._sweeper = loop.create_task(self._sweep())
+        bound: int = server.sockets[0].getsockname()[1]
+        logger.info("kafka listener started: name=%s host=%s port=%d", name, host, bound)
         return bound
 
     def suspend(self, suspended: bool) -> None:
@@ -76,9 +88,10 @@ class KafkaListener:
 
     async def drain(self, grace_seconds: float) -> None:
         """Stop accepting and reading, answer requests in progress, close. After the grace period, close the rest."""
-        if self._server is None or self._sweeper is None:
+        if self._sweeper is None:
             return
-        self._server.close()
+        for server in self._servers:
+            server.close()
         self._sweeper.cancel()
         self._host.draining = True
         for connection in list(self._host.connections):

@@ -110,6 +110,13 @@ class AgentImage:
         """Whether clients are sent to it."""
         return not (self.fenced or self.leaving)
 
+    def endpoint(self, name: str | None) -> Listener:
+        """The address of its listener of that name; of its first one if it has none of that name, or for None."""
+        for listener in self.listeners:
+            if listener.name == name:
+                return listener
+        return self.listeners[0] if self.listeners else Listener("PLAINTEXT", self.host, self.port, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:

@@ -36,9 +36,10 @@ def a_request(
     client_id: str | None = "test",
     received_at: float = 1000.0,
     correlation_id: int = 42,
+    listener: str = "PLAINTEXT",
 ) -> Request:
     """A Request as the listener makes it."""
-    connection = ClientConnection(connection_id=1, peer="127.0.0.1:50000")
+    connection = ClientConnection(connection_id=1, peer="127.0.0.1:50000", listener=listener)
     return Request(connection, api_key, version, correlation_id, client_id, memoryview(bytes(body)), received_at)
 
 

@@ -22,7 +22,16 @@ from headrace.config.declared import SettingScope, declared
 from headrace.config.settings import Settings
 
 PROCESS_PREFIXES = (
-    *("node.id", "process.roles", "broker.rack", "listeners", "controller.listener.names", "kafka.", "advertised."),
+    *(
+        "node.id",
+        "process.roles",
+        "broker.rack",
+        "listener",
+        "inter.broker.listener.name",
+        "controller.listener.names",
+        "kafka.",
+        "advertised.",
+    ),
     *("http.", "metastore.", "bucket", "s3.", "store.", "linger.", "flush.", "upload.", "ingest.", "buffer."),
     *(
         "socket.",

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.config.declared import declared
 from headrace.config.errors import ConfigError
-from headrace.config.listeners import BROKER, CONTROLLER, Endpoint, Listeners, listeners, roles
+from headrace.config.listeners import BROKER, CONTROLLER, Endpoint, Listeners, deprecated_forms, listeners, roles
 from headrace.config.load import load
 from headrace.config.refused import why_not_in_files, why_refused
 from headrace.config.topic_configs import BROKER_DEFAULTS
@@ -39,9 +39,7 @@ KAFKAS = [
     "delete.topic.enable",
     "group.coordinator.threads",
     "group.share.max.size",
-    "inter.broker.listener.name",
     "listener.name.plaintext.ssl.keystore.location",
-    "listener.security.protocol.map",
     "log.cleaner.threads",
     "log.flush.interval.messages",
     "log.flush.scheduler.interval.ms",
@@ -77,6 +75,8 @@ SERVED = [
     "broker.session.timeout.ms",
     "controller.listener.names",
     "initial.broker.registration.timeout.ms",
+    "inter.broker.listener.name",
+    "listener.security.protocol.map",
     "listeners",
     "log.cleaner.backoff.ms",
     "log.cleaner.dedupe.buffer.size",
@@ -133,6 +133,8 @@ def _listeners(**given: str) -> Listeners:
         "on": "listeners",
         "told": "advertised.listeners",
         "told_host": "advertised.host",
+        "between": "inter.broker.listener.name",
+        "map": "listener.security.protocol.map",
     }
     return listeners(load(flags={names[key]: value for key, value in given.items()}))
 
@@ -147,12 +149,12 @@ def test_listeners_name_one_for_clients_and_one_for_controllers() -> None:
             }
         )
     )
-    assert found.client == Endpoint("EXTERNAL", "10.1.1.5", 9093)
+    assert found.serving == (Endpoint("EXTERNAL", "10.1.1.5", 9093),)
     assert found.controller == Endpoint("CONTROLLER", "::1", 9094)
     plain = listeners(load(flags={"kafka.host": "127.0.0.2", "kafka.port": 7}))
-    assert (plain.client, plain.controller) == (Endpoint("PLAINTEXT", "127.0.0.2", 7), None)
+    assert (plain.serving, plain.controller) == ((Endpoint("PLAINTEXT", "127.0.0.2", 7),), None)
     everywhere = {"listeners": "PLAINTEXT://:9092", "advertised.host": "h"}
-    assert listeners(load(flags=everywhere)).client.host == "0.0.0.0"
+    assert listeners(load(flags=everywhere)).serving[0].host == "0.0.0.0"
     apart = {
         "listeners": "CONTROLLER://:9092",
         "controller.listener.names": "CONTROLLER",
@@ -168,7 +170,14 @@ def test_listeners_name_one_for_clients_and_one_for_controllers() -> None:
         ({"on": "localhost:9092"}, "not of the form"),
         ({"on": "PLAINTEXT://h:99999"}, "not of the form"),
         ({"on": "SASL_SSL://h:1"}, "only PLAINTEXT is supported"),
-        ({"on": "A://h:1,B://h:2"}, "one for clients"),
+        ({"on": "A://h:1,B://h:1"}, "the same address"),
+        ({"on": "A://h:1,B://h:2,C://h:3", "names": "B,C"}, "at most one listener is for controllers"),
+        ({"on": "A://h:1", "between": "B"}, "inter.broker.listener.name: not a listener of this broker: B"),
+        ({"on": "A://h:1,C://h:2", "names": "C", "between": "C"}, "not a listener of this broker: C"),
+        ({"on": "A://h:1,B://:2"}, "B is not set, and clients cannot connect to 0.0.0.0"),
+        ({"on": "A://h:1,B://h:2", "told_host": "h"}, "there are several listeners"),
+        ({"map": "A:SSL"}, "only PLAINTEXT is supported"),
+        ({"map": "A"}, "not of the form NAME:PROTOCOL"),
         ({"on": "A://h:1,A://h:2"}, "duplicate name"),
         ({"names": "CONTROLLER"}, "listeners must be set"),
         ({"on": "A://h:1", "names": "C"}, "not in listeners: C"),
@@ -176,14 +185,14 @@ def test_listeners_name_one_for_clients_and_one_for_controllers() -> None:
         ({"on": "C://h:2", "names": "C"}, "no listener is left for clients"),
         ({"told": "localhost:9092"}, r"advertised\.listeners: not of the form"),
         ({"told": "SSL://h:1"}, r"advertised\.listeners: only PLAINTEXT is supported"),
-        ({"told": "PLAINTEXT://h:1,PLAINTEXT_HOST://localhost:2"}, "one listener for clients"),
-        ({"told": "EXTERNAL://h:1"}, "the listener for clients is PLAINTEXT, not EXTERNAL"),
-        ({"on": "A://:1,C://:2", "names": "C", "told": "C://h:2"}, "the listener for clients is A, not C"),
+        ({"told": "PLAINTEXT://h:1,PLAINTEXT_HOST://localhost:2"}, "not as PLAINTEXT_HOST"),
+        ({"told": "EXTERNAL://h:1"}, "listens as PLAINTEXT, not as EXTERNAL"),
+        ({"on": "A://:1,C://:2", "names": "C", "told": "C://h:2"}, "listens as A, not as C"),
         ({"told": "PLAINTEXT://0.0.0.0:9092"}, "clients cannot connect to it"),
         ({"told": "PLAINTEXT://[::]:9092"}, "clients cannot connect to it"),
         ({"told": "PLAINTEXT://:9092"}, "clients cannot connect to it"),
-        ({"on": "PLAINTEXT://:9092"}, r"advertised\.host: not set, and clients cannot connect to 0\.0\.0\.0"),
-        ({"on": "PLAINTEXT://[::]:9092"}, r"advertised\.host: not set, and clients cannot connect to ::"),
+        ({"on": "PLAINTEXT://:9092"}, r"PLAINTEXT is not set, and clients cannot connect to 0\.0\.0\.0"),
+        ({"on": "PLAINTEXT://[::]:9092"}, r"PLAINTEXT is not set, and clients cannot connect to ::"),
         ({"told": "PLAINTEXT://h:1", "told_host": "h"}, "not both"),
     ],
 )
@@ -204,7 +213,45 @@ def test_listeners_that_do_not_fit_are_refused_by_name(given: dict[str, str], re
     ],
 )
 def test_what_is_advertised_to_clients(given: dict[str, str], told: tuple[str, str, int]) -> None:
-    assert _listeners(**given).advertised == Endpoint(*told)
+    assert _listeners(**given).advertised == (Endpoint(*told),)
+
+
+def test_several_listeners_have_names_and_one_is_for_other_agents() -> None:
+    found = _listeners(
+        on="INTERNAL://0.0.0.0:9094,PLAINTEXT://0.0.0.0:9092,ZONE_B://10.0.0.1:9095",
+        told="PLAINTEXT://broker.example:9092,INTERNAL://10.0.0.1:9094",
+        between="internal",
+        map="PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT,SSL:SSL",
+    )
+    assert [endpoint.name for endpoint in found.serving] == ["PLAINTEXT", "ZONE_B", "INTERNAL"], "clients' come first"
+    assert found.advertised == (
+        Endpoint("PLAINTEXT", "broker.example", 9092),
+        Endpoint("ZONE_B", "10.0.0.1", 0),
+        Endpoint("INTERNAL", "10.0.0.1", 9094),
+    )
+    assert found.inter_broker == "INTERNAL"
+    alone = _listeners(on="INTERNAL://h:1", between="INTERNAL")
+    assert [endpoint.name for endpoint in alone.serving] == ["INTERNAL"], "agents and clients may share one"
+
+
+@pytest.mark.parametrize(
+    ("flags", "instead"),
+    [
+        ({}, ""),
+        ({"listeners": "PLAINTEXT://h:1"}, ""),
+        (
+            {"kafka.port": "9093"},
+            "deprecated: kafka.port; set listeners=PLAINTEXT://127.0.0.1:9093 instead",
+        ),
+        (
+            {"kafka.host": "::", "advertised.host": "h", "advertised.port": "7"},
+            "deprecated: kafka.host, advertised.host, advertised.port; set listeners=PLAINTEXT://[::]:9092 and"
+            " advertised.listeners=PLAINTEXT://h:7 instead",
+        ),
+    ],
+)
+def test_the_short_forms_work_and_say_what_replaces_them(flags: dict[str, str], instead: str) -> None:
+    assert deprecated_forms(load(flags=flags)) == instead
 
 
 @pytest.mark.requirement("C17")

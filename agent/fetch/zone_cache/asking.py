@@ -66,7 +66,9 @@ class Peers:
         *,
         timeout_ms: int,
         connect: Connect = open_connection,
+        listener: str | None = None,
     ) -> None:
+        """`listener`: inter.broker.listener.name; None asks agents at their first listener."""
         self._secret = secret
         self._own_node_id = own_node_id
         self._now_ms = now_ms
@@ -74,6 +76,7 @@ class Peers:
         self._metrics = metrics
         self._timeout = timeout_ms / 1000
         self._connect = connect
+        self._listener = listener
         self._peers: dict[tuple[int, int], _Peer] = {}
 
     async def ask(self, agent: AgentImage, ranges: Sequence[FileRange]) -> list[memoryview | Fallback]:
@@ -139,7 +142,8 @@ class Peers:
         idlest = min(peer.connections, key=lambda connection: connection.waiting, default=None)
         if idlest is not None and (not idlest.waiting or len(peer.connections) >= CONNECTIONS):
             return idlest
-        opened = await self._connect(agent.host, agent.port)
+        address = agent.endpoint(self._listener)
+        opened = await self._connect(address.host, address.port)
         peer.connections.append(opened)
         if self._peers.get((agent.node_id, agent.broker_epoch)) is not peer:  # removed meanwhile
             self._disconnect(peer)

@@ -40,11 +40,21 @@ class ZoneCache:
         *,
         timeout_ms: int,
         connect: Connect = open_connection,
+        listener: str | None = None,
     ) -> None:
         self._view = view
         self._traffic = traffic
         metrics = ZoneCacheMetrics(registry)
-        peers = Peers(secret, lambda: view.node_id, now_ms, clock, metrics, timeout_ms=timeout_ms, connect=connect)
+        peers = Peers(
+            secret,
+            lambda: view.node_id,
+            now_ms,
+            clock,
+            metrics,
+            timeout_ms=timeout_ms,
+            connect=connect,
+            listener=listener,
+        )
         owners = ChunkOwners(view, on_members=peers.forget_gone)
         self.shared = SharedCache(cache, owners, peers, metrics, fetch_metrics)
         self.handle = ZoneCacheServer(secret, cache, lambda: view.node_id, now_ms, metrics, self._on_served)

@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from headrace.metastore.api.agents import AgentRegistration, HeartbeatAnswer, RegisteredAgent
+from headrace.metastore.api.agents import AgentRegistration, HeartbeatAnswer, Listener, RegisteredAgent
 from headrace.metastore.api.controller import ControllerLease, SnapshotState
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.metastore.api.metadata_log import StoredSnapshot
@@ -110,9 +110,14 @@ class FakeClusterApi:
         """Partitions `first_index` to `count - 1`."""
         self.log.extend(encode_new_partitions(topic_id, range(first_index, count), preferred, leader_epoch=0))
 
-    def add_agent(self, node_id: int, rack: str | None = None, host: str = "agent") -> None:
+    def add_agent(
+        self, node_id: int, rack: str | None = None, host: str = "agent", listeners: Sequence[Listener] = ()
+    ) -> None:
         """Another agent, registered and unfenced, that never goes silent."""
-        registration = AgentRegistration(node_id, uuid.uuid4(), f"{host}-{node_id}", 9092, rack)
+        first = listeners[0] if listeners else Listener("PLAINTEXT", f"{host}-{node_id}", 9092, 0)
+        registration = AgentRegistration(
+            node_id, uuid.uuid4(), first.host, first.port, rack, listeners=tuple(listeners)
+        )
         epoch = self._append_registration(node_id, registration)
         self.append(UnfenceBrokerRecord(broker_id=node_id, broker_epoch=epoch))
         self.agents[node_id] = _Agent(registration, epoch, False, float("inf"), offset=2**62)
@@ -372,14 +377,18 @@ class FakeClusterApi:
         )
 
     def _append_registration(self, node_id: int, registration: AgentRegistration) -> int:
-        endpoint = BrokerEndpoint(name="CLIENT", host=registration.host, port=registration.port, security_protocol=0)
+        listeners = registration.listeners or (Listener("CLIENT", registration.host, registration.port, 0),)
+        endpoints = tuple(
+            BrokerEndpoint(name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol)
+            for e in listeners
+        )
         epoch = len(self.log)
         self.append(
             RegisterBrokerRecord(
                 broker_id=node_id,
                 incarnation_id=registration.incarnation_id,
                 broker_epoch=epoch,
-                end_points=(endpoint,),
+                end_points=endpoints,
                 features=None,
                 rack=registration.rack,
             )

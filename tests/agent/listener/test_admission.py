@@ -67,6 +67,6 @@ def test_connections_leave_descriptors_to_the_rest() -> None:
 async def test_a_port_in_use_is_one_line_that_says_what_to_do() -> None:
     async with listening(echo) as first:
         with pytest.raises(
-            InvalidError, match=rf"cannot listen on 127.0.0.1:{first.port}: .*; choose another kafka.port"
+            InvalidError, match=rf"cannot listen on 127.0.0.1:{first.port}: .*; choose another port in listeners"
         ):
             await KafkaListener(echo, limits(), SystemClock(), CollectorRegistry()).start("127.0.0.1", first.port)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import uuid
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from headrace.agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
 from headrace.agent.fetch.zone_cache.wire import API_KEY
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
+from headrace.metastore.api.agents import Listener
 from headrace.metastore.log.image import AgentImage
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import UnavailableError
@@ -75,6 +77,18 @@ async def test_calls_side_by_side_get_each_their_own_bytes(owner: Owner) -> None
     assert len(owner.listener._host.connections) <= CONNECTIONS
     again = await peers.ask(agent, _parts(rng, 5))
     assert all(isinstance(answer, memoryview) for answer in again)
+    peers.close()
+
+
+async def test_an_agent_is_asked_at_its_listener_for_agents(owner: Owner) -> None:
+    found, rng = await owner.start(), random.Random(2)
+    private = Listener("INTERNAL", found.host, found.port, 0)
+    agent = dataclasses.replace(
+        found, host="lb.invalid", port=1, listeners=(Listener("PLAINTEXT", "lb.invalid", 1, 0), private)
+    )
+    metrics = ZoneCacheMetrics(CollectorRegistry())
+    peers = Peers(SECRET, lambda: 1, lambda: NOW_MS, SystemClock(), metrics, timeout_ms=60_000, listener=private.name)
+    assert all(isinstance(answer, memoryview) for answer in await peers.ask(agent, _parts(rng, 5)))
     peers.close()
 
 
