@@ -274,7 +274,13 @@ class Broker:
             limits_reached=limits_reached(self._registry),
         )
         self._reports = AgentReports(
-            zone_secret, cluster, lambda: self.reached_here(), self._fetch.database_now_ms, clock, rng
+            zone_secret,
+            cluster,
+            lambda: self.reached_here(),
+            self._fetch.database_now_ms,
+            clock,
+            rng,
+            listeners(settings).inter_broker,
         )
         self._dispatcher.register_unadvertised(PEER_HEALTH_KEY, self._reports.handle)
 

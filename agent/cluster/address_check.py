@@ -55,7 +55,7 @@ def _of(agents: Iterable[AgentImage], name: str) -> Iterable[Listener]:
 
 
 def _only_here(host: str) -> bool:
-    """Whether an address reaches nothing but this machine. Names are not looked up."""
+    """Whether only this machine can connect to it. Names are not looked up."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -154,7 +154,8 @@ class ConnectionHost:
         return self.budget.waiting > 0 or self.requests.waiting > 0 or self.replies.waiting > 0
 
     def entrance(self, name: str, *, for_agents: bool) -> Entrance:
-        """For a new listener. Agents have connections of their own: clients cannot take them all, as in Kafka."""
+        """For a new listener. Connections of agents count separately, so that clients cannot take them
+        all, as in Kafka."""
         if not for_agents:
             return Entrance(name, self.admission)
         return Entrance(name, Admission(lambda: self.limits.max_connections, self.clock))

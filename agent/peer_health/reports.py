@@ -47,14 +47,16 @@ class AgentReports:
         now_ms: Callable[[], int],
         clock: Clock,
         rng: random.Random,
+        listener: str | None = None,
     ) -> None:
-        """`own_reached`: the dependencies that this process reaches now."""
+        """`own_reached`: the dependencies that this process reaches now. `listener`: inter.broker.listener.name."""
         self._secret = secret
         self._view = view
         self._own_reached = own_reached
         self._now_ms = now_ms
         self._clock = clock
         self._rng = rng
+        self._listener = listener
 
     async def reached(self) -> frozenset[str]:
         """The dependencies that at least one of the agents asked reaches now."""
@@ -82,7 +84,8 @@ class AgentReports:
     async def _ask(self, agent: AgentImage) -> frozenset[str]:
         connection: PeerConnection | None = None
         try:
-            connection = await open_connection(agent.host, agent.port)
+            address = agent.endpoint(self._listener)
+            connection = await open_connection(address.host, address.port)
             question = Question(self._now_ms(), self._view.node_id, agent.node_id)
             correlation_id = connection.next_id()
             frame, mac = encode_question(question, self._secret, correlation_id)
