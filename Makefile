@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed-$(shell cat pyproject.toml requirements/test.lock | 
 
 .DEFAULT_GOAL := help
 # HEADRACE_TEST_TOOLS: where `make tools` installs (default ~/.cache/headrace-test-tools)
-.PHONY: help setup tools demo test test-all check format docs requirements bench compat apps torture hostile hostile-zone attacks lock clean
+.PHONY: help setup tools deploy-tools image demo test test-all check format docs requirements bench compat apps torture hostile hostile-zone attacks lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -32,6 +32,9 @@ demo: setup ## two agents, a real data set through real clients, one agent kille
 tools: setup ## install what the tests need: a real S3 server, clients in other languages
 	@$(BIN)/python -m load.tools
 
+deploy-tools: setup ## install what checks deploy/: Helm and kube-score, built from source (some minutes)
+	@$(BIN)/python -m load.tools deploy
+
 test: setup check tools ## all tests but the slow ones
 	@echo "running the tests (two at a time; a real Postgres is started for them)"
 	@$(BIN)/pytest -n 2 --dist loadgroup -m "not slow"
@@ -51,6 +54,7 @@ docs: setup ## write the generated pages
 	@$(BIN)/python -m headrace.config.topic_docs > docs/operate/TOPIC_CONFIGS.md
 	@$(BIN)/python -m headrace.protocol.api_table docs/start/COMPATIBILITY.md
 	@$(BIN)/python -m headrace.scan.docs docs/start/SPARK.md
+	@$(BIN)/python -m tests.deploy.chart_pages
 
 requirements: setup ## each numbered promise: its tests, passed or open in the last `make test`
 	@$(BIN)/python -m tests.house.requirements_report

@@ -1,4 +1,6 @@
-"""`python -m load.tools`: install what tests need and this machine can give, one line per tool.
+"""`python -m load.tools [deploy]`: install what tests need and this machine can give, one line per tool.
+
+With `deploy`, the programs that check deploy/: they take minutes to build.
 
 A tool that cannot be installed is named with the reason; tests that need it are skipped by name. The exit
 status is 0 all the same, because the tests decide what their absence means.
@@ -6,9 +8,11 @@ status is 0 all the same, because the tests decide what their absence means.
 
 from __future__ import annotations
 
+import sys
 import time
 
 from load.tools import ALL, Tool
+from load.tools.deploy import DEPLOY_TOOLS
 from load.tools.installing import TOOLS, InstallError
 
 
@@ -29,9 +33,10 @@ def _prepare(tool: Tool) -> str:
 
 
 def main() -> None:
-    """Every tool in turn."""
+    """Every tool of one of the two lists, in turn."""
+    tools = DEPLOY_TOOLS if sys.argv[1:] == ["deploy"] else ALL
     print(f"tools for the tests, below {TOOLS}", flush=True)
-    for tool in ALL.values():
+    for tool in tools.values():
         print(f"  {tool.name:14} {tool.what:28} {_prepare(tool)}", flush=True)
 
 

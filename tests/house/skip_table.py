@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from load.tools import ALL
+from load.tools.deploy import DEPLOY_TOOLS
 
 PYENV = Path.home() / ".pyenv" / "versions"
 
@@ -33,7 +34,10 @@ def _has_python(version: str) -> bool:
 
 
 REASONS: dict[str, SkipReason] = {
-    **{f"needs {tool.name}": SkipReason(tool.enable, lambda tool=tool: tool.is_present) for tool in ALL.values()},  # type: ignore[misc]
+    **{
+        f"needs {tool.name}": SkipReason(tool.enable, lambda tool=tool: tool.is_present)  # type: ignore[misc]
+        for tool in (ALL | DEPLOY_TOOLS).values()
+    },
     **{
         f"needs python{version}": SkipReason(
             f"install Python {version} with venv",

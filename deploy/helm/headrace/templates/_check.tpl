@@ -1,0 +1,43 @@
+{{/*
+What values.schema.json cannot say: each refusal names the key. Rendered first, by configmap.yaml.
+*/}}
+{{- define "headrace.check" -}}
+{{- $v := .Values -}}
+{{- if not $v.metastore.existingSecret -}}
+{{- fail "metastore.existingSecret is not set: name the Secret that has the metastore's address" -}}
+{{- end -}}
+{{- if not $v.bucket.url -}}
+{{- fail "bucket.url is not set: s3://name/prefix" -}}
+{{- end -}}
+{{- if and (eq $v.externalAccess.type "loadBalancer") (not $v.externalAccess.loadBalancer.host) -}}
+{{- fail "externalAccess.loadBalancer.host is not set: agents advertise it to clients" -}}
+{{- end -}}
+{{- if and $v.autoscaling.enabled (gt (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) -}}
+{{- fail "autoscaling.minReplicas is greater than autoscaling.maxReplicas" -}}
+{{- end -}}
+{{- if and (not $v.autoscaling.enabled) $v.autoscaling.produceStage.enabled -}}
+{{- fail "autoscaling.produceStage.enabled has no effect without autoscaling.enabled" -}}
+{{- end -}}
+{{- if and (eq (int $v.agents.maxSurge) 0) (eq (int $v.agents.maxUnavailable) 0) -}}
+{{- fail "agents.maxSurge and agents.maxUnavailable are both 0: an upgrade could not replace any agent" -}}
+{{- end -}}
+{{- if and $v.agents.podDisruptionBudget.enabled (lt (int $v.agents.podDisruptionBudget.maxUnavailable) 1) -}}
+{{- fail "agents.podDisruptionBudget.maxUnavailable is 0: no node with an agent could be drained" -}}
+{{- end -}}
+{{- if and (eq $v.zone.from "podLabel") (semverCompare "<1.35.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "zone.from is podLabel, but Kubernetes %s does not copy labels of nodes to pods: use nodeLabel" .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- if and (eq $v.zone.from "podLabel") (not (hasPrefix "topology.kubernetes.io/" $v.zone.label)) -}}
+{{- fail (printf "zone.label is %s: Kubernetes copies only topology.kubernetes.io/zone and region to pods: use zone.from=nodeLabel" $v.zone.label) -}}
+{{- end -}}
+{{- if and $v.monitoring.podMonitor.enabled $v.monitoring.serviceMonitor.enabled -}}
+{{- fail "monitoring.podMonitor.enabled and monitoring.serviceMonitor.enabled: both would read each metric twice" -}}
+{{- end -}}
+{{- range $name, $env := dict "agents.extraEnv" $v.agents.extraEnv "compactor.extraEnv" $v.compactor.extraEnv -}}
+{{- range $env -}}
+{{- if and (hasPrefix "HEADRACE_" .name) (not .valueFrom) -}}
+{{- fail (printf "%s: %s: give it in `settings` (or with valueFrom, if it is a secret)" $name .name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

