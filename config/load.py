@@ -53,6 +53,7 @@ def load(
         *_environment(environ or {}),
         *(_Given("flags", key, value) for key, value in (flags or {}).items()),
     ]
+    found = [given._replace(value=None) if _is_left_unset(given) else given for given in found]
     _refuse(complaint for given in found if (complaint := _complaint(given)))
     return msgspec.convert({given.key: given.value for given in found}, Settings, strict=False)
 
@@ -84,6 +85,11 @@ def _environment(environ: Mapping[str, str]) -> Iterator[_Given]:
             reason = why_not_in_files(variable.removeprefix(ENV_PREFIX).replace("_", ".").lower())
             told = f"not used here: {reason}" if reason else f"unknown environment variable{_suggest(variable, names)}"
             yield _Given(variable, None, told)
+
+
+def _is_left_unset(given: _Given) -> bool:
+    """An empty value of a setting that may be unset, for example in a pod on a node without a zone."""
+    return given.value == "" and given.key in declared() and declared()[given.key].default is None
 
 
 def _complaint(given: _Given) -> str | None:

@@ -1,6 +1,6 @@
 """Programs that check deploy/: `make deploy-tools` installs them; without them the checks are skipped by name.
 
-Place: beside load/tools/__init__.py, apart from it because building them takes minutes: `make test` does not.
+Place: apart from load/tools/__init__.py, because building them takes minutes: `make test` does not do it.
 Invariant: as there: versions are pinned by go.mod, contents are checked by go.sum, all is below TOOLS.
 """
 

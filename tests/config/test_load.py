@@ -97,3 +97,10 @@ def test_a_line_that_is_no_setting_names_its_place(tmp_path: Path) -> None:
         load(path=file)
     with pytest.raises(ConfigError, match=r"headrace\.properties:2: not a key=value line: linger.ms 50"):
         read_properties(file)
+
+
+def test_an_empty_value_leaves_a_setting_unset_that_may_be() -> None:
+    """A pod on a node without a zone gets an empty variable."""
+    assert load(environ={"HEADRACE_BROKER_RACK": "", "HEADRACE_NODE_ID": ""}) == load()
+    with pytest.raises(ConfigError, match=r"linger\.ms: invalid value ''"):
+        load(environ={"HEADRACE_LINGER_MS": ""})

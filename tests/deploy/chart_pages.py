@@ -135,7 +135,8 @@ def _values(text: str) -> Iterator[Value]:
 def readme() -> str:
     """The page."""
     rows = (
-        f"| `{value.name}` | `{json.dumps(value.default, ensure_ascii=False)}` | {value.meaning} |" for value in values()
+        f"| `{value.name}` | `{json.dumps(value.default, ensure_ascii=False)}` | {value.meaning} |"
+        for value in values()
     )
     return INTRODUCTION + "\n".join(rows) + "\n"
 

@@ -52,7 +52,7 @@ def objects(name: str, version: str = NEWEST, *settings: str) -> list[Object]:
 
 
 def one(found: list[Object], kind: str, ending: str = "") -> Object:
-    """The one object of this kind whose name ends so."""
+    """The one object of this kind with this end of its name."""
     (result,) = [item for item in found if item["kind"] == kind and item["metadata"]["name"].endswith(ending)]
     return result
 

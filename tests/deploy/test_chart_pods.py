@@ -13,14 +13,37 @@ from headrace.cli.commands import COMMANDS
 from headrace.config.declared import ENV_PREFIX, declared
 from headrace.config.listeners import listeners
 from headrace.config.load import load
-from tests.deploy.rendering import CHART, NAMES, NEWEST, WITHOUT_LABELS, environment, needs, objects, one, pods, rendered
+from tests.deploy.rendering import (
+    CHART,
+    NAMES,
+    NEWEST,
+    WITHOUT_LABELS,
+    environment,
+    needs,
+    objects,
+    one,
+    pods,
+    rendered,
+)
 
 pytestmark = needs("helm")
+ADDRESSES = {
+    "minimal": {"PLAINTEXT": "10.1.2.3:9092"},
+    "full": {"PLAINTEXT": "10.1.2.3:9092"},
+    "load-balancer": {"PLAINTEXT": "kafka.example:9092"},
+    "node-port": {"PLAINTEXT": "10.1.2.3:9092", "EXTERNAL": "10.9.9.9:30092"},
+}
+"""What agents advertise, by values file."""
 PROPERTY = re.compile(r"^    ([a-z0-9.]+)=", re.M)
 
 
 def containers(spec: dict[str, Any]) -> list[dict[str, Any]]:
     return [*spec.get("initContainers", []), *spec["containers"]]
+
+
+def expanded(given: dict[str, str]) -> dict[str, str]:
+    """With $(NAME) replaced, as Kubernetes does it."""
+    return {key: re.sub(r"\$\((\w+)\)", lambda match: given[match[1]], value) for key, value in given.items()}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -41,13 +64,12 @@ def test_the_settings_of_a_pod_are_accepted(name: str, tmp_path: Path) -> None:
         path.write_text(config["data"][f"{part}.properties"], encoding="utf-8")
         container = containers(pods(found)[f"Deployment/{config['metadata']['name']}-{part}"])[-1]
         given = environment(container) | {"POD_IP": "10.1.2.3", "HOST_IP": "10.9.9.9"}
-        given = {key: re.sub(r"\$\((\w+)\)", lambda match: given[match[1]], value) for key, value in given.items()}
-        settings = load(path=path, environ=given)
+        settings = load(path=path, environ=expanded(given))
         if part == "agent":
-            host = {"load-balancer": "kafka.example", "node-port": "10.9.9.9"}.get(name, "10.1.2.3")
-            port = 30092 if name == "node-port" else 9092
-            assert (listeners(settings).advertised.host, listeners(settings).advertised.port) == (host, port)
-            assert listeners(settings).client.host == "0.0.0.0"
+            found_addresses = {e.name: f"{e.host}:{e.port}" for e in listeners(settings).advertised}
+            assert found_addresses == ADDRESSES[name] | {"INTERNAL": "10.1.2.3:9094"}
+            assert listeners(settings).inter_broker == "INTERNAL"
+            assert {endpoint.host for endpoint in listeners(settings).serving} == {"0.0.0.0"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -123,7 +145,11 @@ def test_the_zone_is_the_nodes_label() -> None:
 
 @pytest.mark.parametrize(
     ("node", "line"),
-    [({"metadata": {"labels": {"zone": "eu-1a"}}}, "broker.rack=eu-1a"), ({"metadata": {}}, None), (OSError("no"), None)],
+    [
+        ({"metadata": {"labels": {"zone": "eu-1a"}}}, "broker.rack=eu-1a"),
+        ({"metadata": {}}, None),
+        (OSError("no"), None),
+    ],
 )
 def test_the_init_container_writes_the_zone(
     node: Any, line: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -150,7 +176,7 @@ def test_the_init_container_writes_the_zone(
 
 def test_an_empty_zone_is_no_zone() -> None:
     """The pod of a node without the label gets an empty variable."""
-    assert not load(environ={"HEADRACE_BROKER_RACK": ""}).broker_rack
+    assert load(environ={"HEADRACE_BROKER_RACK": ""}).broker_rack is None
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,7 +2,7 @@
 
 Place: an init container of an agent's pod, where Kubernetes does not copy the node's labels to the pod.
 Invariant: a node without the label, or one that cannot be read, does not keep the agent from starting without a zone:
-it then serves clients of all zones alike, which costs traffic and loses nothing.
+its clients may then read across zones, which costs traffic and loses nothing.
 """
 
 import json
