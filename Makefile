@@ -7,10 +7,10 @@ STAMP := $(VENV)/.installed-$(shell cat pyproject.toml requirements/test.lock | 
 
 .DEFAULT_GOAL := help
 # HEADRACE_TEST_TOOLS: where `make tools` installs (default ~/.cache/headrace-test-tools)
-.PHONY: help setup tools deploy-tools image demo test test-all check format docs requirements bench compat apps torture hostile hostile-zone attacks lock clean
+.PHONY: help setup tools deploy-tools image demo test test-all check format docs requirements bench compat apps torture hostile hostile-zone attacks kubernetes kubernetes-tools lock clean
 
 help: ## list the commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## create .venv with the pinned dependencies and Headrace itself
 
@@ -65,7 +65,7 @@ bench: setup ## the benchmarks of load/, ratios from one run
 compat: setup ## the client libraries' own tests against Headrace: make compat [SUITE=aiokafka]
 	@$(BIN)/python -m tests.compat.suites $(if $(SUITE),--suite $(SUITE))
 
-apps: setup tools ## applications that need cleaned topics (Connect, Streams, Quix ...), here and on Apache Kafka
+apps: setup ## Kafka Connect, MirrorMaker 2 and Streams on topics that are cleaned, and on Apache Kafka
 	@$(BIN)/pytest -n 0 -m "" tests/compat/apps
 
 SECONDS_OF_FAULTS = $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
@@ -81,6 +81,12 @@ hostile-zone: setup ## the same on two agents of one zone: end to end, and reque
 
 attacks: setup ## attack one agent in every known way; memory and stalls, and how ordinary clients fare
 	@$(BIN)/python -m load.hostile
+
+kubernetes: setup ## the Helm chart on a real control plane, without containers: make kubernetes [SCENARIOS="install spark"]
+	@$(BIN)/python -m tests.kubernetes $(SCENARIOS)
+
+kubernetes-tools: setup ## build what `make kubernetes` needs: Kubernetes and Helm from Go modules, about 8 minutes
+	@$(BIN)/python -m tests.kubernetes.programs
 
 lock: setup ## pin the newest dependencies that pyproject.toml allows
 	@$(BIN)/pip install --quiet uv && $(BIN)/uv pip compile --quiet --upgrade --python-version 3.11 --extra test \

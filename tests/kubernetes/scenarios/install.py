@@ -1,0 +1,86 @@
+"""Install, `helm test`, and clients inside and outside the cluster."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.request
+
+from tests.kubernetes.kubelet.node_agent import NODES
+from tests.kubernetes.scenarios import clients
+from tests.kubernetes.scenarios.release import AGENTS, NAME, NAMESPACE, Release
+
+METASTORE_SECRET, BUCKET_SECRET = "metastore", "bucket"
+ROLLOUT = "6m"
+ZONES = {node.name: node.zone for node in NODES}
+
+
+def secret(release: Release, name: str, values: dict[str, str]) -> None:
+    """Create or replace it."""
+    data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
+    lines = "\n".join(f"  {key}: {value}" for key, value in data.items())
+    release.kubectl(
+        "apply", "-f", "-", text=f"apiVersion: v1\nkind: Secret\nmetadata:\n  name: {name}\ndata:\n{lines}\n"
+    )
+
+
+def install(release: Release) -> str:
+    """`helm install --wait`: hooks format and migrate, two agents become ready, each in its node's zone."""
+    release.kubectl("create", "namespace", NAMESPACE)
+    state = release.state
+    secret(release, METASTORE_SECRET, {"metastore-url": state["metastore_url"]})
+    secret(release, BUCKET_SECRET, {"access-key-id": state["access_key"], "secret-access-key": state["secret_key"]})
+    release.values = {
+        "image/repository": "headrace", "image/tag": "one",
+        "metastore/existingSecret": METASTORE_SECRET, "bucket/existingSecret": BUCKET_SECRET,
+        "bucket/url": f"s3://{state['bucket']}/cluster", "bucket/endpoint": state["s3_url"],
+        "bucket/region": "us-east-1",
+        "agents/replicas": 2, "agents/resources/requests/cpu": "500m",
+    }  # fmt: skip
+    release.upgrade(timeout=ROLLOUT)
+    release.wait_for_agents(2)
+    told = racks(release)
+    expected = {pod["status"]["podIP"]: ZONES[pod["spec"]["nodeName"]] for pod in release.pods(AGENTS)}
+    assert told == expected, f"zones of the agents: {told}, of their nodes: {expected}"
+    assert len(set(told.values())) == 2, f"both agents in one zone: {told}"
+    return f"2 agents ready in {', '.join(sorted(told.values()))}"
+
+
+def racks(release: Release) -> dict[str, str]:
+    """Address -> zone, as an agent tells."""
+    address = release.ready_agents()[0]["status"]["podIP"]
+    with urllib.request.urlopen(f"http://{address}:9644/v1/status", timeout=10) as response:
+        return {agent["host"]: agent["rack"] for agent in json.load(response)["agents"]}
+
+
+def helm_test(release: Release) -> str:
+    """The chart's own test: a pod creates a topic, produces, consumes, deletes the topic."""
+    output = release.helm("test", NAME, "--timeout", "2m")
+    assert "Succeeded" in output, output
+    return "the test pod succeeded"
+
+
+def inside(release: Release) -> str:
+    """Clients in a pod, by the Service's name."""
+    with clients.inside(release) as watched:
+        pass
+    return str(watched)
+
+
+def outside(release: Release) -> str:
+    """Upgrade to one external address; clients that reach only that address."""
+    address = "198.51.100.10"
+    release.upgrade(
+        {"externalAccess/type": "loadBalancer", "externalAccess/loadBalancer/host": address}, timeout=ROLLOUT
+    )
+
+    def given() -> str | None:
+        service = release.get("service", f"{NAME}-external")
+        ingress = service["status"]["loadBalancer"].get("ingress")
+        return ingress[0]["ip"] if ingress else None
+
+    found = release.wait_for("an external address", given)
+    assert found == address, found
+    with clients.outside(release, f"{address}:9092") as watched:
+        pass
+    return str(watched)
