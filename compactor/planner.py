@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from headrace.compactor.cleaning.job import KIND as CLEAN
+from headrace.compactor.cleaning.job import LARGE_KIND as CLEAN_LARGE
 from headrace.compactor.cleaning.policy import decode_cleaning, partitions_of
 from headrace.compactor.compact import KIND as COMPACT
 from headrace.compactor.compact import LARGE_KIND
@@ -65,7 +66,7 @@ class Planner:
         counted = Counter(file.level for file in waiting.files)
         for level in range(LAST_LEVEL + 1):
             self._metrics.waiting.labels(str(level)).set(counted[level])
-        cleaned = partitions_of(list(map(decode_cleaning, await self._metastore.unfinished_payloads(CLEAN))))
+        cleaned = await self._being_cleaned()
         busy = {file_id for other in ours + sparks for file_id in other.file_ids}
         if cleaned:
             busy |= await self._metastore.files_of_partitions(sorted(cleaned))
@@ -75,6 +76,11 @@ class Planner:
             for wanted in chosen:
                 self._metrics.planned.labels(str(wanted.level)).inc()
         self._scan_from = waiting.next_scan
+
+    async def _being_cleaned(self) -> set[int]:
+        """The partitions of unfinished cleaning jobs."""
+        payloads = [p for kind in (CLEAN, CLEAN_LARGE) for p in await self._metastore.unfinished_payloads(kind)]
+        return partitions_of(list(map(decode_cleaning, payloads)))
 
     async def _hand_over(self, lease: Lease) -> None:
         """Move jobs that Spark did not finish to the workers: at once if Spark gets no jobs any more."""

@@ -21,6 +21,7 @@ from headrace.compactor import compact, janitor, planner, sweeper
 from headrace.compactor.cleaning import job as cleaning
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.planner import CleaningPlanner
+from headrace.compactor.cleaning.policy import SparkLimits
 from headrace.compactor.compact import Compactor
 from headrace.compactor.cpu_share import CpuShare
 from headrace.compactor.janitor import Janitor
@@ -178,10 +179,12 @@ class Worker:
     async def _plan_cleaning(self, job: Job, lease: Lease) -> None:
         settings = await read_settings(self.metastore, self._settings)
         self._cleaning_planner.is_enabled = settings.log_cleaner_enable
+        self._cleaning_planner.spark = SparkLimits.of(settings)
         await self._cleaning_planner.handle(job, lease)
 
     async def _clean(self, job: Job, lease: Lease) -> None:
         settings = await read_settings(self.metastore, self._settings)
         self._cleaner.limits = MergeLimits.of(settings)
         self._cleaner.buffer_bytes = settings.log_cleaner_dedupe_buffer_size
+        self._cleaner.has_spark = settings.compaction_spark_min_bytes > 0
         await self._cleaner.handle(job, lease)

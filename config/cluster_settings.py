@@ -205,7 +205,8 @@ class ClusterSettings(ClientLimits, frozen=True, kw_only=True, forbid_unknown_fi
     compaction_spark_min_bytes: Annotated[
         NonNegativeInt,
         Meta(
-            description="Compaction jobs of at least this many live bytes are left to the Spark application; 0: none.",
+            description="Compaction jobs of at least this many live bytes, and cleaning of partitions with more keys"
+            " than log.cleaner.dedupe.buffer.size holds, are left to the Spark application; 0: none.",
         ),
     ] = field(default=0, name="compaction.spark.min.bytes")
     compaction_spark_max_wait_ms: Annotated[

@@ -9,7 +9,7 @@ Source: Kafka's SkimpyOffsetMap (16 bytes of MD5 and an offset per key).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 import numpy
@@ -26,6 +26,11 @@ Digests = NDArray[numpy.bytes_]
 Offsets = NDArray[numpy.int64]
 
 
+def joined_digests(keys: Iterable[bytes], secret: bytes) -> bytes:
+    """DIGEST_BYTES for each key."""
+    return b"".join([blake2b(key, digest_size=DIGEST_BYTES, key=secret).digest() for key in keys])
+
+
 class KeyMap:
     """Digests in order, each with the highest offset that was added for it."""
 
@@ -40,9 +45,7 @@ class KeyMap:
 
     def digests(self, keys: Iterable[bytes]) -> Digests:
         """Of each key."""
-        secret = self._secret
-        joined = b"".join([blake2b(key, digest_size=DIGEST_BYTES, key=secret).digest() for key in keys])
-        return numpy.frombuffer(joined, f"S{DIGEST_BYTES}")
+        return numpy.frombuffer(joined_digests(keys, self._secret), f"S{DIGEST_BYTES}")
 
     def add(self, digests: Digests, offsets: Offsets) -> None:
         """Records in offset order, all later than those that were added before."""
@@ -60,6 +63,10 @@ class KeyMap:
         places = numpy.searchsorted(self._digests, digests)
         places[places == len(self._digests)] = 0
         return numpy.where(self._digests[places] == digests, self._offsets[places], ABSENT)
+
+    def are_superseded(self, keys: Iterable[bytes], offsets: Sequence[int]) -> NDArray[numpy.bool_]:
+        """A rewrite.LaterRecords."""
+        return self.newest(self.digests(keys)) > numpy.array(offsets, numpy.int64)
 
     def __len__(self) -> int:
         """The number of keys."""

@@ -36,8 +36,13 @@ class CleaningMetrics:
         self.planned = Counter("headrace_log_cleaner_planned_partitions", "Passes planned", registry=registry)
         self.ended = Counter(
             "headrace_log_cleaner_passes",
-            "Passes over a partition: done, or lost to another writer, or uncleanable",
+            "Passes over a partition: done, or lost to another writer, or uncleanable, or left to Spark",
             ["outcome"],
+            registry=registry,
+        )
+        self.handed_over = Counter(
+            "headrace_log_cleaner_handed_over_jobs",
+            "Cleaning jobs that Spark did not finish and that moved to the workers",
             registry=registry,
         )
         self.read_bytes = Counter("headrace_log_cleaner_read_bytes", "Bytes of extents read", registry=registry)
@@ -53,10 +58,10 @@ class CleaningMetrics:
 
     def judged(self, batch: JudgedBatch) -> None:
         """Count what a batch loses."""
-        for reason, count in (
-            ("superseded", batch.superseded),
-            ("expired_marker", batch.expired),
-            ("no_key", batch.keyless),
-        ):
+        self.removed(batch.superseded, batch.expired, batch.keyless)
+
+    def removed(self, superseded: int, expired: int, keyless: int) -> None:
+        """Count removed records by reason."""
+        for reason, count in (("superseded", superseded), ("expired_marker", expired), ("no_key", keyless)):
             if count:
                 self._removed.labels(reason).inc(count)

@@ -3,7 +3,8 @@
 Place: in the job loop (runner.py), every log.cleaner.backoff.ms, in one worker at a time; policy.py decides.
 Invariant: what decides is in the metadata log, never in a process's file: cleaning removes records. Partitions of
 topics that are not compacted cost nothing. A partition is in one job at most, and in none while a merge may replace its
-extents. If two planners run at the same time for a moment, swaps let one job win, extent by extent.
+extents. Partitions with more keys than a worker may hold are reserved for Spark for a limited time. If two planners
+run at the same time for a moment, swaps let one job win, extent by extent.
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ from itertools import islice
 from typing import Protocol
 
 from headrace.compactor.cleaning.job import KIND as CLEAN
+from headrace.compactor.cleaning.job import LARGE_KIND as CLEAN_LARGE
+from headrace.compactor.cleaning.job import large_job
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.policy import (
     CleaningJob,
     CleaningRule,
     CleaningTask,
+    SparkLimits,
     active_part,
     cleaning_rule,
     decode_cleaning,
     dirty_share,
     encode_cleaning,
     in_jobs,
+    is_for_spark,
     overdue_ms,
     partitions_of,
     task,
@@ -47,6 +52,8 @@ PARTITIONS_PER_LOOK = 200
 FILES_PER_MERGE = 256
 UNFINISHED_MAX = 64
 """If more jobs than this wait, the workers are behind."""
+SPARK_ATTEMPTS = 3
+"""A job that Spark claimed this often without finishing it is moved to the workers."""
 
 
 class CleaningPlannerApi(CleaningApi, CompactionApi, JobApi, MetadataLogApi, Protocol):
@@ -60,11 +67,14 @@ class CleaningPlanner:
         self._metastore, self._metrics = metastore, metrics
         self.is_enabled = True
         """log.cleaner.enable: of jobs that start from now on."""
+        self.spark = SparkLimits()
+        """The same."""
 
     async def handle(self, job: Job, lease: Lease) -> None:
         """Plan once. FencedError if the lease was lost."""
         if not self.is_enabled:
             return
+        await self._hand_over(lease)
         rules = compacted_partitions(await load_image(self._metastore))
         states: dict[int, CleaningState] = {}
         now_ms = 0
@@ -72,9 +82,11 @@ class CleaningPlanner:
             now_ms, found = await self._described(some, lease)
             states.update(found)
         self._show(rules, now_ms, states)
-        unfinished = list(map(decode_cleaning, await self._metastore.unfinished_payloads(CLEAN)))
+        unfinished, sparks = [
+            list(map(decode_cleaning, await self._metastore.unfinished_payloads(kind))) for kind in (CLEAN, CLEAN_LARGE)
+        ]
         if len(unfinished) < UNFINISHED_MAX:
-            busy = partitions_of(unfinished)
+            busy = partitions_of([*unfinished, *sparks])
             tasks = {
                 key: wanted
                 for key, state in states.items()
@@ -115,10 +127,26 @@ class CleaningPlanner:
         unmerged = await self._merge_flushed([tasks[key] for key in tasks if key not in in_merges], lease)
         left = [key for key in tasks if key not in in_merges | unmerged]
         free = sorted(left, key=lambda key: -dirty_share(states[key]))
-        jobs = in_jobs((tasks[key], states[key].dirty_bytes + states[key].clean_bytes) for key in free)
-        if jobs:
-            await self._metastore.enqueue_jobs(list(map(_job, jobs)), by=lease.token)
+        large = {key for key in free if is_for_spark(self.spark, states[key])}
+        ours = [key for key in free if key not in large]
+        jobs = in_jobs((tasks[key], states[key].dirty_bytes + states[key].clean_bytes) for key in ours)
+        if free:
+            new = [*map(_job, jobs), *(large_job(tasks[key]) for key in free if key in large)]
+            await self._metastore.enqueue_jobs(new, by=lease.token)
             self._metrics.planned.inc(len(free))
+
+    async def _hand_over(self, lease: Lease) -> None:
+        """Move jobs that Spark did not finish to the workers: at once if Spark gets no jobs any more."""
+        handed = await self._metastore.hand_over_jobs(
+            CLEAN_LARGE,
+            CLEAN,
+            after_ms=self.spark.large_wait_ms if self.spark.large_bytes else 0,
+            attempts=SPARK_ATTEMPTS,
+            by=lease.token,
+        )
+        if handed:
+            logger.warning("cleaning jobs moved from spark to the workers: jobs=%d", handed)
+            self._metrics.handed_over.inc(handed)
 
     async def _merge_flushed(self, tasks: Sequence[CleaningTask], lease: Lease) -> set[int]:
         """Let files of level 0 be merged first, and return the partitions that they hold back.

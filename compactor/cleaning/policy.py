@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from headrace.compactor.cleaning.key_map import BYTES_PER_KEY
+from headrace.config.settings import Settings
 from headrace.metastore.api.cleaning import CleaningState, RollTarget
 
 UNCLEANABLE_RETRY_MS = 3_600_000
@@ -32,6 +34,26 @@ class CleaningRule(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes: int = 1_073_741_824
 
 
+class SparkLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Which partitions are for Spark."""
+
+    large_bytes: int = 0
+    """compaction.spark.min.bytes; 0: none is, and no worker leaves one to Spark."""
+    large_wait_ms: int = 3_600_000
+    """How long Spark may take; then the workers clean as much as they can."""
+    keys_max: int = 1 << 62
+    """How many keys a worker's key map holds."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> SparkLimits:
+        """From compaction.spark.* and log.cleaner.dedupe.buffer.size."""
+        return cls(
+            large_bytes=settings.compaction_spark_min_bytes,
+            large_wait_ms=settings.compaction_spark_max_wait_ms,
+            keys_max=settings.log_cleaner_dedupe_buffer_size // BYTES_PER_KEY,
+        )
+
+
 class CleaningTask(msgspec.Struct, frozen=True):
     """One partition of a job: clean it from the log start to `end`."""
 
@@ -41,9 +63,11 @@ class CleaningTask(msgspec.Struct, frozen=True):
 
 
 class CleaningJob(msgspec.Struct, frozen=True):
-    """Payload of a job of kind "clean"."""
+    """Payload of a job of kind "clean" or "clean-large"."""
 
     tasks: tuple[CleaningTask, ...]
+    is_large: bool = False
+    """Made for Spark: if it moved to the workers, they do what they can."""
 
 
 def encode_cleaning(job: CleaningJob) -> bytes:
@@ -52,7 +76,7 @@ def encode_cleaning(job: CleaningJob) -> bytes:
 
 
 def decode_cleaning(payload: bytes) -> CleaningJob:
-    """The payload of a job of kind "clean"."""
+    """What `encode_cleaning` made of a job."""
     return msgspec.json.decode(payload, type=CleaningJob)
 
 
@@ -100,6 +124,15 @@ def task(rule: CleaningRule, now_ms: int, state: CleaningState) -> CleaningTask 
         end = max(state.cleanable_end, state.cleaned_offset)
         return CleaningTask(state.partition_key, end, rule.delete_retention_ms)
     return None
+
+
+def is_for_spark(limits: SparkLimits, state: CleaningState) -> bool:
+    """Whether its dirty part may have more keys than a worker holds, and it has as many bytes as a large job.
+
+    Of smaller ones a worker finds out by itself whether the keys fit: few offsets of a partition need not be new keys.
+    """
+    may_exceed = state.cleanable_end - state.cleaned_offset > limits.keys_max
+    return may_exceed and 0 < limits.large_bytes <= state.dirty_bytes + state.clean_bytes
 
 
 def write_bound(rule: CleaningRule) -> float:

@@ -13,10 +13,11 @@ Source: KIP-58, KIP-534; Kafka's Cleaner.shouldRetainRecord.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy
+from numpy.typing import NDArray
 
 from headrace.compactor.cleaning.key_map import KeyMap
 from headrace.compactor.rewrite import SPAN_MAX, Kept, WrittenBatch
@@ -28,10 +29,17 @@ from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import HEADER_BYTES, read_header
 
 
+class LaterRecords(Protocol):
+    """What the pass knows of the dirty part."""
+
+    def are_superseded(self, keys: Iterable[bytes], offsets: Sequence[int]) -> NDArray[numpy.bool_]:
+        """Whether the dirty part has a later record with the same key, for records in offset order."""
+
+
 class CleaningPass(NamedTuple):
     """What decides about the records of a partition in one pass. Times on the database's clock."""
 
-    newest: KeyMap
+    later: LaterRecords
     cleaned_offset: int
     """Below it all extents had been cleaned before the pass began."""
     now_ms: int
@@ -92,7 +100,8 @@ def judge(batches: Sequence[StoredBatch], rule: CleaningPass) -> list[JudgedBatc
 
 def _judge(batch: StoredBatch, rule: CleaningPass) -> JudgedBatch:
     records, size_bytes = open_sound(batch)
-    newest = iter(rule.newest.newest(rule.newest.digests(r.key for r in records if r.key is not None)).tolist())
+    keyed = [(record.key, record.offset) for record in records if record.key is not None]
+    later = iter(rule.later.are_superseded((key for key, _ in keyed), [offset for _, offset in keyed]).tolist())
     old_horizon = batch.header.delete_horizon_ms
     is_expired = old_horizon is not None and old_horizon <= rule.now_ms
     stays: list[Record] = []
@@ -101,7 +110,7 @@ def _judge(batch: StoredBatch, rule: CleaningPass) -> JudgedBatch:
     for record in records:
         if record.key is None:
             keyless += 1
-        elif next(newest) > record.offset:
+        elif next(later):
             superseded += 1
         elif record.value is None:
             is_below = record.offset < rule.cleaned_offset

@@ -1,4 +1,4 @@
-"""The command `headrace-spark-compaction`: runs large compaction jobs until none is due, prints a summary, exits.
+"""The command `headrace-spark-compaction`: runs large jobs of merging and cleaning until none is due, prints a summary.
 
 No executor is requested before a job is due.
 
@@ -20,11 +20,15 @@ import random
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
+from headrace.compactor.cleaning.job import LARGE_KIND as CLEAN_LARGE
+from headrace.compactor.cleaning.metrics import CleaningMetrics
+from headrace.compactor.cleaning.policy import decode_cleaning
 from headrace.compactor.compact import LARGE_KIND
 from headrace.compactor.job_metrics import JobMetrics
 from headrace.compactor.lease import Lease
@@ -32,6 +36,7 @@ from headrace.compactor.merge import MergeLimits
 from headrace.compactor.pace import pace
 from headrace.compactor.plan import decode_job
 from headrace.compactor.runner import LEASE_MS, JobHandler, JobRunner
+from headrace.compactor.spark.cleaning import SparkCleaner
 from headrace.compactor.spark.handler import SparkCompactor
 from headrace.compactor.worker import REQUESTS_PER_S
 from headrace.config.cluster_values import in_force
@@ -47,11 +52,13 @@ from headrace.storage.cluster_properties import require_formatted
 from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.open import StoreOptions, open_store
 
+KINDS = (LARGE_KIND, CLEAN_LARGE)
 PART_BYTES = 128 * 1024 * 1024
 
 DESCRIPTION = """\
-Run large compaction jobs on Spark until none is due. Settings come from HEADRACE_* variables of the driver and the
-executors: HEADRACE_METASTORE_URL, HEADRACE_BUCKET, ... The last line of stdout is a summary."""
+Run large jobs of compaction, and of cleaning by key, on Spark until none is due. Settings come from HEADRACE_*
+variables of the driver and the executors: HEADRACE_METASTORE_URL, HEADRACE_BUCKET, ... The last line of stdout is a
+summary."""
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +70,9 @@ class SparkRunSummary:
     done: int = 0
     failed: int = 0
     files: int = 0
-    """Input files of the jobs that are done."""
+    """Input files of the merges that are done."""
+    partitions: int = 0
+    """Of the cleaning jobs that are done."""
     seconds: float = 0.0
 
     def counting(self, handler: JobHandler, clock: Clock) -> JobHandler:
@@ -75,7 +84,10 @@ class SparkRunSummary:
             await handler(job, lease)
             self.failed -= 1
             self.done += 1
-            self.files += len(decode_job(job.payload).file_ids)
+            if job.kind == CLEAN_LARGE:
+                self.partitions += len(decode_cleaning(job.payload).tasks)
+            else:
+                self.files += len(decode_job(job.payload).file_ids)
             self.seconds += clock.monotonic() - began
 
         return handle
@@ -83,7 +95,7 @@ class SparkRunSummary:
     def __str__(self) -> str:
         return (
             f"compaction on spark ended: jobs_done={self.done} jobs_failed={self.failed} merged_files={self.files}"
-            f" seconds={self.seconds:.1f}"
+            f" cleaned_partitions={self.partitions} seconds={self.seconds:.1f}"
         )
 
 
@@ -131,7 +143,7 @@ async def work(settings: Settings, *, part_bytes: int, lease_ms: int, spark_log_
         finally:
             await store.close()
         reporter = SettingReporter(metastore, settings, [SPARK], clock, rng, CollectorRegistry())
-        if not any(jobs.kind == LARGE_KIND and jobs.overdue_ms for jobs in await metastore.count_jobs()):
+        if not any(jobs.kind in KINDS and jobs.overdue_ms for jobs in await metastore.count_jobs()):
             logger.info("no large job is due: spark is not started")
             return summary
         cluster = await metastore.cluster_configs()
@@ -141,14 +153,31 @@ async def work(settings: Settings, *, part_bytes: int, lease_ms: int, spark_log_
         spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel(spark_log_level)
         try:
+            limits = MergeLimits.of(in_force(settings, cluster))
             compactor = SparkCompactor(
                 spark,
                 part_bytes=part_bytes,
-                limits=MergeLimits.of(in_force(settings, cluster)),
+                limits=limits,
                 bytes_per_s=wanted.bytes_per_s,
                 requests_per_s=REQUESTS_PER_S,
             )
-            await drain(metastore, summary.counting(compactor.handle, clock), clock, rng, lease_ms=lease_ms)
+            cleaner = SparkCleaner(
+                spark,
+                metastore,
+                metastore.commit_shards,
+                part_bytes=part_bytes,
+                limits=limits,
+                bytes_per_s=min(wanted.bytes_per_s, wanted.cleaning_bytes_per_s),
+                requests_per_s=REQUESTS_PER_S,
+                clock=clock,
+                rng=rng,
+                metrics=CleaningMetrics(CollectorRegistry()),
+            )
+            handlers = {
+                LARGE_KIND: summary.counting(compactor.handle, clock),
+                CLEAN_LARGE: summary.counting(cleaner.handle, clock),
+            }
+            await drain(metastore, handlers, clock, rng, lease_ms=lease_ms)
             return summary
         finally:
             spark.stop()
@@ -157,11 +186,13 @@ async def work(settings: Settings, *, part_bytes: int, lease_ms: int, spark_log_
         await metastore.close()
 
 
-async def drain(metastore: JobApi, handler: JobHandler, clock: Clock, rng: random.Random, *, lease_ms: int) -> None:
+async def drain(
+    metastore: JobApi, handlers: Mapping[str, JobHandler], clock: Clock, rng: random.Random, *, lease_ms: int
+) -> None:
     """Run jobs until no job is due, or until SIGTERM."""
     runner = JobRunner(
         metastore,
-        {LARGE_KIND: handler},
+        handlers,
         clock,
         rng,
         JobMetrics(clock, CollectorRegistry()),

@@ -8,19 +8,15 @@ continues the job; the sweeper deletes the objects that its executors stored.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-
 import msgspec
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
+from headrace.compactor.spark.groups import in_group, tasks_at_a_time
 from headrace.compactor.spark.source import NAME, CompactionSource, Task
 from headrace.metastore.api.jobs import Job
-from headrace.storage.errors import UnavailableError
 
 
 class SparkCompactor:
@@ -56,33 +52,9 @@ class SparkCompactor:
             self._bytes_per_s / tasks,
             self._requests_per_s / tasks,
         )
-        group = f"headrace-{token.job_id}-{token.epoch}"
-        work = asyncio.ensure_future(asyncio.to_thread(self._run, group, msgspec.json.encode(task).decode()))
-        try:
-            await asyncio.shield(work)
-        except asyncio.CancelledError:
-            self._spark.sparkContext.cancelJobGroup(group)
-            with contextlib.suppress(UnavailableError):
-                await work
-            raise
+        encoded = msgspec.json.encode(task).decode()
+        await in_group(self._spark, token, "compact segment files", lambda: self._run(encoded))
 
-    def _run(self, group: str, task: str) -> None:
-        """On a separate thread, because Spark's calls block."""
-        # Writers are looked up in the thread's active session, which only the thread that created it has.
-        assert self._spark._jvm is not None
-        self._spark._jvm.SparkSession.setActiveSession(self._spark._jsparkSession)
-        self._spark.sparkContext.setJobGroup(group, "compact segment files", interruptOnCancel=True)
-        try:
-            parts = self._spark.read.format(NAME).option("task", task).load()
-            parts.write.format(NAME).option("task", task).mode("append").save()
-        except PySparkException as error:
-            raise UnavailableError(f"spark failed: {error}") from error
-
-
-def tasks_at_a_time(spark: SparkSession) -> int:
-    """The number that the executors are configured for, started or not; else the number that Spark reports."""
-    conf = spark.sparkContext.getConf()
-    instances = conf.get("spark.executor.instances")
-    if instances is None:
-        return spark.sparkContext.defaultParallelism
-    return max(1, int(instances) * int(conf.get("spark.executor.cores") or 1))
+    def _run(self, task: str) -> None:
+        parts = self._spark.read.format(NAME).option("task", task).load()
+        parts.write.format(NAME).option("task", task).mode("append").save()

@@ -16,11 +16,9 @@ Source: pyspark.sql.datasource (Spark 4).
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,16 +29,12 @@ from pyspark.sql.types import Row, StructType
 from headrace.compactor.merge import MergeCounts, MergeLimits, merge
 from headrace.compactor.plan import decode_job, decode_plan, encode, make_plan
 from headrace.compactor.spark.parts import split
+from headrace.compactor.spark.store import one_connection, throttled_store
 from headrace.compactor.take_over import Swapper, store_merged
-from headrace.config.load import load
-from headrace.config.settings import Settings
 from headrace.metastore.api.compaction import NewFile, Swap
 from headrace.metastore.api.jobs import JobToken
-from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
-from headrace.storage.objects.open import StoreOptions, open_store
-from headrace.storage.objects.throttled import ThrottledStore
 
 NAME = "headrace_compaction"
 SCHEMA = "part string"
@@ -110,7 +104,7 @@ class PlanReader(DataSourceReader):
 
     async def _plan(self) -> list[str]:
         job = decode_job(self._task.payload.encode())
-        async with _metastore() as metastore:
+        async with one_connection() as metastore:
             plan = make_plan(job.level, await metastore.live_extents(job.file_ids))
         made_ms = SystemClock().wall_ms()
         return [
@@ -133,29 +127,23 @@ class MergeWriter(DataSourceWriter):
         asyncio.run(self._swap([message for message in messages if isinstance(message, WrittenPart)]))
 
     async def _merge(self, parts: Sequence[PlanPart]) -> WrittenPart:
-        clock, rng, settings = SystemClock(), random.Random(), _settings()
-        store = ThrottledStore(
-            open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng),
-            bytes_per_s=self._task.bytes_per_s,
-            requests_per_s=self._task.requests_per_s,
-            clock=clock,
-        )
-        limits = MergeLimits(file_bytes=self._task.file_bytes, max_message_bytes=self._task.max_message_bytes)
+        clock, rng, task = SystemClock(), random.Random(), self._task
+        limits = MergeLimits(file_bytes=task.file_bytes, max_message_bytes=task.max_message_bytes)
         counts, files = MergeCounts(), []
-        try:
+        async with throttled_store(
+            clock, rng, bytes_per_s=task.bytes_per_s, requests_per_s=task.requests_per_s
+        ) as store:
             for part in parts:
                 plan = decode_plan(part.plan.encode())
                 async for file in merge(plan, store, limits, counts):
                     born_ms = plan.made_ms + clock.wall_ms() - part.driver_ms
                     named = await store_merged(store, file, level=plan.level, born_ms=born_ms, rng=rng)
                     files.append((named, file.swaps))
-        finally:
-            await store.close()
         return WrittenPart(files, frozenset(counts.unreadable_files), counts.batches_in)
 
     async def _swap(self, done: Sequence[WrittenPart]) -> None:
         token = JobToken(self._task.job_id, self._task.epoch)
-        async with _metastore() as metastore:
+        async with one_connection() as metastore:
             swapper = Swapper(metastore, metastore.commit_shards, SystemClock(), random.Random())
             for file, swaps in (each for written in done for each in written.files):
                 async for _ in swapper.swap_in(token, file, swaps):
@@ -163,18 +151,3 @@ class MergeWriter(DataSourceWriter):
             unreadable = frozenset[uuid.UUID]().union(*(written.unreadable for written in done))
             if unreadable:
                 await metastore.mark_unreadable(token, sorted(unreadable))
-
-
-def _settings() -> Settings:
-    """Settings of this Python worker: from HEADRACE_* variables, which are never in Spark's plans or logs."""
-    return load(environ=os.environ)
-
-
-@asynccontextmanager
-async def _metastore() -> AsyncIterator[PostgresMetastore]:
-    settings = msgspec.structs.replace(_settings(), metastore_pool_size=1)
-    metastore = await PostgresMetastore.open(settings.metastore_url, settings)
-    try:
-        yield metastore
-    finally:
-        await metastore.close()

@@ -2,7 +2,8 @@
 
 Place: `make test` runs `python -m load.tools` first; tests ask `why_missing` and skip by that reason, and the
 table at the end of a test run (tests/house/skip_table.py) checks that nothing was skipped although its tool is there.
-Invariant: versions are pinned and contents are checked: by go.sum, by package-lock.json, by Maven's checksums.
+Invariant: versions are pinned and contents are checked: by go.sum, by package-lock.json, by Maven's checksums. The
+packages of applications in Python are pinned, as ours are.
 Everything is installed below one folder, TOOLS; nothing needs root, and nothing outside TOOLS changes.
 """
 
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from load.tools import python_apps
 from load.tools.installing import TOOLS, run
 from load.tools.postgres import BUILDS, POOLER_OLDEST, find_pgbouncer, find_postgres, install_postgres
 
@@ -30,6 +32,7 @@ SPARK_KAFKA_JARS = TOOLS / "spark-kafka" / "lib"
 """Spark's own Kafka source, with what it needs beyond PySpark's jars."""
 KAFKA_APPS = TOOLS / "kafka-apps" / "lib"
 """Kafka Connect, MirrorMaker 2 and Kafka Streams."""
+PYTHON_APPS = {"quixstreams": "Quix Streams"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,17 @@ ALL = {
             lambda: any(KAFKA_APPS.glob("kafka-streams-*.jar")),
             lambda: _copy_jars(HERE / "kafka-apps" / "pom.xml", KAFKA_APPS),
             COMMAND,
+        ),
+        *(
+            Tool(
+                name,
+                what,
+                (),
+                partial(python_apps.is_installed, name),
+                partial(python_apps.install, name),
+                COMMAND,
+            )
+            for name, what in PYTHON_APPS.items()
         ),
         Tool("kcat", "a client on librdkafka", ("kcat",), lambda: True, None, "apt-get install kcat"),
         Tool("java", "Java 17 for Spark", ("java",), lambda: True, None, "apt-get install default-jre-headless"),

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Protocol
 
 import psycopg
 import pytest
@@ -67,6 +68,14 @@ SWEPT_SECONDS = 2 * sweeper.MIN_AGE_MS / 1000
 """Every orphan of a test is old enough then."""
 DRIVER_LEASE_SECONDS = 600
 """Far longer than any pause of the machine; the test moves the clock past it."""
+
+
+class HasEnvironment(Protocol):
+    """A world for the application."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of its driver and executors."""
 
 
 class SparkWorld(CompactionWorld):
@@ -249,7 +258,7 @@ async def test_the_application_ends_when_no_job_is_left(world: SparkWorld) -> No
     assert await done(world)
     assert world.url.encode() not in output, "nothing secret is logged"
     lines = output.decode().splitlines()
-    summary = "compaction on spark ended: jobs_done=1 jobs_failed=0 merged_files=6 seconds="
+    summary = "compaction on spark ended: jobs_done=1 jobs_failed=0 merged_files=6 cleaned_partitions=0 seconds="
     assert any(line.startswith(summary) for line in lines), output.decode()
     began = next(number for number, line in enumerate(lines) if "job started" in line)
     assert not [line for line in lines[began:] if " INFO " in line and "headrace" not in line], "only its own"
@@ -273,7 +282,7 @@ async def test_the_application_refuses_another_clusters_bucket(world: SparkWorld
     assert not await done(world)
 
 
-def spark_submit(world: SparkWorld, *arguments: str) -> subprocess.Popen[bytes]:
+def spark_submit(world: HasEnvironment, *arguments: str) -> subprocess.Popen[bytes]:
     """The application as a CronJob starts it, in a separate process group."""
     submit = Path(sys.executable).parent / "spark-submit"
     return subprocess.Popen(
@@ -286,12 +295,12 @@ def spark_submit(world: SparkWorld, *arguments: str) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
-async def until_swapping(world: SparkWorld, driver: subprocess.Popen[bytes]) -> None:
+async def until_swapping(world: CompactionWorld, driver: subprocess.Popen[bytes]) -> None:
     """Wait until the driver's commit waits for a lock."""
     async with session(world.url) as connection, asyncio.timeout(SPARK_SECONDS):
         while not await rows(
             connection,
-            "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND position('swap_extents' IN query) > 0"
+            "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ 'swap_(cleaned_)?extents'"
             " AND datname = current_database()",
         ):
             assert driver.poll() is None, driver.communicate()[0].decode()

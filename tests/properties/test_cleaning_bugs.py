@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from headrace.compactor import merge, take_over
 from headrace.compactor.cleaning import job, rewrite
 from headrace.compactor.cleaning.key_map import KeyMap
+from headrace.metastore.api.compaction import SwapInput
 from headrace.metastore.api.read import Extent
 from headrace.storage.errors import CorruptError
 from tests.compactor.model_api import ModelCleaningApi
@@ -73,8 +74,8 @@ def keys_share_a_digest(right: Any) -> Any:
 
 
 def a_full_map_is_ignored(right: Any) -> Any:
-    async def keys(self: Any, plan: Any, cleaned_offset: int, end: int, unreadable: Any) -> Any:
-        found, _ = await right(self, plan, cleaned_offset, end, unreadable)
+    async def keys(self: Any, plan: Any, cleaned_offset: int, end: int, *more: Any) -> Any:
+        found, _ = await right(self, plan, cleaned_offset, end, *more)
         return found, end
 
     return keys
@@ -109,7 +110,7 @@ def a_lost_swap_is_forgotten(right: Any) -> Any:
 
 def there_as_inputs(there: Any) -> Any:
     """What is live, as if the pass had left it."""
-    return tuple(job.SwapInput(*entry) for entry in there)
+    return tuple(SwapInput(*entry) for entry in there)
 
 
 BUGS: list[tuple[Wrong, Any, str]] = [
@@ -135,7 +136,7 @@ def test_a_planted_bug_is_caught(wrong: Wrong, owner: Any, name: str, monkeypatc
     monkeypatch.setattr(take_over, "SWAP_ATTEMPTS", 1)
     monkeypatch.setattr(owner, name, wrong(getattr(owner, name)))
     if wrong is a_lost_swap_is_forgotten:
-        monkeypatch.setattr(job._Pass, "is_lost", property(lambda _: False, lambda _, value: None))
+        monkeypatch.setattr(job.Pass, "is_lost", property(lambda _: False, lambda _, value: None))
 
     @settings(
         max_examples=200,

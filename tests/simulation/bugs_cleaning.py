@@ -26,9 +26,7 @@ def the_cleaned_offset_moves_on_after_a_lost_swap(patch: Patch) -> None:
         return bool(await original(self, token, cleaned._replace(extents=live)))
 
     original = patch.replace(ModelCleaningApi, "finish_cleaning", finish)
-    patch.replace(
-        job, "_Pass", type("_Pass", (job._Pass,), {"is_lost": property(lambda _: False, lambda _, value: None)})
-    )
+    patch.replace(job, "Pass", type("Pass", (job.Pass,), {"is_lost": property(lambda _: False, lambda _, value: None)}))
 
 
 @bug("L2", Kind.LOST)

@@ -24,7 +24,7 @@ __all__ = ["aws_credentials", "real_s3_url"]
 
 @pytest.fixture(scope="package")
 def spark(aws_credentials: None) -> Iterator[SparkSession]:
-    """Two tasks at a time, and a task is not repeated. Its workers inherit this process's environment."""
+    """Two tasks at a time, each tried twice. Its workers inherit this process's environment."""
     pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")
     if missing := why_missing("java"):
         pytest.skip(str(missing))
@@ -36,7 +36,7 @@ def spark(aws_credentials: None) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        builder = SparkSession.builder.master("local[2]").appName("headrace-source-tests")
+        builder = SparkSession.builder.master("local[2,2]").appName("headrace-source-tests")
         for name, value in {
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",

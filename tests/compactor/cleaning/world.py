@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from headrace.compactor.cleaning.job import KIND, Cleaner
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.planner import CleaningPlanner
+from headrace.compactor.cleaning.policy import SparkLimits
 from headrace.compactor.compact import KIND as COMPACT
 from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
@@ -29,6 +30,8 @@ class CleaningWorld(CompactionWorld):
     """`hours` is how far the database's clock is ahead; records have its time."""
 
     hours = 0.0
+    spark_limits = SparkLimits()
+    """As the settings of planner and workers say."""
 
     async def wait(self, hours: float) -> None:
         """Let the database's clock, and that of records, move on."""
@@ -85,6 +88,7 @@ class CleaningWorld(CompactionWorld):
         job = await self._claimed(TEST_KIND)
         self.cleaning_registry = CollectorRegistry()
         planner = CleaningPlanner(self.postgres, CleaningMetrics(self.cleaning_registry))
+        planner.spark = self.spark_limits
         await planner.handle(job, self._lease(job))
         await self.postgres.finish_job(job.token)
 
@@ -110,7 +114,7 @@ class CleaningWorld(CompactionWorld):
         self.job_registry = CollectorRegistry()
         limits = MergeLimits(**{name: over.pop(name) for name in list(over) if name in MergeLimits.__slots__})
         parts = {"store": self.store, "metastore": self.postgres, "buffer_bytes": BUFFER_BYTES, **over}
-        return Cleaner(
+        cleaner = Cleaner(
             **parts,
             commit_shards=self.postgres.commit_shards,
             limits=limits,
@@ -118,6 +122,8 @@ class CleaningWorld(CompactionWorld):
             rng=self.rng,
             metrics=CleaningMetrics(self.job_registry),
         )
+        cleaner.has_spark = self.spark_limits.large_bytes > 0
+        return cleaner
 
     async def state(self, key: int, min_lag_ms: int = 0) -> CleaningState:
         """What the policy decides by."""

@@ -23,12 +23,12 @@ public final class StatefulCount {
     config.put(StreamsConfig.DEFAULT_VALUE_SERDE_CLASS_CONFIG, Serdes.String().getClass());
     config.put(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "earliest");
     StreamsBuilder builder = new StreamsBuilder();
-    builder.<String, String>stream("words")
+    builder.<String, String>stream("streams-words")
         .groupByKey()
         .count(Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as("counts").withCachingDisabled())
         .toStream()
         .mapValues(count -> Long.toString(count))
-        .to("counted", Produced.with(Serdes.String(), Serdes.String()));
+        .to("streams-counted", Produced.with(Serdes.String(), Serdes.String()));
     KafkaStreams streams = new KafkaStreams(builder.build(), config);
     Runtime.getRuntime().addShutdownHook(new Thread(() -> streams.close(Duration.ofSeconds(30))));
     streams.start();

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from load.tools import KAFKA_APPS, why_missing
-from tests.compat.apps.java_app import JavaApp, is_compacted, was_cleaned
+from tests.compat.apps.app import JavaApp, is_compacted, was_cleaned
 
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from load.tools import KAFKA_APPS, why_missing
-from tests.compat.apps.java_app import SECONDS_MAX, JavaApp, is_compacted, was_cleaned
+from tests.compat.apps.app import SECONDS_MAX, JavaApp, is_compacted, was_cleaned
 
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),

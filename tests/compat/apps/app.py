@@ -1,32 +1,37 @@
-"""A Java application as a child process, and what tests ask the cluster that it uses."""
+"""An application as a child process, and what tests ask the cluster that it uses."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import confluent_kafka
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
+from load.tools.python_apps import python_of
+
 SECONDS_MAX = 180.0
 """For anything that is waited for, far beyond what it takes."""
 
 
-class JavaApp:
+class App:
     """Started on entry; ended by SIGTERM on exit, and killed if it does not end."""
 
-    def __init__(self, classpath: Sequence[Path | str], command: Sequence[str], log: Path) -> None:
-        self._command = ["java", "-Xmx512M", "-cp", ":".join(map(str, classpath)), *command]
-        self._log = log
+    def __init__(self, command: Sequence[Path | str], log: Path, environment: Mapping[str, str] | None = None) -> None:
+        """`environment`: variables in addition to ours."""
+        self._command, self._log = command, log
+        self._environment = os.environ | (environment or {})
 
-    def __enter__(self) -> JavaApp:
+    def __enter__(self) -> Self:
         with self._log.open("a") as output:
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=self._environment
             )
         return self
 
@@ -52,6 +57,20 @@ class JavaApp:
             assert self._process.poll() is None, f"the application ended before {what}"
             assert time.monotonic() < deadline, f"not in {SECONDS_MAX:.0f} s: {what}"
             time.sleep(0.2)
+
+
+class JavaApp(App):
+    """A main class with its arguments."""
+
+    def __init__(self, classpath: Sequence[Path | str], command: Sequence[str], log: Path) -> None:
+        super().__init__(["java", "-Xmx512M", "-cp", ":".join(map(str, classpath)), *command], log)
+
+
+class PythonApp(App):
+    """A program of this folder, run by the Python of a tool's venv, without our packages."""
+
+    def __init__(self, tool: str, program: Path, arguments: Sequence[Path | str], log: Path) -> None:
+        super().__init__([python_of(tool), program, *arguments], log, {"PYTHONPATH": "", "PYTHONUNBUFFERED": "1"})
 
 
 def kept_records(bootstrap: str, topic: str) -> tuple[int, int]:

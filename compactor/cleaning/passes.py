@@ -1,0 +1,125 @@
+"""A pass over one partition, as far as it came, and the files that it writes: by a local worker, or by Spark.
+
+Place: under job.py and spark/cleaning_tasks.py, which read and judge; what happens to a complete file is theirs too.
+Invariant: an extent of the pass is either written again or left, never both; `Pass.left` names what is live below its
+end if all swaps are done. A pass that cannot read a batch ends there: its complete extents count, the open one does
+not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from headrace.compactor.cleaning.rewrite import CleanRecords, JudgedBatch
+from headrace.compactor.merge import GrowingExtent, GrowingFile, MergeCounts, MergeLimits
+from headrace.compactor.plan import PartitionPlan
+from headrace.compactor.sources import StoredBatch
+from headrace.metastore.api.compaction import NewFile, Swap, SwapInput, SwapOutcome
+from headrace.metastore.api.read import Extent
+from headrace.storage.errors import HeadraceError, InvalidError
+from headrace.storage.records.compression import Codec
+
+JOINED_BYTES = 256 * 1024
+"""An extent that loses nothing, but is at most this large, is written again if the one before it is."""
+
+Keep = Callable[[GrowingFile], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Pass:
+    """A pass over one partition, as far as it came."""
+
+    plan: PartitionPlan
+    cleaned_offset: int
+    end: int
+    left: list[SwapInput] = field(default_factory=list)
+    """Extents below `end` that are live if all swaps are done."""
+    horizon_ms: int | None = None
+    is_lost: bool = False
+
+    def note_swap(self, file: NewFile, swap: Swap, outcome: SwapOutcome) -> None:
+        """The outcome of a swap of its extents."""
+        if outcome is SwapOutcome.DONE:
+            self.left.append(SwapInput(swap.last_offset, file.file_id))
+        else:
+            self.is_lost = True
+
+    def note_horizon(self, horizon_ms: int | None) -> None:
+        """A delete horizon that is left."""
+        if horizon_ms is not None:
+            self.horizon_ms = horizon_ms if self.horizon_ms is None else min(self.horizon_ms, horizon_ms)
+
+
+class UncleanableError(Exception):
+    """The partition cannot be cleaned now; its text is the reason."""
+
+
+@contextmanager
+def uncleanable_for(kinds: tuple[type[HeadraceError], ...]) -> Iterator[None]:
+    """These errors are about the partition, not about the job."""
+    try:
+        yield
+    except kinds as error:
+        raise UncleanableError(str(error)) from error
+
+
+class Output:
+    """Files, one after the other, of passes one after the other."""
+
+    def __init__(self, keep: Keep, judged: Callable[[JudgedBatch], None], limits: MergeLimits) -> None:
+        """`keep` takes each complete file; `judged` each batch, to count it."""
+        self.passes: dict[int, Pass] = {}
+        """By partition key; only those that read everything."""
+        self.relied: dict[int, int] = {}
+        """By partition key: the cleaned offset that its swaps rely on."""
+        self._keep, self._judged, self._limits = keep, judged, limits
+        self._file = GrowingFile()
+        self._counts = MergeCounts()
+
+    def begin(self, cleaned: Pass) -> None:
+        """What is added from now on is of this pass."""
+        plan, limits = cleaned.plan, self._limits
+        codec = None if plan.codec is None else Codec(plan.codec)
+        self._rewriter = CleanRecords(codec, limits.batch_bytes, plan.max_message_bytes or limits.max_message_bytes)
+        self._run = GrowingExtent(self._file, plan, self._rewriter, limits.extent_bytes)
+        self._pass = cleaned
+        self.relied[plan.partition_key] = cleaned.cleaned_offset
+        self.passes[plan.partition_key] = cleaned
+
+    async def add(self, extent: Extent, batches: list[StoredBatch], judged: Sequence[JudgedBatch]) -> None:
+        """Write the extent again, or leave it."""
+        for one in judged:
+            self._judged(one)
+            self._pass.note_horizon(one.horizon_ms)
+        joins = self._run.takes(extent, batches)
+        is_changed = any(one.is_changed for one in judged)
+        if not is_changed and not (joins and self._run.is_open and extent.length <= JOINED_BYTES):
+            await self.close_run()
+            self._pass.left.append(SwapInput(extent.last_offset, extent.file_id))
+            return
+        if not joins:
+            await self.close_run()
+        self._rewriter.judged.update((one.batch.offset, one) for one in judged)
+        with uncleanable_for((InvalidError,)):
+            await asyncio.to_thread(self._run.add, extent, batches, self._counts)
+
+    def abandon(self) -> None:
+        """The pass ends here. Its complete extents are swapped in, the one that is open is not; no offset moves on."""
+        self.passes.pop(self._pass.plan.partition_key, None)
+
+    async def close_run(self) -> None:
+        """Complete the extent that is open, and the file if it is large enough."""
+        with uncleanable_for((InvalidError,)):
+            await asyncio.to_thread(self._run.close, self._counts)
+        if self._file.size >= self._limits.file_bytes:
+            await self.store()
+            self._run.file = self._file
+
+    async def store(self) -> None:
+        """Complete the file that is open."""
+        file, self._file = self._file, GrowingFile()
+        if file.swaps:
+            await self._keep(file)

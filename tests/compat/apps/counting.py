@@ -1,0 +1,73 @@
+"""Words of a few keys into a topic, round after round, and the counts that an application made of them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from tests.compat.apps.app import SECONDS_MAX
+
+PARTITIONS, KEYS, ROUNDS = 2, 50, 40
+MILLISECONDS_OF_ROUND = 100
+"""Between the timestamps of two rounds, however long a round takes."""
+
+
+class Words:
+    """An application's topics `<app>-words` and `<app>-counted`, and how often each key was produced."""
+
+    def __init__(self, bootstrap: str, app: str) -> None:
+        self.bootstrap = bootstrap
+        self._words, self._counted = f"{app}-words", f"{app}-counted"
+        self.expected: Counter[str] = Counter()
+        self._first_ms = int(time.time() * 1000) - 3_600_000
+        self._rounds = 0
+        topics = [NewTopic(name, PARTITIONS, 1) for name in (self._words, self._counted)]
+        admin = AdminClient({"bootstrap.servers": bootstrap})  # a variable: without one, it ends before its answer
+        for created in admin.create_topics(topics).values():
+            created.result(60)
+
+    def produce(self) -> None:
+        """A round: one record of each key."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 1})
+        timestamp = self._first_ms + MILLISECONDS_OF_ROUND * self._rounds
+        for number in range(KEYS):
+            producer.produce(self._words, "word", f"key {number}", timestamp=timestamp)
+            self.expected[f"key {number}"] += 1
+        assert producer.flush(SECONDS_MAX) == 0
+        self._rounds += 1
+
+    def are_counted(self, parse: Callable[[bytes], tuple[object, int]]) -> bool:
+        """Whether the last counts of a key, summed over its windows, are right for all keys.
+
+        `parse`: the window and the count in a record's value.
+        """
+        last: dict[tuple[str, object], int] = {}
+        for key, value in _all_records(self.bootstrap, self._counted):
+            window, count = parse(value)
+            last[key.decode(), window] = count
+        found: Counter[str] = Counter()
+        for (key_text, _), count in last.items():
+            found[key_text] += count
+        return found == self.expected
+
+
+def _all_records(bootstrap: str, topic: str) -> list[tuple[bytes, bytes]]:
+    """(key, value) in the order of each partition."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "counted", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    found: list[tuple[bytes, bytes]] = []
+    ended = 0
+    while ended < PARTITIONS:
+        message = consumer.poll(SECONDS_MAX)
+        assert message is not None
+        if message.error() is None:
+            found.append((message.key(), message.value()))
+        else:
+            assert message.error().code() == KafkaError._PARTITION_EOF
+            ended += 1
+    consumer.close()
+    return found

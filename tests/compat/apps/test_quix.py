@@ -1,0 +1,40 @@
+"""Quix Streams: counts in windows lose their local state, and are restored from a changelog that was cleaned."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from load.tools import why_missing
+from tests.compat.apps.app import PythonApp, is_compacted, was_cleaned
+from tests.compat.apps.counting import ROUNDS, Words
+
+pytestmark = [
+    pytest.mark.requirement("L1", "L2", "L3"),
+    pytest.mark.slow,
+    pytest.mark.xdist_group("compat"),
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(bool(why_missing("quixstreams")), reason=str(why_missing("quixstreams"))),
+]
+PROGRAM = Path(__file__).with_name("quix_windows.py")
+CHANGELOG = "changelog__quix--quix-words--tumbling_window_2000_count"
+
+
+def _window_and_count(value: bytes) -> tuple[object, int]:
+    window, count = value.split()
+    return window, int(count)
+
+
+@pytest.mark.parametrize("bootstrap", ["headrace", "kafka"], indirect=True)
+def test_lost_windows_are_restored_from_their_cleaned_changelog(bootstrap: str, tmp_path: Path) -> None:
+    words, state = Words(bootstrap, "quix"), tmp_path / "state"
+    for _ in range(2):
+        with PythonApp("quixstreams", PROGRAM, [bootstrap, state], tmp_path / "log") as app:
+            for _ in range(ROUNDS):
+                words.produce()
+                app.until(lambda: words.are_counted(_window_and_count), "every record is counted once")
+            app.until(lambda: was_cleaned(bootstrap, CHANGELOG), "the changelog was cleaned")
+        shutil.rmtree(state)
+    assert is_compacted(bootstrap, CHANGELOG)

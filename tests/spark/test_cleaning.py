@@ -1,0 +1,260 @@
+"""Cleaning by key on Spark leaves what the local worker leaves, also if executors and drivers end in the middle."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from headrace.compactor.cleaning.job import LARGE_KIND
+from headrace.compactor.cleaning.policy import CleaningJob, encode_cleaning
+from headrace.metastore.api.jobs import NewJob
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import SystemClock
+from headrace.storage.cluster_properties import write_cluster_id
+from headrace.storage.file_id import object_key
+from headrace.storage.objects.s3 import S3Store
+from headrace.storage.objects.s3_client import S3Options
+from tests.fixtures_s3 import ACCESS_KEY, BUCKET, SECRET_KEY
+from tests.spark.cleaning_world import DriverEnded, SameTime, SparkCleaningWorld
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
+
+ALL_PASSES = 3
+
+
+@pytest.fixture
+async def world(
+    metastore: PostgresMetastore, metastore_url: str, tmp_path: Path, spark: SparkSession
+) -> AsyncIterator[SparkCleaningWorld]:
+    world = SparkCleaningWorld(metastore, metastore_url, tmp_path / "bucket", spark)
+    await world.begin()
+    kept = dict(spark.sparkContext.environment)
+    yield world
+    await world.service.close()
+    spark.sparkContext.environment.clear()
+    spark.sparkContext.environment.update(kept)
+
+
+async def roll(world: SparkCleaningWorld) -> None:
+    """End the active parts."""
+    await world.plan()
+    await world.wait(1.1)
+
+
+async def both_clean(world: SparkCleaningWorld, pair: tuple[int, int], **over: Any) -> None:
+    """A pass over each, at the same time; what they leave is the same."""
+    tasks = await world.due()
+    now_ms = world.now_ms()
+    await world.clean_here(tasks[pair[0]], now_ms)
+    await world.clean_on_spark(tasks[pair[1]], now_ms, **over)
+    await check_same(world, pair)
+
+
+async def check_same(world: SparkCleaningWorld, pair: tuple[int, int]) -> None:
+    """Records, delete markers, horizons, and how far both are cleaned."""
+    here, there = [await world.view_of(key) for key in pair]
+    assert there.records == here.records
+    assert there == here
+    assert not there.uncleanable
+
+
+async def story(world: SparkCleaningWorld, seed: int, passes: int = ALL_PASSES, **over: Any) -> None:
+    """Passes over dirty records only; over clean and dirty ones; over delete markers past their horizon."""
+    rng = random.Random(seed)
+    pair = await world.pair(f"t{seed}")
+    await world.write_both(pair, [("k1", True), ("k0", True), (None, True)])
+    await world.write_at_random(pair, rng, 10)
+    await world.write_both(pair, [("k0", False)])
+    await roll(world)
+    await both_clean(world, pair, **over)
+    assert world.shown("removed_records_total", reason="superseded")
+    assert world.shown("removed_records_total", reason="no_key")
+    if passes > 1:
+        await world.write_both(pair, [("k1", True), ("new", True)])
+        await roll(world)
+        await both_clean(world, pair, **over)
+        assert world.shown("removed_records_total", reason="superseded"), "of the clean part"
+    if passes > 2:
+        await world.wait(3)
+        await both_clean(world, pair, **over)
+        assert world.shown("removed_records_total", reason="expired_marker")
+        keys = [(record.key, record.value is None) for _, _, record in (await world.view_of(pair[1])).records]
+        assert len(set(keys)) == len(keys)
+        assert (b"k0", True) not in keys
+    await world.check_accounts()
+
+
+@pytest.mark.requirement("L9")
+async def test_spark_leaves_what_the_local_worker_leaves(world: SparkCleaningWorld) -> None:
+    await story(world, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("L9")
+@pytest.mark.parametrize("seed", range(10, 30))
+async def test_spark_leaves_what_the_local_worker_leaves_in_many_histories(
+    world: SparkCleaningWorld, seed: int
+) -> None:
+    await story(world, seed)
+
+
+@pytest.mark.requirement("L9", "W10")
+async def test_killed_executors_on_a_real_s3_server_change_nothing(world: SparkCleaningWorld, real_s3_url: str) -> None:
+    """Each task of each pass is killed once, and repeated."""
+    from tests.spark.cleaning_faults import KilledRewrite, KilledScan
+
+    prefix = str(uuid.uuid4())
+    options = S3Options(bucket=BUCKET, prefix=prefix, endpoint=real_s3_url, region="us-east-1", path_style=True)
+    environment = {
+        "HEADRACE_BUCKET": f"s3://{BUCKET}/{prefix}",
+        "HEADRACE_S3_ENDPOINT": real_s3_url,
+        "HEADRACE_S3_REGION": "us-east-1",
+        "HEADRACE_S3_PATH_STYLE": "true",
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+    }
+    world.use(S3Store(options, SystemClock()), environment)
+    await world.service.start()
+    await story(world, 2, passes=1, scan=KilledScan, rewrite=KilledRewrite)
+    assert await world.objects() > await world.named(), "the killed tasks had stored their files"
+    await world.sweep()
+    assert await world.objects() == await world.named(), "no orphan is left, and no named file is gone"
+    await world.store.close()
+
+
+@pytest.mark.requirement("L9", "W10")
+@pytest.mark.parametrize("stop_at", [1, 2], ids=["before the first swap", "between two swaps"])
+async def test_the_next_driver_completes_what_one_left(world: SparkCleaningWorld, stop_at: int) -> None:
+    pair = await world.pair("t")
+    await world.write_at_random(pair, random.Random(3), 12)
+    await roll(world)
+    tasks = await world.due()
+    now_ms = world.now_ms()
+    before = await world.view_of(pair[1])
+    extents = await world.extents(pair[1])
+    with pytest.raises(DriverEnded):
+        await world.clean_on_spark(tasks[pair[1]], now_ms, stop_at)
+    assert (await world.extents(pair[1]) == extents) is (stop_at == 1)
+    assert (await world.view_of(pair[1])).cleaned_offset == before.cleaned_offset == 0
+    await world.wait(0.05)  # beyond its lease
+    job = await world.claimed_large()
+    await world.on_spark(SameTime(world.postgres, now_ms)).handle(job, world._lease(job))
+    await world.postgres.finish_job(job.token)
+    await world.clean_here(tasks[pair[0]], now_ms)
+    await check_same(world, pair)
+    assert await world.objects() > await world.named(), "the first driver's files"
+    await world.sweep()
+    assert await world.objects() == await world.named()
+    await check_same(world, pair)
+    await world.check_accounts()
+
+
+@pytest.mark.requirement("L9")
+async def test_a_driver_that_lost_its_job_changes_nothing(world: SparkCleaningWorld) -> None:
+    from headrace.storage.errors import FencedError
+
+    pair = await world.pair("t")
+    await world.write_at_random(pair, random.Random(4), 6)
+    await roll(world)
+    task = (await world.due())[pair[1]]
+    extents = await world.extents(pair[1])
+    with pytest.raises(FencedError):
+        await world.clean_on_spark(task, world.now_ms(), before_swap=lambda: world.take_large_job())
+    assert await world.extents(pair[1]) == extents
+
+
+@pytest.mark.requirement("L9")
+async def test_an_extent_that_cannot_be_read_keeps_its_partition(world: SparkCleaningWorld) -> None:
+    """No part of it is written again, also not those that Spark could read."""
+    pair = await world.pair("t")
+    await world.write_at_random(pair, random.Random(5), 8)
+    await roll(world)
+    task = (await world.due())[pair[1]]
+    extents = await world.extents(pair[1])
+    await world.store.delete_many([object_key(extents[-1].file_id)])
+    await world.clean_on_spark(task, world.now_ms())
+    assert await world.extents(pair[1]) == extents
+    state = await world.state(pair[1])
+    assert (state.uncleanable_ms is None, state.cleaned_offset) == (False, 0)
+    assert world.shown("passes_total", outcome="uncleanable") == 1
+
+
+@pytest.mark.requirement("L9")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SecretPerTask",
+        "CleanPartIsLeftOut",
+        "PartIsForgotten",
+        pytest.param("LastValueIsLost", marks=pytest.mark.slow),
+        pytest.param("RetentionIsForgotten", marks=pytest.mark.slow),
+    ],
+)
+async def test_a_planted_bug_is_caught(world: SparkCleaningWorld, name: str) -> None:
+    from headrace.compactor.spark.cleaning_tasks import ScanTask
+    from tests.spark import cleaning_faults
+
+    bug = getattr(cleaning_faults, name)
+    place = "scan" if issubclass(bug, ScanTask) else "rewrite"
+    with pytest.raises(AssertionError):
+        await story(world, 1, passes=2, **{place: bug})
+
+
+@pytest.mark.requirement("L9", "W10")
+async def test_a_driver_killed_between_two_partitions_leaves_the_job_to_the_next(world: SparkCleaningWorld) -> None:
+    """The application as a CronJob starts it: one partition is done, the swap of the other waits for a lock."""
+    from tests.compactor.test_spark import DRIVER_LEASE_SECONDS, spark_submit, until_swapping
+
+    await write_cluster_id(world.store, world.postgres.cluster_id)
+    here, there = await world.pair("first"), await world.pair("second")
+    for pair in (here, there):
+        await world.write_at_random(pair, random.Random(6), 8)
+    await roll(world)
+    tasks = await world.due()
+    large = CleaningJob((tasks[here[1]], tasks[there[1]]), is_large=True)
+    await world.postgres.enqueue_jobs([NewJob(LARGE_KIND, "both", encode_cleaning(large))])
+    extents = await world.extents(there[1])
+
+    with psycopg.connect(world.url) as blocker:
+        blocker.execute("SELECT FROM partitions WHERE partition_key = %s FOR UPDATE", (there[1],))
+        driver = spark_submit(world, "--lease-ms", str(DRIVER_LEASE_SECONDS * 1000))
+        try:
+            await until_swapping(world, driver)
+        finally:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+        # Postgres would otherwise complete the statement that waits, for a client that is gone.
+        blocker.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ~ 'swap_cleaned_extents'"
+            " AND wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        blocker.rollback()
+    assert (await world.state(here[1])).cleaned_offset > 0
+    assert (await world.state(there[1])).cleaned_offset == 0
+    assert await world.extents(there[1]) == extents
+
+    await world.wait(2 * DRIVER_LEASE_SECONDS / 3600)
+    job = await world.claimed_large()
+    await world.on_spark(world.postgres).handle(job, world._lease(job))
+    await world.postgres.finish_job(job.token)
+    now_ms = world.now_ms()
+    for pair in (here, there):
+        await world.clean_here(tasks[pair[0]], now_ms)
+        local, large_one = [await world.view_of(key) for key in pair]
+        assert (large_one.records, set(large_one.horizons)) == (local.records, set(local.horizons))
+        assert large_one.cleaned_offset == local.cleaned_offset
+    await world.check_accounts()
+    assert await world.objects() > await world.named(), "what the killed driver had stored"
+    await world.sweep()
+    assert await world.objects() == await world.named()
