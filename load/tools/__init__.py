@@ -32,7 +32,7 @@ SPARK_KAFKA_JARS = TOOLS / "spark-kafka" / "lib"
 """Spark's own Kafka source, with what it needs beyond PySpark's jars."""
 KAFKA_APPS = TOOLS / "kafka-apps" / "lib"
 """Kafka Connect, MirrorMaker 2 and Kafka Streams."""
-PYTHON_APPS = {"quixstreams": "Quix Streams"}
+PYTHON_APPS = {"quixstreams": "Quix Streams", "faust-streaming": "Faust"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,11 +31,11 @@ class Words:
             created.result(60)
 
     def produce(self) -> None:
-        """A round: one record of each key."""
+        """A round: one record of each key, whose value is the number of the round."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 1})
         timestamp = self._first_ms + MILLISECONDS_OF_ROUND * self._rounds
         for number in range(KEYS):
-            producer.produce(self._words, "word", f"key {number}", timestamp=timestamp)
+            producer.produce(self._words, str(self._rounds), f"key {number}", timestamp=timestamp)
             self.expected[f"key {number}"] += 1
         assert producer.flush(SECONDS_MAX) == 0
         self._rounds += 1
@@ -53,6 +53,15 @@ class Words:
         for (key_text, _), count in last.items():
             found[key_text] += count
         return found == self.expected
+
+    def are_committed(self, group: str) -> bool:
+        """Whether the group committed the end of each partition: a graceful stop then repeats nothing."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
+        try:
+            committed = consumer.committed([TopicPartition(self._words, number) for number in range(PARTITIONS)], 30)
+            return all(place.offset == consumer.get_watermark_offsets(place, 30)[1] for place in committed)
+        finally:
+            consumer.close()
 
 
 def _all_records(bootstrap: str, topic: str) -> list[tuple[bytes, bytes]]:
