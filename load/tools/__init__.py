@@ -32,6 +32,8 @@ SPARK_KAFKA_JARS = TOOLS / "spark-kafka" / "lib"
 """Spark's own Kafka source, with what it needs beyond PySpark's jars."""
 KAFKA_APPS = TOOLS / "kafka-apps" / "lib"
 """Kafka Connect, MirrorMaker 2 and Kafka Streams."""
+DEBEZIUM_JARS = TOOLS / "debezium" / "lib"
+"""Debezium's embedded engine and its connector for Postgres."""
 PYTHON_APPS = {"quixstreams": "Quix Streams", "faust-streaming": "Faust"}
 
 
@@ -129,6 +131,14 @@ ALL = {
             ("java", "javac", "mvn"),
             lambda: any(KAFKA_APPS.glob("kafka-streams-*.jar")),
             lambda: _copy_jars(HERE / "kafka-apps" / "pom.xml", KAFKA_APPS),
+            COMMAND,
+        ),
+        Tool(
+            "debezium",
+            "Debezium's embedded engine",
+            ("java", "javac", "mvn"),
+            lambda: any(DEBEZIUM_JARS.glob("debezium-embedded-*.jar")),
+            lambda: _copy_jars(HERE / "debezium" / "pom.xml", DEBEZIUM_JARS),
             COMMAND,
         ),
         *(
