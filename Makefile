@@ -35,6 +35,17 @@ tools: setup ## install what the tests need: a real S3 server, clients in other 
 deploy-tools: setup ## install what checks deploy/: Helm and kube-score, built from source (some minutes)
 	@$(BIN)/python -m load.tools deploy
 
+IMAGE_TOOL ?= $(firstword $(foreach tool,docker podman buildah,$(shell command -v $(tool))))
+IMAGE ?= headrace
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+
+image: ## build the images of deploy/Containerfile: make image [IMAGE_TOOL=buildah] [IMAGE=registry/name] [IMAGE_FLAGS=...]
+	@for target in agent spark; do \
+		suffix=$$([ $$target = agent ] || echo -spark); \
+		$(IMAGE_TOOL) build -f deploy/Containerfile --target $$target --build-arg VERSION=$(VERSION) \
+			--build-arg REVISION=$$(git rev-parse HEAD) -t $(IMAGE)$$suffix:$(VERSION) $(IMAGE_FLAGS) . || exit 1; \
+	done
+
 test: setup check tools ## all tests but the slow ones
 	@echo "running the tests (two at a time; a real Postgres is started for them)"
 	@$(BIN)/pytest -n 2 --dist loadgroup -m "not slow"

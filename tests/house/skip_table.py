@@ -50,6 +50,9 @@ REASONS: dict[str, SkipReason] = {
     "needs HEADRACE_TEST_SEED": SkipReason(
         "HEADRACE_TEST_SEED=n pytest -s ...", lambda: "HEADRACE_TEST_SEED" in os.environ
     ),
+    "needs HEADRACE_TEST_IMAGE_TREE": SkipReason(
+        "make image, then mount it (docs/operate/KUBERNETES.md)", lambda: "HEADRACE_TEST_IMAGE_TREE" in os.environ
+    ),
     "needs a package index": SkipReason("make a package index reachable for pip"),
     "not offered by moto": SkipReason("the same test runs against versitygw"),
 }

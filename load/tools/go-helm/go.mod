@@ -1,6 +1,6 @@
 module headrace.test/helm
 
-go 1.26.8
+go 1.26.0
 
 require helm.sh/helm/v3 v3.22.0
 

@@ -1,6 +1,6 @@
 module headrace.test/kube-score
 
-go 1.26.8
+go 1.25.0
 
 require github.com/zegl/kube-score v1.20.0
 
