@@ -31,7 +31,7 @@ class Words:
             created.result(60)
 
     def produce(self) -> None:
-        """A round: one record of each key, whose value is the number of the round."""
+        """A round: one record of each key. The values are the number of the round."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 1})
         timestamp = self._first_ms + MILLISECONDS_OF_ROUND * self._rounds
         for number in range(KEYS):
