@@ -28,7 +28,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
-from headrace.config.listeners import Endpoint
+from headrace.config.listeners import Endpoint, listeners
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
@@ -61,6 +61,7 @@ class ControllerEndpoint:
             rng=rng,
             metrics=ControllerMetrics(registry),
             schedules=lambda image: schedules(configs, image),
+            listener=listeners(settings).inter_broker,
         )
         self.port = 0
         self._settings = settings

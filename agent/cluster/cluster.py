@@ -43,8 +43,10 @@ class Cluster:
         return self._current_routes().leader(partition_key, zone)
 
     def coordinator(self, group_id: str) -> AgentImage | None:
-        """None also if it would be this agent, but its lease has expired."""
+        """None also if it would be this agent, but its lease has expired, and while another one is hidden."""
         found = self._current_routes().coordinator(group_id)
+        if found is not None and found.hidden and found.node_id != self.node_id:
+            return None
         if found is not None and found.node_id == self.node_id and not self.membership.holds_lease():
             return None
         return found

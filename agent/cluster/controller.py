@@ -3,11 +3,12 @@
 Place: two tasks, with four rounds each per controller.lease.ms: one acquires and renews the
 lease, the other does the work, so that slow work cannot cost the lease. Standbys follow the log, so that a new active
 controller has the state of the previous one: all state is in the log.
-The active controller fences agents with expired leases, completes reassignments, removes expired delegation tokens,
-writes snapshots and truncates the log. Clients do not see it.
+The active controller hides agents whose process is gone, fences agents with expired leases, completes reassignments,
+removes expired delegation tokens, writes snapshots and truncates the log. Clients do not see it.
 Invariant: every action is fenced by the controller epoch in SQL, so a controller that was paused and resumes
 after a takeover changes nothing. It considers itself active only until its lease, counted from before
-the request was sent, has expired. After a crash, a standby takes over within the lease.
+the request was sent, has expired. After a crash, a standby takes over within the lease; at once if it finds that the
+process is gone (agent_links.py, decisions/0044).
 Source: KIP-631, the controller; Postgres replaces the Raft quorum.
 """
 
@@ -21,6 +22,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from headrace.agent.cluster.agent_links import AgentLinks, Connect, open_link
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.setting_agreement import SettingRecorder, SettingRecorderApi
@@ -31,7 +33,7 @@ from headrace.metastore.api.jobs import JobSchedule
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.reports import JobCount
 from headrace.metastore.log.delegation_tokens import expired_tokens
-from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.log.reassignment import completions
 from headrace.metastore.log.records import MetadataRecord
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
@@ -103,8 +105,11 @@ class Controller:
         rng: random.Random,
         metrics: ControllerMetrics,
         schedules: Callable[[MetadataImage], Sequence[JobSchedule]] | None = None,
+        connect: Connect = open_link,
+        listener: str | None = None,
     ) -> None:
-        """`times`: as they are now. `schedules`: the periodic jobs of a cluster; None: none are scheduled here."""
+        """`times`: as they are now. `schedules`: the periodic jobs of a cluster; None: none are scheduled here.
+        `listener`: inter.broker.listener.name, for the links to agents."""
         self._api = api
         self._follower = follower
         self._times = times
@@ -119,6 +124,7 @@ class Controller:
         self._settings = SettingRecorder(api, clock)
         self._next_snapshot_check = 0.0
         self._next_schedule = 0.0
+        self._links = AgentLinks(self._on_gone, clock, connect, listener)
         self._tasks: list[asyncio.Task[None]] = []
         self._snapshotting: asyncio.Task[None] | None = None
 
@@ -143,7 +149,7 @@ class Controller:
         tasks = [*self._tasks, *([] if self._snapshotting is None else [self._snapshotting])]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, self._links.close(), return_exceptions=True)
         if self._lease is not None and self._lease.is_own:
             try:
                 await self._api.resign_controller(self._lease.controller_epoch)
@@ -157,6 +163,7 @@ class Controller:
                 await turn()
             except HeadraceError as error:
                 logger.warning("controller round failed: active=%s error=%s", self.is_active, error)
+            self._links.keep(self._linked())
             await self._clock.sleep(min(self._times().lease_ms / TURNS_PER_LEASE, self._granted_ms / 2) / 1000)
 
     async def _hold_lease(self) -> None:
@@ -184,6 +191,34 @@ class Controller:
         fenced = await self._api.fence_silent_agents(epoch, session_timeout_ms=self._times().session_timeout_ms)
         if fenced:
             logger.warning("fenced silent agents: node_ids=%s controller_epoch=%d", fenced, epoch)
+
+    def _linked(self) -> list[AgentImage]:
+        """The agents to keep a link to: all others for the active controller, the active one's for a standby."""
+        lease, agents = self._lease, self._follower.image.agents
+        if lease is None:
+            return []
+        linked = agents.values() if lease.is_own else filter(None, [agents.get(lease.controller_id)])
+        return [agent for agent in linked if agent.member and agent.node_id != self._node_id()]
+
+    async def _on_gone(self, agent: AgentImage) -> None:
+        """The agent's process is gone: hide it, as the active controller or as the successor of one that is gone."""
+        if self._lease is not None and not self._lease.is_own and self._lease.controller_id == agent.node_id:
+            await self._succeed(self._lease)
+        if self._lease is None or not self._lease.is_own:
+            return
+        epoch, timeout_ms = self._lease.controller_epoch, self._times().session_timeout_ms
+        if await self._api.hide_agent(epoch, agent.node_id, agent.broker_epoch, session_timeout_ms=timeout_ms):
+            logger.warning("hid an agent that is gone: node_id=%d controller_epoch=%d", agent.node_id, epoch)
+            self._metrics.hidden.inc()
+
+    async def _succeed(self, gone: ControllerLease) -> None:
+        sent_at = self._clock.monotonic()
+        lease = await self._api.succeed_controller(
+            self._node_id(), self._incarnation_id, self._times().granted_ms, gone.controller_epoch
+        )
+        self._active_until = sent_at + lease.lease_ms / 1000
+        self._granted_ms = lease.lease_ms
+        self._become(lease)
 
     async def _append_due(self, epoch: int, image: MetadataImage) -> None:
         """Append changes caused by time and other agents. If the log changed, the next round decides again."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from headrace.metastore.api.reports import JobCount
 
@@ -27,6 +27,11 @@ class ControllerMetrics:
         self.lag = Gauge(
             "headrace_controller_metadata_lag_records",
             "Records of the metadata log that this controller had not applied in its last round",
+            registry=registry,
+        )
+        self.hidden = Counter(
+            "headrace_controller_agents_hidden_total",
+            "Agents that this controller hid from clients because their process was gone",
             registry=registry,
         )
         self._jobs = Gauge(

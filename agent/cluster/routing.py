@@ -49,6 +49,7 @@ class Routes:
     def __init__(self, image: MetadataImage, commit_shards: int) -> None:
         self.image = image
         self._live = image.live_agents()
+        self._members = [agent for agent in image.agents.values() if agent.member]
         self._zones = {agent.rack for agent in self._live}
         self._commit_shards = commit_shards
         self._shard_leaders: dict[tuple[int, str | None], AgentImage | None] = {}
@@ -64,8 +65,9 @@ class Routes:
         return self._shard_leaders[chosen]
 
     def coordinator(self, group_id: str) -> AgentImage | None:
-        """The agent for the group; zones are ignored, so that all members use the same agent."""
-        return preferred(group_role(group_id), self._live)
+        """The agent for the group, hidden or not: its claim bars others until it is fenced (decisions/0019). Zones are
+        ignored, so that all members use the same agent."""
+        return preferred(group_role(group_id), self._members)
 
     def _pinned(self, partition_key: int, zone: str | None) -> AgentImage | None:
         """The first live agent of the zone that a reassignment prefers for the partition."""

@@ -24,7 +24,7 @@ METADATA_FORMAT = "metadata.format"
 """The feature that says which records may be written (metastore/log/features.py)."""
 
 
-SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType({METADATA_FORMAT: FeatureRange(1, 2)})
+SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType({METADATA_FORMAT: FeatureRange(1, 3)})
 """What this version of the software supports."""
 
 

@@ -60,6 +60,25 @@ class ControllerApi(Protocol):
         `session_timeout_ms`: that timeout while the cluster has no value of broker.session.timeout.ms.
         """
 
+    async def succeed_controller(
+        self, controller_id: int, incarnation_id: uuid.UUID, lease_ms: int, gone_epoch: int
+    ) -> ControllerLease:
+        """As hold_controller_lease, but take the lease of `gone_epoch` over although it has not ended.
+
+        For a standby that knows that the holder's process is gone. A holder that is not gone after all is fenced by
+        the new epoch. Only one caller takes over from one epoch.
+        """
+
+    async def hide_agent(
+        self, controller_epoch: int, node_id: int, broker_epoch: int, *, session_timeout_ms: int
+    ) -> bool:
+        """Send no client to the agent until its next heartbeat: its process is gone. Whether this call hid it.
+
+        Never the last visible agent, nor more than half of all members; again in one registration only if its last
+        heartbeat is a third of its lease ago; not below metadata.format 3.
+        `session_timeout_ms`: as in fence_silent_agents.
+        """
+
     async def snapshot_state(self) -> SnapshotState:
         """How much log the newest snapshot leaves; scans that part of the log."""
 

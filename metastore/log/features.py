@@ -4,7 +4,8 @@ Place: before records are appended, when the log is read, and behind the UpdateF
 Invariant: a record is written only at a metadata.format that has it, and a format is active only while
 every registered agent supports it: so no agent reads a record that it does not know.
     format 1  KIP-631's 15 record types, in version 0; a log that says nothing
-    format 2  and our additional types (metastore/log/records.py), in version 0; new clusters
+    format 2  and our additional types (metastore/log/records.py) to 104, in version 0
+    format 3  and agents that are hidden and shown again; new clusters
 """
 
 from __future__ import annotations
@@ -13,13 +14,26 @@ from collections.abc import Iterable
 
 from headrace.metastore.api.agents import METADATA_FORMAT, SUPPORTED_FEATURES
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import OWN_TYPES, FeatureLevelRecord, MetadataRecord, RemoveFeatureLevelRecord
+from headrace.metastore.log.records import (
+    OWN_TYPES,
+    FeatureLevelRecord,
+    HideBrokerRecord,
+    MetadataRecord,
+    RemoveFeatureLevelRecord,
+    ShowBrokerRecord,
+)
 from headrace.storage.errors import InvalidError, UnsupportedFeatureError
 
 
 def required_format(records: Iterable[MetadataRecord]) -> int:
     """The lowest metadata.format that has all of these."""
-    return max((2 if record.record_type >= OWN_TYPES else 1 for record in records), default=1)
+    return max(map(_format_of, records), default=1)
+
+
+def _format_of(record: MetadataRecord) -> int:
+    if isinstance(record, HideBrokerRecord | ShowBrokerRecord):
+        return 3
+    return 2 if record.record_type >= OWN_TYPES else 1
 
 
 def refuse_unknown_format(record: FeatureLevelRecord) -> None:

@@ -104,10 +104,17 @@ class AgentImage:
     listeners: tuple[Listener, ...] = ()
     features: Mapping[str, FeatureRange] = field(default_factory=_empty)
     """What it supports."""
+    hidden: bool = False
+    """The active controller found it gone: clients are no longer sent to it, but it is not fenced yet."""
 
     @property
     def live(self) -> bool:
         """Whether clients are sent to it."""
+        return self.member and not self.hidden
+
+    @property
+    def member(self) -> bool:
+        """Whether its lease counts: it may hold groups, also while clients do not reach it."""
         return not (self.fenced or self.leaving)
 
     def endpoint(self, name: str | None) -> Listener:

@@ -366,3 +366,19 @@ class ControlledShutdownRecord(MetadataRecord):
 
     broker_id: Int32
     broker_epoch: Int64
+
+
+@_record(OWN_TYPES + 5)
+class HideBrokerRecord(MetadataRecord):
+    """The agent refuses connections: clients are no longer sent to it, but it is not fenced yet."""
+
+    broker_id: Int32
+    broker_epoch: Int64
+
+
+@_record(OWN_TYPES + 6)
+class ShowBrokerRecord(MetadataRecord):
+    """The agent was heard again after it was hidden."""
+
+    broker_id: Int32
+    broker_epoch: Int64

@@ -26,6 +26,7 @@ from headrace.metastore.log.records import (
     FailedReplicasRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
+    HideBrokerRecord,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -36,6 +37,7 @@ from headrace.metastore.log.records import (
     RemoveFeatureLevelRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
+    ShowBrokerRecord,
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
@@ -225,7 +227,7 @@ class ImageBuilder:
 
     def _fence(self, record: FenceBrokerRecord) -> None:
         agent = self._agent(record.broker_id, record.broker_epoch)
-        self._agents[agent.node_id] = replace(agent, fenced=True)
+        self._agents[agent.node_id] = replace(agent, fenced=True, hidden=False)
 
     def _unfence(self, record: UnfenceBrokerRecord) -> None:
         agent = self._agent(record.broker_id, record.broker_epoch)
@@ -234,6 +236,14 @@ class ImageBuilder:
     def _leave(self, record: ControlledShutdownRecord) -> None:
         agent = self._agent(record.broker_id, record.broker_epoch)
         self._agents[agent.node_id] = replace(agent, leaving=True)
+
+    def _hide(self, record: HideBrokerRecord) -> None:
+        agent = self._agent(record.broker_id, record.broker_epoch)
+        self._agents[agent.node_id] = replace(agent, hidden=True)
+
+    def _show(self, record: ShowBrokerRecord) -> None:
+        agent = self._agent(record.broker_id, record.broker_epoch)
+        self._agents[agent.node_id] = replace(agent, hidden=False)
 
     def _agent(self, node_id: int, broker_epoch: int) -> AgentImage:
         agent = self._agents.get(node_id)
@@ -324,6 +334,8 @@ _HANDLERS: Mapping[type[MetadataRecord], Callable[[ImageBuilder, Any], None]] = 
     FenceBrokerRecord: ImageBuilder._fence,
     UnfenceBrokerRecord: ImageBuilder._unfence,
     ControlledShutdownRecord: ImageBuilder._leave,
+    HideBrokerRecord: ImageBuilder._hide,
+    ShowBrokerRecord: ImageBuilder._show,
     FailedReplicasRecord: ImageBuilder._failed_replicas,
     QuotaRecord: ImageBuilder._quota,
     FeatureLevelRecord: ImageBuilder._feature,

@@ -27,6 +27,7 @@ from headrace.metastore.log.records import (
     ControlledShutdownRecord,
     FailedReplicasRecord,
     FeatureLevelRecord,
+    HideBrokerRecord,
     MetadataRecord,
     PartitionRecord,
     QuotaRecord,
@@ -188,6 +189,8 @@ def _agent(agent: AgentImage) -> Iterator[MetadataRecord]:
         yield UnfenceBrokerRecord(broker_id=agent.node_id, broker_epoch=agent.broker_epoch)
     if agent.leaving:
         yield ControlledShutdownRecord(broker_id=agent.node_id, broker_epoch=agent.broker_epoch)
+    if agent.hidden:
+        yield HideBrokerRecord(broker_id=agent.node_id, broker_epoch=agent.broker_epoch)
 
 
 def _security(image: MetadataImage) -> Iterator[MetadataRecord]:

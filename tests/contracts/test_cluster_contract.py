@@ -89,12 +89,15 @@ async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[ClusterUnderT
     await store.close()
 
 
-async def beat(api: Api, agent: RegisteredAgent, *, behind: int = 0, fence: bool = False) -> HeartbeatAnswer:
+async def beat(
+    api: Api, agent: RegisteredAgent, *, behind: int = 0, fence: bool = False, leave: bool = False
+) -> HeartbeatAnswer:
     """A heartbeat of an agent that has applied all but the last `behind` records."""
     return await api.heartbeat(
         *agent,
         metadata_offset=await api.metadata_head() - behind,
         want_fence=fence,
+        want_shut_down=leave,
         session_timeout_ms=SESSION_MS,
     )
 
@@ -250,6 +253,106 @@ async def test_the_controller_fences_who_is_silent(cluster: ClusterUnderTest) ->
     assert await api.fence_silent_agents(epoch, session_timeout_ms=SESSION_MS) == [1]
     assert await api.fence_silent_agents(epoch, session_timeout_ms=SESSION_MS) == []
     assert [agent.node_id for agent in (await load_image(api)).live_agents()] == [2]
+
+
+async def members(cluster: ClusterUnderTest, count: int) -> list[RegisteredAgent]:
+    """Unfenced agents 1 to `count`."""
+    agents = [await cluster.api.register_agent(new_agent(node_id)) for node_id in range(1, count + 1)]
+    for agent in agents:
+        assert not (await beat(cluster.api, agent)).is_fenced
+    return agents
+
+
+async def hide(api: Api, epoch: int, agent: RegisteredAgent) -> bool:
+    return await api.hide_agent(epoch, agent.node_id, agent.broker_epoch, session_timeout_ms=SESSION_MS)
+
+
+async def visible(api: Api) -> list[int]:
+    return [agent.node_id for agent in (await load_image(api)).live_agents()]
+
+
+async def test_a_hidden_agent_is_shown_by_its_next_heartbeat(cluster: ClusterUnderTest) -> None:
+    api = cluster.api
+    one, *_ = await members(cluster, 3)
+    epoch = (await api.hold_controller_lease(2, A, LEASE_MS)).controller_epoch
+    assert await hide(api, epoch, one)
+    assert not await hide(api, epoch, one), "it is hidden already"
+    assert await visible(api) == [2, 3]
+    assert not (await load_image(api)).agents[1].fenced
+    assert not (await beat(api, one)).is_fenced
+    assert await visible(api) == [1, 2, 3]
+
+
+async def test_an_agent_that_is_heard_is_hidden_once_only(cluster: ClusterUnderTest) -> None:
+    api = cluster.api
+    one, *_ = await members(cluster, 3)
+    epoch = (await api.hold_controller_lease(2, A, LEASE_MS)).controller_epoch
+    assert await hide(api, epoch, one)
+    await beat(api, one)
+    await cluster.pass_minutes(5)
+    assert not await hide(api, epoch, one), "it was heard less than a third of its lease ago"
+    await cluster.pass_minutes(2)
+    assert await hide(api, epoch, one), "it is silent"
+    again = await api.register_agent(new_agent(4))
+    assert not (await beat(api, again)).is_fenced
+    assert await hide(api, epoch, again), "another registration"
+
+
+async def test_neither_the_last_agent_nor_most_of_them_are_hidden(cluster: ClusterUnderTest) -> None:
+    api = cluster.api
+    (alone,) = await members(cluster, 1)
+    epoch = (await api.hold_controller_lease(101, A, LEASE_MS)).controller_epoch
+    assert not await hide(api, epoch, alone)
+    others = [await api.register_agent(new_agent(node_id)) for node_id in (2, 3, 4)]
+    for agent in others:
+        await beat(api, agent)
+    assert [await hide(api, epoch, agent) for agent in (alone, *others)] == [True, True, False, False]
+    assert await visible(api) == [3, 4]
+
+
+async def test_only_a_member_is_hidden_and_only_by_the_controller(cluster: ClusterUnderTest) -> None:
+    api = cluster.api
+    one, two, three = await members(cluster, 3)
+    stale = (await api.hold_controller_lease(101, A, LEASE_MS)).controller_epoch
+    epoch = (await api.succeed_controller(102, B, LEASE_MS, stale)).controller_epoch
+    with pytest.raises(FencedError):
+        await hide(api, stale, one)
+    assert not await api.hide_agent(epoch, 1, one.broker_epoch + 1, session_timeout_ms=SESSION_MS), "another epoch"
+    assert not await api.hide_agent(epoch, 9, 0, session_timeout_ms=SESSION_MS), "not registered"
+    assert not (await beat(api, two, leave=True)).is_fenced
+    assert not await hide(api, epoch, two), "it leaves"
+    assert not (await beat(api, three)).is_fenced
+
+
+async def test_a_hidden_agent_that_stays_silent_is_fenced(cluster: ClusterUnderTest) -> None:
+    api = cluster.api
+    gone, heard, other = await members(cluster, 3)
+    epoch = (await api.hold_controller_lease(101, A, LEASE_MS)).controller_epoch
+    assert await hide(api, epoch, gone)
+    for _ in range(4):
+        await cluster.pass_minutes(5)
+        await beat(api, heard)
+        await beat(api, other)
+    epoch = (await api.hold_controller_lease(101, A, LEASE_MS)).controller_epoch
+    assert await api.fence_silent_agents(epoch, session_timeout_ms=SESSION_MS) == [1]
+    agent = (await load_image(api)).agents[1]
+    assert (agent.fenced, agent.hidden) == (True, False)
+
+
+async def test_one_standby_succeeds_a_controller_that_is_gone(cluster: ClusterUnderTest) -> None:
+    api = cluster.api
+    gone = await api.hold_controller_lease(1, A, LEASE_MS)
+    C = uuid.UUID(int=3)
+    second = await api.succeed_controller(2, B, LEASE_MS, gone.controller_epoch)
+    assert (second.controller_id, second.is_own) == (2, True)
+    assert second.controller_epoch > gone.controller_epoch
+    third = await api.succeed_controller(3, C, LEASE_MS, gone.controller_epoch)
+    assert (third.controller_id, third.is_own) == (2, False), "the epoch is another one by now"
+    assert (await api.succeed_controller(2, B, LEASE_MS, second.controller_epoch)).controller_epoch == (
+        second.controller_epoch
+    ), "it does not succeed itself"
+    old = await api.hold_controller_lease(1, A, LEASE_MS)
+    assert not old.is_own
 
 
 async def test_the_log_is_truncated_to_the_older_of_two_snapshots(cluster: ClusterUnderTest) -> None:

@@ -49,12 +49,25 @@ async def test_records_are_appended_at_the_expected_head_only(metastore: Postgre
 @pytest.mark.requirement("C2")
 async def test_a_record_that_the_active_format_lacks_is_refused(metastore: PostgresMetastore) -> None:
     image = await load_image(metastore)
-    assert image.metadata_format == 2, "what a new cluster starts with"
+    assert image.metadata_format == 3, "what a new cluster starts with"
     down = change_feature(image, METADATA_FORMAT, 1, allow_downgrade=True)
     assert down is not None
     assert await metastore.append_records(image.offset, [down])
     with pytest.raises(InvalidError, match="wanted=2 active=1"):
         await metastore.append_records(image.offset + 1, [RemoveAccessControlRecord(**ACCESS)])  # type: ignore[arg-type]
+    assert await metastore.metadata_head() == image.offset + 1
+
+
+async def test_no_agent_is_hidden_before_the_format_has_a_record_for_it(metastore: PostgresMetastore) -> None:
+    one = await join(metastore, 1)
+    await join(metastore, 2)
+    lease = await metastore.hold_controller_lease(2, uuid.uuid4(), 60_000)
+    image = await load_image(metastore)
+    down = change_feature(image, METADATA_FORMAT, 2, allow_downgrade=True)
+    assert down is not None
+    assert await metastore.append_records(image.offset, [down])
+    hidden = metastore.hide_agent(lease.controller_epoch, *one, session_timeout_ms=18_000)
+    assert not await hidden
     assert await metastore.metadata_head() == image.offset + 1
 
 

@@ -18,6 +18,8 @@ from headrace.metastore.log.records import (
     TOPIC_RESOURCE,
     ControlledShutdownRecord,
     FenceBrokerRecord,
+    HideBrokerRecord,
+    ShowBrokerRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
@@ -39,6 +41,8 @@ NAMES = {f"{prefix}_{member.name.lower()}": int(member) for prefix, kind in ENUM
     "record_fence_broker": FenceBrokerRecord.record_type,
     "record_unfence_broker": UnfenceBrokerRecord.record_type,
     "record_controlled_shutdown": ControlledShutdownRecord.record_type,
+    "record_hide_broker": HideBrokerRecord.record_type,
+    "record_show_broker": ShowBrokerRecord.record_type,
 }
 CALL = re.compile(r"\b(\w+)\(\)")
 QUESTIONS = [

@@ -1,5 +1,5 @@
 -- Renew an agent's lease and note its image's offset; fence or unfence it, or begin its controlled
--- shutdown, as it wants and may. All answers are NULL when (node id, broker epoch) is not registered.
+-- shutdown, as it wants and may; show it again if it was hidden (hide_agent.sql). All answers are NULL when (node id, broker epoch) is not registered.
 -- Fencing the silent is the controller's (fence_silent_agents.sql).
 -- The lease that is granted has the cluster's broker.session.timeout.ms; p_session_timeout while the cluster has no
 -- value. The stored end never moves back, and is at least p_session_timeout from now: an agent of a version that does
@@ -66,7 +66,8 @@ BEGIN
     is_fenced := v_agent.fenced;
     should_shut_down := p_want_shut_down AND (v_agent.fenced OR NOT EXISTS (
         SELECT FROM agents a JOIN agent_leases l USING (node_id)
-         WHERE NOT a.fenced AND a.leaving_offset IS NULL AND l.metadata_offset <= v_agent.leaving_offset));
+         WHERE NOT a.fenced AND NOT a.hidden AND a.leaving_offset IS NULL
+           AND l.metadata_offset <= v_agent.leaving_offset));
     controller_id := active_controller_id();
     session_timeout_ms := interval_ms(v_granted);
 END $$;
@@ -99,11 +100,12 @@ LANGUAGE sql VOLATILE AS $$
         WHEN p_want_fence AND NOT p_agent.fenced THEN record_fence_broker()
         WHEN p_agent.fenced AND p_is_caught_up AND NOT p_want_fence AND NOT p_want_shut_down
              AND p_agent.leaving_offset IS NULL THEN record_unfence_broker()
+        WHEN p_agent.hidden AND NOT p_agent.fenced AND p_agent.leaving_offset IS NULL THEN record_show_broker()
     END
 $$;
 
--- Log and project one agent's being fenced, unfenced or leaving; the caller holds the
--- head at p_head.
+-- Log and project one agent's being fenced, unfenced, hidden, shown or leaving; the caller holds the
+-- head at p_head. A fenced agent is not hidden.
 CREATE OR REPLACE FUNCTION change_agent(p_head bigint, p_node_id int, p_broker_epoch bigint, p_record_type int)
 RETURNS void
 LANGUAGE sql VOLATILE AS $$
@@ -112,6 +114,11 @@ LANGUAGE sql VOLATILE AS $$
        SET fenced = CASE p_record_type WHEN record_fence_broker() THEN true
                                        WHEN record_unfence_broker() THEN false
                                        ELSE fenced END,
+           hidden = CASE p_record_type WHEN record_hide_broker() THEN true
+                                       WHEN record_show_broker() THEN false
+                                       WHEN record_fence_broker() THEN false
+                                       ELSE hidden END,
+           hidden_before = hidden_before OR p_record_type = record_hide_broker(),
            leaving_offset = CASE p_record_type WHEN record_controlled_shutdown() THEN p_head ELSE leaving_offset END
      WHERE node_id = p_node_id;
 $$;

@@ -18,6 +18,8 @@ _HOLD_CONTROLLER_LEASE = Statement("hold_controller_lease", writes=True)
 _DESCRIBE_CONTROLLER = Statement("describe_controller", writes=False)
 _RESIGN_CONTROLLER = Statement("resign_controller", writes=True)
 _FENCE_SILENT_AGENTS = Statement("fence_silent_agents", writes=True)
+_SUCCEED_CONTROLLER = Statement("succeed_controller", writes=True)
+_HIDE_AGENT = Statement("hide_agent", writes=True)
 _SNAPSHOT_STATE = Statement("snapshot_state", writes=False)
 _SAVE_SNAPSHOT = Statement("save_snapshot", writes=True)
 _TRUNCATE_METADATA = Statement("truncate_metadata", writes=True)
@@ -54,6 +56,34 @@ class PostgresController:
         if fenced is None:
             raise _stale(controller_epoch)
         return list(fenced)
+
+    async def succeed_controller(
+        self, controller_id: int, incarnation_id: uuid.UUID, lease_ms: int, gone_epoch: int
+    ) -> ControllerLease:
+        """Who holds the lease after this incarnation tried to take it over from the holder of `gone_epoch`."""
+        row = await _SUCCEED_CONTROLLER.row(
+            self.pool,
+            controller_id=controller_id,
+            incarnation_id=incarnation_id,
+            lease_ms=lease_ms,
+            gone_epoch=gone_epoch,
+        )
+        return ControllerLease(*row)
+
+    async def hide_agent(
+        self, controller_epoch: int, node_id: int, broker_epoch: int, *, session_timeout_ms: int
+    ) -> bool:
+        """Whether the agent was hidden by this call; FencedError for a stale epoch."""
+        (hidden,) = await _HIDE_AGENT.row(
+            self.pool,
+            controller_epoch=controller_epoch,
+            node_id=node_id,
+            broker_epoch=broker_epoch,
+            session_timeout_ms=session_timeout_ms,
+        )
+        if hidden is None:
+            raise _stale(controller_epoch)
+        return bool(hidden)
 
     async def snapshot_state(self) -> SnapshotState:
         """What the newest snapshot leaves in the log."""

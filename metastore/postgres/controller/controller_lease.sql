@@ -51,6 +51,30 @@ BEGIN
     END IF;
 END $$;
 
+-- Take the lease over although it has not ended: the holder of p_gone_epoch is gone. Every action of a controller checks
+-- its epoch, so a holder that is not gone after all changes nothing from then on. The answer is hold_controller_lease's.
+-- Locks: the controller's row. Idempotent: under p_gone_epoch only one caller takes over.
+-- Cost: one HOT update.
+CREATE OR REPLACE FUNCTION succeed_controller(
+    p_controller_id       int,
+    p_incarnation_id      uuid,
+    p_lease               interval,
+    p_gone_epoch          bigint,
+    OUT controller_id     int,
+    OUT controller_epoch  bigint,
+    OUT is_own            boolean,
+    OUT lease_ms          bigint
+)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE controller SET deadline = '-infinity'
+     WHERE controller_epoch = p_gone_epoch AND incarnation_id <> p_incarnation_id;
+    SELECT h.controller_id, h.controller_epoch, h.is_own, h.lease_ms
+      INTO controller_id, controller_epoch, is_own, lease_ms
+      FROM hold_controller_lease(p_controller_id, p_incarnation_id, p_lease) AS h;
+END $$;
+
 -- Whether p_controller_epoch is still the active controller's. True holds until the statement ends.
 -- Locks: the controller's row, shared: a take-over waits for the action, and the action is done before it.
 -- Idempotent: reads only. Cost: one row.

@@ -28,9 +28,11 @@ from headrace.metastore.log.records import (
     ConfigRecord,
     ControlledShutdownRecord,
     FenceBrokerRecord,
+    HideBrokerRecord,
     MetadataRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
+    ShowBrokerRecord,
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
@@ -54,6 +56,13 @@ class _Agent:
     held_until: float
     offset: int = 0
     leaving_offset: int | None = None
+    hidden: bool = False
+    hidden_before: bool = False
+    heard_at: float = 0.0
+
+    @property
+    def is_member(self) -> bool:
+        return not self.fenced and self.leaving_offset is None
 
 
 @dataclass
@@ -230,6 +239,10 @@ class FakeClusterApi:
             self.append(ControlledShutdownRecord(broker_id=node_id, broker_epoch=broker_epoch))
         elif want_fence or (is_caught_up and not want_shut_down):
             self._set_fenced(node_id, want_fence)
+        if agent.hidden and agent.is_member:
+            agent.hidden = False
+            self.append(ShowBrokerRecord(broker_id=node_id, broker_epoch=broker_epoch))
+        agent.heard_at = now
         self._end("heartbeat")
         leaving = agent.leaving_offset
         waits = leaving is not None and any(other.offset <= leaving for other in others)
@@ -271,6 +284,14 @@ class FakeClusterApi:
         self._end("hold_controller_lease")
         return self.controller._replace(is_own=is_own, lease_ms=granted_ms)
 
+    async def succeed_controller(
+        self, controller_id: int, incarnation_id: uuid.UUID, lease_ms: int, gone_epoch: int
+    ) -> ControllerLease:
+        await self._begin("succeed_controller")
+        if self.controller.controller_epoch == gone_epoch and self.controller_incarnation != incarnation_id:
+            self.controller_until = 0.0
+        return await self.hold_controller_lease(controller_id, incarnation_id, lease_ms)
+
     async def setting_proposals(self) -> SettingProposals:
         await self._begin("setting_proposals")
         return self.proposals
@@ -294,6 +315,24 @@ class FakeClusterApi:
         for node_id in silent:
             self._set_fenced(node_id, True)
         return silent
+
+    async def hide_agent(
+        self, controller_epoch: int, node_id: int, broker_epoch: int, *, session_timeout_ms: int
+    ) -> bool:
+        await self._begin("hide_agent")
+        self._require_controller(controller_epoch)
+        agent = self.agents.get(node_id)
+        if agent is None or agent.epoch != broker_epoch or not agent.is_member or agent.hidden:
+            return False
+        recent = self.clock.monotonic() - session_timeout_ms / 3000
+        if agent.hidden_before and agent.heard_at > recent:
+            return False
+        members = [other for other in self.agents.values() if other.is_member]
+        if 2 * (sum(other.hidden for other in members) + 1) > len(members):
+            return False
+        agent.hidden = agent.hidden_before = True
+        self.append(HideBrokerRecord(broker_id=node_id, broker_epoch=broker_epoch))
+        return True
 
     async def snapshot_state(self) -> SnapshotState:
         end = self.snapshots[-1].end_offset if self.snapshots else 0
@@ -399,5 +438,6 @@ class FakeClusterApi:
         agent = self.agents[node_id]
         if agent.fenced != fenced:
             agent.fenced = fenced
+            agent.hidden = agent.hidden and not fenced
             record = FenceBrokerRecord if fenced else UnfenceBrokerRecord
             self.append(record(broker_id=node_id, broker_epoch=agent.epoch))

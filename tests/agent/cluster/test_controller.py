@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import uuid
 from dataclasses import replace
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.cluster.agent_links import Connect, Link
 from headrace.agent.cluster.controller import Controller, ControllerTimes
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
 from headrace.agent.cluster.follower import MetadataFollower
@@ -40,12 +42,22 @@ def api(fake_clock: ManualClock) -> FakeClusterApi:
     return FakeClusterApi(fake_clock)
 
 
+async def _unreachable(host: str, port: int) -> Link:
+    raise OSError(errno.ECONNREFUSED, "no network in this test")
+
+
 class Candidate:
     """A controller, its follower, and its metrics."""
 
     def __init__(
-        self, api: FakeClusterApi, node_id: int, times: ControllerTimes = TIMES, clock: Clock | None = None
+        self,
+        api: FakeClusterApi,
+        node_id: int,
+        times: ControllerTimes = TIMES,
+        clock: Clock | None = None,
+        connect: Connect | None = None,
     ) -> None:
+        """`connect` None: no agent can be reached."""
         self.registry = CollectorRegistry()
         self.follower = MetadataFollower(api)
         self.controller = Controller(
@@ -57,6 +69,7 @@ class Candidate:
             rng=random.Random(node_id),
             metrics=ControllerMetrics(self.registry),
             schedules=lambda image: [JobSchedule("retention", 300_000), JobSchedule("sweep", 3_600_000)],
+            connect=connect or _unreachable,
         )
         MetadataMetrics(self.follower, self.registry)
         self.controller.start()
@@ -65,7 +78,7 @@ class Candidate:
         """SIGKILL: nothing is resigned."""
         for task in self.controller._tasks:
             task.cancel()
-        await asyncio.gather(*self.controller._tasks, return_exceptions=True)
+        await asyncio.gather(*self.controller._tasks, self.controller._links.close(), return_exceptions=True)
 
     def metric(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"headrace_{name}", labels)

@@ -18,6 +18,7 @@ from headrace.metastore.log.records import (
     FailedReplicasRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
+    HideBrokerRecord,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -28,6 +29,7 @@ from headrace.metastore.log.records import (
     RemoveFeatureLevelRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
+    ShowBrokerRecord,
     TopicRecord,
     TopicWithFailures,
     UnfenceBrokerRecord,
@@ -147,7 +149,9 @@ class History:
         if not self._agents:
             return []
         node_id = self._rng.choice(sorted(self._agents))
-        kind = self._rng.choice((FenceBrokerRecord, UnfenceBrokerRecord, ControlledShutdownRecord))
+        kind = self._rng.choice(
+            (FenceBrokerRecord, UnfenceBrokerRecord, ControlledShutdownRecord, HideBrokerRecord, ShowBrokerRecord)
+        )
         return [kind(broker_id=node_id, broker_epoch=self._agents[node_id])]
 
     def _unregister(self) -> list[MetadataRecord]:

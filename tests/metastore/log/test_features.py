@@ -16,10 +16,12 @@ LEVEL_2 = FeatureLevelRecord(name=METADATA_FORMAT, min_feature_level=1, max_feat
 
 
 @pytest.mark.requirement("C2")
-def test_format_1_has_the_seeds_types_and_format_2_ours_too() -> None:
-    blank = [object.__new__(kind) for kind in record_types()]
-    assert [kind.record_type for kind in record_types() if required_format([object.__new__(kind)]) == 1] == [*range(15)]
-    assert required_format(blank) == 2
+def test_format_1_has_the_seeds_types_and_later_ones_ours_too() -> None:
+    formats = {kind.record_type: required_format([object.__new__(kind)]) for kind in record_types()}
+    assert [kind for kind, needed in formats.items() if needed == 1] == [*range(15)]
+    assert [kind for kind, needed in formats.items() if needed == 2] == [*range(100, 105)]
+    assert [kind for kind, needed in formats.items() if needed == 3] == [105, 106]
+    assert required_format([object.__new__(kind) for kind in record_types()]) == 3
     assert required_format([]) == 1
 
 
@@ -37,9 +39,9 @@ def test_a_level_goes_up_and_down_only_when_asked() -> None:
     assert apply(new, [encode_record(down)]).metadata_format == 1
 
 
-@pytest.mark.parametrize("level", [0, 3])
+@pytest.mark.parametrize("level", [0, 4])
 def test_levels_that_this_software_lacks_are_refused(level: int) -> None:
-    with pytest.raises(UnsupportedFeatureError, match=rf"level={level} known=1\.\.2"):
+    with pytest.raises(UnsupportedFeatureError, match=rf"level={level} known=1\.\.3"):
         change_feature(MetadataImage(), METADATA_FORMAT, level, allow_downgrade=True)
 
 

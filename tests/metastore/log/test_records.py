@@ -25,6 +25,7 @@ from headrace.metastore.log.records import (
     FailedReplicasRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
+    HideBrokerRecord,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -35,6 +36,7 @@ from headrace.metastore.log.records import (
     RemoveFeatureLevelRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
+    ShowBrokerRecord,
     TopicRecord,
     TopicWithFailures,
     UnfenceBrokerRecord,
@@ -77,8 +79,10 @@ OWN_NAMES = (
     "RemoveDelegationTokenRecord",
     "RemoveFeatureLevelRecord",
     "ControlledShutdownRecord",
+    "HideBrokerRecord",
+    "ShowBrokerRecord",
 )
-"""The removals that KIP-631 lacks, and the announcement of a shutdown: 100 to 104."""
+"""The removals that KIP-631 lacks, the announcement of a shutdown, and agents hidden from clients: 100 to 106."""
 
 GOLDEN: list[tuple[MetadataRecord, str]] = [
     (
@@ -192,6 +196,8 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
     (RemoveDelegationTokenRecord(token_id="t"), "006600 0274 00"),
     (RemoveFeatureLevelRecord(name="f"), "006700 0266 00"),
     (ControlledShutdownRecord(broker_id=7, broker_epoch=9), "006800 00000007 0000000000000009 00"),
+    (HideBrokerRecord(broker_id=7, broker_epoch=9), "006900 00000007 0000000000000009 00"),
+    (ShowBrokerRecord(broker_id=7, broker_epoch=9), "006a00 00000007 0000000000000009 00"),
 ]
 
 
@@ -215,7 +221,7 @@ def test_a_record_opens_with_its_frame_type_its_number_and_its_version(record: M
 
 @pytest.mark.requirement("C2")
 def test_all_fifteen_types_and_our_own_are_there_under_their_numbers() -> None:
-    assert [cls.record_type for cls in record_types()] == [*range(15), *range(100, 105)]
+    assert [cls.record_type for cls in record_types()] == [*range(15), *range(100, 107)]
     assert [cls.__name__ for cls in record_types()] == [*SEEDS_NAMES, *OWN_NAMES]
     assert {type(record) for record, _ in GOLDEN} == set(record_types())
 
