@@ -159,7 +159,7 @@ def _is_controller(agent: AgentAddress) -> bool:
 
 
 def _group_at(admin: AdminClient, agent: AgentAddress) -> str:
-    """The name of a group whose coordinator is this agent."""
+    """The name of a group that has this agent as its coordinator."""
     for number in range(200):
         found = admin.describe_consumer_groups([f"g{number}"])[f"g{number}"].result(60)
         if found.coordinator.id == agent.node_id:

@@ -120,7 +120,7 @@ class AgentLinks:
 
 
 class _TcpLink:
-    """A connection on which nothing is sent; whatever arrives is dropped."""
+    """A connection on which nothing is sent; bytes that arrive are dropped."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer

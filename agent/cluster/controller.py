@@ -3,7 +3,7 @@
 Place: two tasks, with four rounds each per controller.lease.ms: one acquires and renews the
 lease, the other does the work, so that slow work cannot cost the lease. Standbys follow the log, so that a new active
 controller has the state of the previous one: all state is in the log.
-The active controller hides agents whose process is gone, fences agents with expired leases, completes reassignments,
+The active controller hides agents that are gone, fences agents with expired leases, completes reassignments,
 removes expired delegation tokens, writes snapshots and truncates the log. Clients do not see it.
 Invariant: every action is fenced by the controller epoch in SQL, so a controller that was paused and resumes
 after a takeover changes nothing. It considers itself active only until its lease, counted from before

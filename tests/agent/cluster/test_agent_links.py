@@ -84,7 +84,7 @@ async def world() -> AsyncIterator[World]:
 
 
 @pytest.mark.parametrize("error", [errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH])
-async def test_an_agent_whose_link_breaks_and_that_refuses_is_gone_at_once(world: World, error: int) -> None:
+async def test_an_agent_with_a_broken_link_that_refuses_another_is_gone_at_once(world: World, error: int) -> None:
     world.links.keep([agent(1), agent(2)])
     await world.clock.advance(60)
     assert world.gone == []

@@ -45,7 +45,7 @@ async def world() -> AsyncIterator[World]:
 
 
 @pytest.mark.requirement("C8")
-async def test_an_agent_whose_process_is_gone_is_hidden_before_its_lease_ends(world: World) -> None:
+async def test_an_agent_that_is_gone_is_hidden_before_its_lease_ends(world: World) -> None:
     active = world.controller(1)
     await world.clock.advance(10)
     world.network.cut(2, errno.ECONNREFUSED)
@@ -64,7 +64,7 @@ async def test_an_agent_that_does_not_answer_stays_visible_until_it_is_fenced(wo
 
 
 @pytest.mark.requirement("C15")
-async def test_a_standby_succeeds_a_controller_whose_process_is_gone_and_hides_it(world: World) -> None:
+async def test_a_standby_succeeds_a_controller_that_is_gone_and_hides_it(world: World) -> None:
     active, standby = world.controller(1), world.controller(2)
     await world.clock.advance(10)
     assert active.controller.is_active
