@@ -30,7 +30,7 @@ pytestmark = needs("helm")
 ADDRESSES = {
     "minimal": {"PLAINTEXT": "10.1.2.3:9092"},
     "full": {"PLAINTEXT": "10.1.2.3:9092"},
-    "load-balancer": {"PLAINTEXT": "kafka.example:9092"},
+    "load-balancer": {"PLAINTEXT": "10.1.2.3:9092", "EXTERNAL": "kafka.example:9092"},
     "node-port": {"PLAINTEXT": "10.1.2.3:9092", "EXTERNAL": "10.9.9.9:30092"},
 }
 """What agents advertise, by values file."""

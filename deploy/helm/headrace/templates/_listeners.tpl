@@ -1,31 +1,29 @@
 {{/*
 The listeners of an agent, in one place: what it binds, and what it advertises.
-PLAINTEXT is for clients, INTERNAL for the other agents, EXTERNAL for clients that come through a node's port.
+PLAINTEXT is for clients in the cluster, EXTERNAL for those outside it, INTERNAL for the other agents.
 POD_IP and HOST_IP come first, because $(NAME) refers to a variable before it.
 */}}
 {{- define "headrace.listenerEnv" -}}
-{{- $nodePort := eq .Values.externalAccess.type "nodePort" -}}
 - name: POD_IP
   valueFrom: { fieldRef: { fieldPath: status.podIP } }
-{{- if $nodePort }}
+{{- if eq .Values.externalAccess.type "nodePort" }}
 - name: HOST_IP
   valueFrom: { fieldRef: { fieldPath: status.hostIP } }
 {{- end }}
 - name: HEADRACE_LISTENERS
-  value: PLAINTEXT://0.0.0.0:9092,INTERNAL://0.0.0.0:9094{{ if $nodePort }},EXTERNAL://0.0.0.0:9095{{ end }}
+  value: PLAINTEXT://0.0.0.0:9092,INTERNAL://0.0.0.0:9094{{ if include "headrace.external" . }},EXTERNAL://0.0.0.0:9095{{ end }}
 - name: HEADRACE_ADVERTISED_LISTENERS
-  value: PLAINTEXT://{{ include "headrace.advertised" . }},INTERNAL://$(POD_IP):9094
-    {{- if $nodePort }},EXTERNAL://$(HOST_IP):{{ .Values.externalAccess.nodePort.port }}{{ end }}
+  value: PLAINTEXT://$(POD_IP):9092,INTERNAL://$(POD_IP):9094{{ with include "headrace.external" . }},EXTERNAL://{{ . }}{{ end }}
 - name: HEADRACE_INTER_BROKER_LISTENER_NAME
   value: INTERNAL
 {{- end -}}
 
-{{/* The address that clients of PLAINTEXT get for an agent. */}}
-{{- define "headrace.advertised" -}}
+{{/* The address that clients outside the cluster get for an agent; empty: there is no such listener. */}}
+{{- define "headrace.external" -}}
 {{- if eq .Values.externalAccess.type "loadBalancer" -}}
 {{ .Values.externalAccess.loadBalancer.host }}:{{ .Values.externalAccess.loadBalancer.port }}
-{{- else -}}
-$(POD_IP):9092
+{{- else if eq .Values.externalAccess.type "nodePort" -}}
+$(HOST_IP):{{ .Values.externalAccess.nodePort.port }}
 {{- end -}}
 {{- end -}}
 
@@ -34,7 +32,7 @@ $(POD_IP):9092
   containerPort: 9092
 - name: internal
   containerPort: 9094
-{{- if eq .Values.externalAccess.type "nodePort" }}
+{{- if include "headrace.external" . }}
 - name: external
   containerPort: 9095
 {{- end }}
