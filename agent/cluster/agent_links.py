@@ -29,7 +29,7 @@ _GONE = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH)
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 3))
 
 
-class Link(Protocol):
+class AgentLink(Protocol):
     """An open connection."""
 
     async def broken(self) -> None:
@@ -39,7 +39,7 @@ class Link(Protocol):
         """Close it."""
 
 
-Connect = Callable[[str, int], Awaitable[Link]]
+Connect = Callable[[str, int], Awaitable[AgentLink]]
 """Opens a link; OSError if that fails."""
 LinkKey = tuple[int, int]
 """Node id and broker epoch: a new registration is another agent."""
@@ -99,7 +99,7 @@ class AgentLinks:
         finally:
             link.close()
 
-    async def _opened(self, agent: AgentImage) -> Link:
+    async def _opened(self, agent: AgentImage) -> AgentLink:
         address = agent.endpoint(self._listener)
         opening = asyncio.ensure_future(self._connect(address.host, address.port))
         timer = asyncio.ensure_future(self._clock.sleep(CONNECT_SECONDS))
@@ -136,7 +136,7 @@ class _TcpLink:
         self._writer.transport.abort()
 
 
-async def open_link(host: str, port: int) -> Link:
+async def open_link(host: str, port: int) -> AgentLink:
     """A TCP connection with keepalives. OSError if no address of the host takes one: with an errno that says that the
     agent is gone only if every address says so."""
     loop, errors = asyncio.get_running_loop(), list[OSError]()

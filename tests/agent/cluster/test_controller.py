@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.agent_links import Connect, Link
+from headrace.agent.cluster.agent_links import AgentLink, Connect
 from headrace.agent.cluster.controller import Controller, ControllerTimes
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
 from headrace.agent.cluster.follower import MetadataFollower
@@ -42,7 +42,7 @@ def api(fake_clock: ManualClock) -> FakeClusterApi:
     return FakeClusterApi(fake_clock)
 
 
-async def _unreachable(host: str, port: int) -> Link:
+async def _unreachable(host: str, port: int) -> AgentLink:
     raise OSError(errno.ECONNREFUSED, "no network in this test")
 
 
