@@ -6,21 +6,20 @@ batches without records are left.
 
 from __future__ import annotations
 
-import asyncio
+import random
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import aiokafka
 import confluent_kafka
-import kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from load.dev_server import DevServer
 from load.tools import JAVA_LIBRARIES, why_missing
 from tests.compat.clients import CLIENTS, TIMEOUT_SECONDS, Client
+from tests.compat.readers import READERS, Reader, Readings, Record, confluent
 
 pytestmark = pytest.mark.xdist_group("compat")
 
@@ -33,89 +32,71 @@ CONFIGS = {
     "delete.retention.ms": "1",
 }
 SENT = [("a", "1"), ("b", "1"), ("a", "2"), ("b", None), ("c", "1"), ("c", None)]
-LEFT = [(2, b"a", b"2")]
+LEFT = [(2, "a", "2")]
+RECORDS, KEYS, SEED = 300, 20, 11
+"""Of a long history."""
+TO_THE_END = [reader for reader in READERS if not reader.needs_last_record]
 
 
 @pytest.fixture(scope="module")
-def cleaned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+def server_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file with the server's log lines."""
+    return tmp_path_factory.mktemp("log") / "lines"
+
+
+@pytest.fixture(scope="module")
+def cleaned(tmp_path_factory: pytest.TempPathFactory, server_log: Path) -> Iterator[DevServer]:
     """A server with the topic after the cleaner did its work: one record is left of six."""
     settings = {"linger.ms": 25, "log.cleaner.backoff.ms": 200, "group.initial.rebalance.delay.ms": 100}
-    with DevServer(tmp_path_factory.mktemp("dev"), settings=settings) as running:
-        admin = AdminClient({"bootstrap.servers": running.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, 1, config=CONFIGS)])[TOPIC].result(TIMEOUT_SECONDS)
-        send(running.bootstrap, SENT)
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        while confluent_from(running.bootstrap, 0) != LEFT:
-            assert time.monotonic() < deadline, "the topic was not cleaned"
-            time.sleep(0.3)
+    with DevServer(tmp_path_factory.mktemp("dev"), settings=settings, errors=server_log) as running:
+        create(running.bootstrap, TOPIC)
+        send(running.bootstrap, TOPIC, SENT)
+        wait_for(running.bootstrap, TOPIC, LEFT, END)
         yield running
 
 
-def send(bootstrap: str, records: list[tuple[str, str | None]]) -> None:
+@pytest.fixture(scope="module")
+def continued(cleaned: DevServer) -> DevServer:
+    """With one more record in the topic: for the last tests of the module."""
+    send(cleaned.bootstrap, TOPIC, [("d", "1")])
+    return cleaned
+
+
+def create(bootstrap: str, topic: str) -> None:
+    """A topic that is cleaned as soon as it can be."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, 1, config=CONFIGS)])[topic].result(TIMEOUT_SECONDS)
+
+
+def send(bootstrap: str, topic: str, records: Sequence[tuple[str, str | None]]) -> None:
     """One request each."""
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
     for key, value in records:
-        producer.produce(TOPIC, key=key, value=value)
+        producer.produce(topic, key=key, value=value)
         assert producer.flush(TIMEOUT_SECONDS) == 0
 
 
-def confluent_from(bootstrap: str, offset: int) -> list[tuple[int, bytes, bytes]]:
-    """All records from `offset` to the end of the partition, as librdkafka sees it."""
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "none", "enable.partition.eof": True, "enable.auto.commit": False}
-    )
-    consumer.assign([confluent_kafka.TopicPartition(TOPIC, 0, offset)])
-    found = []
-    try:
-        while (message := consumer.poll(TIMEOUT_SECONDS)) is not None:
-            if (error := message.error()) is not None:
-                assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF
-                assert message.offset() == END
-                return found
-            found.append((message.offset(), message.key(), message.value()))
-    finally:
-        consumer.close()
-    raise AssertionError(f"no end: offset={offset} found={found}")
-
-
-def aiokafka_from(bootstrap: str, offset: int) -> list[tuple[int, bytes, bytes]]:
-    """The same, until its position is the end."""
-
-    async def run() -> list[tuple[int, bytes, bytes]]:
-        partition, found = aiokafka.TopicPartition(TOPIC, 0), []
-        async with aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap) as consumer:
-            consumer.assign([partition])
-            consumer.seek(partition, offset)
-            while await consumer.position(partition) < END:
-                for records in (await consumer.getmany(partition, timeout_ms=200)).values():
-                    found += [(record.offset, record.key, record.value) for record in records]
-        return found
-
-    return asyncio.run(asyncio.wait_for(run(), TIMEOUT_SECONDS))
-
-
-def kafka_python_from(bootstrap: str, offset: int) -> list[tuple[int, bytes, bytes]]:
-    """The same."""
-    partition, found = kafka.TopicPartition(TOPIC, 0), []
-    consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap.split(","))
-    consumer.assign([partition])
-    consumer.seek(partition, offset)
+def wait_for(bootstrap: str, topic: str, left: list[Record], end: int) -> None:
+    """Until the cleaner left these records."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
-    while consumer.position(partition) < END:
-        assert time.monotonic() < deadline, f"no end: offset={offset} position={consumer.position(partition)}"
-        for records in consumer.poll(timeout_ms=200).values():
-            found += [(record.offset, record.key, record.value) for record in records]
-    consumer.close()
-    return found
+    while (found := confluent(bootstrap, topic, [0], end)[0]) != left:
+        assert time.monotonic() < deadline, f"the topic was not cleaned: {len(found)} records, wanted {len(left)}"
+        time.sleep(0.3)
+
+
+def expected(left: Sequence[Record], starts: Sequence[int]) -> Readings:
+    """What every reader must find."""
+    return {start: [record for record in left if record[0] >= start] for start in starts}
 
 
 @pytest.mark.requirement("L3")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("read", [confluent_from, aiokafka_from, kafka_python_from], ids=lambda read: read.__name__)
-def test_every_offset_leads_to_the_end(read: object, cleaned: DevServer) -> None:
-    for offset in range(END):
-        assert callable(read)
-        assert read(cleaned.bootstrap, offset) == (LEFT if offset <= LEFT[0][0] else [])
+@pytest.mark.parametrize("reader", TO_THE_END, ids=lambda reader: reader.name)
+def test_every_offset_leads_to_the_end(reader: Reader, cleaned: DevServer) -> None:
+    if reader.missing:
+        pytest.skip(reader.missing)
+    starts = range(END)
+    assert reader.read(cleaned.bootstrap, TOPIC, starts, END) == expected(LEFT, starts)
 
 
 @pytest.mark.requirement("L2")
@@ -125,6 +106,18 @@ def test_a_record_without_a_key_is_refused(cleaned: DevServer) -> None:
     producer.produce(TOPIC, value="no key", on_delivery=lambda error, _: refused.append(error))
     assert producer.flush(TIMEOUT_SECONDS) == 0
     assert [error.code() for error in refused] == [confluent_kafka.KafkaError.INVALID_RECORD]
+
+
+@pytest.mark.requirement("L1")
+def test_a_refused_topic_config_leaves_a_warning_with_client_and_topic(cleaned: DevServer, server_log: Path) -> None:
+    """Several applications do not show their users why a topic was not created."""
+    admin = AdminClient({"bootstrap.servers": cleaned.bootstrap, "client.id": "an-application"})
+    refused = admin.create_topics([NewTopic("state", 1, config={"cleanup.policy": "compacted"})])["state"]
+    with pytest.raises(confluent_kafka.KafkaException, match="not one of compact, delete"):
+        refused.result(TIMEOUT_SECONDS)
+    (line,) = [line for line in server_log.read_text().splitlines() if "topic config refused" in line]
+    assert "WARN" in line
+    assert "client_id=an-application topic=state reason=" in line
 
 
 @pytest.mark.requirement("L2")
@@ -145,10 +138,47 @@ def test_a_java_producer_knows_which_record_had_no_key(cleaned: DevServer) -> No
 
 @pytest.mark.requirement("L3")
 @pytest.mark.timeout(600)
-def test_every_client_reads_on_behind_the_removed_records(cleaned: DevServer) -> None:
-    """The last test of the module: it adds a record."""
-    send(cleaned.bootstrap, [("d", "1")])
+def test_every_client_reads_on_behind_the_removed_records(continued: DevServer) -> None:
     readers: list[Client] = [client for client in CLIENTS if client.missing is None]
-    assert {client.name: client.consume(cleaned.bootstrap, TOPIC, 2) for client in readers} == {
+    assert {client.name: client.consume(continued.bootstrap, TOPIC, 2) for client in readers} == {
         client.name: ["2", "1"] for client in readers
     }
+
+
+@pytest.mark.requirement("L3")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+def test_every_offset_leads_to_the_next_record(reader: Reader, continued: DevServer) -> None:
+    if reader.missing:
+        pytest.skip(reader.missing)
+    starts = range(END + 1)
+    assert reader.read(continued.bootstrap, TOPIC, starts, END + 1) == expected([*LEFT, (END, "d", "1")], starts)
+
+
+@pytest.fixture(scope="module")
+def history(cleaned: DevServer) -> list[Record]:
+    """What is left of a topic with a long random history with delete markers, and a record after its cleaning."""
+    rng = random.Random(SEED)
+    sent = [(f"key-{rng.randrange(KEYS)}", None if rng.random() < 0.3 else str(n)) for n in range(RECORDS)]
+    create(cleaned.bootstrap, "history")
+    producer = confluent_kafka.Producer({"bootstrap.servers": cleaned.bootstrap, "linger.ms": 1000})
+    for number, (key, value) in enumerate(sent):
+        producer.produce("history", key=key, value=value)
+        if rng.random() < 0.1 or number == RECORDS - 1:  # batches of about ten records
+            assert producer.flush(TIMEOUT_SECONDS) == 0
+    last = {key: (offset, key, value) for offset, (key, value) in enumerate(sent)}
+    left = sorted(record for record in last.values() if record[2] is not None)
+    wait_for(cleaned.bootstrap, "history", left, RECORDS)
+    send(cleaned.bootstrap, "history", [("last", "record")])
+    return [*left, (RECORDS, "last", "record")]
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("L3")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+def test_every_offset_of_a_long_history(reader: Reader, cleaned: DevServer, history: list[Record]) -> None:
+    if reader.missing:
+        pytest.skip(reader.missing)
+    starts = range(0, RECORDS + 1, 20 if reader.needs_last_record else 1)  # a group for each start takes long
+    assert reader.read(cleaned.bootstrap, "history", starts, RECORDS + 1) == expected(history, starts)

@@ -247,8 +247,9 @@ async def test_a_refused_resource_leaves_its_neighbour_alone(admin: ConfigsWorld
 
 async def test_a_refused_change_leaves_a_line(admin: ConfigsWorld, caplog: pytest.LogCaptureFixture) -> None:
     await admin.change((TOPIC, "orders", [("segment.ms", SET, "x")]), (BROKER, "", [("compactor.threads", SET, "0")]))
-    (line,) = [record.getMessage() for record in caplog.records if "topic config refused" in record.getMessage()]
-    assert "topic=orders reason=" in line
+    (line,) = [record for record in caplog.records if record.getMessage().startswith("topic config refused: ")]
+    assert line.levelno == logging.WARNING
+    assert "client_id=test topic=orders reason=" in line.getMessage()
 
 
 async def test_refusals_say_why(admin: ConfigsWorld) -> None:
