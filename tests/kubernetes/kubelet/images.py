@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import os
 import sys
+import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(sys.executable).parent
+COMMANDS = "/opt/headrace/bin"
+"""Where Headrace's commands are in each container."""
+COMMANDS_FOLDER, ACCOUNTS_FILE = "commands", "passwd"
+"""Below the folder of all pods' files."""
 USER = 10001
 """The account of Headrace's image, unless the pod's security context names another."""
 SPARK_USER = 185
@@ -38,7 +43,7 @@ def image_of(name: str) -> Image:
     """By `registry/repository:tag` or `...@digest`."""
     repository, _, tag = name.partition("@")[0].rpartition("/")[2].partition(":")
     checkout = _checkouts().get(tag, ROOT)
-    paths = f"{BIN}:{checkout}/.venv/bin:/usr/local/bin:/usr/bin:/bin"
+    paths = f"{COMMANDS}:{BIN}:/usr/local/bin:/usr/bin:/bin"
     python = {
         "PATH": paths,
         "PYTHONPATH": f"{checkout}/src:{checkout}",
@@ -54,6 +59,22 @@ def image_of(name: str) -> Image:
         entrypoint = [sys.executable, str(Path(__file__).with_name("spark_entrypoint.py"))]
         return Image(entrypoint, python | spark, folder="/tmp", user=SPARK_USER)
     raise UnknownImageError(f"no image {name} on this machine: headrace, headrace-spark, headrace-test-client")
+
+
+def write_commands(folder: Path) -> None:
+    """The commands that an installation of Headrace has, by pyproject.toml; they run the checkout of PYTHONPATH."""
+    folder.mkdir(parents=True)
+    for name, target in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"].items():
+        module, _, function = target.partition(":")
+        path = folder / name
+        path.write_text(f"#!{sys.executable}\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n")
+        path.chmod(0o755)
+
+
+def write_accounts(path: Path) -> None:
+    """/etc/passwd with the accounts of the images: Java and Hadoop need a name and a home for their user."""
+    own = f"headrace:x:{USER}:{USER}::/tmp:/bin/sh\nspark:x:{SPARK_USER}:{SPARK_USER}::/home/spark:/bin/sh\n"
+    path.write_text(Path("/etc/passwd").read_text() + own)
 
 
 def open_folders() -> list[str]:

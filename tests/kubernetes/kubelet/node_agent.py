@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.kubernetes.cluster.api_client import DELETED, ApiClient, ApiError
+from tests.kubernetes.kubelet.images import ACCOUNTS_FILE, COMMANDS_FOLDER, write_accounts, write_commands
 from tests.kubernetes.kubelet.network import PodNetworks
 from tests.kubernetes.kubelet.pod_objects import PodObjects
 from tests.kubernetes.kubelet.pod_worker import PodWorker
@@ -43,6 +44,8 @@ class NodeAgent:
         self._objects = PodObjects(client, resolver)
         self._networks = PodNetworks()
         self._folder, self._files = folder, files
+        write_commands(files / COMMANDS_FOLDER)
+        write_accounts(files / ACCOUNTS_FILE)
         self._workers: dict[str, PodWorker] = {}
 
     async def register(self) -> None:

@@ -16,7 +16,7 @@ from tests.kubernetes.cluster.api_client import STRATEGIC, ApiClient, ApiError
 from tests.kubernetes.kubelet.container import Container, Sandbox
 from tests.kubernetes.kubelet.endings import BackOff, grace_of, starts_again
 from tests.kubernetes.kubelet.environment import Json, MissingReferenceError, environment_of
-from tests.kubernetes.kubelet.images import UnknownImageError, image_of
+from tests.kubernetes.kubelet.images import ACCOUNTS_FILE, COMMANDS, COMMANDS_FOLDER, UnknownImageError, image_of
 from tests.kubernetes.kubelet.network import PodNetworks
 from tests.kubernetes.kubelet.pod_objects import PodObjects
 from tests.kubernetes.kubelet.pod_status import ContainerState, pod_status
@@ -112,7 +112,10 @@ class PodWorker:
         hosts.write_text(f"127.0.0.1 localhost\n{network.address} {self.pod['metadata']['name']}\n{aliases}")
         resolver = self._files / "resolv.conf"
         resolver.write_text(self._objects.resolver(self.pod["metadata"]["namespace"]))
+        commands, accounts = self._files.parent / COMMANDS_FOLDER, self._files.parent / ACCOUNTS_FILE
         binds = [
+            {"source": str(commands), "target": COMMANDS, "read_only": True},
+            {"source": str(accounts), "target": "/etc/passwd", "read_only": True},
             {"source": str(hosts), "target": "/etc/hosts", "read_only": True},
             {"source": str(resolver), "target": "/etc/resolv.conf", "read_only": True},
         ]

@@ -62,7 +62,7 @@ def inside(release: Release) -> Iterator[Watched]:
 
 
 def _is_running(release: Release, name: str) -> bool:
-    pod = release.get("pod", name)
+    pod = release.get("pods", name)
     assert pod.get("status", {}).get("phase") not in ("Failed", "Succeeded"), release.log(name)[-2000:]
     return "running" in release.log(name)
 

@@ -8,7 +8,7 @@ import urllib.request
 
 from tests.kubernetes.kubelet.node_agent import NODES
 from tests.kubernetes.scenarios import clients
-from tests.kubernetes.scenarios.release import AGENTS, NAME, NAMESPACE, Release
+from tests.kubernetes.scenarios.release import NAME, NAMESPACE, Release
 
 METASTORE_SECRET, BUCKET_SECRET = "metastore", "bucket"
 ROLLOUT = "6m"
@@ -39,18 +39,19 @@ def install(release: Release) -> str:
     }  # fmt: skip
     release.upgrade(timeout=ROLLOUT)
     release.wait_for_agents(2)
-    told = racks(release)
-    expected = {pod["status"]["podIP"]: ZONES[pod["spec"]["nodeName"]] for pod in release.pods(AGENTS)}
+    zones = zones_of_agents(release)
+    assert len(set(zones)) == 2, f"both agents in one zone: {zones}"
+    return f"2 agents ready in {' and '.join(zones)}, their pods' labels"
+
+
+def zones_of_agents(release: Release) -> list[str]:
+    """As an agent tells; each must be that of the agent's node."""
+    pods = release.ready_agents()
+    with urllib.request.urlopen(f"http://{pods[0]['status']['podIP']}:9644/v1/status", timeout=10) as response:
+        told = {agent["host"]: agent["rack"] for agent in json.load(response)["agents"]}
+    expected = {pod["status"]["podIP"]: ZONES[pod["spec"]["nodeName"]] for pod in pods}
     assert told == expected, f"zones of the agents: {told}, of their nodes: {expected}"
-    assert len(set(told.values())) == 2, f"both agents in one zone: {told}"
-    return f"2 agents ready in {', '.join(sorted(told.values()))}"
-
-
-def racks(release: Release) -> dict[str, str]:
-    """Address -> zone, as an agent tells."""
-    address = release.ready_agents()[0]["status"]["podIP"]
-    with urllib.request.urlopen(f"http://{address}:9644/v1/status", timeout=10) as response:
-        return {agent["host"]: agent["rack"] for agent in json.load(response)["agents"]}
+    return sorted(told.values())
 
 
 def helm_test(release: Release) -> str:
@@ -75,7 +76,7 @@ def outside(release: Release) -> str:
     )
 
     def given() -> str | None:
-        service = release.get("service", f"{NAME}-external")
+        service = release.get("services", f"{NAME}-external")
         ingress = service["status"]["loadBalancer"].get("ingress")
         return ingress[0]["ip"] if ingress else None
 

@@ -12,6 +12,7 @@ import os
 import ssl
 import subprocess
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,6 +25,11 @@ ROOT = Path(__file__).resolve().parents[3]
 CHART = Path(os.environ.get("HEADRACE_TEST_CHART", ROOT / "deploy" / "helm" / "headrace"))
 NAMESPACE, NAME = "streaming", "headrace"
 AGENTS = "app.kubernetes.io/component=agent"
+PATHS = {
+    **dict.fromkeys(("pods", "services"), "/api/v1/namespaces/{}"),
+    "deployments": "/apis/apps/v1/namespaces/{}",
+    "cronjobs": "/apis/batch/v1/namespaces/{}",
+}
 POLL_S = 0.3
 Json = dict[str, Any]
 
@@ -59,10 +65,22 @@ class Release:
         """In the release's namespace."""
         return self.run(program("kubectl"), "-n", NAMESPACE, *arguments, text=text)
 
-    def get(self, *arguments: str) -> Json:
-        """`kubectl get … -o json`."""
-        found: Json = json.loads(self.kubectl("get", *arguments, "-o", "json"))
+    def get(self, kind: str, name: str = "", selector: str = "") -> Json:
+        """An object, or a list, straight from the API: kubectl takes half a second of processor time for each."""
+        path = f"{PATHS[kind].format(NAMESPACE)}/{kind}/{name}".rstrip("/")
+        query = f"?{urllib.parse.urlencode({'labelSelector': selector})}" if selector else ""
+        found: Json = json.loads(self._request(f"{self.state['api']}{path}{query}"))
         return found
+
+    def _request(self, url: str, body: bytes | None = None) -> bytes:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        request = urllib.request.Request(url, data=body, method="PUT" if body else "GET")
+        request.add_header("Authorization", f"Bearer {self.state['token']}")
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=30, context=context) as response:
+            text: bytes = response.read()
+        return text
 
     def helm(self, *arguments: str) -> str:
         """In the release's namespace."""
@@ -80,7 +98,7 @@ class Release:
 
     def pods(self, selector: str) -> list[Json]:
         """All of them, ready or not."""
-        found: list[Json] = self.get("pods", "-l", selector)["items"]
+        found: list[Json] = self.get("pods", selector=selector)["items"]
         return found
 
     def ready_agents(self) -> list[Json]:
@@ -106,12 +124,8 @@ class Release:
 
     def set_metrics(self, cpu: str | None, custom: Mapping[str, str] | None = None) -> None:
         """What each pod reports to the metrics API."""
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         body = json.dumps({"cpu": cpu, "custom": custom or {}}).encode()
-        request = urllib.request.Request(f"https://{self.state['metrics']}:{PORT}/set", data=body, method="PUT")
-        request.add_header("Content-Type", "application/json")
-        urllib.request.urlopen(request, timeout=10, context=context).close()
+        self._request(f"https://{self.state['metrics']}:{PORT}/set", body)
 
     def log(self, pod_name: str) -> str:
         """Of all containers of one pod, each run."""

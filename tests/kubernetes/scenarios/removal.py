@@ -76,7 +76,7 @@ def _consume(release: Release, topic: str) -> str:
     )  # fmt: skip
 
     def phase() -> str:
-        return str(release.get("pod", "consume").get("status", {}).get("phase"))
+        return str(release.get("pods", "consume").get("status", {}).get("phase"))
 
     release.wait_for("the records are read", lambda: phase() in ("Succeeded", "Failed"), 180)
     text = release.log("consume")
