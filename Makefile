@@ -96,7 +96,7 @@ attacks: setup ## attack one agent in every known way; memory and stalls, and ho
 kubernetes: setup ## the Helm chart on a real control plane, without containers: make kubernetes [SCENARIOS="install spark"]
 	@$(BIN)/python -m tests.kubernetes $(SCENARIOS)
 
-kubernetes-tools: setup ## build what `make kubernetes` needs: Kubernetes and Helm from Go modules, about 8 minutes
+kubernetes-tools: setup ## build what `make kubernetes` needs: Kubernetes, etcd and Helm from Go modules, about 8 minutes
 	@$(BIN)/python -m tests.kubernetes.programs
 
 lock: setup ## pin the newest dependencies that pyproject.toml allows

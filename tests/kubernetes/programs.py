@@ -1,8 +1,8 @@
 """The programs that `make kubernetes` needs: where they are, and how they get there.
 
 Place: __main__.py refuses to start without them; `python -m tests.kubernetes.programs` (make kubernetes-tools) builds.
-Invariant: versions and contents are pinned by go.mod and go.sum of load/tools/kubernetes and load/tools/helm. All is
-installed below TOOLS, but for etcd, which the distribution packages.
+Invariant: versions and contents are pinned by go.mod and go.sum of load/tools/kubernetes, load/tools/etcd and
+load/tools/helm. All is installed below TOOLS.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ BIN = TOOLS / "bin"
 MODULES = Path(__file__).parents[2] / "load" / "tools"
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubectl")
 SYSTEM = {
-    "etcd": "apt-get install etcd-server",
     "ip": "apt-get install iproute2",
     "iptables": "apt-get install iptables",
     "unshare": "apt-get install util-linux",
@@ -43,7 +42,7 @@ def program(name: str) -> str:
 
 def missing() -> list[str]:
     """One line for each program that is absent, with the command that installs it."""
-    built = [f"{name}: {BUILD}" for name in (*KUBERNETES, "helm") if not (BIN / name).exists()]
+    built = [f"{name}: {BUILD}" for name in (*KUBERNETES, "etcd", "helm") if not (BIN / name).exists()]
     built += ["versitygw: make tools"] if not (BIN / "versitygw").exists() else []
     return built + [f"{name}: {how}" for name, how in SYSTEM.items() if program(name) == name]
 
@@ -75,29 +74,22 @@ def _version_flags() -> str:
 def build() -> None:
     """Build what is absent. GOFLAGS may hold -p=1 to leave processors to others."""
     BIN.mkdir(parents=True, exist_ok=True)
-    jobs = {
-        "kubernetes": [f"k8s.io/kubernetes/cmd/{name}" for name in KUBERNETES],
-        "helm": ["helm.sh/helm/v3/cmd/helm"],
-    }
-    for folder, packages in jobs.items():
-        packages = [package for package in packages if not (BIN / package.rpartition("/")[2]).exists()]
-        if not packages:
-            print(f"{folder}: present", flush=True)
+    _build("kubernetes", {name: f"k8s.io/kubernetes/cmd/{name}" for name in KUBERNETES}, _version_flags())
+    _build("etcd", {"etcd": "go.etcd.io/etcd/server/v3"})
+    _build("helm", {"helm": "helm.sh/helm/v3/cmd/helm"})
+
+
+def _build(folder: str, packages: dict[str, str], link_flags: str = "") -> None:
+    """`packages`: by the program's name."""
+    for name, package in packages.items():
+        if (BIN / name).exists():
+            print(f"{name}: present", flush=True)
             continue
-        print(f"{folder}: building {', '.join(packages)}", flush=True)
+        print(f"{name}: building", flush=True)
         began = time.monotonic()
-        command = [
-            "go",
-            "build",
-            "-mod=readonly",
-            "-ldflags",
-            _version_flags() if folder == "kubernetes" else "",
-            "-o",
-            f"{BIN}/",
-            *packages,
-        ]
+        command = ["go", "build", "-mod=readonly", "-ldflags", link_flags, "-o", str(BIN / name), package]
         subprocess.run(command, cwd=MODULES / folder, check=True)
-        print(f"{folder}: built in {time.monotonic() - began:.0f} s", flush=True)
+        print(f"{name}: built in {time.monotonic() - began:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

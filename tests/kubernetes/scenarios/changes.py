@@ -86,7 +86,8 @@ def node_drained(release: Release) -> str:
     release.upgrade({"agents/replicas": 2}, timeout=ROLLOUT)
     release.wait_for_agents(2)
     refusals = told.count("would violate the pod's disruption budget")
-    return f"{len(there)} agents moved, {refusals} evictions refused by the budget, never fewer than {min(seen)} ready agents of 4; {watched}"
+    moved = f"{len(there)} agents moved, {refusals} evictions refused by the budget"
+    return f"{moved}, never fewer than {min(seen)} ready agents of 4; {watched}"
 
 
 def _drain(release: Release) -> str:
