@@ -21,9 +21,11 @@ from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import BrokerState, Identity, Membership
 from headrace.agent.cluster.metadata_metrics import MetadataMetrics
+from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.cluster.zone_traffic import ZoneTraffic
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.service import FetchService
+from headrace.agent.forward.service import ForwardService
 from headrace.agent.groups.handlers import GroupHandlers
 from headrace.agent.handlers import register_handlers
 from headrace.agent.housekeeping import Housekeeper
@@ -125,6 +127,7 @@ class Broker:
         if self.cluster is not None:
             await self.cluster.membership.controlled_shutdown()
             self._fetch.drain()
+            self._forward.drain()
             await asyncio.gather(self._drain_produce(grace_seconds), self._listener.drain(grace_seconds))
             await self._groups.close()
             await self._produce.close()
@@ -133,6 +136,7 @@ class Broker:
         """Leave the cluster."""
         if self.cluster is not None:
             await self.cluster.stop()
+            await self._forward.close()
             await self._fetch.close()
         for task in self._background:
             task.cancel()
@@ -221,12 +225,19 @@ class Broker:
             rng=self._rng,
             registry=self._registry,
         )
-        follower.on_image.append(AddressCheck(lambda: membership.node_id))
+        follower.on_image.append(
+            AddressCheck(
+                lambda: membership.node_id,
+                listeners(settings).inter_broker,
+                lambda: in_force.current().advertised_shared,
+            )
+        )
         return Cluster(self._metastore.cluster_id, self._metastore.commit_shards, follower, membership)
 
     def _compose_paths(self, cluster: Cluster, zone_secret: bytes) -> None:
         settings, clock, rng = self.settings, self._clock, self._rng
         traffic = ZoneTraffic(settings.broker_rack, self._registry)
+        shared = self._shared_address(cluster)
         self._fetch = FetchService(
             self._store,
             self._metastore,
@@ -239,6 +250,7 @@ class Broker:
             metadata_log=self._metastore,
             zone_secret=zone_secret,
             traffic=traffic,
+            shared_address=shared,
         )
         self._produce = ProducePipeline(
             self._store,
@@ -259,6 +271,7 @@ class Broker:
             self._listener.produce_bytes,
         )
         self._groups = GroupHandlers(self._metastore, cluster, settings, clock, rng, self._registry)
+        self._forward = self._compose_forwarding(cluster, shared, zone_secret)
         register_handlers(
             self._dispatcher,
             settings=settings,
@@ -269,6 +282,8 @@ class Broker:
             produce=self._produce,
             fetch=self._fetch,
             groups=self._groups,
+            forward=self._forward,
+            shared=shared,
             traffic=traffic,
             is_active_controller=lambda: self.is_active_controller(),
             limits_reached=limits_reached(self._registry),
@@ -283,6 +298,28 @@ class Broker:
             listeners(settings).inter_broker,
         )
         self._dispatcher.register_unadvertised(PEER_HEALTH_KEY, self._reports.handle)
+
+    def _shared_address(self, cluster: Cluster) -> SharedAddress:
+        in_force = SettingsInForce(self.settings, lambda: cluster.image)
+        between = listeners(self.settings).inter_broker
+        return SharedAddress(cluster, lambda: in_force.current().advertised_shared, between, self._advertised)
+
+    def _compose_forwarding(self, cluster: Cluster, shared: SharedAddress, secret: bytes) -> ForwardService:
+        forward = ForwardService(
+            secret,
+            cluster,
+            shared,
+            self._metastore,
+            self._dispatcher,
+            self.settings,
+            self._fetch.database_now_ms,
+            self._clock,
+            self._rng,
+            self._registry,
+            inter_broker=listeners(self.settings).inter_broker,
+        )
+        cluster.follower.on_image.append(forward.links.on_image)
+        return forward
 
     def _handle(self, request: Request) -> Awaitable[Response]:
         if self._early or not self._serving.is_set():

@@ -28,6 +28,7 @@ from headrace.agent.admin.log_change import LogChange
 from headrace.agent.admin.metadata import Metadata
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_rules import TopicDefaults
+from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone_traffic import ZoneTraffic
 from headrace.agent.controller_endpoint import MEMBERSHIP, controller_handlers
@@ -35,6 +36,7 @@ from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.offset_for_leader_epoch import OffsetForLeaderEpoch
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE_KEY
+from headrace.agent.forward.service import ForwardService
 from headrace.agent.groups.handlers import GroupHandlers
 from headrace.agent.produce.pipeline import ProducePipeline
 from headrace.config.settings import Settings
@@ -57,6 +59,8 @@ def register_handlers(
     produce: ProducePipeline,
     fetch: FetchService,
     groups: GroupHandlers,
+    forward: ForwardService,
+    shared: SharedAddress,
     traffic: ZoneTraffic,
     is_active_controller: Callable[[], bool],
     limits_reached: Counter,
@@ -72,18 +76,18 @@ def register_handlers(
         ApiKey.PRODUCE: traffic.counted_produce(produce.handle),
         ApiKey.FETCH: fetch.handle_fetch,
         ApiKey.LIST_OFFSETS: fetch.handle_list_offsets,
-        ApiKey.METADATA: Metadata(cluster, creation, lambda: in_force.current().auto_create_topics_enable),
+        ApiKey.METADATA: Metadata(cluster, creation, lambda: in_force.current().auto_create_topics_enable, shared),
         ApiKey.CREATE_TOPICS: CreateTopics(creation, configs),
         ApiKey.DELETE_TOPICS: DeleteTopics(cluster, metastore, clock),
         ApiKey.DELETE_RECORDS: DeleteRecords(cluster, metastore, configs, fetch.before_log_starts_move),
-        ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirs(cluster, metastore, settings.bucket),
+        ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirs(cluster, metastore, settings.bucket, shared),
         ApiKey.DESCRIBE_PRODUCERS: DescribeProducers(cluster, metastore),
         ApiKey.CREATE_PARTITIONS: CreatePartitions(cluster, metastore, clock, creation.defaults, on_limit),
-        ApiKey.DESCRIBE_TOPIC_PARTITIONS: DescribeTopicPartitions(cluster),
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: DescribeTopicPartitions(cluster, shared),
         ApiKey.ELECT_LEADERS: ElectLeaders(cluster),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpoch(cluster, metastore),
-        **config_handlers(LogChange(cluster, metastore, clock), configs),
-        ApiKey.DESCRIBE_CLUSTER: DescribeCluster(cluster),
+        **config_handlers(LogChange(cluster, metastore, clock), configs, lambda: shared.is_set),
+        ApiKey.DESCRIBE_CLUSTER: DescribeCluster(cluster, shared),
         **access_handlers(LogChange(cluster, metastore, clock), rng, in_force),
         **{
             api_key: handler
@@ -93,11 +97,11 @@ def register_handlers(
             if api_key not in MEMBERSHIP
         },
         ApiKey.UNREGISTER_BROKER: UnregisterBroker(cluster, metastore),  # where Kafka's brokers forward it
-        ApiKey.FIND_COORDINATOR: FindCoordinator(cluster),
+        ApiKey.FIND_COORDINATOR: FindCoordinator(cluster, shared),
         ApiKey.INIT_PRODUCER_ID: InitProducerId(ProducerIds(metastore, clock)),
     }
-    for api_key, handler in table.items():
-        dispatcher.register(api_key, handler)
-    groups.register(dispatcher)
+    for api_key, handler in (table | groups.handlers).items():
+        dispatcher.register(api_key, forward.wrap(api_key, handler))
+    forward.register(dispatcher)
     if fetch.zone_cache is not None:
         dispatcher.register_unadvertised(ZONE_CACHE_KEY, fetch.zone_cache.handle)

@@ -57,6 +57,15 @@ class ClusterSettings(ClientLimits, frozen=True, kw_only=True, forbid_unknown_fi
         PositiveInt, Meta(description="Only shown to clients: the object store replicates the data.")
     ] = field(default=1, name="default.replication.factor")
 
+    # -- addresses
+    advertised_shared: Annotated[
+        bool,
+        Meta(
+            description="All agents have one address, that of a load balancer: clients see one broker, and agents"
+            " forward what needs one of them. Needs inter.broker.listener.name."
+        ),
+    ] = field(default=False, name="advertised.shared")
+
     # -- membership and groups
     broker_session_timeout_ms: Annotated[
         PositiveInt, Meta(description="An agent that does not renew its lease for this time is fenced.")

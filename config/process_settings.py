@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from headrace.config.bounds import NonNegativeInt, Port, PositiveInt
+from headrace.config.bounds import NodeId, NonNegativeInt, Port, PositiveInt
 
 
 class ProcessSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,7 +19,8 @@ class ProcessSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     # -- identity and listeners
     node_id: Annotated[
-        int | None, Meta(description="This agent's node id. Unset: one is leased from the metastore.")
+        NodeId | None,
+        Meta(description="This agent's node id. Unset: one is leased from the metastore."),
     ] = field(default=None, name="node.id")
     process_roles: Annotated[
         str,

@@ -61,6 +61,12 @@ class ClientConnection:
     """Where a handler reserves the memory of a large reply before it makes it."""
     listener: str = "PLAINTEXT"
     """Name of the listener on which it came in."""
+    is_link: bool = False
+    """Another agent opened it to forward requests: they are answered in any order."""
+    is_forwarded: bool = False
+    """The client is connected to another agent, which forwards its requests."""
+    when_closed: Callable[[], None] | None = None
+    """Called when the client has disconnected."""
     closed: bool = False
     """The client has disconnected: a long poll may end early. Handlers are not cancelled for it."""
 

@@ -15,6 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.config.node_ids import NODE_ID_MAX
 from headrace.metastore.api.agents import AgentApi, AgentRegistration, FeatureRange, Listener
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.errors import membership_error
@@ -39,7 +40,7 @@ class BrokerRegistration:
         try:
             if not self._is_active():
                 code = ErrorCode.not_controller
-            elif entity.broker_id < 0 or entity.incarnation_id is None or not entity.listeners:
+            elif not 0 <= entity.broker_id <= NODE_ID_MAX or entity.incarnation_id is None or not entity.listeners:
                 code = ErrorCode.invalid_request
             else:
                 broker_epoch = (await self._api.register_agent(_registration(entity))).broker_epoch

@@ -11,6 +11,7 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.routing import preferred
+from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.request import Request, Response
@@ -34,8 +35,9 @@ def controller_id(image: MetadataImage) -> int:
 class DescribeCluster:
     """The handler."""
 
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: ClusterView, shared: SharedAddress | None = None) -> None:
         self._cluster = cluster
+        self._shared = shared
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
@@ -45,6 +47,9 @@ class DescribeCluster:
         agents = image.live_agents()
         if getattr(entity, "include_fenced_brokers", False):
             agents = sorted(image.agents.values(), key=lambda agent: agent.node_id)
+        virtual = virtual_node(self._shared, request.connection.listener)
+        if virtual is not None:
+            agents = [virtual]
         brokers = tuple(
             schema.make(
                 "DescribeClusterBroker",
@@ -62,7 +67,7 @@ class DescribeCluster:
             error_message=message,
             endpoint_type=endpoint_type,
             cluster_id=self._cluster.cluster_id,
-            controller_id=controller_id(image),
+            controller_id=controller_id(image) if virtual is None else virtual.node_id,
             brokers=brokers if code is ErrorCode.none else (),
             cluster_authorized_operations=(
                 CLUSTER_OPERATIONS if entity.include_cluster_authorized_operations else NOT_ASKED

@@ -2,8 +2,9 @@
 
 Place: between the listener and the metastore; one query per partition.
 Invariant: tools ask every agent and add the sizes, so an agent lists the partitions that it leads for the client's
-zone: each partition once. The bucket is the only log directory; it has no total size. Sizes are those of live
-batches, without bytes that compaction and the janitor will free.
+zone: each partition once. Clients that see one virtual node get all partitions from it. The bucket is the only log
+directory; it has no total size. Sizes are those of live batches, without bytes that compaction and the janitor will
+free.
 Source: KIP-113, KIP-827 (volume sizes; -1 is unknown), KIP-1066 (no directory is ever cordoned).
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.metastore.api.reports import PartitionReports
@@ -32,15 +34,19 @@ UNKNOWN_BYTES = -1
 class DescribeLogDirs:
     """The handler. `log_dir`: the location of segment files, for people."""
 
-    def __init__(self, cluster: ClusterView, metastore: PartitionReports, log_dir: str) -> None:
+    def __init__(
+        self, cluster: ClusterView, metastore: PartitionReports, log_dir: str, shared: SharedAddress | None = None
+    ) -> None:
         self._cluster = cluster
+        self._shared = shared
         self._metastore = metastore
         self._log_dir = log_dir
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
         asked = None if entity.topics is None else {t.topic: set(t.partitions) for t in entity.topics}
-        keys = self._led(self._cluster.image, asked, zone_of(request.client_id))
+        everything = virtual_node(self._shared, request.connection.listener) is not None
+        keys = self._led(self._cluster.image, asked, zone_of(request.client_id), everything=everything)
         code, sizes = ErrorCode.none, dict.fromkeys(keys, -1)
         try:
             sizes = dict(zip(keys, await self._metastore.partition_sizes(list(keys.values())), strict=True))
@@ -59,9 +65,11 @@ class DescribeLogDirs:
         return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results=(result,)))
 
     def _led(
-        self, image: MetadataImage, asked: dict[str, set[int]] | None, zone: str | None
+        self, image: MetadataImage, asked: dict[str, set[int]] | None, zone: str | None, *, everything: bool
     ) -> dict[tuple[str, int], int]:
-        """(topic, partition index) -> key, for requested partitions that exist and are led here; topics by name."""
+        """(topic, partition index) -> key, for requested partitions that exist and are led here, or of `everything`;
+        topics by name.
+        """
         found = {}
         for name in sorted(image.topics_by_name if asked is None else image.topics_by_name.keys() & asked.keys()):
             topic = image.topics_by_name[name]
@@ -69,8 +77,8 @@ class DescribeLogDirs:
                 key = topic.key(index)
                 if key is None or (asked is not None and index not in asked[name]):
                     continue
-                leader = self._cluster.leader(key, zone)
-                if leader is not None and leader.node_id == self._cluster.node_id:
+                leader = None if everything else self._cluster.leader(key, zone)
+                if everything or (leader is not None and leader.node_id == self._cluster.node_id):
                     found[name, index] = key
         return found
 

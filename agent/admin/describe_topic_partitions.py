@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.admin.describe_cluster import NOT_ASKED, TOPIC_OPERATIONS
 from headrace.agent.admin.metadata_response import MetadataRendering
 from headrace.agent.admin.topic_names import why_illegal
+from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.metastore.log.image import MetadataImage, TopicImage
@@ -35,8 +36,9 @@ Position = tuple[str, int]
 class DescribeTopicPartitions:
     """The handler."""
 
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: ClusterView, shared: SharedAddress | None = None) -> None:
         self._cluster = cluster
+        self._shared = shared
         self._sorted_image: MetadataImage | None = None
         self._sorted_names: list[str] = []
 
@@ -80,6 +82,7 @@ class DescribeTopicPartitions:
             image,
             zone_of(request.client_id),
             request.connection.listener,
+            virtual_node(self._shared, request.connection.listener),
             topic_operations=True,
             cluster_operations=False,
         )

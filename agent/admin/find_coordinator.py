@@ -11,6 +11,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
@@ -22,8 +23,9 @@ TRANSACTION = 1
 class FindCoordinator:
     """The handler."""
 
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: ClusterView, shared: SharedAddress | None = None) -> None:
         self._cluster = cluster
+        self._shared = shared
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
@@ -46,6 +48,8 @@ class FindCoordinator:
             code, message = ErrorCode.invalid_request, f"unsupported coordinator key type: {key_type}"
         elif (agent := self._cluster.coordinator(key)) is None:
             code, message = ErrorCode.coordinator_not_available, "no live agent"
+        if agent is not None:
+            agent = virtual_node(self._shared, listener) or agent
         address = None if agent is None else agent.endpoint(listener)
         return schema.make(
             cls,

@@ -20,6 +20,7 @@ from headrace.agent.admin.metadata_response import MetadataRendering, TopicError
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_names import why_illegal
 from headrace.agent.admin.topic_rules import TopicRefusal, WantedTopic
+from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.metastore.log.image import MetadataImage, TopicImage
@@ -40,7 +41,14 @@ _CacheKey = tuple[int, str | None, str, bytes]
 class Metadata:
     """The handler."""
 
-    def __init__(self, cluster: ClusterView, creation: TopicCreation, auto_create_topics: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        cluster: ClusterView,
+        creation: TopicCreation,
+        auto_create_topics: Callable[[], bool],
+        shared: SharedAddress | None = None,
+    ) -> None:
+        self._shared = shared
         self._cluster = cluster
         self._creation = creation
         self._auto_create_topics = auto_create_topics
@@ -60,6 +68,7 @@ class Metadata:
             image,
             zone,
             request.connection.listener,
+            virtual_node(self._shared, request.connection.listener),
             topic_operations=getattr(entity, "include_topic_authorized_operations", False),
             cluster_operations=getattr(entity, "include_cluster_authorized_operations", False),
         )

@@ -39,20 +39,23 @@ class MetadataRendering:
     zone: str | None
     listener: str
     """On which the request came in: clients are sent to the agents' addresses of the same listener (KIP-103)."""
+    virtual: AgentImage | None
+    """The node that clients see instead of the agents (agent/cluster/shared_address.py)."""
     topic_operations: bool
     cluster_operations: bool
 
     def response(self, topics: list[TopicImage | TopicError]) -> Any:
         """The response entity."""
+        agents = self.image.live_agents() if self.virtual is None else [self.virtual]
         brokers = tuple(
             self.schema.make("MetadataResponseBroker", node_id=a.node_id, host=e.host, port=e.port, rack=a.rack)
-            for a, e in ((agent, agent.endpoint(self.listener)) for agent in self.image.live_agents())
+            for a, e in ((agent, agent.endpoint(self.listener)) for agent in agents)
         )
         return self.schema.response(
             throttle_time=NO_THROTTLE,
             brokers=brokers,
             cluster_id=self.cluster.cluster_id,
-            controller_id=controller_id(self.image),
+            controller_id=controller_id(self.image) if self.virtual is None else self.virtual.node_id,
             topics=tuple(self._error(t) if isinstance(t, TopicError) else self._topic(t) for t in topics),
             cluster_authorized_operations=CLUSTER_OPERATIONS if self.cluster_operations else NOT_ASKED,
             error_code=ErrorCode.none,
@@ -85,6 +88,8 @@ class MetadataRendering:
         key = topic.key(index)
         assert key is not None
         leader = self.cluster.leader(key, self.zone)
+        if self.virtual is not None and leader is not None:
+            leader = self.virtual
         replicas = self._replicas(topic, index, leader)
         offline = tuple(node_id for node_id in replicas if not self._is_live(node_id))
         return self.schema.make(
@@ -102,9 +107,11 @@ class MetadataRendering:
 
     def _replicas(self, topic: TopicImage, index: int, leader: AgentImage | None) -> tuple[int, ...]:
         """The preferred agents, as reassignment tools expect, and the leader if it is another agent."""
+        if self.virtual is not None:
+            return (self.virtual.node_id,)
         assigned = topic.assignment(index).replicas
         return assigned if leader is None or leader.node_id in assigned else (leader.node_id, *assigned)
 
     def _is_live(self, node_id: int) -> bool:
-        agent = self.image.agents.get(node_id)
+        agent = self.image.agents.get(node_id) if self.virtual is None else self.virtual
         return agent is not None and agent.live

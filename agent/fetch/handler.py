@@ -69,9 +69,11 @@ class FetchHandler:
         catch_up: Callable[[], Awaitable[None]] = _nothing_to_catch_up_with,
         metadata_topic: MetadataTopic | None = None,
         on_sent: Callable[[str | None, int], None] = lambda zone, size_bytes: None,
+        is_shared: Callable[[str], bool] = lambda listener: False,
     ) -> None:
         """`catch_up` returns once the index has everything that was committed before the call.
 
+        `is_shared`: whether clients of this listener see all agents as one.
         `on_sent` is called with (the client's zone if it sent one, record bytes) for each response.
         """
         self._view = view
@@ -84,6 +86,7 @@ class FetchHandler:
         self._catch_up = catch_up
         self._metadata_topic = metadata_topic
         self._on_sent = on_sent
+        self._is_shared = is_shared
         self._draining = False
 
     async def handle(self, request: Request) -> Response:
@@ -103,6 +106,8 @@ class FetchHandler:
             deadline = request.received_at + fetch.max_wait_ms / 1000
             memory = ReplyClaim(request.connection.replies)
             try:
+                if fetch.rack_id and self._is_shared(request.connection.listener):
+                    fetch.rack_id = ""  # another agent cannot be named
                 replies = await self._serve_all(fetch, exchange.wanted, zone, deadline, memory)
             except BaseException:
                 memory.give_up()

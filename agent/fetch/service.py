@@ -14,6 +14,7 @@ from functools import partial
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone_traffic import Path, ZoneTraffic
 from headrace.agent.fetch.cache import ChunkCache
@@ -63,6 +64,7 @@ class FetchService:
         metadata_log: MetadataLog | None = None,
         zone_secret: bytes | None = None,
         traffic: ZoneTraffic | None = None,
+        shared_address: SharedAddress | None = None,
     ) -> None:
         self._view = view
         self._on_metadata_moved = on_metadata_moved
@@ -84,24 +86,14 @@ class FetchService:
         traffic = traffic or ZoneTraffic(settings.broker_rack, registry)
         self.zone_cache: ZoneCache | None = None
         if zone_secret is not None and settings.zone_cache_timeout_ms:
-            self.zone_cache = ZoneCache(
-                zone_secret,
-                self._cache,
-                view,
-                clock,
-                self.database_now_ms,
-                traffic,
-                metrics,
-                registry,
-                timeout_ms=settings.zone_cache_timeout_ms,
-                listener=listeners(settings).inter_broker,
-            )
+            self.zone_cache = self._make_zone_cache(zone_secret, settings, clock, traffic, metrics, registry)
         shared = None if self.zone_cache is None else self.zone_cache.shared
         reader = RangeReader(store, self._cache, index.live_end, metrics, shared)
         seeker = Seeker(reader, ResumeHints(), FileIndex(store))
         locator = Locator(index, metastore, rng, metrics)
         delivery = Delivery(locator, reader, seeker, self._cache, clock, rng, metrics)
-        sessions = FetchSessions(clock, rng, metrics, partitions_max=settings.fetch_session_max_partitions)
+        most = settings.fetch_session_max_partitions
+        sessions = FetchSessions(clock, rng, metrics, partitions_max=most, node_id=lambda: view.node_id)
         metadata_topic = None if metadata_log is None else MetadataTopic(metadata_log, view)
         self._fetch = FetchHandler(
             view,
@@ -114,9 +106,32 @@ class FetchService:
             catch_up=self._feed.catch_up,
             metadata_topic=metadata_topic,
             on_sent=partial(traffic.count, Path.FETCH),
+            is_shared=lambda listener: virtual_node(shared_address, listener) is not None,
         )
         self._list_offsets = ListOffsetsHandler(
             view, metastore, TimestampSearch(metastore, seeker), metrics, metadata_topic
+        )
+
+    def _make_zone_cache(
+        self,
+        secret: bytes,
+        settings: Settings,
+        clock: Clock,
+        traffic: ZoneTraffic,
+        metrics: FetchMetrics,
+        registry: CollectorRegistry,
+    ) -> ZoneCache:
+        return ZoneCache(
+            secret,
+            self._cache,
+            self._view,
+            clock,
+            self.database_now_ms,
+            traffic,
+            metrics,
+            registry,
+            timeout_ms=settings.zone_cache_timeout_ms,
+            listener=listeners(settings).inter_broker,
         )
 
     def life_is_over(self) -> None:

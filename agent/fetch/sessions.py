@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
@@ -32,6 +32,8 @@ FULL_EPOCH = 0
 LAST_EPOCH = -1
 """A full fetch without a session, which closes the one in the request."""
 EPOCH_MAX = 2**31 - 1
+_AGENT_BITS, _NUMBER_BITS = 11, 20
+"""Of a session id: which agent has it, and its number there."""
 EVICTABLE_SECONDS = 120.0
 CAPACITY = 2_000
 PARTITIONS_MAX = 200_000
@@ -104,7 +106,11 @@ class FetchSessions:
         metrics: FetchMetrics,
         capacity: int = CAPACITY,
         partitions_max: int = PARTITIONS_MAX,
+        node_id: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`node_id`: of this agent. Ids of its sessions differ from those of other agents: behind one address a client
+        may continue a session at an agent that does not have it."""
+        self._node_id = node_id
         self._clock = clock
         self._rng = rng
         self._metrics = metrics
@@ -163,9 +169,9 @@ class FetchSessions:
         if not self._make_room(client, len(wanted)):
             self._metrics.limits_reached.labels("fetch.session.max.partitions").inc()
             return None
-        session_id = self._rng.randint(1, EPOCH_MAX)
+        session_id = self._new_id()
         while session_id in self._sessions:
-            session_id = self._rng.randint(1, EPOCH_MAX)
+            session_id = self._new_id()
         session = _Session(session_id, by_id, client, wanted=dict(wanted))
         self._sessions[session_id] = session
         self._count[client] += 1
@@ -173,6 +179,10 @@ class FetchSessions:
         self._touch(session)
         self._metrics.sessions.set(len(self._sessions))
         return session
+
+    def _new_id(self) -> int:
+        agent = self._node_id() % (1 << _AGENT_BITS)
+        return agent << _NUMBER_BITS | self._rng.randint(1, (1 << _NUMBER_BITS) - 1)
 
     def _add_partitions(self, client: str, more: int) -> None:
         self._partitions[client] += more

@@ -1,8 +1,9 @@
 """One client's connection: frames in, requests started in order, replies out in the same order.
 
 Place: between asyncio and the dispatcher; first and last step of every request.
-Invariants: requests start in the order in which they arrived, and the request after one that changes
-something (CHANGING) starts when that one is answered, as on Kafka's connections; so does a Fetch after a Fetch.
+Invariants: requests start in the order in which they arrived, and replies have the same order, except on a link from
+another agent (agent/forward), which matches replies by correlation id. The request after one that changes something
+(CHANGING) starts when that one is answered, as on Kafka's connections; so does a Fetch after a Fetch.
 Requests in progress are limited (requests per connection; bytes of frames and replies over all connections): above
 the limit the connection stops reading. While others wait for memory, a client that stalls within a frame or does not
 read its replies loses its connection, so that it holds memory for a few seconds only.
@@ -38,6 +39,9 @@ _FRAME_SECONDS = 60.0
 _FRAME_BYTES_PER_SECOND = 1024 * 1024
 """A started frame must be complete after 60 s plus 1 s per MiB, so that half a frame cannot hold memory
 permanently."""
+_LINK_INFLIGHT_MAX = 100_000
+"""Requests in progress of a link from another agent, which has the requests of many clients; they are limited by the
+memory for requests."""
 _NEVER = float("inf")
 _NO_BYTES = memoryview(b"")
 
@@ -59,6 +63,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._direct = False
         """Whether the read in progress goes into the frame rather than the slab."""
         self._memory = FrameMemory(host, self._open_admitted)
+        self._inflight_max = host.limits.max_inflight_requests
         self._alone: Slot | None = None
         """The request in progress that must be answered before the next one starts."""
         self._frame_deadline = _NEVER
@@ -122,6 +127,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._client.closed = True
+        if self._client.when_closed is not None:
+            self._client.when_closed()
         self._deaf = True
         self._drop_unread()
         self._replies.clear()
@@ -140,7 +147,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     data = self._frames.fill(data)
                 else:
                     head, data = self._frames.read_head(data)
-                    if head is None or not self._memory.admit(head, self._client.principal):
+                    if head is None or not self._memory.admit(head, self._client):
                         break
                     data = self._frames.open(head, data)
                 frame = self._frames.take()
@@ -165,7 +172,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             or self._memory.waits
             or self._alone is not None
             or self._writer.blocked
-            or len(self._replies) >= self._host.limits.max_inflight_requests
+            or len(self._replies) >= self._inflight_max
         )
 
     def _read_on(self) -> None:
@@ -303,7 +310,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         self._flush_scheduled = False
         self._active_at = self._host.clock.monotonic()
-        self._replies.flush(self._active_at)
+        if self._client.is_link:
+            self._inflight_max = _LINK_INFLIGHT_MAX
+            self._replies.flush_in_any_order(self._active_at)
+        else:
+            self._replies.flush(self._active_at)
         if self._replies.fatal:
             self._end(self._replies.fatal)
         if not self._deaf:

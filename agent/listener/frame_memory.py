@@ -13,6 +13,7 @@ from headrace.agent.listener.frames import FrameHead
 from headrace.agent.listener.host import ConnectionHost
 from headrace.agent.listener.memory import MemoryBudget
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request import ClientConnection
 from headrace.storage.errors import InvalidError
 
 REQUEST_BYTES = 1024
@@ -47,9 +48,9 @@ class FrameMemory:
         """Whether a frame waits for memory, or for the answer to the Fetch before it."""
         return self._awaited is not None
 
-    def admit(self, head: FrameHead, principal: str | None) -> bool:
+    def admit(self, head: FrameHead, client: ClientConnection) -> bool:
         """Whether the frame may be opened now; InvalidError if its API takes no frame of that size."""
-        allowed, limit = self._host.limits.largest_frame(head.api_key, principal)
+        allowed, limit = self._host.limits.largest_frame(head.api_key, client)
         if head.size > allowed:
             self._host.metrics.refused(limit)
             raise InvalidError(

@@ -21,7 +21,7 @@ from headrace.agent.listener.reply_memory import ReplyMemory
 from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
-from headrace.protocol.request import RequestHandler
+from headrace.protocol.request import ClientConnection, RequestHandler
 from headrace.storage.clock import Clock
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ SLAB_BYTES = 128 * 1024
 """Size of one read of small frames. A larger slab gains little, a smaller one costs more calls."""
 UNKNOWN_FRAME_BYTES = 512 * 1024
 """Largest frame before authentication, where the listener authenticates, and of an API that is not Kafka's."""
+ENVELOPE_BYTES = 64 * 1024
+"""What an envelope of a forwarded request adds to it, at most."""
 _SMALL_PRODUCE_BYTES = 512 * 1024
 _SMALL_REQUEST_BYTES = 64 * 1024
 
@@ -72,14 +74,16 @@ class Limits:
             local_connections=LOCAL_EXTRA,
         )
 
-    def largest_frame(self, api_key: int, principal: str | None) -> tuple[int, str]:
+    def largest_frame(self, api_key: int, client: ClientConnection) -> tuple[int, str]:
         """(bytes of the largest frame that is read, the limit's name)."""
-        if self.authenticates and principal is None:
+        if self.authenticates and client.principal is None:
             return UNKNOWN_FRAME_BYTES, "unauthenticated"
         if api_key == ApiKey.PRODUCE:
             return self.socket_request_max_bytes, "socket.request.max.bytes"
         if api_key in APIS:
             return self.control_request_max_bytes, "control.request.max.bytes"
+        if client.is_link:
+            return self.control_request_max_bytes + ENVELOPE_BYTES, "control.request.max.bytes"
         return UNKNOWN_FRAME_BYTES, "unknown_api"
 
 

@@ -1,7 +1,8 @@
 """Replies of one connection, in the order of its requests.
 
 Place: last step of every request, between its handler and the socket.
-Invariant: a reply is sent after all previous ones, regardless of how long each took; nothing is sent after
+Invariant: a reply is sent after all previous ones, regardless of how long each took, except in answer to an agent
+that matches replies by correlation id; nothing is sent after
 a request that ends the connection. The bytes of every reply are counted from its making until the kernel accepts
 them, or the connection ends.
 """
@@ -104,7 +105,27 @@ class ReplyQueue:
             if slot.buffers is not None:
                 sent_bytes += self._writer.add(slot.buffers)
                 self._written_bytes += slot.reply_bytes
-        self._metrics.sent_bytes.inc(sent_bytes)
+        self._sent(sent_bytes, now)
+
+    def flush_in_any_order(self, now: float) -> None:
+        """Send every reply that is done, for a peer that matches them by correlation id."""
+        sent_bytes = 0
+        left: deque[Slot] = deque()
+        for slot in self._slots:
+            if not slot.done or self.fatal or self._writer.blocked:
+                left.append(slot)
+                continue
+            self.fatal = slot.fatal
+            self._metrics.requests.answered(slot.header.api_key, now - slot.received_at)
+            if slot.buffers is not None and not slot.fatal:
+                sent_bytes += self._writer.add(slot.buffers)
+                self._written_bytes += slot.reply_bytes
+        self._slots = left
+        self._sent(sent_bytes, now)
+
+    def _sent(self, size_bytes: int, now: float) -> None:
+        """Replies of this size are with the writer: release what the kernel has accepted."""
+        self._metrics.sent_bytes.inc(size_bytes)
         self._writer.flush()
         sent = self._written_bytes - self._writer.pending_bytes
         if sent > 0:  # lengths before replies are not counted, so the writer may hold a little more

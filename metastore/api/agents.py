@@ -24,8 +24,17 @@ METADATA_FORMAT = "metadata.format"
 """The feature that says which records may be written (metastore/log/features.py)."""
 
 
+SHARED_ADDRESS = "shared.address"
+"""An agent with this feature forwards requests to other agents (agent/cluster/shared_address.py). It has no
+level in the cluster: each agent looks which others have it."""
+
 SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType({METADATA_FORMAT: FeatureRange(1, 3)})
-"""What this version of the software supports."""
+"""What this version of the software supports, of the features that a cluster can use at a level."""
+
+AGENT_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
+    {**SUPPORTED_FEATURES, SHARED_ADDRESS: FeatureRange(1, 1)}
+)
+"""What an agent registers with."""
 
 
 class Listener(NamedTuple):
@@ -49,7 +58,7 @@ class AgentRegistration:
     rack: str | None
     cluster_id: str | None = None
     """Refused when it is another cluster's; None where the caller took it from this very metastore."""
-    features: Mapping[str, FeatureRange] = field(default_factory=lambda: SUPPORTED_FEATURES)
+    features: Mapping[str, FeatureRange] = field(default_factory=lambda: AGENT_FEATURES)
     listeners: tuple[Listener, ...] = ()
     """All of them, the one of `host` and `port` first; none: that one alone, PLAINTEXT."""
 

@@ -30,7 +30,9 @@ PROCESS_PREFIXES = (
         "inter.broker.listener.name",
         "controller.listener.names",
         "kafka.",
-        "advertised.",
+        "advertised.host",
+        "advertised.port",
+        "advertised.listeners",
     ),
     *("http.", "metastore.", "bucket", "s3.", "store.", "linger.", "flush.", "upload.", "ingest.", "buffer."),
     *(

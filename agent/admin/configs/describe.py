@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -22,6 +22,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.config.broker_configs import broker_settings, why_static
 from headrace.config.config_definition import ConfigDefinition, ConfigEffect
 from headrace.config.group_configs import GROUP_CONFIGS
+from headrace.config.node_ids import VIRTUAL_NODE_ID
 from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
 from headrace.metastore.log.effective_configs import ConfigLayer, ConfigSource, EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
@@ -30,6 +31,8 @@ from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
+_VIRTUAL = ConfigResource(ResourceType.BROKER, str(VIRTUAL_NODE_ID))
+"""All agents with one address: the agent that gets the request describes itself."""
 _KINDS = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "password": 9}
 
 
@@ -47,8 +50,12 @@ class ShownConfig(NamedTuple):
 class DescribeConfigs:
     """The handler."""
 
-    def __init__(self, cluster: ClusterView, configs: EffectiveConfigs) -> None:
+    def __init__(
+        self, cluster: ClusterView, configs: EffectiveConfigs, is_shared: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`is_shared`: whether clients may see all agents as one."""
         self._cluster = cluster
+        self._is_shared = is_shared
         self._configs = configs
 
     async def __call__(self, request: Request) -> Response:
@@ -77,6 +84,8 @@ class DescribeConfigs:
     ) -> list[ShownConfig] | Verdict:
         if resource.type == ResourceType.BROKER_LOGGER:
             return self._not_here(resource) or list(_loggers())
+        if resource == _VIRTUAL and self._is_shared():
+            return list(self._broker(image))
         refusal = why_no_such_resource(image, resource)
         if refusal is not None:
             return unreachable or refusal

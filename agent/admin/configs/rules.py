@@ -22,6 +22,7 @@ from headrace.config.cluster_values import RETENTION_MS, UNITS_OF_RETENTION, in_
 from headrace.config.config_definition import ConfigDefinition, list_items
 from headrace.config.consistency import why_inconsistent
 from headrace.config.group_configs import GROUP_CONFIGS
+from headrace.config.node_ids import VIRTUAL_NODE_ID
 from headrace.config.refused import why_refused
 from headrace.config.topic_configs import TOPIC_CONFIGS
 from headrace.metastore.log.effective_configs import EffectiveConfigs
@@ -121,6 +122,9 @@ def _check_resource(image: MetadataImage, resource: ConfigResource) -> None:
                 resource.name.isascii() and resource.name.isdecimal() and len(resource.name) < 20
             ):
                 raise _RefusedError(ErrorCode.invalid_request, f"not a node id: {resource.name}")
+            if resource.name == str(VIRTUAL_NODE_ID):
+                message = "all agents have this address: change a config for all brokers, or name one agent's node id"
+                raise _RefusedError(ErrorCode.invalid_request, message)
             if resource.name and int(resource.name) not in image.agents:
                 raise _RefusedError(ErrorCode.invalid_request, f"broker does not exist: {resource.name}")
         case ResourceType.GROUP:

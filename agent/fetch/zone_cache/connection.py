@@ -47,12 +47,21 @@ class PeerConnection(asyncio.BufferedProtocol):
 
         If the caller is cancelled, the answer is dropped when it arrives.
         """
-        if self.closed:
-            raise UnavailableError("zone cache: connection closed")
+        return await self.send(correlation_id, frame, largest_answer)
+
+    def send(self, correlation_id: int, frame: bytes, largest_answer: int) -> asyncio.Future[memoryview]:
+        """As `ask`, sent before this returns."""
         answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-        self._waiting[correlation_id] = answer, largest_answer
+        if self.closed:
+            answer.set_exception(UnavailableError("connection closed"))
+        else:
+            self._waiting[correlation_id] = answer, largest_answer
+            self._transport.write(frame)
+        return answer
+
+    def tell(self, frame: bytes) -> None:
+        """Send a request frame that is not answered."""
         self._transport.write(frame)
-        return await answer
 
     def close(self) -> None:
         """Close it; waiting callers get UnavailableError."""

@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
-from headrace.metastore.api.agents import AgentRegistration, HeartbeatAnswer, Listener, RegisteredAgent
+from headrace.metastore.api.agents import AgentRegistration, FeatureRange, HeartbeatAnswer, Listener, RegisteredAgent
 from headrace.metastore.api.controller import ControllerLease, SnapshotState
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.metastore.api.metadata_log import StoredSnapshot
@@ -25,6 +26,7 @@ from headrace.metastore.api.topics import NewTopic, PartitionGrowth
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.records import (
     BrokerEndpoint,
+    BrokerFeature,
     ConfigRecord,
     ControlledShutdownRecord,
     FenceBrokerRecord,
@@ -45,6 +47,7 @@ from tests.manual_clock import ManualClock
 FIRST_LEASED_NODE_ID = 1_000
 MAX_LAG = 100
 NO_PROPOSALS = SettingProposals({}, {}, 0)
+_NONE: Mapping[str, FeatureRange] = MappingProxyType({})
 NOBODY = ControllerLease(-1, 0, is_own=False)
 
 
@@ -120,12 +123,17 @@ class FakeClusterApi:
         self.log.extend(encode_new_partitions(topic_id, range(first_index, count), preferred, leader_epoch=0))
 
     def add_agent(
-        self, node_id: int, rack: str | None = None, host: str = "agent", listeners: Sequence[Listener] = ()
+        self,
+        node_id: int,
+        rack: str | None = None,
+        host: str = "agent",
+        listeners: Sequence[Listener] = (),
+        features: Mapping[str, FeatureRange] = _NONE,
     ) -> None:
         """Another agent, registered and unfenced, that never goes silent."""
         first = listeners[0] if listeners else Listener("PLAINTEXT", f"{host}-{node_id}", 9092, 0)
         registration = AgentRegistration(
-            node_id, uuid.uuid4(), first.host, first.port, rack, listeners=tuple(listeners)
+            node_id, uuid.uuid4(), first.host, first.port, rack, features=features, listeners=tuple(listeners)
         )
         epoch = self._append_registration(node_id, registration)
         self.append(UnfenceBrokerRecord(broker_id=node_id, broker_epoch=epoch))
@@ -428,7 +436,10 @@ class FakeClusterApi:
                 incarnation_id=registration.incarnation_id,
                 broker_epoch=epoch,
                 end_points=endpoints,
-                features=None,
+                features=tuple(
+                    BrokerFeature(name=name, min_version=levels.min_level, max_version=levels.max_level)
+                    for name, levels in registration.features.items()
+                ),
                 rack=registration.rack,
             )
         )

@@ -1,0 +1,207 @@
+"""The bytes of a link between two agents: its opening, and envelopes with a client's request in them.
+
+Place: between link.py and serving.py, over the Kafka listener, under two private API keys that are not advertised.
+Definitions: the agent that a client is connected to opens the link and sends envelopes; the other one serves them.
+Invariant: the opening carries an HMAC with the cluster's secret, both ways. It gives the link a key that no other link
+has; every envelope and every answer carries an HMAC with this key and its number on the link, verified before anything
+else is used. So nothing that was sent on one link can be repeated on it or on another one.
+Versions: the opening names the newest envelope that each side knows, and the lower one is used. Version 1 is all that
+there is.
+"""
+
+from __future__ import annotations
+
+import enum
+import hmac
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headrace.protocol import wire
+from headrace.storage.errors import CorruptError, InvalidError
+
+OPEN_KEY = 31_297
+ENVELOPE_KEY = 31_296
+"""Far above Kafka's own keys, below those of the zone cache and of the health reports."""
+OPEN_VERSION = 0
+NEWEST_ENVELOPE = 1
+WINDOW_MS = 60_000
+"""An opening is valid for so long, on the database's clock."""
+NONCE_BYTES = 16
+ANSWER_BYTES_MAX = 128 * 1024 * 1024
+
+_MAC_BYTES = 32
+_REQUEST_HEADER = struct.Struct(">hhi")
+_OPENING = struct.Struct(">qiih16s")
+_OPENED = struct.Struct(">i32sh16s")
+OPENED_BYTES = _OPENED.size
+_FIXED = struct.Struct(">bqqhhi")
+_ANSWER = struct.Struct(">i32sb")
+_NUMBER = struct.Struct(">ci")
+
+
+class EnvelopeKind(enum.IntEnum):
+    """What an envelope says."""
+
+    REQUEST = 0
+    """A client's request; it is answered."""
+    ENDED = 1
+    """The client's connection ended; not answered."""
+    PING = 2
+    """Answered at once."""
+
+
+class ForwardOutcome(enum.IntEnum):
+    """What became of a request."""
+
+    ANSWERED = 0
+    """The response frame for the client follows."""
+    NO_ANSWER = 1
+    """The client expects none."""
+    CLOSE = 2
+    """The client's connection ends; the reason follows."""
+    TOO_MANY_ELEMENTS = 3
+    """It has more array elements than request.max.elements; the reason follows."""
+    DROPPED = 4
+    """Not started: its deadline had passed, or its client was gone."""
+
+
+class Opening(NamedTuple):
+    """`asker` and `asked` are node ids; `sent_ms` on the database's clock."""
+
+    sent_ms: int
+    asker: int
+    asked: int
+    newest_envelope: int
+    nonce: bytes
+
+
+class Envelope(NamedTuple):
+    """`connection_id` names the client's connection on this link; `deadline_ms` is on the database's clock: later the
+    request may not start. The other fields are those of the client's connection and of its request.
+    """
+
+    kind: EnvelopeKind
+    connection_id: int
+    deadline_ms: int = 0
+    api_key: int = -1
+    api_version: int = 0
+    correlation_id: int = 0
+    listener: str = ""
+    peer: str = ""
+    client_id: str | None = None
+    principal: str | None = None
+    body: bytes | memoryview = b""
+
+
+def encode_opening(opening: Opening, secret: bytes, correlation_id: int) -> tuple[bytes, bytes]:
+    """(the request frame with its length, its MAC)."""
+    body = _OPENING.pack(*opening)
+    mac = _mac(secret, b"open", body)
+    return _framed(OPEN_KEY, OPEN_VERSION, correlation_id, mac + body), mac
+
+
+def decode_opening(body: memoryview, secret: bytes) -> tuple[Opening, bytes]:
+    """(opening, its MAC). InvalidError if it is malformed or not from an agent of this cluster."""
+    if len(body) != _MAC_BYTES + _OPENING.size:
+        raise InvalidError(f"link: malformed opening: bytes={len(body)}")
+    mac, rest = bytes(body[:_MAC_BYTES]), body[_MAC_BYTES:]
+    if not hmac.compare_digest(mac, _mac(secret, b"open", rest)):
+        raise InvalidError("link: not from an agent of this cluster")
+    return Opening(*_OPENING.unpack(rest)), mac
+
+
+def encode_opened(correlation_id: int, secret: bytes, opening_mac: bytes, version: int, nonce: bytes) -> bytes:
+    """The response frame after its length; `version` of the envelopes from here on."""
+    rest = struct.pack(">h", version) + nonce
+    return _OPENED.pack(correlation_id, _mac(secret, b"opened", opening_mac, rest), version, nonce)
+
+
+def decode_opened(frame: memoryview, secret: bytes, opening_mac: bytes) -> tuple[int, bytes]:
+    """(version, nonce). CorruptError unless it answers this opening."""
+    if len(frame) != OPENED_BYTES:
+        raise CorruptError(f"link: malformed answer to the opening: bytes={len(frame)}")
+    _, mac, version, nonce = _OPENED.unpack(frame)
+    if not hmac.compare_digest(mac, _mac(secret, b"opened", opening_mac, struct.pack(">h", version) + nonce)):
+        raise CorruptError("link: the answer is not from an agent of this cluster")
+    return version, nonce
+
+
+def link_key(secret: bytes, opening_mac: bytes, nonce: bytes) -> bytes:
+    """The key of the link that was opened so."""
+    return _mac(secret, b"link", opening_mac, nonce)
+
+
+def encode_envelope(envelope: Envelope, key: bytes, number: int, version: int = NEWEST_ENVELOPE) -> bytes:
+    """The request frame with its length; `number` is its correlation id on the link."""
+    body = b"".join(
+        (
+            _FIXED.pack(*envelope[:6]),
+            *(wire.string(text, False) for text in envelope[6:10]),
+            envelope.body,
+        )
+    )
+    return _framed(ENVELOPE_KEY, version, number, _mac(key, _NUMBER.pack(b">", number), body) + body)
+
+
+def decode_envelope(body: memoryview, key: bytes, number: int) -> Envelope:
+    """InvalidError if it is malformed or not the envelope with this number of this link."""
+    mac, rest = bytes(body[:_MAC_BYTES]), body[_MAC_BYTES:]
+    if not hmac.compare_digest(mac, _mac(key, _NUMBER.pack(b">", number), rest)):
+        raise InvalidError(f"link: an envelope is not from the agent that opened it: number={number}")
+    try:
+        kind, connection_id, deadline_ms, api_key, api_version, correlation_id = _FIXED.unpack_from(rest)
+        listener, position = wire.read_string(rest, _FIXED.size, False)
+        peer, position = wire.read_string(rest, position, False)
+        client_id, position = wire.read_string_or_null(rest, position, False)
+        principal, position = wire.read_string_or_null(rest, position, False)
+        return Envelope(
+            EnvelopeKind(kind),
+            connection_id,
+            deadline_ms,
+            api_key,
+            api_version,
+            correlation_id,
+            listener,
+            peer,
+            client_id,
+            principal,
+            rest[position:],
+        )
+    except (*wire.MALFORMED, ValueError) as error:
+        raise InvalidError(f"link: malformed envelope: number={number} error={error}") from error
+
+
+def encode_answer(
+    number: int, key: bytes, outcome: ForwardOutcome, buffers: Sequence[bytes | memoryview] = ()
+) -> list[bytes | memoryview]:
+    """Buffers of the response frame; the last ones are the client's, not copied."""
+    digest = hmac.new(key, _NUMBER.pack(b"<", number) + bytes((outcome,)), "sha256")
+    for buffer in buffers:
+        digest.update(buffer)
+    return [_ANSWER.pack(number, digest.digest(), outcome), *buffers]
+
+
+def decode_answer(frame: memoryview, key: bytes, number: int) -> tuple[ForwardOutcome, memoryview]:
+    """(what became of the request, what follows). CorruptError unless it answers the envelope with this number."""
+    try:
+        found, mac, outcome = _ANSWER.unpack_from(frame)
+        rest = frame[_ANSWER.size :]
+        expected = _mac(key, _NUMBER.pack(b"<", number), frame[_ANSWER.size - 1 : _ANSWER.size], rest)
+        if found != number or not hmac.compare_digest(mac, expected):
+            raise CorruptError(f"link: an answer is not from the agent that was asked: number={number}")
+        return ForwardOutcome(outcome), rest
+    except (struct.error, ValueError) as error:
+        raise CorruptError(f"link: malformed answer: number={number} error={error}") from error
+
+
+def _framed(api_key: int, version: int, correlation_id: int, body: bytes) -> bytes:
+    frame = _REQUEST_HEADER.pack(api_key, version, correlation_id) + wire.string(None, False) + body
+    return wire.INT32.pack(len(frame)) + frame
+
+
+def _mac(key: bytes, *parts: bytes | memoryview) -> bytes:
+    digest = hmac.new(key, digestmod="sha256")
+    for part in parts:
+        digest.update(part)
+    return digest.digest()

@@ -1,0 +1,12 @@
+"""Which node ids agents may have.
+
+Place: bounds of node.id; agent/cluster/shared_address.py shows the virtual node.
+Invariant: the id of the virtual node is never that of an agent, and neither is the id that Java clients use for
+their connection to a coordinator: Integer.MAX_VALUE minus its node id, which must not be negative.
+"""
+
+from __future__ import annotations
+
+VIRTUAL_NODE_ID = 1_000_000_000
+"""The node that clients see while all agents have one address (advertised.shared)."""
+NODE_ID_MAX = VIRTUAL_NODE_ID - 1

@@ -1,0 +1,92 @@
+"""Agents that all advertise the address of one balancer in front of them."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.balancer import Balancer
+
+VIRTUAL = 1_000_000_000
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ones."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def member(settings: Mapping[str, object], port: int, advertised: str) -> AgentUnderTest:
+    """An agent with a listener for clients at this port, advertised as `advertised`, and one for agents."""
+    own = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},INTERNAL://127.0.0.1:0",
+        "advertised.listeners": f"PLAINTEXT://{advertised}",
+        "inter.broker.listener.name": "INTERNAL",
+    }
+    return AgentUnderTest({**settings, **own})
+
+
+class SharedCluster:
+    """`agents` behind `balancer`; `ports` are those of their listeners for clients."""
+
+    def __init__(self, settings: Mapping[str, object], count: int, balancer: Balancer) -> None:
+        self.balancer = balancer
+        self.ports = free_ports(count)
+        self._settings = settings
+        balancer.backends = [f"127.0.0.1:{port}" for port in self.ports]
+        self.agents = [self.make(port) for port in self.ports]
+
+    @property
+    def address(self) -> str:
+        """Where clients connect."""
+        return self.balancer.address
+
+    def make(self, port: int) -> AgentUnderTest:
+        """A new process at the port of one that has ended, or is about to start."""
+        return member(self._settings, port, self.balancer.address)
+
+    def topic(self, name: str, partitions: int) -> None:
+        """Created, and known to every agent."""
+        admin = AdminClient({"bootstrap.servers": self.address})
+        admin.create_topics([NewTopic(name, partitions)])[name].result(SECONDS_MAX)
+        for port in self.ports:
+            until_shown(f"127.0.0.1:{port}", {VIRTUAL}, name)
+
+
+def until_shown(address: str, nodes: set[int], topic: str | None = None) -> None:
+    """Return when this agent shows these nodes and the topic to clients."""
+    until = time.monotonic() + SECONDS_MAX
+    while True:
+        told = AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=SECONDS_MAX)
+        if told.brokers.keys() == nodes and (topic is None or topic in told.topics):
+            return
+        assert time.monotonic() < until, (address, told.brokers)
+        time.sleep(0.05)
+
+
+@contextmanager
+def shared_cluster(settings: Mapping[str, object], count: int) -> Iterator[SharedCluster]:
+    """Started, with clients that see one node at every agent; afterwards all agents are stopped."""
+    with Balancer() as balancer:
+        cluster = SharedCluster({**settings, "advertised.shared": "true"}, count, balancer)
+        with ThreadPoolExecutor() as pool:
+            try:
+                list(pool.map(AgentUnderTest.__enter__, cluster.agents))
+                for port in cluster.ports:
+                    until_shown(f"127.0.0.1:{port}", {VIRTUAL})
+                yield cluster
+            finally:
+                started = [agent for agent in cluster.agents if agent.kafka]
+                list(pool.map(lambda agent: agent.__exit__(None, None, None), started))

@@ -1,0 +1,72 @@
+"""Three agents behind one address: groups find their coordinator, whichever agent a connection reaches."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.confluent_records import read
+from tests.faults.shared_cluster import SharedCluster, shared_cluster
+
+GROUPS = 20
+PARTITIONS = 4
+RECORDS = 40
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def cluster(agent_settings: dict[str, object]) -> Iterator[SharedCluster]:
+    with shared_cluster(agent_settings, 3) as running:
+        yield running
+
+
+def _produce(address: str, topic: str, count: int) -> None:
+    failures: list[object] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": address, "enable.idempotence": True})
+    for number in range(count):
+        producer.produce(
+            topic,
+            str(number),
+            partition=number % PARTITIONS,
+            on_delivery=lambda error, _: error and failures.append(error),
+        )
+    assert (producer.flush(SECONDS_MAX), failures) == (0, [])
+
+
+def _metric(agent: AgentUnderTest, name: str) -> float:
+    with urllib.request.urlopen(f"http://{agent.http}/metrics", timeout=SECONDS_MAX) as response:
+        lines = response.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+def test_twenty_groups_read_everything_behind_one_address(cluster: SharedCluster) -> None:
+    cluster.topic("orders", PARTITIONS)
+    _produce(cluster.address, "orders", RECORDS)
+    consumers = []
+    for number in range(GROUPS):
+        settings = {"bootstrap.servers": cluster.address, "group.id": f"g{number}", "auto.offset.reset": "earliest"}
+        if number % 2:
+            settings["group.protocol"] = "consumer"
+        consumers.append(confluent_kafka.Consumer(settings))
+        consumers[-1].subscribe(["orders"])
+    for consumer in consumers:
+        assert sorted(int(message.value()) for message in read(consumer, RECORDS, SECONDS_MAX)) == list(range(RECORDS))
+        consumer.commit(asynchronous=False)
+    admin = AdminClient({"bootstrap.servers": cluster.address})
+    listed = admin.list_consumer_groups().result()
+    assert not listed.errors
+    assert {group.group_id for group in listed.valid} == {f"g{number}" for number in range(GROUPS)}
+    names = [f"g{number}" for number in range(GROUPS)]
+    for name, described in admin.describe_consumer_groups(names).items():
+        assert len(described.result().members) == 1, name
+    for consumer in consumers:
+        consumer.close()
+    assert sum(_metric(agent, 'headrace_forwarded_requests_total{direction="sent"}') for agent in cluster.agents)
+    for name, deleted in admin.delete_consumer_groups(names).items():
+        assert deleted.result() is None, name
+    assert not admin.list_consumer_groups().result().valid
