@@ -34,7 +34,7 @@ def test_defaults_are_kafkas_where_kafka_has_one() -> None:
         ({"linger.ms": "soon"}, "linger.ms: invalid value 'soon'"),
         ({"max.connections": 0}, "max.connections: invalid value 0 (accepted: integer ≥ 1)"),
         ({"metastore.pool.size": 10**20}, "invalid value 100000000000000000000 (accepted: 1 to 10000)"),
-        ({"node.id": "one"}, "(accepted: integer)"),
+        ({"node.id": "one"}, "(accepted: 0 to 999999999)"),
         ({"auto.create.topics.enable": "maybe"}, "(accepted: true, false)"),
         ({"process.roles": "foo"}, "(accepted: broker, controller, compactor, separated by commas)"),
         ({"group.consumer.assignors": "sticky"}, "(accepted: uniform, range, separated by commas)"),
