@@ -53,7 +53,7 @@ Answer = tuple[ForwardOutcome | None, bytes | memoryview]
 Connect = Callable[[str, int], Awaitable[PeerConnection]]
 
 
-class AgentLink:
+class ForwardLink:
     """To one registration of an agent. `now_ms` is the database's clock. For one event loop."""
 
     def __init__(

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from headrace.agent.forward.link import LOST, AgentLink, Answer
+from headrace.agent.forward.link import LOST, Answer, ForwardLink
 from headrace.metastore.api.agents import Listener
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.protocol.api_keys import ApiKey
@@ -20,7 +20,7 @@ from headrace.protocol.request import ClientConnection, Request
 _LONG = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 """Requests that may wait for other members for minutes."""
 
-MakeLink = Callable[[int, Listener], AgentLink]
+MakeLink = Callable[[int, Listener], ForwardLink]
 
 
 class Links:
@@ -29,7 +29,7 @@ class Links:
     def __init__(self, make: MakeLink, inter_broker: str | None) -> None:
         self._make = make
         self._inter_broker = inter_broker
-        self._links: dict[tuple[int, int], AgentLink] = {}
+        self._links: dict[tuple[int, int], ForwardLink] = {}
         self._waiting: dict[asyncio.Future[Answer], int] = {}
         """Requests without an answer -> API key."""
         self._closing: set[asyncio.Task[None]] = set()

@@ -17,7 +17,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.zone_cache.connection import open_connection
 from headrace.agent.forward.forwarding import FORWARDED, Forwarding
-from headrace.agent.forward.link import AgentLink, Connect
+from headrace.agent.forward.link import Connect, ForwardLink
 from headrace.agent.forward.links import Links
 from headrace.agent.forward.metrics import ForwardMetrics
 from headrace.agent.forward.serving import ForwardServer
@@ -53,8 +53,8 @@ class ForwardService:
         """`now_ms`: the database's clock."""
         metrics = ForwardMetrics(registry)
 
-        def make_link(node_id: int, address: Listener) -> AgentLink:
-            return AgentLink(
+        def make_link(node_id: int, address: Listener) -> ForwardLink:
+            return ForwardLink(
                 node_id,
                 address,
                 secret=secret,

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.fetch.zone_cache.connection import PeerConnection
-from headrace.agent.forward.link import AgentLink, Answer
+from headrace.agent.forward.link import Answer, ForwardLink
 from headrace.agent.forward.metrics import ForwardMetrics
 from headrace.agent.forward.serving import ForwardServer
 from headrace.agent.forward.wire import ENVELOPE_KEY, OPEN_KEY
@@ -57,7 +57,7 @@ class LinkWorld:
         clock: ManualClock,
         handle: Callable[[Request], Awaitable[Response]],
         *,
-        link: type[AgentLink] = AgentLink,
+        link: type[ForwardLink] = ForwardLink,
         server: type[ForwardServer] = ForwardServer,
         served: Collection[int] = (HEARTBEAT,),
         secret: bytes = SECRET,

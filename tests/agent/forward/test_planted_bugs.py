@@ -11,7 +11,7 @@ from collections import defaultdict
 
 import pytest
 
-from headrace.agent.forward.link import LOST, AgentLink, Answer
+from headrace.agent.forward.link import LOST, Answer, ForwardLink
 from headrace.agent.forward.serving import ForwardServer
 from headrace.agent.forward.wire import ForwardOutcome
 from headrace.protocol.request import ClientConnection, Request, Response
@@ -34,7 +34,7 @@ class Run:
         self,
         clock: ManualClock,
         seed: int,
-        link: type[AgentLink] = AgentLink,
+        link: type[ForwardLink] = ForwardLink,
         server: type[ForwardServer] = ForwardServer,
     ) -> None:
         self._rng = random.Random(seed)
@@ -125,7 +125,7 @@ async def test_every_request_starts_once_in_order_and_gets_its_own_answer(fake_c
     await Run(fake_clock, seed).run()
 
 
-class _AnswersTheWrongRequest(AgentLink):
+class _AnswersTheWrongRequest(ForwardLink):
     """Hands an answer to the oldest request that waits."""
 
     def forward(self, request: Request) -> asyncio.Future[Answer]:
@@ -138,7 +138,7 @@ class _AnswersTheWrongRequest(AgentLink):
         super()._answered(connection, key, number, oldest, frame)
 
 
-class _ReordersWhatWaitsForTheLink(AgentLink):
+class _ReordersWhatWaitsForTheLink(ForwardLink):
     """Sends the queue backwards."""
 
     async def _open(self):  # type: ignore[no-untyped-def]
@@ -147,7 +147,7 @@ class _ReordersWhatWaitsForTheLink(AgentLink):
         return connection
 
 
-class _SendsAgain(AgentLink):
+class _SendsAgain(ForwardLink):
     """Repeats a request that was on a link that is lost."""
 
     def _answered(self, connection, key, number, answer, frame):  # type: ignore[no-untyped-def]
@@ -162,7 +162,7 @@ class _SendsAgain(AgentLink):
         return answer
 
 
-class _SendsForTheGone(AgentLink):
+class _SendsForTheGone(ForwardLink):
     """Does not look whether the client is still there, and does not say when it ends."""
 
     def ended(self, connection_id: int) -> None:
@@ -203,17 +203,17 @@ class _RepeatsEnvelopes(ForwardServer):
         (_ReordersWhatWaitsForTheLink, ForwardServer, "in another order"),
         (_SendsAgain, ForwardServer, "started twice|in another order"),
         (_SendsForTheGone, ForwardServer, "its client was gone"),
-        (AgentLink, _StartsForTheGone, "its client was gone"),
-        (AgentLink, _RepeatsEnvelopes, "started twice"),
+        (ForwardLink, _StartsForTheGone, "its client was gone"),
+        (ForwardLink, _RepeatsEnvelopes, "started twice"),
     ],
 )
 async def test_a_planted_bug_is_found(
-    fake_clock: ManualClock, link: type[AgentLink], server: type[ForwardServer], told: str
+    fake_clock: ManualClock, link: type[ForwardLink], server: type[ForwardServer], told: str
 ) -> None:
     with pytest.raises(Violation, match=told):
         await _all_seeds(fake_clock, link, server)
 
 
-async def _all_seeds(clock: ManualClock, link: type[AgentLink], server: type[ForwardServer]) -> None:
+async def _all_seeds(clock: ManualClock, link: type[ForwardLink], server: type[ForwardServer]) -> None:
     for seed in SEEDS:
         await Run(clock, seed, link, server).run()

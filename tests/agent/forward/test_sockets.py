@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.dispatch import Dispatcher
-from headrace.agent.forward.link import LOST, AgentLink
+from headrace.agent.forward.link import LOST, ForwardLink
 from headrace.agent.forward.metrics import ForwardMetrics
 from headrace.agent.forward.serving import ForwardServer
 from headrace.agent.forward.wire import ENVELOPE_KEY, OPEN_KEY, Envelope, EnvelopeKind, ForwardOutcome, encode_envelope
@@ -58,8 +58,8 @@ async def owner() -> AsyncIterator[tuple[Owner, Listening]]:
         made.rebalanced.set()
 
 
-def _link(port: int, secret: bytes = SECRET) -> AgentLink:
-    return AgentLink(
+def _link(port: int, secret: bytes = SECRET) -> ForwardLink:
+    return ForwardLink(
         2,
         Listener("INTERNAL", "127.0.0.1", port, 0),
         secret=secret,
