@@ -30,7 +30,7 @@ pytestmark = needs("helm")
 ADDRESSES = {
     "minimal": {"PLAINTEXT": "10.1.2.3:9092"},
     "full": {"PLAINTEXT": "10.1.2.3:9092"},
-    "load-balancer": {"PLAINTEXT": "10.1.2.3:9092", "EXTERNAL": "kafka.example:9092"},
+    "load-balancer": {"PLAINTEXT": "hr-headrace.streams.svc:9092", "EXTERNAL": "kafka.example:9092"},
     "node-port": {"PLAINTEXT": "10.1.2.3:9092", "EXTERNAL": "10.9.9.9:30092"},
 }
 """What agents advertise, by values file."""
@@ -190,6 +190,15 @@ def test_the_probes_ask_what_they_should(name: str) -> None:
             startup = container["startupProbe"]
             joins_s = declared()["initial.broker.registration.timeout.ms"].default / 1000
             assert startup["periodSeconds"] * startup["failureThreshold"] > joins_s
+
+
+def test_behind_a_load_balancer_all_agents_have_one_address() -> None:
+    """Also for clients in the cluster: the Service. New clusters get the setting from the hook's file."""
+    found = objects("load-balancer")
+    for name, key in (("hr-headrace", "agent"), ("hr-headrace", "compactor"), ("hr-headrace-hooks", "cluster")):
+        (config,) = [item for item in found if item["kind"] == "ConfigMap" and item["metadata"]["name"] == name]
+        assert "advertised.shared=true" in config["data"][f"{key}.properties"].splitlines()
+    assert "advertised.shared" not in rendered("minimal")
 
 
 def test_one_agent_for_each_node_port() -> None:

@@ -75,6 +75,13 @@ def test_storage_is_formatted_at_the_first_install_only() -> None:
     assert "headrace, migrate" in render(upgrade=True)[1]
 
 
+def test_agents_forward_before_clients_are_sent_to_one_address() -> None:
+    """A Job of the upgrade that adds the load balancer; a new cluster has the setting from its start."""
+    assert "advertised.shared=true, --brokers" in render(name="load-balancer", upgrade=True)[1]
+    assert "advertised.shared=true, --brokers" not in render(name="load-balancer")[1]
+    assert "advertised.shared=true, --brokers" not in render(upgrade=True)[1]
+
+
 def test_the_id_of_a_new_cluster_is_drawn_and_never_replaces_one() -> None:
     """--ignore-formatted with a drawn id: storage of another cluster is refused, so that its data is safe."""
     drawn = {_format_arguments("minimal", "cluster.id=")[0] for _ in range(2)}

@@ -13,9 +13,21 @@ POD_IP and HOST_IP come first, because $(NAME) refers to a variable before it.
 - name: HEADRACE_LISTENERS
   value: PLAINTEXT://0.0.0.0:9092,INTERNAL://0.0.0.0:9094{{ if include "headrace.external" . }},EXTERNAL://0.0.0.0:9095{{ end }}
 - name: HEADRACE_ADVERTISED_LISTENERS
-  value: PLAINTEXT://$(POD_IP):9092,INTERNAL://$(POD_IP):9094{{ with include "headrace.external" . }},EXTERNAL://{{ . }}{{ end }}
+  value: PLAINTEXT://{{ include "headrace.inside" . }},INTERNAL://$(POD_IP):9094{{ with include "headrace.external" . }},EXTERNAL://{{ . }}{{ end }}
 - name: HEADRACE_INTER_BROKER_LISTENER_NAME
   value: INTERNAL
+{{- end -}}
+
+{{/*
+The address that clients in the cluster get: with one address for all agents this is the Service's, which outlasts any
+pod; else the pod's.
+*/}}
+{{- define "headrace.inside" -}}
+{{- if eq .Values.externalAccess.type "loadBalancer" -}}
+{{ include "headrace.fullname" . }}.{{ .Release.Namespace }}.svc:{{ .Values.service.port }}
+{{- else -}}
+$(POD_IP):9092
+{{- end -}}
 {{- end -}}
 
 {{/* The address that clients outside the cluster get for an agent; empty: there is no such listener. */}}

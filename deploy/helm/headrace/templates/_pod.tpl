@@ -141,6 +141,16 @@ livenessProbe:
   failureThreshold: 6
 {{- end -}}
 
+{{/*
+Settings of the cluster that follow from other values, in every properties file: a new cluster gets them, and a process
+of a cluster with another value warns. Behind a load balancer each connection reaches any agent, which forwards.
+*/}}
+{{- define "headrace.derivedSettings" -}}
+{{- if eq .Values.externalAccess.type "loadBalancer" }}
+advertised.shared: true
+{{- end }}
+{{- end -}}
+
 {{/* A properties file of a map, sorted; whole numbers, which Helm reads as floats, are written in full. */}}
 {{- define "headrace.properties" -}}
 {{- range $name, $value := . }}
