@@ -76,7 +76,7 @@ bench: setup ## the benchmarks of load/, ratios from one run
 compat: setup ## the client libraries' own tests against Headrace: make compat [SUITE=aiokafka]
 	@$(BIN)/python -m tests.compat.suites $(if $(SUITE),--suite $(SUITE))
 
-apps: setup tools ## applications that need cleaned topics (Connect, Streams, Quix, Faust ...), here and on Apache Kafka
+apps: setup tools ## applications that need cleaned topics (Connect, Streams, Quix, Faust, Debezium ...), here and on Apache Kafka
 	@$(BIN)/pytest -n 0 -m "" tests/compat/apps
 
 SECONDS_OF_FAULTS = $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)

@@ -152,6 +152,14 @@ ALL = {
             )
             for name, what in PYTHON_APPS.items()
         ),
+        Tool(
+            "karapace",
+            "Karapace's schema registry",
+            (),
+            python_apps.python_of("karapace").exists,
+            None,
+            f"a venv {TOOLS / 'karapace'} that has Karapace 6 (PyPI has no package)",
+        ),
         Tool("kcat", "a client on librdkafka", ("kcat",), lambda: True, None, "apt-get install kcat"),
         Tool("java", "Java 17 for Spark", ("java",), lambda: True, None, "apt-get install default-jre-headless"),
         *(

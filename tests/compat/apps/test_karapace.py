@@ -1,0 +1,104 @@
+"""Karapace's schema registry: it keeps schemas and configs in `_schemas`, and reads that topic when it starts."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from load.tools import why_missing
+from load.tools.python_apps import python_of
+from tests.compat.apps.app import App, is_compacted, was_cleaned
+
+pytestmark = [
+    pytest.mark.requirement("L1", "L2", "L3"),
+    pytest.mark.slow,
+    pytest.mark.xdist_group("compat"),
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(bool(why_missing("karapace")), reason=str(why_missing("karapace"))),
+]
+SUBJECTS, VERSIONS, ROUNDS = 5, 3, 20
+"""In each round the compatibility of every subject changes: a record under the subject's one key."""
+DELETED = SUBJECTS
+"""A subject that is deleted. Karapace gives its ids again once its records are cleaned."""
+LEVELS = ("FULL", "BACKWARD")
+
+
+class Registry:
+    """A process of Karapace's, and what it answers."""
+
+    def __init__(self, bootstrap: str, log: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as unused:
+            port = unused.getsockname()[1]
+        self._url, self._log = f"http://127.0.0.1:{port}", log
+        settings = {
+            "bootstrap_uri": bootstrap, "host": "127.0.0.1", "advertised_hostname": "127.0.0.1", "port": str(port),
+            "karapace_registry": "true", "waiting_time_before_acting_as_master_ms": "100", "log_level": "INFO",
+        }  # fmt: skip
+        self._environment = {f"KARAPACE_{name.upper()}": value for name, value in settings.items()} | {"PYTHONPATH": ""}
+
+    def started(self) -> App:
+        """A context: it runs."""
+        return App([python_of("karapace"), "-m", "karapace"], self._log, self._environment)
+
+    def ask(self, path: str, body: object = None, method: str = "GET") -> object:
+        """The answer's JSON."""
+        request = urllib.request.Request(
+            self._url + path,
+            None if body is None else json.dumps(body).encode(),
+            {"Content-Type": "application/vnd.schemaregistry.v1+json"},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    def is_up(self) -> bool:
+        """Whether it takes writes, which it does once it has read its topic and leads."""
+        try:
+            self.ask("/config", {"compatibility": "BACKWARD"}, "PUT")
+        except (urllib.error.URLError, OSError):
+            return False
+        return True
+
+    def register(self, subject: int, version: int) -> int:
+        """A schema that is compatible with those before it; its id."""
+        fields = [{"name": f"field_{n}", "type": "int", "default": 0} for n in range(version + 1)]
+        schema = json.dumps({"type": "record", "name": f"Record{subject}", "fields": fields})
+        answer = self.ask(f"/subjects/subject-{subject}/versions", {"schema": schema}, "POST")
+        assert isinstance(answer, dict)
+        return int(answer["id"])
+
+    def state(self) -> dict[str, object]:
+        """All that it knows."""
+        subjects = self.ask("/subjects")
+        assert isinstance(subjects, list)
+        paths = [f"/config/{subject}" for subject in subjects]
+        paths += [f"/subjects/{subject}/versions/{n + 1}" for subject in subjects for n in range(VERSIONS)]
+        return {"/subjects": sorted(subjects)} | {path: self.ask(path) for path in paths}
+
+
+@pytest.mark.parametrize("bootstrap", ["headrace", "kafka"], indirect=True)
+def test_schemas_and_configs_are_read_from_the_cleaned_topic(bootstrap: str, tmp_path: Path) -> None:
+    registry = Registry(bootstrap, tmp_path / "log")
+    with registry.started() as app:
+        app.until(registry.is_up, "the registry is up")
+        ids = [registry.register(subject, version) for version in range(VERSIONS) for subject in range(SUBJECTS)]
+        registry.register(DELETED, 0)
+        for number in range(ROUNDS):
+            for subject in range(SUBJECTS):
+                level = LEVELS[(number + subject) % 2]
+                registry.ask(f"/config/subject-{subject}", {"compatibility": level}, "PUT")
+        for query in ("", "?permanent=true"):
+            registry.ask(f"/subjects/subject-{DELETED}{query}", method="DELETE")
+        app.until(lambda: was_cleaned(bootstrap, "_schemas"), "the topic was cleaned")
+        before = registry.state()
+    assert is_compacted(bootstrap, "_schemas")
+    assert len(before["/subjects"]) == SUBJECTS  # type: ignore[arg-type]
+    with registry.started() as app:
+        app.until(registry.is_up, "the registry is up again")
+        assert registry.state() == before
+        assert registry.register(0, VERSIONS) not in ids, "no id of a kept schema is given again"
