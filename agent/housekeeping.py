@@ -39,6 +39,8 @@ class Housekeeper:
             "purge_deleted_partitions": lambda: _has_more(metastore.purge_deleted_partitions(CHUNK_ROWS), 1),
             "expire_group_offsets": lambda: _has_more(metastore.expire_group_offsets(CHUNK_ROWS), CHUNK_ROWS),
             "prune_jobs": lambda: _has_more(metastore.prune_jobs(CHUNK_ROWS), CHUNK_ROWS),
+            "finish_bulk_writes": lambda: _has_more(metastore.finish_bulk_writes(), 1),
+            "prune_bulk_writes": lambda: _has_more(metastore.prune_bulk_writes(CHUNK_ROWS), CHUNK_ROWS),
             "held_snapshot": lambda: self._show_held_snapshot(metastore),
         }
         self._held_snapshot = Gauge(

@@ -24,7 +24,7 @@ from headrace.metastore.api.files import SWEEP_ORPHANS, FileApi, FileState
 from headrace.metastore.api.read import Extent
 from headrace.metastore.api.reports import AuditedFile, FileReports, PartitionName, PartitionReports
 from headrace.storage.errors import CorruptError, NotFoundError
-from headrace.storage.file_id import born_ms, object_key
+from headrace.storage.file_id import born_ms, object_key, term_ms
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.segment.format import Footer, PartitionEntry
 from headrace.storage.segment.reader import load_footer, verify_segment, walk_batches
@@ -147,7 +147,7 @@ async def _check_objects(
         unnamed = await api.unnamed_files(list(page.files)) if page.files else []
         now_ms = (await api.file_totals()).wall_ms if unnamed else 0
         for file_id in unnamed:
-            info, age_ms = page.files[file_id], now_ms - born_ms(file_id)
+            info, age_ms = page.files[file_id], now_ms - born_ms(file_id) - term_ms(file_id)
             found.unnamed += 1
             found.unnamed_bytes += info.size
             if age_ms > young_ms and await _is_there(store, file_id):

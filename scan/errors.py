@@ -19,3 +19,7 @@ class DataLossError(InvalidError):
 
 class UnreadableFileError(InvalidError):
     """A segment file is gone, or its bytes are not those that the metastore describes."""
+
+
+class BulkWriteError(InvalidError):
+    """A row does not fit its topic, or a write cannot be committed: nothing of it was, and never will be."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ HEADERS = "headers"
 _SETTINGS = ("bucket", "metastore.", "s3.", "store.")
 """Settings that may be given as options, by the beginnings of their names."""
 _LONG_MAX = 2**63 - 1
+_ACTION = {True: "read", False: "write"}
 
 
 class Option(NamedTuple):
@@ -124,7 +125,7 @@ class ScanOptions:
     max_trigger_delay_ms: int
 
 
-class _Given:
+class GivenOptions:
     """The options that were given, by name in lower case; each is taken once."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -182,8 +183,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> Scan
 
     Settings among them are left to `settings_of`.
     """
-    _refuse_unknown(options, streaming=streaming)
-    given = _Given(options)
+    refuse_unknown(options, OPTIONS, streaming=streaming, ignored=IGNORED)
+    given = GivenOptions(options)
     default_start = OffsetKind.LATEST if streaming else OffsetKind.EARLIEST
     booleans = {"true": True, "false": False}
     delay = given.text("maxTriggerDelay")
@@ -220,8 +221,11 @@ def settings_of(options: Mapping[str, str], environ: Mapping[str, str]) -> Setti
     return settings
 
 
-def _refuse_unknown(options: Mapping[str, str], *, streaming: bool | None) -> None:
-    known = {name.lower(): name for name in OPTIONS}
+def refuse_unknown(
+    options: Mapping[str, str], table: Mapping[str, Option], *, streaming: bool | None, ignored: Collection[str]
+) -> None:
+    """OptionError names an option that is neither in the table nor a setting, or is of another kind of query."""
+    known = {name.lower(): name for name in table}
     settings = {name.lower() for name in declared() if name.startswith(_SETTINGS)}
     for name in options:
         lower = name.lower()
@@ -231,16 +235,16 @@ def _refuse_unknown(options: Mapping[str, str], *, streaming: bool | None) -> No
                 " Set metastore.url and bucket, and leave kafka.* options out"
             )
         if lower in known:
-            reads = OPTIONS[known[lower]].reads
+            reads = table[known[lower]].reads
             if streaming is not None and reads not in ("both", "stream" if streaming else "batch"):
-                raise OptionError(f"{known[lower]} is an option of a {reads} read only")
-        elif lower not in settings and lower not in IGNORED:
+                raise OptionError(f"{known[lower]} is an option of a {reads} {_ACTION[table is OPTIONS]} only")
+        elif lower not in settings and lower not in ignored:
             near = difflib.get_close_matches(lower, [*known, *settings], n=1)
             hint = f" (did you mean {known.get(near[0], near[0])}?)" if near else ""
             raise OptionError(f"unknown option: {name}{hint}")
 
 
-def _selection(given: _Given) -> Selection:
+def _selection(given: GivenOptions) -> Selection:
     topics, pattern, assign = given.names("subscribe"), given.text("subscribePattern"), given.text("assign")
     if sum(each is not None for each in (topics, pattern, assign)) != 1:
         raise OptionError("give exactly one of subscribe, subscribePattern and assign")
@@ -256,7 +260,7 @@ def _selection(given: _Given) -> Selection:
     return Assign(partitions)
 
 
-def _bound(given: _Given, end: str, default: OffsetKind) -> Bound:
+def _bound(given: GivenOptions, end: str, default: OffsetKind) -> Bound:
     """`end` is "starting" or "ending". A timestamp for all comes before timestamps, and these before offsets."""
     timestamp = given.whole(f"{end}Timestamp", 0, None)
     if timestamp is not None:
@@ -280,7 +284,7 @@ def _bound(given: _Given, end: str, default: OffsetKind) -> Bound:
     return AtOffset(offsets)
 
 
-def _columns(given: _Given, *, include_headers: bool) -> tuple[str, ...]:
+def _columns(given: GivenOptions, *, include_headers: bool) -> tuple[str, ...]:
     possible = (*COLUMNS, HEADERS) if include_headers else COLUMNS
     asked = given.names("columns")
     if asked is None:

@@ -1,19 +1,28 @@
-"""The Python data source `headrace`: its name, its schema, and the readers that Spark asks it for.
+"""The Python data source `headrace`: its name, its schema, and the readers and writers that Spark asks it for.
 
     spark.dataSource.register(HeadraceDataSource)
     spark.read.format("headrace").option("subscribe", "orders").load()
 
-Place: in Spark's Python workers: on the driver for planning, on executors for reading. PySpark 4.0 or newer.
-Invariant: options are checked before anything is read. docs/start/SPARK.md describes them.
+    frame.write.format("headrace").option("topic", "orders").mode("append").save()
+
+Place: in Spark's Python workers: on the driver for planning and commits, on executors for rows. PySpark 4.0 or newer.
+Invariant: options are checked before anything is read or written. docs/start/SPARK.md describes them.
 """
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from headrace.scan.options import parse_options
 from headrace.spark.batch import TopicReader
+from headrace.spark.sink import TopicStreamWriter, TopicWriter
 from headrace.spark.stream import TopicStreamReader
 
 _TYPES = {
@@ -29,7 +38,7 @@ _TYPES = {
 
 
 class HeadraceDataSource(DataSource):
-    """Reads topics straight from the segment files."""
+    """Reads topics straight from segment files, and writes them as such."""
 
     @classmethod
     def name(cls) -> str:
@@ -45,3 +54,9 @@ class HeadraceDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return TopicStreamReader(dict(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return TopicWriter(dict(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return TopicStreamWriter(dict(self.options), schema, overwrite=overwrite)

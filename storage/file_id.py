@@ -3,6 +3,7 @@
 Place: created by an agent when a buffer closes, or by a merge; commit, sweeper and readers use them as key.
 Invariant: an id is used for one sequence of bytes only. A retried upload sends the same bytes under the same id. The
 metastore refuses ids that were created too long ago, so a commit that was lost for an hour gets a definite answer.
+A file of a bulk write may wait longer: its id says how long.
 """
 
 from __future__ import annotations
@@ -10,6 +11,11 @@ from __future__ import annotations
 import random
 import uuid
 
+from headrace.storage.errors import InvalidError
+
+HOUR_MS = 3_600_000
+TERM_HOURS_MAX = 255
+"""Of a bulk file's term."""
 SEGMENTS = "segments/"
 """Prefix of every segment file's key, and of no other object's key."""
 
@@ -27,6 +33,24 @@ def new_file_id(born_ms: int, rng: random.Random, level: int = 0) -> uuid.UUID:
         value |= 0x7000 << 64 | rng.getrandbits(12) << 64
     value |= 0b10 << 62 | rng.getrandbits(62)
     return uuid.UUID(int=value)
+
+
+def new_bulk_file_id(born_ms: int, term_hours: int, rng: random.Random) -> uuid.UUID:
+    """An id for a file of a bulk write: it may be committed in the first `term_hours` (1 to TERM_HOURS_MAX) after
+    `born_ms`.
+
+    A UUIDv8 of level 0, with the term in eight of the random bits. So the sweeper knows the term from the key alone,
+    and a job that runs for many hours needs no lease for the files that it has stored.
+    """
+    if not 1 <= term_hours <= TERM_HOURS_MAX:
+        raise InvalidError(f"term out of range: hours={term_hours} max={TERM_HOURS_MAX}")
+    value = (born_ms & 0xFFFF_FFFF_FFFF) << 80 | 0x8000 << 64 | term_hours << 64
+    return uuid.UUID(int=value | 0b10 << 62 | rng.getrandbits(62))
+
+
+def term_ms(file_id: uuid.UUID) -> int:
+    """How much longer than others this file may wait for its commit: its term, 0 unless it is of a bulk write."""
+    return (file_id.int >> 64 & 0xFF) * HOUR_MS if file_id.version == 8 and not level_of(file_id) else 0
 
 
 def level_of(file_id: uuid.UUID) -> int:

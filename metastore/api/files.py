@@ -34,6 +34,8 @@ class FileState(enum.IntEnum):
     """An object that no commit may ever name."""
     DELETING = 2
     """Dead, and given to the janitor."""
+    STAGED = 3
+    """Of a bulk write that is decided: no extent names it before its chunk is committed."""
 
 
 class DeadFile(NamedTuple):

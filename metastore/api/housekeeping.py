@@ -1,7 +1,8 @@
 """What keeps the metastore's tables from growing, and what prevents it.
 
 Place: every agent in turn, a little at a time (agent/housekeeping.py).
-Invariant: nothing here is needed for a right answer; each call is bounded and can be repeated at any time.
+Invariant: nothing here is needed for a right answer, except that finish_bulk_writes completes what a killed driver
+left; each call is bounded and can be repeated at any time.
 """
 
 from __future__ import annotations
@@ -31,6 +32,14 @@ class HousekeepingApi(Protocol):
 
     async def prune_jobs(self, limit: int) -> int:
         """Forget up to `limit` jobs that ended over a day ago; how many."""
+
+    async def finish_bulk_writes(self) -> int:
+        """Commit one chunk of a bulk write that its driver left over a minute ago; 0 when there is none."""
+
+    async def prune_bulk_writes(self, limit: int) -> int:
+        """Forget up to `limit` chunks that were staged over a day ago and not decided, and as many writers that wrote
+        nothing for 90 days; how many.
+        """
 
     async def held_snapshot(self) -> int:
         """Age of the oldest snapshot that another session, a standby or a slot holds, in transactions.

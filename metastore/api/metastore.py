@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from headrace.metastore.api.bulk import BulkWriteApi
 from headrace.metastore.api.cleaning import CleaningApi
 from headrace.metastore.api.cluster import ClusterApi, ClusterFacts, ConfigApi, ZoneSecretApi
 from headrace.metastore.api.commit import CommitApi
@@ -24,6 +25,7 @@ from headrace.metastore.api.topics import PartitionApi
 
 class Metastore(
     CommitApi,
+    BulkWriteApi,
     ReadApi,
     LeaderEpochApi,
     ClusterApi,

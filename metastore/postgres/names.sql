@@ -20,6 +20,8 @@ CREATE OR REPLACE FUNCTION file_condemned() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1;
 CREATE OR REPLACE FUNCTION file_deleting() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 2;
+CREATE OR REPLACE FUNCTION file_staged() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 3;
 
 -- What became of a file in a commit: metastore.api.commit.FileStatus
 CREATE OR REPLACE FUNCTION commit_committed() RETURNS smallint
@@ -48,6 +50,18 @@ CREATE OR REPLACE FUNCTION batch_leader_epoch_mismatch() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 6;
 CREATE OR REPLACE FUNCTION batch_duplicate_sequence() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 7;
+
+-- What became of a bulk write: metastore.api.bulk.BulkOutcome
+CREATE OR REPLACE FUNCTION bulk_decided() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 0::smallint;
+CREATE OR REPLACE FUNCTION bulk_previous_unfinished() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1::smallint;
+CREATE OR REPLACE FUNCTION bulk_not_staged() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 2::smallint;
+CREATE OR REPLACE FUNCTION bulk_unknown_partition() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 3::smallint;
+CREATE OR REPLACE FUNCTION bulk_files_too_old() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 4::smallint;
 
 -- commit_log.kind: metastore.api.read.FeedKind
 CREATE OR REPLACE FUNCTION feed_commit() RETURNS smallint

@@ -324,6 +324,30 @@ commit_answers = Table(
     _column("answer", LargeBinary()),
     postgresql_partition_by="LIST (slot)",
 )
+bulk_writes = Table(
+    "bulk_writes",
+    metadata,
+    _column("writer", Text(), key=True),
+    _column("batch_id", BigInteger()),
+    _column("attempt", Uuid()),
+    _column("chunks", Integer()),
+    _column("next_chunk", Integer()),
+    _column("changed_at", TIMESTAMP),
+    Index("bulk_writes_unfinished", "changed_at", postgresql_where=text("next_chunk < chunks")),
+    postgresql_with={"fillfactor": 50},
+)
+bulk_write_chunks = Table(
+    "bulk_write_chunks",
+    metadata,
+    _column("attempt", Uuid(), key=True),
+    _column("chunk", Integer(), key=True),
+    _column("staged_at", TIMESTAMP),
+    _column("file_ids", ARRAY(Uuid())),
+    *(_column(name, ARRAY(BigInteger())) for name in ("born_ms", "until_ms", "sizes", "body_bytes")),
+    _column("run_file", ARRAY(Integer())),
+    *(_column(f"run_{name}", ARRAY(BigInteger())) for name in ("key", "position", "length", "records", "time")),
+    Index("bulk_write_chunks_staged", "staged_at"),
+)
 log_slots = Table(
     "log_slots",
     metadata,

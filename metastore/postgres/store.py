@@ -11,6 +11,7 @@ import uuid
 from typing import Self
 
 from headrace.config.settings import Settings
+from headrace.metastore.postgres.bulk.bulk import PostgresBulkWrites
 from headrace.metastore.postgres.cleaning.cleaning import PostgresCleaning
 from headrace.metastore.postgres.cluster.agents import PostgresAgents
 from headrace.metastore.postgres.cluster.facts import PostgresClusterFacts
@@ -42,6 +43,7 @@ _DESCRIBE_CLUSTER = Statement("describe_cluster", writes=False)
 
 class PostgresMetastore(
     PostgresCommit,
+    PostgresBulkWrites,
     PostgresExtents,
     PostgresFeed,
     PostgresLife,

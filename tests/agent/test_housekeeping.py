@@ -13,7 +13,8 @@ from tests.manual_clock import ManualClock
 
 
 class ScriptedMetastore:
-    """Fault model: the eighth round fails. Chunks of expired producers (2.5), offsets, jobs (3) wait in the first."""
+    """Fault model: the eighth round fails. Chunks of expired producers (2.5), offsets, jobs,
+    bulk writes (3) wait in the first."""
 
     def __init__(self) -> None:
         self.left = CHUNK_ROWS * 5 // 2
@@ -22,6 +23,8 @@ class ScriptedMetastore:
         self.old_offsets = CHUNK_ROWS * 3
         self.old_jobs = CHUNK_ROWS * 3
         self.old_blocks = CHUNK_ROWS * 3
+        self.bulk_chunks = 3
+        self.old_bulk_rows = CHUNK_ROWS * 3
 
     async def rotate_log_slots(self) -> str | None:
         self.rotations += 1
@@ -47,6 +50,15 @@ class ScriptedMetastore:
     async def merge_producer_id_blocks(self, limit: int) -> int:
         done = min(limit - 1, self.old_blocks)
         self.old_blocks -= done
+        return done
+
+    async def finish_bulk_writes(self) -> int:
+        self.bulk_chunks -= 1
+        return 1 if self.bulk_chunks >= 0 else 0
+
+    async def prune_bulk_writes(self, limit: int) -> int:
+        done = min(limit, self.old_bulk_rows)
+        self.old_bulk_rows -= done
         return done
 
     async def held_snapshot(self) -> int:

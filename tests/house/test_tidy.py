@@ -113,6 +113,7 @@ CALLED_FROM_OUTSIDE = {"buffer_updated", "get_buffer", "connection_made", "conne
 } | {  # PySpark's data source API
     "getDefaultReadLimit", "initialOffset", "latestOffset", "prepareForTriggerAvailableNow", "reportLatestOffset",
     "streamReader",
+    "streamWriter",
 }  # fmt: skip
 UNUSED_BUT_KEPT = {
     "UNKNOWN": "Kafka's number for what is never stored",

@@ -8,6 +8,7 @@ import re
 import psycopg
 import pytest
 
+from headrace.metastore.api.bulk import BulkOutcome
 from headrace.metastore.api.commit import BatchOutcome, FileStatus
 from headrace.metastore.api.compaction import SwapOutcome
 from headrace.metastore.api.files import FileState
@@ -30,6 +31,7 @@ ENUMS: dict[str, type[enum.IntEnum]] = {
     "file": FileState,
     "commit": FileStatus,
     "batch": BatchOutcome,
+    "bulk": BulkOutcome,
     "feed": FeedKind,
     "swap": SwapOutcome,
     "offset": OffsetKind,

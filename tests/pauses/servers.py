@@ -64,7 +64,11 @@ class Servers:
         return 0
 
     expire_producer_state = purge_deleted_partitions = expire_group_offsets = prune_jobs = _removes_nothing
-    merge_producer_id_blocks = _removes_nothing
+    merge_producer_id_blocks = prune_bulk_writes = _removes_nothing
+
+    async def finish_bulk_writes(self) -> int:
+        """No driver was killed."""
+        return 0
 
     def operation(self, name: str) -> Callable[..., Awaitable[Any]]:
         """The agent that serves it."""

@@ -99,6 +99,10 @@ class ScanWorld(CompactionWorld):
             self.live.setdefault(key, [])
         return keys
 
+    async def orphans(self) -> set[uuid.UUID]:
+        """Objects without a row."""
+        return self.files() - (await self.file_rows()).keys()
+
     async def pass_time(self, seconds: float) -> None:
         """Let the metastore's clock be so far ahead of the machine's; the agent knows it then."""
         async with session(self.url) as connection:

@@ -16,7 +16,7 @@ from headrace.metastore.api.files import DeadFile, JanitorState
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.postgres.packing import pack_int8, pack_uuids
 from headrace.metastore.postgres.statement import Pool, Statement
-from headrace.storage.file_id import born_ms
+from headrace.storage.file_id import born_ms, term_ms
 
 _TAKE_DEAD_FILES = Statement("take_dead_files", writes=True)
 _DROP_FILES = Statement("drop_files", writes=True)
@@ -64,7 +64,7 @@ class PostgresDeletion:
             epoch=token.epoch,
             incarnation_id=incarnation_id,
             ids=pack_uuids(file_ids),
-            births=pack_int8(np.array([born_ms(file_id) for file_id in file_ids], dtype=np.int64)),
+            births=pack_int8(np.array([born_ms(file_id) + term_ms(file_id) for file_id in file_ids], dtype=np.int64)),
             min_age_ms=min_age_ms,
         )
         return [file_id for (file_id,) in rows]

@@ -1,0 +1,84 @@
+"""Bulk writes: files that many tasks stored, committed by one driver, once.
+
+Place: called by headrace.scan.bulk on Spark's driver; housekeeping finishes what a killed driver left.
+Invariant: a writer (a streaming query, or a batch job) writes batches with rising ids. An attempt at a batch is staged
+in chunks; then it is decided, and no other attempt at this batch is ever committed. Each chunk is committed once, by
+the first call. So a batch that is run again, by any number of drivers, is in the topics once.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class BulkRun(NamedTuple):
+    """Neighbouring batches of one partition in a file: it becomes an extent. Position and length in bytes."""
+
+    partition_key: int
+    position: int
+    length: int
+    records: int
+    """Of all batches: lastOffsetDelta + 1 each."""
+    max_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class BulkFile:
+    """A complete segment file in the bucket, under an id of new_bulk_file_id. Runs are in file order."""
+
+    file_id: uuid.UUID
+    size: int
+    runs: tuple[BulkRun, ...]
+
+
+class BulkOutcome(enum.IntEnum):
+    """The result of decide_bulk_write."""
+
+    DECIDED = 0
+    """The batch is decided, now or by an earlier call, maybe for another attempt: that one is to be committed."""
+    PREVIOUS_UNFINISHED = 1
+    """Nothing happened: an earlier batch of the writer has chunks to commit (the returned attempt)."""
+    NOT_STAGED = 2
+    """Nothing happened: chunks are missing; they are kept for a day."""
+    UNKNOWN_PARTITION = 3
+    """Nothing happened: a partition does not exist (any more)."""
+    FILES_TOO_OLD = 4
+    """Nothing happened: the term of a file ended, or its id is from the future."""
+
+
+class BulkDecision(NamedTuple):
+    """`next_chunk` of `chunks` of `attempt` is to be committed; complete if they are equal."""
+
+    outcome: BulkOutcome
+    attempt: uuid.UUID | None
+    next_chunk: int
+    chunks: int
+    partition_key: int | None
+    """The unknown one."""
+
+
+class BulkProgress(NamedTuple):
+    """As of BulkDecision."""
+
+    next_chunk: int
+    chunks: int
+
+
+class BulkWriteApi(Protocol):
+    """Every call is idempotent: repeat it if its outcome is unknown."""
+
+    async def database_ms(self) -> int:
+        """The clock of file ids, in ms since the epoch."""
+
+    async def stage_bulk_chunk(self, attempt: uuid.UUID, chunk: int, files: Sequence[BulkFile]) -> None:
+        """Keep one chunk of an attempt; chunks count from 0. InvalidError for a run outside its file."""
+
+    async def decide_bulk_write(self, writer: str, batch_id: int, attempt: uuid.UUID, chunks: int) -> BulkDecision:
+        """Let this attempt with so many staged chunks be the batch, unless another one is already."""
+
+    async def commit_bulk_chunk(self, writer: str, attempt: uuid.UUID, chunk: int) -> BulkProgress:
+        """Commit a chunk of the decided attempt, if it is the next one; how far the write is then."""

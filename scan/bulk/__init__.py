@@ -1,0 +1,1 @@
+"""Bulk writes: records that many tasks store as segment files, committed once by one driver."""

@@ -1,0 +1,111 @@
+"""Commits a bulk write: stages its files in chunks, decides the batch, commits the decided chunks.
+
+Place: on Spark's driver, after all tasks have stored their files and reported them.
+Invariant: a batch of a writer is in the topics once, whole, from one attempt, also if drivers run it at the same time
+or one after another. A driver that is killed before the decision leaves chunks that are forgotten, and files for the
+sweeper; one that is killed later leaves a decided write: the rerun of the batch, the writer's next batch or an agent's
+housekeeping commits the remaining chunks.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TypeVar
+
+from headrace.metastore.api.bulk import BulkFile, BulkOutcome, BulkWriteApi
+from headrace.scan.errors import BulkWriteError
+from headrace.storage.clock import Clock
+from headrace.storage.errors import OutcomeUnknownError, RetryableError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CHUNK_RUNS = 500
+"""Extents of one chunk, unless one file has more: agents wait for its commit shards meanwhile, some 20 ms."""
+CALL_ATTEMPTS = 60
+CALL_PAUSE_SECONDS = 1.0
+"""A metastore that is away for a minute fails no job."""
+
+
+class BulkCommit:
+    """One attempt at one batch of a writer."""
+
+    def __init__(
+        self,
+        metastore: BulkWriteApi,
+        writer: str,
+        batch_id: int,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        chunk_runs: int = CHUNK_RUNS,
+    ) -> None:
+        self._metastore, self._writer, self._batch_id = metastore, writer, batch_id
+        self._clock, self._chunk_runs = clock, chunk_runs
+        self.attempt = uuid.UUID(int=rng.getrandbits(128), version=4)
+
+    async def commit(self, files: Sequence[BulkFile]) -> bool:
+        """Make `files` the batch; False if an earlier attempt is: then these files are orphans.
+
+        BulkWriteError if nothing was written, and never will be under this attempt. RetryableError or
+        OutcomeUnknownError if the metastore is away for too long: run the batch again.
+        """
+        chunks = list(_chunks(files, self._chunk_runs))
+        for number, chunk in enumerate(chunks):
+            await self._repeated(lambda n=number, c=chunk: self._metastore.stage_bulk_chunk(self.attempt, n, c))  # type: ignore[misc]
+        while True:
+            decision = await self._repeated(
+                lambda: self._metastore.decide_bulk_write(self._writer, self._batch_id, self.attempt, len(chunks))
+            )
+            if decision.attempt is None:
+                raise BulkWriteError(self._refusal(decision.outcome, decision.partition_key))
+            await self._complete(decision.attempt, decision.next_chunk, decision.chunks)
+            if decision.outcome is BulkOutcome.DECIDED:
+                return decision.attempt == self.attempt
+
+    async def _complete(self, attempt: uuid.UUID, next_chunk: int, chunks: int) -> None:
+        while next_chunk < chunks:
+            next_chunk, chunks = await self._repeated(
+                lambda n=next_chunk: self._metastore.commit_bulk_chunk(self._writer, attempt, n)  # type: ignore[misc]
+            )
+
+    def _refusal(self, outcome: BulkOutcome, partition_key: int | None) -> str:
+        what = f"nothing was written: writer={self._writer} batch_id={self._batch_id}"
+        match outcome:
+            case BulkOutcome.UNKNOWN_PARTITION:
+                key = partition_key or 0
+                return f"{what}: a topic was deleted meanwhile: topic_number={key >> 24} partition={key & 0xFFFFFF}"
+            case BulkOutcome.FILES_TOO_OLD:
+                return f"{what}: it took longer than writeTermHours (raise it), or an executor's clock is wrong"
+            case _:
+                return f"{what}: its staged chunks are gone: the commit took longer than a day"
+
+    async def _repeated(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Every call is idempotent."""
+        for left in reversed(range(CALL_ATTEMPTS)):
+            try:
+                return await call()
+            except (RetryableError, OutcomeUnknownError) as error:
+                if not left:
+                    raise
+                logger.warning("bulk commit repeats a call: writer=%s error=%s", self._writer, error)
+                await self._clock.sleep(CALL_PAUSE_SECONDS)
+        raise AssertionError
+
+
+def _chunks(files: Sequence[BulkFile], runs_max: int) -> Iterator[list[BulkFile]]:
+    """Whole files, in order; `runs_max` runs, or one file."""
+    chunk: list[BulkFile] = []
+    runs = 0
+    for file in files:
+        if chunk and runs + len(file.runs) > runs_max:
+            yield chunk
+            chunk, runs = [], 0
+        chunk.append(file)
+        runs += len(file.runs)
+    if chunk:
+        yield chunk
