@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from typing import NamedTuple
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
@@ -65,6 +66,25 @@ def why_static(name: str) -> str | None:
 
 
 _SENSITIVE = re.compile(r"password|secret|\.url$")
+_METASTORE_URL = "metastore.url"
+_LOCAL_HOSTS = {"", "localhost", "127.0.0.1", "::1"}
+_SHOWN_PARAMETERS = {"host", "port", "user", "dbname"}
+
+
+def holds_secret(name: str, value: str) -> bool:
+    """Whether this value must not be shown: those of sensitive settings, except a metastore.url that names a server on
+
+    this machine and no password, as that of `headrace dev` does: it helps only those who have access already.
+    """
+    if _SENSITIVE.search(name) is None:
+        return False
+    if name != _METASTORE_URL:
+        return True
+    url = urlsplit(value)
+    parameters = parse_qs(url.query, keep_blank_values=True)
+    hosts = [url.hostname or "", *(host for hosts in parameters.get("host", []) for host in hosts.split(","))]
+    is_local = all(host in _LOCAL_HOSTS or host.startswith("/") for host in hosts) and any(hosts)
+    return not is_local or url.password is not None or not parameters.keys() <= _SHOWN_PARAMETERS
 
 
 class BrokerSetting(NamedTuple):

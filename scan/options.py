@@ -27,6 +27,8 @@ SPLIT_BYTES = 64 * MIB
 READ_PIN_MS = 3_600_000
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 HEADERS = "headers"
+BOOTSTRAP = "kafka.bootstrap.servers"
+"""Finds the cluster (bootstrap.py); no record is read or written by way of an agent."""
 _SETTINGS = ("bucket", "metastore.", "s3.", "store.")
 """Settings that may be given as options, by the beginnings of their names."""
 _LONG_MAX = 2**63 - 1
@@ -229,10 +231,12 @@ def refuse_unknown(
     settings = {name.lower() for name in declared() if name.startswith(_SETTINGS)}
     for name in options:
         lower = name.lower()
+        if lower == BOOTSTRAP:
+            continue
         if lower.startswith("kafka."):
             raise OptionError(
-                f"option {name} is for Spark's Kafka source: segment files are read without a Kafka client."
-                " Set metastore.url and bucket, and leave kafka.* options out"
+                f"option {name} is for Spark's Kafka source: segment files are read and written without a Kafka"
+                f" client. Leave kafka.* options out, but {BOOTSTRAP} finds the cluster"
             )
         if lower in known:
             reads = table[known[lower]].reads

@@ -21,10 +21,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from headrace.scan.bootstrap import cluster_settings
 from headrace.scan.cluster import BucketAddress, ScannedCluster, open_cluster
 from headrace.scan.columns import arrow_schema, record_batches
 from headrace.scan.offsets import find_offsets
-from headrace.scan.options import ScanOptions, parse_options, settings_of
+from headrace.scan.options import ScanOptions, parse_options
 from headrace.scan.partitions import ScanPartition, TopicCatalog, select
 from headrace.scan.plan import WantedOffsets, pin, plan
 from headrace.scan.read import SplitReader
@@ -59,7 +60,7 @@ class TopicReader(DataSourceReader):
         return read_split(partition, self._schema)
 
     async def _plan(self) -> list[InputPartition]:
-        settings = settings_of(self._options, os.environ)
+        settings = cluster_settings(self._options, os.environ)
         async with open_cluster(settings) as cluster:
             pinned = await pin(cluster.metastore, holder(), self._scan.read_pin_ms)
             try:

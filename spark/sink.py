@@ -24,14 +24,15 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from headrace.config.settings import Settings
 from headrace.metastore.api.bulk import BulkFile
+from headrace.scan.bootstrap import cluster_settings
 from headrace.scan.bulk.commit import BulkCommit
 from headrace.scan.bulk.options import parse_write_options
 from headrace.scan.bulk.task import BulkTask, TaskPlan
 from headrace.scan.bulk.topics import writable_topics
 from headrace.scan.cluster import BucketAddress, open_cluster
 from headrace.scan.errors import OptionError
-from headrace.scan.options import settings_of
 from headrace.scan.partitions import TopicCatalog
 from headrace.spark.rows import check_schema, chunks
 from headrace.storage.clock import SystemClock
@@ -69,11 +70,11 @@ class _Writer:
             raise OptionError('records are appended to topics: use mode("append"), or outputMode append or update')
         check_schema(schema, has_topic=self._write.topic is not None)
         self._schema = schema
-        self._bucket = BucketAddress.of(settings_of(options, os.environ))
-        self._plan = asyncio.run(self._make_plan())
+        settings = cluster_settings(options, os.environ)
+        self._bucket = BucketAddress.of(settings)
+        self._plan = asyncio.run(self._make_plan(settings))
 
-    async def _make_plan(self) -> TaskPlan:
-        settings = settings_of(self._options, os.environ)
+    async def _make_plan(self, settings: Settings) -> TaskPlan:
         async with open_cluster(settings) as cluster:
             image = await TopicCatalog(cluster.metastore).refresh()
             return TaskPlan(
@@ -102,7 +103,7 @@ class _Writer:
     async def commit_files(self, writer: str, batch_id: int, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Once."""
         files = [file for message in messages if isinstance(message, StoredFiles) for file in message.files]
-        async with open_cluster(settings_of(self._options, os.environ)) as cluster:
+        async with open_cluster(cluster_settings(self._options, os.environ)) as cluster:
             commit = BulkCommit(cluster.metastore, writer, batch_id, cluster.clock, cluster.rng)
             if not await commit.commit(files):
                 logger.warning(

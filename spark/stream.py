@@ -24,10 +24,11 @@ from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.read import OffsetKind
 from headrace.scan.admission import new_offsets, share
 from headrace.scan.background_loop import BackgroundLoop
+from headrace.scan.bootstrap import cluster_settings
 from headrace.scan.cluster import BucketAddress, ScannedCluster, open_cluster
 from headrace.scan.errors import DataLossError
 from headrace.scan.offsets import find_offsets, special_offsets
-from headrace.scan.options import parse_options, settings_of
+from headrace.scan.options import parse_options
 from headrace.scan.partitions import ScanPartition, TopicCatalog, select
 from headrace.scan.plan import WantedOffsets, pin, plan
 from headrace.scan.splits import make_splits
@@ -108,7 +109,7 @@ class _Driver:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._scan = parse_options(options, streaming=True)
-        self._settings = settings_of(options, os.environ)
+        self._settings = cluster_settings(options, os.environ)
         self._loop = BackgroundLoop()
         self._connections = AsyncExitStack()
         self._pins: list[JobToken] = []

@@ -86,7 +86,7 @@ def test_delays_have_units() -> None:
         (TOPIC | {"minPartitions": "0"}, "minPartitions must be an integer of at least 1"),
         (TOPIC | {"splitBytes": "5"}, "splitBytes must be an integer of at least 1048576"),
         (TOPIC | {"startingOffset": "latest"}, "unknown option: startingOffset (did you mean startingOffsets?)"),
-        (TOPIC | {"kafka.bootstrap.servers": "b:9092"}, "kafka.bootstrap.servers is for Spark's Kafka source"),
+        (TOPIC | {"kafka.security.protocol": "SSL"}, "kafka.security.protocol is for Spark's Kafka source"),
         (TOPIC | {"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger is an option of a stream read only"),
     ],
 )

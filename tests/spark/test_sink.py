@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,8 @@ async def test_a_consumer_reads_what_was_written(world: ScanWorld, spark: Any) -
     frame = spark.createDataFrame(rows, SCHEMA).repartition(2)
     await write(world, frame, topic="orders")
     consumed = await world.consumed("orders")
-    found = sorted((row.key, row.value, row.headers) for row in consumed if row.timestamp == 1_767_323_045_678)
-    assert found == sorted(
+    found = Counter((row.key, row.value, row.headers) for row in consumed if row.timestamp == 1_767_323_045_678)
+    assert found == Counter(
         (None if key is None else key.encode(), value, tuple(headers or ()))
         for key, value, _, time, headers in rows if time is not None
     )  # fmt: skip

@@ -19,7 +19,7 @@ from headrace.agent.admin.configs import loggers
 from headrace.agent.admin.configs.rules import ConfigResource, ResourceType, why_no_such_resource
 from headrace.agent.admin.log_change import Verdict
 from headrace.agent.cluster.view import ClusterView
-from headrace.config.broker_configs import broker_settings, why_static
+from headrace.config.broker_configs import broker_settings, holds_secret, why_static
 from headrace.config.config_definition import ConfigDefinition, ConfigEffect
 from headrace.config.group_configs import GROUP_CONFIGS
 from headrace.config.node_ids import VIRTUAL_NODE_ID
@@ -126,13 +126,14 @@ class DescribeConfigs:
             meaning = f"Default of {BROKER_DEFAULTS[name]} for topics that do not set it. {documentation(topic_config)}"
             return ShownConfig(name, layers, topic_config.kind, meaning)
         setting = broker_settings()[name]
+        is_sensitive = setting.is_sensitive and any(holds_secret(name, layer.value) for layer in layers[:-1] or layers)
         return ShownConfig(
             name,
             layers,
-            "password" if setting.is_sensitive else setting.kind,
+            "password" if is_sensitive else setting.kind,
             setting.meaning,
             is_read_only=why_static(name) is not None,
-            is_sensitive=setting.is_sensitive,
+            is_sensitive=is_sensitive,
         )
 
 

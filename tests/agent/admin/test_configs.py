@@ -118,6 +118,31 @@ async def test_a_brokers_settings_are_shown_without_its_secrets(fake_clock: Manu
     assert shown["log.retention.hours"].read_only
 
 
+@pytest.mark.parametrize(
+    ("url", "is_shown"),
+    [
+        ("postgresql://headrace@/postgres?host=%2Ftmp%2Fdata&port=4711", True),
+        ("postgresql://headrace@localhost:5432/postgres", True),
+        ("postgresql:///postgres?host=%2Ftmp&user=x&dbname=y", True),
+        ("postgresql://headrace:secret@localhost/postgres", False),
+        ("postgresql://headrace@localhost/postgres?password=secret", False),
+        ("postgresql://headrace@db.example/postgres", False),
+        ("postgresql://headrace@localhost/postgres?host=db.example", False),
+        ("postgresql://headrace@/postgres?host=%2Ftmp,db.example", False),
+        ("postgresql://headrace@localhost/postgres?passfile=%2Froot%2Fpgpass", False),
+        ("postgresql:///postgres", False),
+    ],
+)
+async def test_the_metastores_address_is_shown_only_if_it_is_local_and_without_a_password(
+    url: str, is_shown: bool, fake_clock: ManualClock
+) -> None:
+    admin = ConfigsWorld(fake_clock, Settings(metastore_url=url))
+    await admin.join()
+    (shown,) = (await admin.describe(BROKER, NODE, "metastore.url")).configs
+    assert (shown.value, shown.is_sensitive) == ((url, False) if is_shown else (None, True))
+    assert [synonym.value is None for synonym in shown.synonyms] == [not is_shown] * 2
+
+
 async def test_advertised_listeners_are_shown_as_kafkas_brokers_show_them(fake_clock: ManualClock) -> None:
     """What kafka-python's own suite asks for."""
     admin = ConfigsWorld(fake_clock, Settings(advertised_listeners="PLAINTEXT://127.0.0.1:0"))
