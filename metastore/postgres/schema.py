@@ -168,8 +168,8 @@ agents = Table(
     _column("port", Integer()),
     _column("rack", Text(), null=True),
     _column("leaving_offset", BigInteger(), null=True),
-    _column("hidden", Boolean()),
-    _column("hidden_before", Boolean()),
+    _column("hidden", Boolean(), default="false"),
+    _column("hidden_before", Boolean(), default="false"),
     UniqueConstraint("incarnation_id"),
 )
 agent_leases = Table(
