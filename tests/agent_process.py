@@ -20,7 +20,9 @@ SECONDS_MAX = 90
 class AgentUnderTest:
     """Ready for clients once the context is entered; leaving it ends the process."""
 
-    def __init__(self, settings: Mapping[str, object]) -> None:
+    def __init__(self, settings: Mapping[str, object], environment: Mapping[str, str] | None = None) -> None:
+        """`environment` None: this process's."""
+        self._environment = environment
         flags = [part for name, value in settings.items() for part in (f"--{name.replace('.', '-')}", str(value))]
         self._command = [
             sys.executable,
@@ -37,7 +39,9 @@ class AgentUnderTest:
         self.http = ""
 
     def __enter__(self) -> AgentUnderTest:
-        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=self._environment
+        )
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if match := re.match(r"ready node=(\d+) kafka=(\S+) http=(\S+)", line):
