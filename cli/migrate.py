@@ -16,6 +16,7 @@ from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.postgres.migrate import migrate
+from headrace.metastore.postgres.migration_plan import plan_migration
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import require_formatted
@@ -27,6 +28,7 @@ processes at once. Run it before the new agents start. A new cluster gets the va
 the settings that have one value in the cluster; without --config its first controller records them.
 
   headrace migrate --metastore-url postgresql://headrace@db/headrace
+  headrace migrate --plan --metastore-url …                       which tables would be locked
   headrace migrate --restored --metastore-url … --bucket s3://…   after a restore or a move of Postgres
 
 After a promotion of a standby nothing is to be done: agents notice it (docs/operate/POSTGRES.md).
@@ -41,6 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="this server is the metastore from now on, although it was restored from a backup, copied or moved:"
         " begin a new life of the metastore, so that agents forget the old one and nothing is deleted until an audit",
     )
+    parser.add_argument(
+        "--plan",
+        action="store_true",
+        help="change nothing: print the migrations that are missing, and which tables they lock how",
+    )
     add_settings(parser, ("metastore.url", "commit.shards", "bucket", *S3), every=False)
     parser.set_defaults(run=run)
 
@@ -50,6 +57,9 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_from(args)
     if not settings.metastore_url:
         raise ConfigError("metastore.url is not set (--metastore-url)")
+    if args.plan:
+        print("\n".join(plan_migration(settings.metastore_url).lines()))
+        return 0
     if args.restored and not settings.bucket:
         raise ConfigError("bucket is not set (--bucket): a new life of the metastore is recorded there")
     values = proposed(settings) if args.config else {}
