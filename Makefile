@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed-$(shell cat pyproject.toml requirements/test.lock | 
 
 .DEFAULT_GOAL := help
 # HEADRACE_TEST_TOOLS: where `make tools` installs (default ~/.cache/headrace-test-tools)
-.PHONY: help setup tools deploy-tools image demo test test-all check format docs requirements bench compat apps torture hostile hostile-zone attacks kubernetes kubernetes-tools lock clean
+.PHONY: help setup release tools deploy-tools image demo test test-all check format docs requirements bench compat apps torture hostile hostile-zone attacks kubernetes kubernetes-tools lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -98,6 +98,9 @@ kubernetes: setup ## the Helm chart on a real control plane, without containers:
 
 kubernetes-tools: setup ## build what `make kubernetes` needs: Kubernetes, etcd and Helm from Go modules, about 8 minutes
 	@$(BIN)/python -m tests.kubernetes.programs
+
+release: setup ## wheel, sdist and packaged chart in dist/, all with one version
+	@$(BIN)/pip install --quiet uv && $(BIN)/python deploy/release.py
 
 lock: setup ## pin the newest dependencies that pyproject.toml allows
 	@$(BIN)/pip install --quiet uv && $(BIN)/uv pip compile --quiet --upgrade --python-version 3.11 --extra test \

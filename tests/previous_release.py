@@ -1,4 +1,4 @@
-"""The previous release as a checkout of its own, to run its agents and commands.
+"""A checkout of the previous release, to run its agents and commands.
 
 Invariant: it runs with this release's virtual environment; a test skips where the repository lacks its commit.
 """
@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMIT = "9b39dcb04b9c0bf89ae16507d668b48aedca4425"
-"""The oldest release that may run beside this one; older ones are upgraded to it first."""
+"""The oldest release that may run at the same time as this one; older ones are upgraded to it first."""
 
 
 def unpack(place: Path) -> Path:

@@ -1,6 +1,6 @@
 """A built image's files, started as Kubernetes starts them: an unprivileged user, a read-only root, a small /tmp.
 
-    export HEADRACE_TEST_IMAGE_TREE=$(buildah mount $(buildah from headrace:0.1.0))
+    export HEADRACE_TEST_IMAGE_TREE=$(buildah mount $(buildah from headrace:0.2.0))
     pytest -m "" tests/deploy/test_image_tree.py
 
 Place: after `make image`; needs root, for chroot in a mount namespace. Postgres and the S3 server are real.
