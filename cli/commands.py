@@ -40,6 +40,7 @@ COMMANDS = (
     Command("compactor", "headrace.cli.compactor", "run background work: compaction, retention, deletion"),
     Command("storage", "headrace.cli.storage", "format metastore and bucket, or show their cluster"),
     Command("migrate", "headrace.cli.migrate", "create or upgrade the metastore"),
+    Command("planners", "headrace.cli.planners", "let database roles plan scans, and nothing else"),
     Command("audit", "headrace.cli.audit", "compare the bucket with the metastore"),
     Command("topics", "headrace.cli.topics", "list, describe, create, alter or delete topics"),
     Command("groups", "headrace.cli.groups", "list, describe, reset or delete consumer groups"),

@@ -23,6 +23,7 @@ COMMANDS = [
     "compactor",
     "storage",
     "migrate",
+    "planners",
     "audit",
     "topics",
     "groups",
