@@ -194,7 +194,11 @@ class Broker:
         found = listeners(self.settings)
         ports = [
             await self._listener.start(
-                e.host, e.port, e.name, for_agents=e.name == found.inter_broker and e != found.serving[0]
+                e.host,
+                e.port,
+                e.name,
+                for_agents=e.name == found.inter_broker and e != found.serving[0],
+                proxy_protocol=e.name in found.proxied,
             )
             for e in found.serving
         ]

@@ -47,6 +47,8 @@ class Listeners:
     """In the order of `serving`, with the same names."""
     inter_broker: str | None = None
     """Name of the listener that other agents use; None: the first one."""
+    proxied: frozenset[str] = frozenset()
+    """Names of the listeners with PROXY protocol."""
 
 
 HTTP_PORT, COMPACTOR_HTTP_PORT = 9644, 9645
@@ -73,7 +75,17 @@ def listeners(settings: Settings) -> Listeners:
         raise ConfigError(f"inter.broker.listener.name: not a listener of this broker: {between}")
     serving = sorted(serving, key=lambda endpoint: endpoint.name == between)  # stable: others keep their order
     advertised = _advertised(settings, serving) if BROKER in roles(settings) else serving
-    return Listeners(tuple(serving), controller, tuple(advertised), between)
+    return Listeners(tuple(serving), controller, tuple(advertised), between, _proxied(settings, serving, between))
+
+
+def _proxied(settings: Settings, serving: list[Endpoint], between: str | None) -> frozenset[str]:
+    names = frozenset(name.strip().upper() for name in settings.proxy_protocol_listeners.split(",") if name.strip())
+    if unknown := names - {endpoint.name for endpoint in serving}:
+        raise ConfigError(f"proxy.protocol.listeners: not a listener of this broker: {', '.join(sorted(unknown))}")
+    if between in names or (names and between is None):
+        told = "agents connect to each other without a balancer: set another inter.broker.listener.name"
+        raise ConfigError(f"proxy.protocol.listeners: {told}")
+    return names
 
 
 def deprecated_forms(settings: Settings) -> str:

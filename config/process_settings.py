@@ -64,6 +64,13 @@ class ProcessSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         str,
         Meta(description="NAME:PROTOCOL, comma-separated. So far every listener uses PLAINTEXT, also without it."),
     ] = field(default="", name="listener.security.protocol.map")
+    proxy_protocol_listeners: Annotated[
+        str,
+        Meta(
+            description="Names in listeners on which every connection begins with a header of PROXY protocol version 2,"
+            " with the client's address. Only behind a load balancer that sends it: clients could name any address."
+        ),
+    ] = field(default="", name="proxy.protocol.listeners")
     kafka_host: Annotated[str, Meta(description="Deprecated: set listeners, which overrides it.")] = field(
         default="127.0.0.1", name="kafka.host"
     )

@@ -54,7 +54,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
     _writer: ReplyWriter
     _replies: ReplyQueue
 
-    def __init__(self, host: ConnectionHost, entrance: Entrance) -> None:
+    def __init__(self, host: ConnectionHost, entrance: Entrance, client: tuple[str, int] | None = None) -> None:
+        """`client`: its address, if a balancer said so; None: that of the socket."""
+        self._client_address = client
         self._host = host
         self._entrance = entrance
         self._frames = FrameReader(host.limits.socket_request_max_bytes)
@@ -85,7 +87,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._transport = transport
         self._writer = ReplyWriter(transport)
         self._replies = ReplyQueue(self._writer, self._host.metrics, self._host.replies)
-        peer = transport.get_extra_info("peername")
+        peer = self._client_address or transport.get_extra_info("peername")
         self._client = ClientConnection(
             self._host.next_connection_id(),
             f"{peer[0]}:{peer[1]}",
@@ -116,6 +118,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._cut(_NO_BYTES)
         else:
             self._cut(self._host.slab[:nbytes])
+
+    def start_with(self, data: bytes) -> None:
+        """The first bytes, which were read before this protocol was the transport's."""
+        self._host.metrics.received_bytes.inc(len(data))
+        if data and not self._transport.is_closing():
+            self._cut(memoryview(data))
 
     def pause_writing(self) -> None:
         self._writer.pause()

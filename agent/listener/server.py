@@ -16,9 +16,10 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from headrace.agent.listener.connection import KafkaConnection
 from headrace.agent.listener.descriptors import BACKLOG
-from headrace.agent.listener.host import ConnectionHost, Limits
+from headrace.agent.listener.host import ConnectionHost, Entrance, Limits
 from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.listener.produce_bytes import ProduceBytes
+from headrace.agent.listener.proxied import ProxiedConnection
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError
@@ -55,18 +56,26 @@ class KafkaListener:
         """What the listener sees of Produce requests before they are whole."""
         return self._host.produce_bytes
 
-    async def start(self, host: str, port: int, name: str = "PLAINTEXT", *, for_agents: bool = False) -> int:
+    async def start(
+        self,
+        host: str,
+        port: int,
+        name: str = "PLAINTEXT",
+        *,
+        for_agents: bool = False,
+        proxy_protocol: bool = False,
+    ) -> int:
         """Listen, also at one more address; port 0 picks a free one. Returns the port. InvalidError if the address
         cannot be bound.
 
         `name`: the listener's, which handlers see. `for_agents`: other agents connect to it.
+        `proxy_protocol`: connections begin with a header that names the client.
         """
         loop = asyncio.get_running_loop()
         entrance = self._host.entrance(name, for_agents=for_agents)
         try:
-            server = await loop.create_server(
-                lambda: KafkaConnection(self._host, entrance), host, port, backlog=BACKLOG
-            )
+            make = self._make(entrance, proxy_protocol=proxy_protocol)
+            server = await loop.create_server(make, host, port, backlog=BACKLOG)
         except OSError as error:
             raise InvalidError(
                 f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)};"
@@ -78,6 +87,12 @@ class KafkaListener:
         bound: int = server.sockets[0].getsockname()[1]
         logger.info("kafka listener started: name=%s host=%s port=%d", name, host, bound)
         return bound
+
+    def _make(self, entrance: Entrance, *, proxy_protocol: bool) -> Callable[[], asyncio.BaseProtocol]:
+        if not proxy_protocol:
+            return lambda: KafkaConnection(self._host, entrance)
+        waiting: set[ProxiedConnection] = set()
+        return lambda: ProxiedConnection(self._host, entrance, waiting)
 
     def suspend(self, suspended: bool) -> None:
         """Close all connections and accept none, until called with False: this agent has nothing to say to clients."""

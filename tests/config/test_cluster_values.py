@@ -30,6 +30,7 @@ PROCESS_PREFIXES = (
         "inter.broker.listener.name",
         "controller.listener.names",
         "kafka.",
+        "proxy.protocol.listeners",
         "advertised.host",
         "advertised.port",
         "advertised.listeners",

@@ -135,6 +135,7 @@ def _listeners(**given: str) -> Listeners:
         "told_host": "advertised.host",
         "between": "inter.broker.listener.name",
         "map": "listener.security.protocol.map",
+        "proxied": "proxy.protocol.listeners",
     }
     return listeners(load(flags={names[key]: value for key, value in given.items()}))
 
@@ -176,6 +177,9 @@ def test_listeners_name_one_for_clients_and_one_for_controllers() -> None:
         ({"on": "A://h:1,C://h:2", "names": "C", "between": "C"}, "not a listener of this broker: C"),
         ({"on": "A://h:1,B://:2"}, "B is not set, and clients cannot connect to 0.0.0.0"),
         ({"on": "A://h:1,B://h:2", "told_host": "h"}, "there are several listeners"),
+        ({"on": "A://h:1", "proxied": "B"}, "proxy.protocol.listeners: not a listener of this broker: B"),
+        ({"on": "A://h:1", "proxied": "A"}, "agents connect to each other without a balancer"),
+        ({"on": "A://h:1,B://h:2", "proxied": "B", "between": "B"}, "agents connect to each other without"),
         ({"map": "A:SSL"}, "only PLAINTEXT is supported"),
         ({"map": "A"}, "not of the form NAME:PROTOCOL"),
         ({"on": "A://h:1,A://h:2"}, "duplicate name"),
@@ -230,6 +234,8 @@ def test_several_listeners_have_names_and_one_is_for_other_agents() -> None:
         Endpoint("INTERNAL", "10.0.0.1", 9094),
     )
     assert found.inter_broker == "INTERNAL"
+    proxied = _listeners(on="A://h:1,B://h:2", between="B", proxied="a")
+    assert proxied.proxied == {"A"}
     alone = _listeners(on="INTERNAL://h:1", between="INTERNAL")
     assert [endpoint.name for endpoint in alone.serving] == ["INTERNAL"], "agents and clients may share one"
 

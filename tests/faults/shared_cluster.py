@@ -57,10 +57,15 @@ class SharedCluster:
         """A new process at the port of one that has ended, or is about to start."""
         return member(self._settings, port, self.balancer.address)
 
+    @staticmethod
+    def create_topic(address: str, name: str, partitions: int) -> None:
+        """Created."""
+        admin = AdminClient({"bootstrap.servers": address})
+        admin.create_topics([NewTopic(name, partitions)])[name].result(SECONDS_MAX)
+
     def topic(self, name: str, partitions: int) -> None:
         """Created, and known to every agent."""
-        admin = AdminClient({"bootstrap.servers": self.address})
-        admin.create_topics([NewTopic(name, partitions)])[name].result(SECONDS_MAX)
+        self.create_topic(self.address, name, partitions)
         for port in self.ports:
             until_shown(f"127.0.0.1:{port}", {VIRTUAL}, name)
 

@@ -108,7 +108,7 @@ def test_public_classes_have_distinct_names() -> None:
 
 
 CALLED_FROM_OUTSIDE = {"buffer_updated", "get_buffer", "connection_made", "connection_lost", "pause_writing"} | {
-    "resume_writing",  # with the five before it, asyncio's callbacks
+    "resume_writing", "data_received",  # with the five before them, asyncio's callbacks
     "dump",  # psycopg's
 } | {  # PySpark's data source API
     "getDefaultReadLimit", "initialOffset", "latestOffset", "prepareForTriggerAvailableNow", "reportLatestOffset",
