@@ -104,7 +104,8 @@ class _Writer:
         """Once."""
         files = [file for message in messages if isinstance(message, StoredFiles) for file in message.files]
         async with open_cluster(cluster_settings(self._options, os.environ)) as cluster:
-            commit = BulkCommit(cluster.metastore, writer, batch_id, cluster.clock, cluster.rng)
+            topics = self._plan.topics.values()
+            commit = BulkCommit(cluster.metastore, writer, batch_id, cluster.clock, cluster.rng, topics=topics)
             if not await commit.commit(files):
                 logger.warning(
                     "written by an earlier attempt: writer=%s batch_id=%d files=%d", writer, batch_id, len(files)

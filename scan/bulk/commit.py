@@ -12,10 +12,12 @@ from __future__ import annotations
 import logging
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from headrace.metastore.api.bulk import BulkFile, BulkOutcome, BulkWriteApi
+from headrace.metastore.keys import split_partition_key
+from headrace.scan.bulk.topics import WritableTopic
 from headrace.scan.errors import BulkWriteError
 from headrace.storage.clock import Clock
 from headrace.storage.errors import OutcomeUnknownError, RetryableError
@@ -42,8 +44,11 @@ class BulkCommit:
         clock: Clock,
         rng: random.Random,
         *,
+        topics: Iterable[WritableTopic] = (),
         chunk_runs: int = CHUNK_RUNS,
     ) -> None:
+        """`topics` gives errors their names."""
+        self._names = {topic.topic_number: topic.name for topic in topics}
         self._metastore, self._writer, self._batch_id = metastore, writer, batch_id
         self._clock, self._chunk_runs = clock, chunk_runs
         self.attempt = uuid.UUID(int=rng.getrandbits(128), version=4)
@@ -77,8 +82,9 @@ class BulkCommit:
         what = f"nothing was written: writer={self._writer} batch_id={self._batch_id}"
         match outcome:
             case BulkOutcome.UNKNOWN_PARTITION:
-                key = partition_key or 0
-                return f"{what}: a topic was deleted meanwhile: topic_number={key >> 24} partition={key & 0xFFFFFF}"
+                number, partition = split_partition_key(partition_key or 0)
+                topic = self._names.get(number, f"number {number}")
+                return f"{what}: the topic was deleted meanwhile: topic={topic} partition={partition}"
             case BulkOutcome.FILES_TOO_OLD:
                 return f"{what}: it took longer than writeTermHours (raise it), or an executor's clock is wrong"
             case _:

@@ -165,11 +165,69 @@ async def test_a_topic_that_is_unknown_or_deleted_is_named(world: ScanWorld) -> 
     with pytest.raises(NotFoundError, match="topic does not exist: topic=ordres"):
         await attempts.stored(topic="ordres")
     files = await attempts.stored(Rows([b"v"]))
+    deleted = writable_topics(await load_image(world.postgres), Settings(), ["orders"]).values()
     topic = world.view.image.topics_by_number[keys[0] >> 24]
     assert await world.postgres.delete_topics(await world.postgres.metadata_head(), [topic.topic_id])
-    with pytest.raises(BulkWriteError, match=r"nothing was written: .* a topic was deleted meanwhile"):
-        await attempts.commit(0, files)
+    with pytest.raises(BulkWriteError, match=r"nothing was written: .* deleted meanwhile: topic=orders partition=0"):
+        await attempts.commit(0, files, topics=deleted)
     assert not await world.file_rows()
+
+
+class Killed(Exception):
+    """The driver is gone."""
+
+
+class KillingMetastore:
+    """Fault model: the driver is killed before its call number `at`, or after it, before the answer arrives."""
+
+    def __init__(self, metastore: PostgresMetastore, at: int, *, after: bool) -> None:
+        self._metastore, self._left, self._after = metastore, at, after
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*arguments: Any) -> Any:
+            self._left -= 1
+            if self._left < 0 and not self._after:
+                raise Killed
+            answer = await getattr(self._metastore, name)(*arguments)
+            if self._left < 0:
+                raise Killed
+            return answer
+
+        return call
+
+
+@pytest.mark.requirement("X6.3")
+@pytest.mark.parametrize("finished_by", ["the rerun", "the next batch", "housekeeping"])
+async def test_a_driver_killed_at_any_call(world: ScanWorld, finished_by: str) -> None:
+    """Three chunks: staged, decided, committed one by one. Readers get one attempt of each batch, whole and once."""
+    await world.topic("orders", 1)
+    attempts = Attempts(world)
+    expected = []
+    for at in range(7):
+        for after in (False, True):
+            name = f"query {at} {after}"
+            written = [await attempts.stored(Rows([f"{name} {run} {n}".encode()])) for run in "ab" for n in range(3)]
+            first, again = ([file for files in half for file in files] for half in (written[:3], written[3:]))
+            api: Any = KillingMetastore(world.postgres, at, after=after)
+            killed = BulkCommit(api, name, 0, attempts.clock, attempts.rng, chunk_runs=1)
+            with pytest.raises(Killed):
+                await killed.commit(first)
+            decided = at > 3 or (at, after) == (3, True)
+            if finished_by == "housekeeping":
+                async with session(world.url) as connection:
+                    await move_time(connection, 61)
+                    while await world.postgres.finish_bulk_writes():
+                        pass
+                    await move_time(connection, 0)
+            else:
+                batch_id = int(finished_by == "the next batch")
+                rerun = BulkCommit(world.postgres, name, batch_id, attempts.clock, attempts.rng, chunk_runs=1)
+                assert await rerun.commit(again) == (batch_id == 1 or not decided)
+            expected += [f"{name} a {n}".encode() for n in range(3) if decided]
+            if finished_by == "the next batch" or (finished_by == "the rerun" and not decided):
+                expected += [f"{name} b {n}".encode() for n in range(3)]
+    assert [row.value for row in await world.consumed("orders")] == expected
+    await world.check_accounts()
 
 
 async def test_a_job_of_many_hours_is_committed_and_its_orphans_are_swept(world: ScanWorld) -> None:
