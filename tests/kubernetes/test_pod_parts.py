@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import struct
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.kubernetes.cluster.dns_server import ServiceNames, answer
 from tests.kubernetes.kubelet.environment import Json, MissingReferenceError
-from tests.kubernetes.kubelet.images import UnknownImageError, image_of
+from tests.kubernetes.kubelet.images import UnknownImageError, image_of, write_accounts, write_commands
 from tests.kubernetes.kubelet.pod_objects import references
 from tests.kubernetes.kubelet.spark_entrypoint import executor_command
 from tests.kubernetes.kubelet.volumes import fill, mounts
@@ -128,3 +129,14 @@ def test_an_executor_starts_as_spark_asks() -> None:
     command = executor_command(environment)
     assert command[:7] == ["/java/bin/java", "-Dfirst", "-Dlast", "-Xms1g", "-Xmx1g", "-cp", "/spark/jars/*"]
     assert command[command.index("--podName") + 1] == "pod"
+
+
+def test_commands_and_accounts_of_the_images(tmp_path: Path) -> None:
+    write_commands(tmp_path / "bin")
+    write_accounts(tmp_path / "passwd")
+    done = subprocess.run([tmp_path / "bin" / "headrace", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("headrace ")
+    assert (tmp_path / "bin" / "headrace-spark-compaction").stat().st_mode & 0o111
+    homes = {line.split(":")[2]: line.split(":")[5] for line in (tmp_path / "passwd").read_text().splitlines()}
+    assert homes["185"] == "/home/spark"
+    assert "0" in homes

@@ -20,12 +20,12 @@ SCENARIOS: dict[str, Callable[[Release], str]] = {
     "install": install.install,
     "helm-test": install.helm_test,
     "inside": install.inside,
+    "spark": spark.spark_compaction,
     "scale": scaling.scale,
     "rolling-upgrade": changes.rolling_upgrade,
     "pod-killed": changes.pod_killed,
     "node-drained": changes.node_drained,
     "failed-migration": changes.failed_migration,
-    "spark": spark.spark_compaction,
     "outside": install.outside,
     "uninstall": removal.uninstall,
 }

@@ -69,11 +69,11 @@ def inside(release: Release) -> str:
 
 
 def outside(release: Release) -> str:
-    """Upgrade to one external address; clients that reach only that address."""
+    """Upgrade to one external address; a producer and a reader that reach only that address."""
     address = "198.51.100.10"
-    release.upgrade(
-        {"externalAccess/type": "loadBalancer", "externalAccess/loadBalancer/host": address}, timeout=ROLLOUT
-    )
+    values = {"externalAccess/type": "loadBalancer", "externalAccess/loadBalancer/host": address}
+    release.upgrade(values, timeout=ROLLOUT)
+    release.wait_for_agents(2, 180)  # those of before do not advertise the address
 
     def given() -> str | None:
         service = release.get("services", f"{NAME}-external")
@@ -82,6 +82,6 @@ def outside(release: Release) -> str:
 
     found = release.wait_for("an external address", given)
     assert found == address, found
-    with clients.outside(release, f"{address}:9092") as watched:
+    with clients.outside(release, f"{address}:9092", group=False) as watched:
         pass
     return str(watched)

@@ -8,6 +8,7 @@ import boto3
 import psycopg
 
 from tests.kubernetes.scenarios import clients
+from tests.kubernetes.scenarios.commands import records_of
 from tests.kubernetes.scenarios.install import ROLLOUT
 from tests.kubernetes.scenarios.release import NAME, Release
 
@@ -26,8 +27,7 @@ def uninstall(release: Release) -> str:
     cluster_id = _cluster_id(release)
     release.upgrade({"cluster/id": cluster_id}, timeout=ROLLOUT)
     assert watched.summary is not None
-    text = _consume(release, watched.topic)
-    read = len([line for line in text.splitlines() if line.startswith("p/")])
+    read = records_of(release, watched.topic)
     assert read == watched.summary["acknowledged"], (read, watched.summary)
     release.helm("uninstall", NAME, "--wait", "--timeout", "3m")
     return f"{before[0]} tables and {before[1]} objects stayed; a second install read all {read} records of a topic"
@@ -64,21 +64,3 @@ def _s3(release: Release) -> Any:
         "s3", endpoint_url=state["s3_url"], region_name="us-east-1",
         aws_access_key_id=state["access_key"], aws_secret_access_key=state["secret_key"],
     )  # fmt: skip
-
-
-def _consume(release: Release, topic: str) -> str:
-    """By Headrace's own command, in a pod."""
-    image = f"{release.values['image/repository']}:{release.values['image/tag']}"
-    release.kubectl(
-        "run", "consume", f"--image={image}", "--restart=Never", "--override-type=merge",
-        '--overrides={"spec": {"enableServiceLinks": false}}',
-        "--command", "--", "headrace", "records", "consume", topic, "--bootstrap-server", f"{NAME}:9092",
-    )  # fmt: skip
-
-    def phase() -> str:
-        return str(release.get("pods", "consume").get("status", {}).get("phase"))
-
-    release.wait_for("the records are read", lambda: phase() in ("Succeeded", "Failed"), 180)
-    text = release.log("consume")
-    release.kubectl("delete", "pod", "consume")
-    return text

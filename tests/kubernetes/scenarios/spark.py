@@ -6,44 +6,51 @@ import json
 import re
 
 from tests.kubernetes.scenarios import clients
+from tests.kubernetes.scenarios.commands import records_of, set_configs
 from tests.kubernetes.scenarios.install import ROLLOUT
-from tests.kubernetes.scenarios.release import NAME, Release
+from tests.kubernetes.scenarios.release import Release
 
 DRIVER, EXECUTOR = "app.kubernetes.io/component=spark", "spark-role=executor"
+PATIENCE_S = 420
 SUMMARY = re.compile(r"compaction on spark ended: jobs_done=(\d+) jobs_failed=(\d+) merged_files=(\d+).*")
 
 
 def spark_compaction(release: Release) -> str:
-    """Every job is for Spark; the CronJob starts a driver each minute until one has done a job."""
+    """Every job is for Spark; the CronJob starts drivers, one at a time, until one has done a job and ended."""
+    set_configs(release, "compaction.spark.min.bytes=1", "compaction.min.age.ms=0", "compaction.max.age.ms=5000")
     with clients.inside(release) as watched:
-        _set_for_spark(release)
-        release.upgrade(
-            {
-                "spark/enabled": True, "spark/image/repository": "headrace-spark", "spark/image/tag": "one",
-                "spark/schedule": "* * * * *", "spark/executors/instances": 1, "spark/executors/cores": 1,
-            },
-            timeout=ROLLOUT,
-        )  # fmt: skip
-        executors: set[str] = set()
+        pass
+    release.upgrade(
+        {
+            "spark/enabled": True, "spark/image/repository": "headrace-spark", "spark/image/tag": "one",
+            "spark/schedule": "* * * * *", "spark/executors/instances": 1, "spark/executors/cores": 1,
+        },
+        timeout=ROLLOUT,
+    )  # fmt: skip
+    executors: set[str] = set()
 
-        def done() -> re.Match[str] | None:
-            executors.update(pod["metadata"]["name"] for pod in release.pods(EXECUTOR))
-            drivers = release.pods(DRIVER)
-            _suspend(
-                release, any(pod.get("status", {}).get("phase") in (None, "Pending", "Running") for pod in drivers)
-            )
-            for pod in drivers:
-                found = SUMMARY.search(release.log(pod["metadata"]["name"]))
-                if found and int(found[1]) > 0:
-                    return found
-                assert pod.get("status", {}).get("phase") != "Failed", release.log(pod["metadata"]["name"])[-3000:]
-            return None
+    def done() -> re.Match[str] | None:
+        executors.update(pod["metadata"]["name"] for pod in release.pods(EXECUTOR))
+        drivers = release.pods(DRIVER)
+        phases = [pod.get("status", {}).get("phase") for pod in drivers]
+        _suspend(release, any(phase in (None, "Pending", "Running") for phase in phases))
+        for pod in drivers:
+            found = SUMMARY.search(release.log(pod["metadata"]["name"]))
+            if found and int(found[1]) > 0:
+                return found
+            assert pod.get("status", {}).get("phase") != "Failed", release.log(pod["metadata"]["name"])[-3000:]
+        return None
 
-        found = release.wait_for("a driver that did a job", done, 420)
+    found = release.wait_for("a driver that did a job and ended", done, PATIENCE_S)
+    release.wait_for("the executors are gone", lambda: not release.pods(EXECUTOR))
     release.upgrade({"spark/enabled": False}, timeout=ROLLOUT)
+    set_configs(release, "compaction.spark.min.bytes=0", "compaction.min.age.ms=30000", "compaction.max.age.ms=600000")
     assert executors, "no executor pod"
     assert int(found[2]) == 0, found[0]
-    return f"{found[0]}; executor pods: {len(executors)}; {watched}"
+    assert watched.summary is not None
+    read = records_of(release, watched.topic)
+    assert read == watched.summary["acknowledged"], (read, watched.summary)
+    return f"{found[0]}; executor pods: {len(executors)}, gone after it; all {read} records are read from merged files"
 
 
 def _suspend(release: Release, wanted: bool) -> None:
@@ -52,26 +59,3 @@ def _suspend(release: Release, wanted: bool) -> None:
     if cron_job["spec"].get("suspend", False) != wanted:
         patch = json.dumps({"spec": {"suspend": wanted}})
         release.kubectl("patch", "cronjob", cron_job["metadata"]["name"], "--type=merge", "-p", patch)
-
-
-def _set_for_spark(release: Release) -> None:
-    """Through the cluster's own command, in a pod as an operator would."""
-    settings = (
-        "compaction.spark.min.bytes=1",
-        "compaction.min.age.ms=0",
-        "compaction.max.age.ms=5000",
-        "compaction.interval.ms=2000",
-    )
-    image = f"{release.values['image/repository']}:{release.values['image/tag']}"
-    release.kubectl(
-        "run", "configs", f"--image={image}", "--restart=Never", "--override-type=merge",
-        '--overrides={"spec": {"enableServiceLinks": false}}',
-        "--command", "--", "headrace", "configs", "set", *settings, "--brokers", "--bootstrap-server", f"{NAME}:9092",
-    )  # fmt: skip
-    release.wait_for("the settings are stored", lambda: _phase(release) in ("Succeeded", "Failed"))
-    assert _phase(release) == "Succeeded", release.log("configs")
-    release.kubectl("delete", "pod", "configs")
-
-
-def _phase(release: Release) -> str:
-    return str(release.get("pods", "configs").get("status", {}).get("phase"))
