@@ -175,6 +175,10 @@ class _FileCheck:
 
     async def check(self, file: AuditedFile, names: Mapping[int, PartitionName], gate: asyncio.Semaphore) -> None:
         found = self._found
+        if file.state is FileState.STAGED and not file.extents:
+            async with gate:
+                await self._check_staged(file)
+            return
         live_bytes = sum(extent.length for extent in file.extents)
         if file.state is FileState.CONDEMNED:
             found.condemned += 1
@@ -196,6 +200,16 @@ class _FileCheck:
         if file.extents:
             async with gate:
                 await self._check_object(file, names)
+
+    async def _check_staged(self, file: AuditedFile) -> None:
+        """Of a decided bulk write: no extent names it yet, and its object must be there when its chunk is committed."""
+        try:
+            size = (await self._store.head(object_key(file.file_id))).size
+        except NotFoundError:
+            self._found.report(Kind.MISSING, file.file_id, f"it is staged: size={file.size}")
+            return
+        if size != file.size:
+            self._found.report(Kind.UNSOUND, file.file_id, f"unexpected size: expected={file.size} found={size}")
 
     async def _check_object(self, file: AuditedFile, names: Mapping[int, PartitionName]) -> None:
         key = object_key(file.file_id)

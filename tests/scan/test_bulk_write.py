@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from aiokafka.partitioner import murmur2 as kafka_murmur2
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.compactor.audit import audit
 from headrace.compactor.sweeper import Sweeper
 from headrace.config.settings import Settings
 from headrace.metastore.log.loading import load_image
@@ -24,6 +26,7 @@ from headrace.scan.bulk.topics import writable_topics
 from headrace.scan.errors import BulkWriteError, OptionError
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import NotFoundError
+from headrace.storage.file_id import object_key
 from headrace.storage.objects.directory import DirectoryStore
 from headrace.storage.records.compression import Codec
 from tests.compactor.test_compact_faults import janitor_metrics, run_deletion
@@ -228,6 +231,25 @@ async def test_a_driver_killed_at_any_call(world: ScanWorld, finished_by: str) -
                 expected += [f"{name} b {n}".encode() for n in range(3)]
     assert [row.value for row in await world.consumed("orders")] == expected
     await world.check_accounts()
+
+
+async def test_an_audit_between_decision_and_commit(world: ScanWorld) -> None:
+    """A staged file has no extents and is no error, unless its object is gone."""
+    await world.topic("orders", 1)
+    attempts = Attempts(world)
+    files = [file for n in range(2) for file in await attempts.stored(Rows([b"%d" % n]))]
+    api: Any = KillingMetastore(world.postgres, 3, after=True)
+    with pytest.raises(Killed):
+        await BulkCommit(api, "query", 0, attempts.clock, attempts.rng, chunk_runs=1).commit(files)
+
+    async def found() -> list[tuple[str, uuid.UUID | None]]:
+        checked = await audit(world.postgres, world.store, deep=True, on_progress=lambda *step: None)
+        return [(violation.kind.name, violation.file_id) for violation in checked.violations]
+
+    assert [row["state"] for row in (await world.file_rows()).values()].count(3) == 1
+    assert await found() == []
+    await world.store.delete_many([object_key(files[1].file_id)])
+    assert await found() == [("MISSING", files[1].file_id)]
 
 
 async def test_a_job_of_many_hours_is_committed_and_its_orphans_are_swept(world: ScanWorld) -> None:
