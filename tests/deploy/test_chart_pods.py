@@ -201,6 +201,14 @@ def test_behind_a_load_balancer_all_agents_have_one_address() -> None:
     assert "advertised.shared" not in rendered("minimal")
 
 
+def test_only_the_load_balancers_listener_reads_proxy_headers() -> None:
+    found = objects("load-balancer", NEWEST, "externalAccess.loadBalancer.proxyProtocol=true")
+    (agent,) = pods(found)["Deployment/hr-headrace-agent"]["containers"]
+    assert environment(agent)["HEADRACE_PROXY_PROTOCOL_LISTENERS"] == "EXTERNAL"
+    assert "PROXY_PROTOCOL" not in rendered("load-balancer")
+    assert "PROXY_PROTOCOL" not in rendered("minimal", NEWEST, "externalAccess.loadBalancer.proxyProtocol=true")
+
+
 def test_one_agent_for_each_node_port() -> None:
     found = objects("node-port")
     spec = one(found, "Deployment", "-agent")["spec"]

@@ -16,6 +16,10 @@ POD_IP and HOST_IP come first, because $(NAME) refers to a variable before it.
   value: PLAINTEXT://{{ include "headrace.inside" . }},INTERNAL://$(POD_IP):9094{{ with include "headrace.external" . }},EXTERNAL://{{ . }}{{ end }}
 - name: HEADRACE_INTER_BROKER_LISTENER_NAME
   value: INTERNAL
+{{- if and (eq .Values.externalAccess.type "loadBalancer") .Values.externalAccess.loadBalancer.proxyProtocol }}
+- name: HEADRACE_PROXY_PROTOCOL_LISTENERS
+  value: EXTERNAL
+{{- end }}
 {{- end -}}
 
 {{/*
