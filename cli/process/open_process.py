@@ -52,6 +52,11 @@ class Connections:
     rng: random.Random
     registry: CollectorRegistry
 
+    async def close(self) -> None:
+        """Only for a process that was not composed: the shell closes them."""
+        await self.metastore.close()
+        await self.store.close()
+
 
 async def open_process(
     settings: Settings,
@@ -66,7 +71,12 @@ async def open_process(
     if wanted == {CONTROLLER} and settings.node_id is None:
         raise ConfigError("node.id is not set: a process that is only a controller cannot lease one")
     own = with_worker_pool(settings) if wanted == {COMPACTOR} else settings
-    return compose_process(settings, await _connect(own, registry, decorate))
+    shared = await _connect(own, registry, decorate)
+    try:
+        return compose_process(settings, shared)
+    except BaseException:  # a port in use; with an open pool the event loop would not end
+        await shared.close()
+        raise
 
 
 async def open_agent(

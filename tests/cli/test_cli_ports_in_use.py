@@ -1,0 +1,67 @@
+"""A port or a node id that another process has: one line that says what to do, and status 1."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.main import main
+from headrace.metastore.postgres.formatted import formatted_cluster_id
+from tests.agent_process import AgentUnderTest
+
+
+@pytest.fixture
+def places(metastore_url: str, tmp_path: Path) -> list[str]:
+    """A formatted cluster, as flags."""
+    flags = ["--metastore-url", metastore_url, "--bucket", tmp_path.as_uri(), "--log-level", "warning"]
+    cluster_id = formatted_cluster_id(metastore_url)
+    assert cluster_id is not None
+    assert main(["storage", "format", "--ignore-formatted", "-t", cluster_id, *flags]) == 0
+    return flags
+
+
+@pytest.fixture
+def taken() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield str(server.getsockname()[1])
+
+
+def _started(command: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    process = [sys.executable, "-m", "headrace.cli.main", command, *flags]
+    return subprocess.run(process, capture_output=True, text=True, timeout=240, check=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "setting", "other"),
+    [("agent", "http.port", "kafka.port"), ("agent", "kafka.port", "http.port"), ("compactor", "http.port", None)],
+)
+def test_a_port_in_use_ends_the_process_with_one_line(
+    command: str, setting: str, other: str | None, places: list[str], taken: str
+) -> None:
+    free = [f"--{other.replace('.', '-')}", "0"] if other else []
+    ended = _started(command, f"--{setting.replace('.', '-')}", taken, *free, *places)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    errors = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert f"cannot listen on 127.0.0.1:{taken}: Address already in use; choose another" in errors[0]
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_node_id_in_use_is_one_line_per_attempt(places: list[str]) -> None:
+    settings = {
+        name.lstrip("-").replace("-", "."): value for name, value in zip(places[::2], places[1::2], strict=True)
+    }
+    with AgentUnderTest(settings | {"node.id": 7}):
+        patience = ["--initial-broker-registration-timeout-ms", "2000", "--kafka-port", "0", "--http-port", "0"]
+        ended = _started("agent", "--node-id", "7", *patience, *places)
+    assert ended.returncode == 1
+    attempts = [line for line in ended.stderr.splitlines() if "joining the cluster failed" in line]
+    assert 1 <= len(attempts) <= 4, "it waits longer after each"
+    assert all("node_id=7" in line for line in attempts)
+    assert ended.stderr.splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in ended.stderr
