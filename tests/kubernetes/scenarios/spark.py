@@ -11,7 +11,7 @@ from tests.kubernetes.scenarios.install import ROLLOUT
 from tests.kubernetes.scenarios.release import Release
 
 DRIVER, EXECUTOR = "app.kubernetes.io/component=spark", "spark-role=executor"
-PATIENCE_S = 420
+PATIENCE_S = 900
 SUMMARY = re.compile(r"compaction on spark ended: jobs_done=(\d+) jobs_failed=(\d+) merged_files=(\d+).*")
 
 
