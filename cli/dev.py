@@ -36,8 +36,11 @@ cleanly on SIGTERM or Ctrl-C. A restart on the same directory finds all data.
 
   headrace dev
   headrace dev --data-dir /tmp/headrace --agents 2 --kafka-port 9092
+  headrace dev --agents 3 --kafka-port 9101 --behind-one-address 127.0.0.1:9092
 """
 AGENT_START_SECONDS = 180
+PRIVATE = "INTERNAL"
+"""The listener that agents use between each other, if clients use one address for all."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole(1, 100),
         default=1,
         help="number of agents; ports and node ids count up from the given ones (1)",
+    )
+    parser.add_argument(
+        "--behind-one-address",
+        metavar="HOST:PORT",
+        help="all agents advertise this address, of a load balancer that you run in front of their ports",
     )
     add_settings(parser, ("kafka.port", "http.port", "linger.ms", "log.level"))
     parser.set_defaults(run=run)
@@ -63,6 +71,12 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidError(f"cannot create the data directory: {data_dir}: {error.strerror}") from error
     passed_on = {key.removeprefix(PREFIX): str(v) for key, v in vars(args).items() if key.startswith(PREFIX) and v}
     passed_on.pop("kafka.port", None)  # see _agent
+    if args.behind_one_address:
+        settings = msgspec.structs.replace(settings, advertised_shared=True)
+        passed_on |= {
+            "advertised.listeners": f"PLAINTEXT://{args.behind_one_address}",
+            "inter.broker.listener.name": PRIVATE,
+        }
     if args.config:
         passed_on["config"] = str(args.config)
     with EmbeddedPostgres(data_dir / "postgres") as url:
@@ -103,10 +117,16 @@ def _agent(settings: Settings, index: int, url: str, bucket: str, passed_on: dic
         "metastore.url": url,
         "bucket": bucket,
         "node.id": str((1 if settings.node_id is None else settings.node_id) + index),
-        "listeners": f"PLAINTEXT://{settings.kafka_host}:{settings.kafka_port + index if settings.kafka_port else 0}",
+        "listeners": _listeners(settings, index, private="inter.broker.listener.name" in passed_on),
         "http.port": str(http_port(settings) + index if http_port(settings) else 0),
     }
     return AgentProcess(passed_on | own)
+
+
+def _listeners(settings: Settings, index: int, *, private: bool) -> str:
+    port = settings.kafka_port + index if settings.kafka_port else 0
+    own = f"PLAINTEXT://{settings.kafka_host}:{port}"
+    return f"{own},{PRIVATE}://{settings.kafka_host}:0" if private else own
 
 
 async def _forget_dead_agents(url: str, settings: Settings) -> None:

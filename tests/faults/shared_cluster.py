@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from load.balancer import Balancer
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
-from tests.balancer import Balancer
 
 VIRTUAL = 1_000_000_000
 

@@ -60,6 +60,22 @@ async def test_a_partition_taken_out_is_served_no_more_and_the_last_one_ends_the
     assert gone.error == ErrorCode.fetch_session_id_not_found
 
 
+def test_agents_never_give_out_the_same_session_id() -> None:
+    """Behind one address a client may continue its session at another agent."""
+    one, other = (
+        FetchSessions(ManualClock(), random.Random(1), FetchMetrics(CollectorRegistry()), node_id=lambda n=n: n)
+        for n in (1, 2)
+    )
+    asked = FetchRequest(0, 0, 0, 0, [FetchTopic("t", None, [FetchPartition(0, 0, 1)])], session_epoch=0)
+    ids = {one.open(asked, by_id=False).session_id for _ in range(500)}
+    others = {other.open(asked, by_id=False).session_id for _ in range(500)}
+    assert not ids & others
+    assert all(0 < number <= EPOCH_MAX for number in ids | others)
+    again = FetchRequest(0, 0, 0, 0, [], session_id=min(ids), session_epoch=1)
+    assert other.open(again, by_id=False).error is ErrorCode.fetch_session_id_not_found
+    assert one.open(again, by_id=False).error is ErrorCode.none
+
+
 async def test_a_waiting_session_hears_of_a_partition_added_later(world: World) -> None:
     key, other = world.create_topic("t", 2)
     first = await world.fetch({key: 0}, session_epoch=0)

@@ -46,6 +46,19 @@ async def test_a_consumer_of_another_zone_is_sent_there_without_data(version: in
     await world.service.close()
 
 
+async def test_behind_one_address_a_consumer_is_never_sent_elsewhere() -> None:
+    """It would ask the same address again, without end."""
+    world = World()
+    world.service._fetch._is_shared = lambda listener: listener == "PLAINTEXT"
+    await world.service.start()
+    (key,) = world.create_topic("t", 1)
+    await world.append(key, b"x")
+    _in_zones(world, "a", "b")
+    stays = await world.fetch({key: 0}, rack_id="b", max_wait_ms=10_000)
+    assert (stays.partitions[key].preferred_read_replica, stays.size > 0) == (-1, True)
+    await world.service.close()
+
+
 @pytest.mark.requirement("W15")
 @pytest.mark.parametrize(("own", "other", "fenced"), [("a", "c", False), ("b", "b", False), ("a", "b", True)])
 async def test_a_zone_that_is_empty_or_here_changes_nothing(own: str, other: str, fenced: bool) -> None:

@@ -1,4 +1,4 @@
-"""A TCP load balancer in a thread of the test: each new connection goes to the next backend that accepts one."""
+"""A TCP load balancer in a thread: each new connection goes to the next backend that accepts one."""
 
 from __future__ import annotations
 
