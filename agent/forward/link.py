@@ -131,6 +131,9 @@ class ForwardLink:
             self._rests_until = self._clock.monotonic() + REST_SECONDS
             self._lose_queue()
             return
+        except Exception:
+            self._lose_queue()  # else its requests would wait without end
+            raise
         self._connection = connection
         self._clients.clear()
         self._pinged_at = None
