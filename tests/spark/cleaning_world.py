@@ -188,8 +188,12 @@ class SparkCleaningWorld(CleaningWorld):
         await self.on_spark(metastore, **over).handle(job, self._lease(job))
         await self.postgres.finish_job(job.token)
 
+    async def claimed(self, kind: str) -> Job:
+        """The next job of this kind."""
+        return await self._claimed(kind)
+
     async def claimed_large(self) -> Job:
-        """The job for Spark."""
+        """The cleaning job for Spark."""
         return await self._claimed(LARGE_KIND)
 
     async def take_large_job(self) -> None:

@@ -1,10 +1,12 @@
 """A compaction source with tasks that all fail once after they stored their files: Spark repeats them.
 
-Fault model: the executor crashes between its last put and its report to the driver.
+Fault model: between its last put and its report to the driver, a task raises, or its Python worker is killed.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 
 from pyspark import TaskContext
@@ -30,4 +32,23 @@ class FlakyWriter(MergeWriter):
         assert context is not None
         if context.attemptNumber() == 0:
             raise ConnectionError("the executor is gone")
+        return written
+
+
+class KilledSource(CompactionSource):
+    """Registered in the place of CompactionSource."""
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return KilledWriter(self._task())
+
+
+class KilledWriter(MergeWriter):
+    """The worker of each task's first attempt is killed."""
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        written = super().write(iterator)
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
         return written

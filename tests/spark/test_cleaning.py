@@ -22,7 +22,7 @@ from headrace.storage.cluster_properties import write_cluster_id
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.s3 import S3Store
 from headrace.storage.objects.s3_client import S3Options
-from tests.fixtures_s3 import ACCESS_KEY, BUCKET, SECRET_KEY
+from tests.fixtures_s3 import BUCKET
 from tests.spark.cleaning_world import DriverEnded, SameTime, SparkCleaningWorld
 
 if TYPE_CHECKING:
@@ -112,19 +112,12 @@ async def test_spark_leaves_what_the_local_worker_leaves_in_many_histories(
 @pytest.mark.requirement("L9", "W10")
 async def test_killed_executors_on_a_real_s3_server_change_nothing(world: SparkCleaningWorld, real_s3_url: str) -> None:
     """Each task of each pass is killed once, and repeated."""
+    from tests.compactor.test_spark import s3_environment
     from tests.spark.cleaning_faults import KilledRewrite, KilledScan
 
     prefix = str(uuid.uuid4())
     options = S3Options(bucket=BUCKET, prefix=prefix, endpoint=real_s3_url, region="us-east-1", path_style=True)
-    environment = {
-        "HEADRACE_BUCKET": f"s3://{BUCKET}/{prefix}",
-        "HEADRACE_S3_ENDPOINT": real_s3_url,
-        "HEADRACE_S3_REGION": "us-east-1",
-        "HEADRACE_S3_PATH_STYLE": "true",
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-    }
-    world.use(S3Store(options, SystemClock()), environment)
+    world.use(S3Store(options, SystemClock()), s3_environment(real_s3_url, prefix))
     await world.service.start()
     await story(world, 2, passes=1, scan=KilledScan, rewrite=KilledRewrite)
     assert await world.objects() > await world.named(), "the killed tasks had stored their files"
@@ -214,7 +207,7 @@ async def test_a_planted_bug_is_caught(world: SparkCleaningWorld, name: str) -> 
 @pytest.mark.requirement("L9", "W10")
 async def test_a_driver_killed_between_two_partitions_leaves_the_job_to_the_next(world: SparkCleaningWorld) -> None:
     """The application as a CronJob starts it: one partition is done, the swap of the other waits for a lock."""
-    from tests.compactor.test_spark import DRIVER_LEASE_SECONDS, spark_submit, until_swapping
+    from tests.compactor.test_spark import DRIVER_LEASE_SECONDS, end_waiting_swaps, spark_submit, until_swapping
 
     await write_cluster_id(world.store, world.postgres.cluster_id)
     here, there = await world.pair("first"), await world.pair("second")
@@ -234,11 +227,7 @@ async def test_a_driver_killed_between_two_partitions_leaves_the_job_to_the_next
         finally:
             os.killpg(driver.pid, signal.SIGKILL)
             driver.wait()
-        # Postgres would otherwise complete the statement that waits, for a client that is gone.
-        blocker.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ~ 'swap_cleaned_extents'"
-            " AND wait_event_type = 'Lock' AND datname = current_database()"
-        )
+        end_waiting_swaps(blocker)
         blocker.rollback()
     assert (await world.state(here[1])).cleaned_offset > 0
     assert (await world.state(there[1])).cleaned_offset == 0
