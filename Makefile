@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed-$(shell cat pyproject.toml requirements/test.lock | 
 
 .DEFAULT_GOAL := help
 # HEADRACE_TEST_TOOLS: where `make tools` installs (default ~/.cache/headrace-test-tools)
-.PHONY: help setup release tools deploy-tools image demo test test-all check format docs requirements bench compat apps torture hostile hostile-zone attacks kubernetes kubernetes-tools lock clean
+.PHONY: help setup release tools deploy-tools image demo test test-all check format docs requirements bench compat apps spark-versions torture hostile hostile-zone attacks kubernetes kubernetes-tools lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -65,6 +65,7 @@ docs: setup ## write the generated pages
 	@$(BIN)/python -m headrace.config.topic_docs > docs/operate/TOPIC_CONFIGS.md
 	@$(BIN)/python -m headrace.protocol.api_table docs/start/COMPATIBILITY.md
 	@$(BIN)/python -m headrace.scan.docs docs/start/SPARK.md
+	@$(BIN)/python -m tests.spark.versions --page
 	@$(BIN)/python -m tests.deploy.chart_pages
 
 requirements: setup ## each numbered promise: its tests, passed or open in the last `make test`
@@ -78,6 +79,9 @@ compat: setup ## the client libraries' own tests against Headrace: make compat [
 
 apps: setup tools ## applications that need cleaned topics (Connect, Streams, Quix, Faust, Debezium ...), here and on Apache Kafka
 	@$(BIN)/pytest -n 0 -m "" tests/compat/apps
+
+spark-versions: setup ## the Spark tests with the oldest and later PySpark: make spark-versions [VERSIONS="4.0.0 4.2.1"]
+	@$(BIN)/python -m tests.spark.versions $(VERSIONS)
 
 SECONDS_OF_FAULTS = $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
 

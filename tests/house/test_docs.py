@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from headrace.config.docs import markdown
 from headrace.protocol.api_table import WHY_NOT, with_table
 from headrace.protocol.api_versions import APIS
 from headrace.scan.docs import with_options
+from tests.spark import versions
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
@@ -39,6 +41,17 @@ def test_the_options_of_spark_are_those_of_the_code() -> None:
     assert page == with_options(page), "run `make docs`"
     with pytest.raises(ValueError, match="markers"):
         with_options("a page without a table")
+
+
+def test_the_versions_of_spark_are_those_that_were_run() -> None:
+    page = (ROOT / "docs" / "start" / "SPARK.md").read_text(encoding="utf-8")
+    found = json.loads(versions.VERSIONS_RUN.read_text())
+    assert page == versions.with_versions(page, found), "run `make spark-versions`"
+    assert not any(one["failed"] for one in found.values())
+    for line in versions.SUPPORTED:
+        assert line.rpartition(".")[0] in page
+    with pytest.raises(ValueError, match="markers"):
+        versions.with_versions("a page without a table", found)
 
 
 def test_the_table_of_apis_is_what_is_served() -> None:
