@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.request
+import warnings
 from collections.abc import Iterator
 
 import confluent_kafka
@@ -10,6 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.compat.clients import CLIENTS, pairs
 from tests.confluent_records import read
 from tests.faults.shared_cluster import SharedCluster, shared_cluster
 
@@ -70,3 +72,16 @@ def test_twenty_groups_read_everything_behind_one_address(cluster: SharedCluster
     for name, deleted in admin.delete_consumer_groups(names).items():
         assert deleted.result() is None, name
     assert not admin.list_consumer_groups().result().valid
+
+
+def test_each_client_library_writes_and_reads_in_a_group(cluster: SharedCluster) -> None:
+    """One cluster for all: its start takes longer than the rest."""
+    for client in CLIENTS:
+        if client.missing is not None:
+            warnings.warn(f"{client.name} was not tried: {client.missing}", stacklevel=1)
+            continue
+        topic = f"by-{client.name}"
+        cluster.topic(topic, PARTITIONS)
+        client.produce(cluster.address, topic, RECORDS)
+        values = client.consume(cluster.address, topic, RECORDS)
+        assert sorted(values) == sorted(value.decode() for _, value in pairs(client.name, RECORDS)), client.name
