@@ -1,7 +1,8 @@
 """`make kubernetes`: `python -m tests.kubernetes [--serve] [SCENARIO ...]`.
 
-Without names, all scenarios run in order. `--serve` starts the cluster only, until standard input ends; `nsenter
---net --mount --pid` with the process id of tests.kubernetes.cluster.host enters it. Needs root, for namespaces. `--logs FOLDER` keeps the logs (default build/kubernetes).
+Without names, all scenarios run in order. `--serve` starts the cluster only, until standard input ends;
+`nsenter --net --mount --pid` with the process id of tests.kubernetes.cluster.host enters it. Needs root, for
+namespaces. `--logs FOLDER` keeps the logs (default build/kubernetes).
 """
 
 from __future__ import annotations
