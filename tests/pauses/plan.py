@@ -35,7 +35,7 @@ class Schedule(NamedTuple):
         return World(pause_after, order=self.order, leaves_at=self.leaves_at)
 
 
-SCHEDULES = (Schedule((1, 2), 2.0), Schedule((2, 1), 2.0))
+SCHEDULES = (Schedule((1, 2), 2.0), Schedule((2, 1), 2.9))
 """Agent 1 as the active controller from the first, and as a standby that joins a working cluster."""
 
 

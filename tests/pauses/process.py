@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import errno
 import random
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.cluster.agent_links import AgentLink
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.controller import Controller, ControllerTimes
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
@@ -39,6 +41,10 @@ LINGER_MS = 25
 FEED_POLL_MS = 100
 ZONE = "zone"
 ZONE_SECRET = b"of both agents"
+
+
+async def _unreachable(host: str, port: int) -> AgentLink:
+    raise OSError(errno.ECONNREFUSED, "controllers have no links here")
 
 
 class Process:
@@ -75,6 +81,7 @@ class Process:
             rng=rng,
             metrics=ControllerMetrics(registry),
             schedules=lambda image: [JobSchedule("retention", 1_000)],
+            connect=_unreachable,
         )
         settings = Settings(
             linger_ms=LINGER_MS, upload_parallelism=1, feed_poll_interval_ms=FEED_POLL_MS, broker_rack=ZONE
