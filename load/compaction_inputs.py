@@ -159,9 +159,17 @@ class Inputs:
         await self._metastore.commit_files(*self._agent, [FileCommit(file_id, len(body), staged)])
 
     async def _live(self, keys: list[int]) -> tuple[list[uuid.UUID], int]:
-        found = await self._metastore.find_extents([ExtentQuery(key, 0, 1 << 50) for key in keys])
-        extents = [extent for partition in found for extent in partition.extents]
-        return sorted({e.file_id for e in extents}), sum(e.length for e in extents)
+        """(live files, live bytes); one answer has a limited number of extents."""
+        files, size, offsets = set(), 0, dict.fromkeys(keys, 0)
+        while offsets:
+            queries = [ExtentQuery(key, offset, 1 << 50) for key, offset in offsets.items()]
+            offsets = {}
+            for found in await self._metastore.find_extents(queries):
+                for extent in found.extents:
+                    files.add(extent.file_id)
+                    size += extent.length
+                    offsets[found.partition_key] = extent.last_offset + 1
+        return sorted(files), size
 
 
 def _places(batch: bytes, mark: bytes) -> numpy.ndarray[tuple[int], numpy.dtype[numpy.int64]]:
