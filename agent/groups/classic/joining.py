@@ -13,7 +13,7 @@ import uuid
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.classic.answers import Generation, MemberAnswers
-from headrace.agent.groups.classic.promised_ids import PromisedIds
+from headrace.agent.groups.classic.promised_ids import PROMISE_SECONDS, PromisedIds
 from headrace.agent.groups.classic.rebalance import Rebalance
 from headrace.agent.groups.classic.roster import ClassicMember, ClassicRoster
 from headrace.agent.groups.outbox import Outbox
@@ -87,7 +87,8 @@ class Joining:
         if static is not None:
             self._rebalance.replace_static(now, static, member_id, request, token)
         elif instance_id is None and request.id_required:
-            self._promised_ids.promise(member_id, now + request.session_timeout, request.client_host)
+            lapse_at = now + min(request.session_timeout, PROMISE_SECONDS)
+            self._promised_ids.promise(member_id, lapse_at, request.client_host)
             self._outbox.reply(token, JoinAnswer(ErrorCode.member_id_required, member_id))
         else:
             self._rebalance.add(now, request, member_id, token)

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+PROMISE_SECONDS = 10.0
+"""At most. Clients join with an id at once, but an answer may be lost with the agent that forwarded it, and the group
+waits for it. Kafka waits for one session timeout. A client that comes later asks for another id."""
+
 
 class PromisedIds:
     """Ids with the time at which each lapses, and the address that asked for it."""

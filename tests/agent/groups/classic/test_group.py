@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.groups.classic.promised_ids import PROMISE_SECONDS
 from headrace.agent.groups.values import GroupState, JoinAnswer, MemberProtocol, MemberRef
 from tests.agent.groups.classic.group_script import RANGE, Script
 
@@ -56,6 +57,17 @@ def test_an_id_that_was_never_used_lapses(script: Script) -> None:
     script.pass_time(10)
     assert script.joined(again).code is script.joined(waiting).code is ErrorCode.none
     assert script.joined(script.join(promised)).code is ErrorCode.unknown_member_id
+
+
+def test_a_long_session_does_not_make_the_group_wait_for_a_lost_id(script: Script) -> None:
+    """librdkafka's session is 45 s, and the answer with the id may be lost with the agent that forwarded it."""
+    leader = script.stable(None, session=100.0)[0]
+    script.joined(script.join(id_required=True, session=100.0))
+    again = script.join(leader, session=100.0)
+    script.pass_time(PROMISE_SECONDS - 1)
+    assert again not in script.answers
+    script.pass_time(1)
+    assert script.joined(again).code is ErrorCode.none
 
 
 def test_a_promised_id_may_be_given_back(script: Script) -> None:
