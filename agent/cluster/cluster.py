@@ -43,10 +43,8 @@ class Cluster:
         return self._current_routes().leader(partition_key, zone)
 
     def coordinator(self, group_id: str) -> AgentImage | None:
-        """None also if it would be this agent, but its lease has expired, and while another one is hidden."""
+        """None also if it would be this agent, but its lease has expired."""
         found = self._current_routes().coordinator(group_id)
-        if found is not None and found.hidden and found.node_id != self.node_id:
-            return None
         if found is not None and found.node_id == self.node_id and not self.membership.holds_lease():
             return None
         return found

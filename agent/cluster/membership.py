@@ -39,6 +39,8 @@ REGISTRATION_TIMEOUT_SECONDS = 60.0
 """The default of initial.broker.registration.timeout.ms."""
 JOIN_RETRY_SECONDS, JOIN_RETRY_SECONDS_MAX = 0.5, 2.0
 """The pause after a failed attempt to join: doubled with each, up to the maximum, and up to twice that by chance."""
+JOINS_PER_LEASE = 8
+"""At least. If no agent is heard for half a lease, the metastore takes that for an outage, and no node id is freed."""
 LEAVE_RETRY_SECONDS = 0.1
 SILENT_BEATS = 2
 BEATS_PER_LEASE = 3
@@ -216,7 +218,8 @@ class Membership:
 
     def _pause_seconds(self) -> float:
         if self.state in (BrokerState.STARTING, BrokerState.RECOVERY):
-            pause = min(JOIN_RETRY_SECONDS * 2.0 ** min(self._failed_joins, 8), JOIN_RETRY_SECONDS_MAX)
+            longest = min(JOIN_RETRY_SECONDS_MAX, self._session_timeout_ms() / 1000 / JOINS_PER_LEASE)
+            pause = min(JOIN_RETRY_SECONDS * 2.0 ** min(self._failed_joins, 8), max(longest, JOIN_RETRY_SECONDS))
             return pause * (1 + self._rng.random())
         if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN and not self._may_go.is_set():
             return LEAVE_RETRY_SECONDS

@@ -224,6 +224,10 @@ def _sync_folder(folder: Path) -> None:
 
 def _remove_older_than(folder: Path, limit_ms: int) -> None:
     for path in folder.iterdir():
-        if path.stat().st_mtime_ns // 1_000_000 < limit_ms:
+        try:
+            written_ms = path.stat().st_mtime_ns // 1_000_000
+        except FileNotFoundError:  # its writer has just finished
+            continue
+        if written_ms < limit_ms:
             path.unlink(missing_ok=True)
             logger.info("removed temporary file of an unfinished put: path=%s", path)

@@ -46,6 +46,7 @@ def _metric(agent: AgentUnderTest, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
+@pytest.mark.requirement("X3")
 def test_twenty_groups_read_everything_behind_one_address(cluster: SharedCluster) -> None:
     cluster.topic("orders", PARTITIONS)
     _produce(cluster.address, "orders", RECORDS)
@@ -74,6 +75,7 @@ def test_twenty_groups_read_everything_behind_one_address(cluster: SharedCluster
     assert not admin.list_consumer_groups().result().valid
 
 
+@pytest.mark.requirement("X3")
 def test_each_client_library_writes_and_reads_in_a_group(cluster: SharedCluster) -> None:
     """One cluster for all: its start takes longer than the rest."""
     for client in CLIENTS:

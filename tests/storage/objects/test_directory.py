@@ -174,3 +174,10 @@ async def test_listing_a_large_tree_in_any_shape_is_in_key_order(store: Director
     for start_after in rng.sample(sorted(keys), 10):
         found = [info.key async for info in store.list_objects("a", start_after=start_after)]
         assert found == sorted(key for key in keys if key.startswith("a") and key > start_after)
+
+
+def test_opening_is_not_disturbed_by_a_put_that_ends_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process renames its temporary file after this one has listed it."""
+    listed = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda folder: iter([folder / "renamed", *listed(folder)]))
+    DirectoryStore(tmp_path / "root", SystemClock())
