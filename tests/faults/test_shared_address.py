@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 import urllib.request
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from load.tools import JAVA_LIBRARIES, why_missing
+from tests import compat
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.compat.clients import CLIENTS, pairs
 from tests.confluent_records import read
@@ -87,3 +91,38 @@ def test_each_client_library_writes_and_reads_in_a_group(cluster: SharedCluster)
         client.produce(cluster.address, topic, RECORDS)
         values = client.consume(cluster.address, topic, RECORDS)
         assert sorted(values) == sorted(value.decode() for _, value in pairs(client.name, RECORDS)), client.name
+
+
+def _read_by_java(address: str, topic: str, protocol: str) -> list[int]:
+    """What Kafka's own consumer reads as the only member of a group."""
+    source = Path(compat.__file__).with_name("GroupMember.java")
+    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{JAVA_LIBRARIES}/*", str(source)]
+    process = subprocess.Popen(
+        [*command, address, f"java-{protocol}", topic, protocol],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    values: list[int] = []
+    try:
+        for line in process.stdout:
+            event, _, rest = line.partition(" ")
+            if event == "value":
+                values.append(int(rest))
+            if len(values) == RECORDS:
+                break
+    finally:
+        process.kill()
+        process.communicate()
+    return values
+
+
+@pytest.mark.requirement("X3")
+def test_kafkas_own_consumer_reads_in_a_group_of_either_protocol(cluster: SharedCluster) -> None:
+    if reason := why_missing("kafka-clients"):
+        pytest.skip(reason)
+    cluster.topic("orders", PARTITIONS)
+    _produce(cluster.address, "orders", RECORDS)
+    for protocol in ("classic", "consumer"):
+        assert sorted(_read_by_java(cluster.address, "orders", protocol)) == list(range(RECORDS)), protocol
