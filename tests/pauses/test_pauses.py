@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.agent import housekeeping
+from headrace.agent.cluster import membership
 from headrace.agent.cluster.controller import Controller
 from headrace.agent.cluster.membership import Membership
 from headrace.agent.fetch.index import TailIndex
@@ -65,6 +66,12 @@ NEVER_MET = {
 def _clean_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A schedule is shorter than the pauses of housekeeping."""
     monkeypatch.setattr(housekeeping, "INTERVAL_SECONDS", 0.3)
+
+
+@pytest.fixture(autouse=True)
+def _join_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that comes back is away for longer, so that others meet its absence; there is no outage to mistake."""
+    monkeypatch.setattr(membership, "JOINS_PER_LEASE", 0.5)
 
 
 @pytest.fixture(autouse=True)
