@@ -36,6 +36,8 @@ class FileState(enum.IntEnum):
     """Dead, and given to the janitor."""
     STAGED = 3
     """Of a bulk write that is decided: no extent names it before its chunk is committed."""
+    RESERVED = 4
+    """Of an upload that a lease has started (metastore/api/segments.py): live from its first swap on."""
 
 
 class DeadFile(NamedTuple):

@@ -116,6 +116,11 @@ CALLED_FROM_OUTSIDE = {"buffer_updated", "get_buffer", "connection_made", "conne
     "streamWriter",
 }  # fmt: skip
 UNUSED_BUT_KEPT = {
+    "METADATA_PARTITIONS": "of the topics that show remote segments",
+    "NO_BROKER": "what remote_segments holds for workers",
+    "PartitionMarker": "a row for the topics that show remote segments",
+    "RemoteSegment": "a row for the topics that show remote segments",
+    "SegmentEvent": "a row for the topics that show remote segments",
     "UNKNOWN": "Kafka's number for what is never stored",
     "read_footer": "tests read golden files with it",
     "record_types": "tests go through all records of the metadata log",

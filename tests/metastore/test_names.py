@@ -14,6 +14,7 @@ from headrace.metastore.api.compaction import SwapOutcome
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import JobState
 from headrace.metastore.api.read import FeedKind, OffsetKind
+from headrace.metastore.api.segments import PartitionDeleteState, ReferenceState, SegmentCause, SegmentState
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.records import (
     TOPIC_RESOURCE,
@@ -35,6 +36,10 @@ ENUMS: dict[str, type[enum.IntEnum]] = {
     "feed": FeedKind,
     "swap": SwapOutcome,
     "offset": OffsetKind,
+    "segment": SegmentState,
+    "partition_delete": PartitionDeleteState,
+    "cause": SegmentCause,
+    "reference": ReferenceState,
 }
 NAMES = {f"{prefix}_{member.name.lower()}": int(member) for prefix, kind in ENUMS.items() for member in kind} | {
     "topic_resource": TOPIC_RESOURCE,

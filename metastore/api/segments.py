@@ -1,0 +1,144 @@
+"""Remote segments at the boundary: their keys, states and records, and what uploads and deletions say of them.
+
+    key                  (topic id, partition, end offset, epoch); one segment id per attempt to upload it
+    remote_segments      the latest record of each key, or its tombstone: topic __remote_log_metadata
+    remote_segment_events  every record but tombstones: topic __remote_log_metadata_audit
+    remote_partitions    the delete markers of partitions, in the same logs
+
+Place: written by the compactor and by all that removes extents; read by the topics, tools and the cache.
+Invariant: a merged file's object is stored only after its segments' COPY_STARTED, readable only after COPY_FINISHED,
+and deleted only after DELETE_STARTED of the last key with a reference to it; DELETE_FINISHED comes after that. Extents
+alone say what is readable: a segment with live_extents > 0 is. No tombstone removes such a key.
+Times in milliseconds on the database's clock.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from typing import NamedTuple
+
+METADATA_PARTITIONS = 50
+"""Of both topics, by Kafka's RemoteLogMetadataTopicPartitioner (metadata_partition.sql)."""
+NO_BROKER = -1
+"""Broker id of what a process without a node id did."""
+
+
+class SegmentState(enum.IntEnum):
+    """Kafka's RemoteLogSegmentState. Numbers are stored and sent."""
+
+    COPY_STARTED = 0
+    COPY_FINISHED = 1
+    DELETE_STARTED = 2
+    DELETE_FINISHED = 3
+
+
+class PartitionDeleteState(enum.IntEnum):
+    """Kafka's RemotePartitionDeleteState. MARKED is not used."""
+
+    MARKED = 0
+    STARTED = 1
+    FINISHED = 2
+
+
+class SegmentCause(enum.IntEnum):
+    """Why a key is in its state. Numbers are stored."""
+
+    UPLOAD = 0
+    REPLACED = 1
+    """Other segments have its records: a merge, or a cleaning by key."""
+    LOG_START = 2
+    """Retention, or DeleteRecords."""
+    PARTITION_DELETED = 3
+    LOST = 4
+    """Its swap came too late."""
+    ORPHANED = 5
+    """Its lease ended before the swap."""
+    KEYED = 6
+    """Its file was readable before there were keys."""
+
+
+class ReferenceState(enum.IntEnum):
+    """A key's reference to its file. Numbers are stored."""
+
+    HELD = 0
+    AWAITS_OBJECT = 1
+    """Given up as the file's last one: the object must be deleted before DELETE_FINISHED."""
+    RELEASED = 2
+
+
+class SegmentKey(NamedTuple):
+    """Orders as the topics' keys do: by partition, then end offset, then epoch."""
+
+    topic_id: uuid.UUID
+    partition_index: int
+    end_offset: int
+    epoch: int
+
+
+class RemoteSegment(NamedTuple):
+    """A row of remote_segments. `tombstoned_ms` not None: its latest record is a tombstone."""
+
+    key: SegmentKey
+    segment_id: uuid.UUID
+    file_id: uuid.UUID
+    partition_key: int
+    start_offset: int
+    leader_epoch: int
+    max_timestamp: int
+    size: int
+    state: SegmentState
+    cause: SegmentCause
+    live_extents: int
+    reference: ReferenceState
+    broker_id: int
+    job_id: int | None
+    event_ms: int
+    tombstoned_ms: int | None
+    metadata_partition: int
+    log_offset: int
+
+
+class PartitionMarker(NamedTuple):
+    """A row of remote_partitions."""
+
+    topic_id: uuid.UUID
+    partition_index: int
+    end_offset: int
+    epoch: int
+    state: PartitionDeleteState
+    broker_id: int
+    event_ms: int
+    tombstoned_ms: int | None
+    metadata_partition: int
+    log_offset: int
+
+
+class SegmentFacts(NamedTuple):
+    """What only a COPY_STARTED record says."""
+
+    start_offset: int
+    leader_epoch: int
+    max_timestamp: int
+    size: int
+
+
+class SegmentEvent(NamedTuple):
+    """A row of remote_segment_events. `api_key`: Kafka's, 0 segment, 1 update, 2 partition delete.
+
+    For a partition's deletion `state` is a PartitionDeleteState, and segment_id and file_id are None.
+    """
+
+    metadata_partition: int
+    audit_offset: int
+    log_offset: int
+    api_key: int
+    key: SegmentKey
+    state: int
+    cause: SegmentCause
+    broker_id: int
+    event_ms: int
+    segment_id: uuid.UUID | None
+    file_id: uuid.UUID | None
+    job_id: int | None
+    facts: SegmentFacts | None
