@@ -12,6 +12,7 @@
         ├── AlreadyExistsError    the named thing exists and must not be replaced
         ├── WrongClusterError     the caller belongs to another cluster
         ├── UnsupportedFeatureError  the caller lacks a feature level that the cluster uses
+        ├── IllegalTransitionError  a lifecycle record does not follow its key's state
         ├── TruncatedError        the metadata log was truncated: start from a snapshot
         └── TooManyElementsError  a request has more array elements than one request may have
 
@@ -68,6 +69,10 @@ class WrongClusterError(InvalidError):
 
 class UnsupportedFeatureError(InvalidError):
     """An active feature level is outside the range that the caller supports."""
+
+
+class IllegalTransitionError(InvalidError):
+    """A segment's or partition's change does not follow the state of its key."""
 
 
 class TooManyElementsError(InvalidError):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
 
@@ -167,28 +167,51 @@ class Structure:
     def write(self, out: bytearray, value: Any) -> None:
         for name, codec in self._plain:
             codec.write(out, getattr(value, name))
-        present = [tag for tag, (field, _) in self._tagged.items() if getattr(value, field.name) != field.default]
-        write_uvarint(out, len(present))
-        for tag in sorted(present):
-            field, codec = self._tagged[tag]
-            body = bytearray()
-            codec.write(body, getattr(value, field.name))
-            write_uvarint(out, tag)
-            write_uvarint(out, len(body))
-            out += body
+        write_tagged(
+            out,
+            {
+                tag: (codec, getattr(value, field.name))
+                for tag, (field, codec) in self._tagged.items()
+                if getattr(value, field.name) != field.default
+            },
+        )
 
     def read(self, reader: Reader) -> Any:
         values = {name: codec.read(reader) for name, codec in self._plain}
-        for _ in range(reader.uvarint()):
-            tag, size = reader.uvarint(), reader.uvarint()
-            start = reader.position
-            body = Reader(reader.data, start, start + len(reader.take(size)))
+        for tag, body in tagged_fields(reader):
             if tag in self._tagged:
                 field, codec = self._tagged[tag]
-                values[field.name] = codec.read(body)
-                if body.position != body.end:
-                    raise CorruptError(f"metadata record has a tagged field of the wrong size: tag={tag} size={size}")
+                values[field.name] = read_tagged(tag, codec, body)
         return self._cls(**values)
+
+
+def write_tagged(out: bytearray, present: Mapping[int, tuple[FieldCodec, Any]]) -> None:
+    """The tagged fields of a structure, by rising tag."""
+    write_uvarint(out, len(present))
+    for tag in sorted(present):
+        codec, value = present[tag]
+        body = bytearray()
+        codec.write(body, value)
+        write_uvarint(out, tag)
+        write_uvarint(out, len(body))
+        out += body
+
+
+def tagged_fields(reader: Reader) -> Iterator[tuple[int, Reader]]:
+    """(tag, its bytes) of each tagged field of a structure; a caller skips a field by not reading its bytes."""
+    for _ in range(reader.uvarint()):
+        tag, size = reader.uvarint(), reader.uvarint()
+        start = reader.position
+        yield tag, Reader(reader.data, start, start + len(reader.take(size)))
+
+
+def read_tagged(tag: int, codec: FieldCodec, body: Reader) -> Any:
+    """The value of a tagged field; CorruptError unless it takes up all of the field's bytes."""
+    start = body.position
+    value = codec.read(body)
+    if body.position != body.end:
+        raise CorruptError(f"metadata record has a tagged field of the wrong size: tag={tag} size={body.end - start}")
+    return value
 
 
 def _wire_description(hint: Any) -> tuple[FieldCodec, int | None]:

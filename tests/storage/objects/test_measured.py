@@ -100,6 +100,7 @@ def test_every_error_of_a_store_has_a_separate_result() -> None:
         errors.WrongClusterError,
         errors.UnsupportedFeatureError,
         errors.TruncatedError,
+        errors.IllegalTransitionError,
     }
     of_the_protocol = {errors.TooManyElementsError}  # raised while a client's request is decoded, never by a store
     never_from_a_store = of_the_metastore | of_the_protocol
