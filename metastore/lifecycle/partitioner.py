@@ -11,8 +11,7 @@ from __future__ import annotations
 import struct
 import uuid
 
-METADATA_PARTITIONS = 50
-"""Kafka's default of remote.log.metadata.topic.num.partitions."""
+from headrace.metastore.api.segments import METADATA_PARTITIONS
 
 _MASK = 0xFFFFFFFF
 _M = 0x5BD1E995

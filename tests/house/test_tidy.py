@@ -116,7 +116,6 @@ CALLED_FROM_OUTSIDE = {"buffer_updated", "get_buffer", "connection_made", "conne
     "streamWriter",
 }  # fmt: skip
 UNUSED_BUT_KEPT = {
-    "METADATA_PARTITIONS": "of the topics that show remote segments",
     "NO_BROKER": "what remote_segments holds for workers",
     "PartitionMarker": "a row for the topics that show remote segments",
     "RemoteSegment": "a row for the topics that show remote segments",
@@ -124,7 +123,6 @@ UNUSED_BUT_KEPT = {
     "UNKNOWN": "Kafka's number for what is never stored",
     "Projection": "tests hold the tables to it",
     "highest_offset": "a part of Projection",
-    "metadata_partition": "tests hold the placement in SQL to it",
     "segment_at": "a part of Projection",
     "tombstones_after": "a part of Projection",
     "read_footer": "tests read golden files with it",

@@ -17,8 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.metastore.api.segments import METADATA_PARTITIONS
 from headrace.metastore.lifecycle.keys import RemotePartitionKey, RemoteSegmentKey, base64url, parse_key
-from headrace.metastore.lifecycle.partitioner import METADATA_PARTITIONS, metadata_partition
+from headrace.metastore.lifecycle.partitioner import metadata_partition
 from headrace.metastore.lifecycle.records import (
     LifecycleRecord,
     RemoteLogSegmentId,
