@@ -23,6 +23,8 @@ HERE = Path(__file__).parent
 COMMAND = "python -m load.tools"
 """Installs what can be installed."""
 VERSITYGW = TOOLS / "bin" / "versitygw"
+GO_CLIENTS = {name: TOOLS / "bin" / f"client-{name}" for name in ("franz-go", "sarama")}
+"""Commands around Kafka's clients for Go: load/tools/go-clients."""
 KAFKAJS = TOOLS / "node_modules" / "kafkajs"
 JAVA_LIBRARIES = TOOLS / "java" / "lib"
 JAVA_CLASSES = TOOLS / "java" / "classes"
@@ -62,12 +64,14 @@ class Tool:
         return None if self.is_present else f"needs {self.name}"
 
 
+def _build_go(folder: str, package: str, program: Path) -> None:
+    """A program of the module in this folder."""
+    program.parent.mkdir(parents=True, exist_ok=True)
+    run("go", "build", "-mod=readonly", "-o", str(program), package, cwd=HERE / folder)
+
+
 def _install_versitygw() -> None:
-    VERSITYGW.parent.mkdir(parents=True, exist_ok=True)
-    run(
-        "go", "build", "-mod=readonly", "-o", str(VERSITYGW), "github.com/versity/versitygw/cmd/versitygw",
-        cwd=HERE / "go",
-    )  # fmt: skip
+    _build_go("go", "github.com/versity/versitygw/cmd/versitygw", VERSITYGW)
 
 
 def _install_kafkajs() -> None:
@@ -100,6 +104,17 @@ ALL = {
     tool.name: tool
     for tool in (
         Tool("versitygw", "a real S3 server", ("go",), VERSITYGW.exists, _install_versitygw, COMMAND),
+        *(
+            Tool(
+                name,
+                "Kafka's client for Go",
+                ("go",),
+                program.exists,
+                partial(_build_go, "go-clients", f"./{name}", program),
+                COMMAND,
+            )
+            for name, program in GO_CLIENTS.items()
+        ),
         Tool("kafkajs", "Kafka's client for Node.js", ("node", "npm"), KAFKAJS.exists, _install_kafkajs, COMMAND),
         Tool(
             "kafka-clients",

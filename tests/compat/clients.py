@@ -1,8 +1,8 @@
-"""Five real Kafka clients behind one shape: produce N records to a topic, read N records of a topic.
+"""Seven real Kafka clients behind one shape: produce N records to a topic, read N records of a topic.
 
 A client that is not installed makes `available` a reason to skip. Values are `<client>-<n>`, keys
-`key-<n % 100>`. Every consumer reads from the beginning. Only gzip and no compression: what all five
-can read without further libraries (test_compressions.py has the rest).
+`key-<n % 100>`. Every consumer reads from the beginning. Only gzip and no compression: what all can
+read without further libraries (test_compressions.py has the rest).
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import aiokafka
 import confluent_kafka
 import kafka
 
-from load.tools import KAFKAJS, why_missing
+from load.tools import GO_CLIENTS, KAFKAJS, why_missing
+from tests.compat import go_clients
 from tests.confluent_records import read
 
 TIMEOUT_SECONDS = 120
@@ -170,5 +172,14 @@ CLIENTS = [
         _kcat_produce,
         _kcat_consume,
         why_missing("kcat"),
+    ),
+    *(
+        Client(
+            tool.replace("-", "_"),
+            partial(go_clients.produce, tool),
+            partial(go_clients.consume, tool),
+            why_missing(tool),
+        )
+        for tool in GO_CLIENTS
     ),
 ]

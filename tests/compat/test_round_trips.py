@@ -1,4 +1,4 @@
-"""Five real clients write through `headrace dev` and read each other's data, 10,000 records each."""
+"""Seven real clients write through `headrace dev` and read each other's data, 10,000 records each."""
 
 from __future__ import annotations
 

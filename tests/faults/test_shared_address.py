@@ -10,11 +10,13 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
 from load.tools import JAVA_LIBRARIES, why_missing
 from tests import compat
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.compat import go_clients
 from tests.compat.clients import CLIENTS, pairs
 from tests.confluent_records import read
 from tests.faults.shared_cluster import SharedCluster, shared_cluster
@@ -126,3 +128,34 @@ def test_kafkas_own_consumer_reads_in_a_group_of_either_protocol(cluster: Shared
     _produce(cluster.address, "orders", RECORDS)
     for protocol in ("classic", "consumer"):
         assert sorted(_read_by_java(cluster.address, "orders", protocol)) == list(range(RECORDS)), protocol
+
+
+@pytest.mark.requirement("X3")
+def test_groups_of_go_clients_share_a_topic(cluster: SharedCluster) -> None:
+    """Three members each: they join through connections to different agents, and all commit."""
+    for tool, protocols in (("franz-go", ("classic", "consumer")), ("sarama", ("classic",))):
+        if reason := why_missing(tool):
+            pytest.skip(reason)
+        topic = f"shared-by-{tool}"
+        cluster.topic(topic, PARTITIONS)
+        go_clients.produce(tool, cluster.address, topic, RECORDS)
+        written = sorted(value.decode() for _, value in pairs(tool.replace("-", "_"), RECORDS))
+        for protocol in protocols:
+            group = f"{tool}-{protocol}"
+            members = go_clients.read_in_group(
+                tool, cluster.address, topic, RECORDS, PARTITIONS, group=group, protocol=protocol, members=3
+            )
+            assert sorted(n for member in members for n in member.partitions) == list(range(PARTITIONS)), group
+            assert all(member.partitions for member in members), group
+            assert sorted(value for member in members for value in member.values) == written, group
+            assert _protocol_and_commits(cluster.address, group) == (protocol, RECORDS), group
+
+
+def _protocol_and_commits(address: str, group: str) -> tuple[str, int]:
+    """How the group was joined, and how many records of all partitions it has behind it."""
+    admin = AdminClient({"bootstrap.servers": address})
+    listed = admin.list_consumer_groups().result()
+    assert not listed.errors
+    (protocol,) = [each.type.name.lower() for each in listed.valid if each.group_id == group]
+    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(SECONDS_MAX)
+    return protocol, sum(each.offset for each in found.topic_partitions)
