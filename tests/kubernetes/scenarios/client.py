@@ -101,11 +101,11 @@ def _consumer(bootstrap: str, group: str) -> confluent_kafka.Consumer:
     )  # fmt: skip
 
 
-def summary(story: Story, with_group: bool) -> dict[str, object]:
+def summary(story: Story) -> dict[str, object]:
     """The last line."""
     verdict = check(story.acknowledged, story.read)
     pauses = [after - before for times in story.times.values() for before, after in itertools.pairwise(times)]
-    missed = len({name.value() for name in story.acknowledged} - story.group) if with_group else 0
+    missed = len({name.value() for name in story.acknowledged} - story.group)
     return {
         "acknowledged": len(story.acknowledged), "read": verdict.read, "errors": story.errors[:5],
         "offences": verdict.offences[:5], "group_missed": missed,
@@ -118,20 +118,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("bootstrap")
     parser.add_argument("topic")
-    parser.add_argument("--no-group", action="store_true")
     args = parser.parse_args()
     stopping, ended, story = threading.Event(), threading.Event(), Story()
     signal.signal(signal.SIGTERM, lambda number, frame: stopping.set())
     admin = AdminClient({"bootstrap.servers": args.bootstrap})
     for future in admin.create_topics([NewTopic(args.topic, PARTITIONS)]).values():
         future.result(PATIENCE_S)
-    work = [(produce, stopping), (read, ended), *([] if args.no_group else [(read_in_group, ended)])]
+    work = [(produce, stopping), (read, ended), (read_in_group, ended)]
     threads = [threading.Thread(target=run, args=(args.bootstrap, args.topic, story, event)) for run, event in work]
     for thread in threads:
         thread.start()
     shown = False
     while not stopping.is_set():
-        if not shown and story.times and story.read and (story.group or args.no_group):
+        if not shown and story.times and story.read and story.group:
             print("running", flush=True)
             shown = True
         time.sleep(0.1)
@@ -140,13 +139,13 @@ def main() -> None:
     wanted = {name.value() for name in story.acknowledged}
     while time.monotonic() < until:
         seen = {record.value for record in story.read}
-        if wanted <= seen and (args.no_group or wanted <= story.group):
+        if wanted <= seen and wanted <= story.group:
             break
         time.sleep(0.2)
     ended.set()
     for thread in threads[1:]:
         thread.join()
-    print(json.dumps(summary(story, not args.no_group)), flush=True)
+    print(json.dumps(summary(story)), flush=True)
 
 
 if __name__ == "__main__":

@@ -68,13 +68,13 @@ def _is_running(release: Release, name: str) -> bool:
 
 
 @contextmanager
-def outside(release: Release, bootstrap: str, *, group: bool = True) -> Iterator[Watched]:
+def outside(release: Release, bootstrap: str) -> Iterator[Watched]:
     """In a network namespace that has no route to pods and Services."""
     watched = Watched(f"outside-{int(time.time())}")
     command = ["ip", "netns", "exec", "outside", sys.executable, "-u", "-m", MODULE, bootstrap, watched.topic]
     log = release.folder / f"{watched.topic}.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(command + ([] if group else ["--no-group"]), stdout=output, stderr=output)
+        process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
         release.wait_for("clients outside the cluster run", lambda: _has_started(process, log))
         yield watched

@@ -69,7 +69,7 @@ def inside(release: Release) -> str:
 
 
 def outside(release: Release) -> str:
-    """Upgrade to one external address; a producer and a reader that reach only that address."""
+    """Upgrade to one external address; a producer, a reader and a group that reach only that address."""
     address = "198.51.100.10"
     values = {"externalAccess/type": "loadBalancer", "externalAccess/loadBalancer/host": address}
     release.upgrade(values, timeout=ROLLOUT)
@@ -82,6 +82,6 @@ def outside(release: Release) -> str:
 
     found = release.wait_for("an external address", given)
     assert found == address, found
-    with clients.outside(release, f"{address}:9092", group=False) as watched:
+    with clients.outside(release, f"{address}:9092") as watched:
         pass
     return str(watched)
