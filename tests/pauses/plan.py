@@ -19,10 +19,11 @@ PATHS = (
     ),
     *(f"agent/fetch/{name}.py" for name in ("handler", "service", "feed", "locate")),
     *(f"agent/fetch/zone_cache/{name}.py" for name in ("asking", "connection", "serving", "shared", "service")),
+    *(f"agent/forward/{name}.py" for name in ("forwarding", "link", "links", "serving", "service")),
     "agent/housekeeping.py",
 )
 """Receiving, laying out, uploading, committing; registration and heartbeats; the controller; Fetch, its feed
-and the zone cache; housekeeping; groups."""
+and the zone cache; groups; forwarding; housekeeping."""
 
 
 class Schedule(NamedTuple):

@@ -58,6 +58,18 @@ NEVER_MET = {
     "agent/groups/offsets/group_offsets.py:GroupOffsets.commit#1": "likewise",
     "agent/groups/offsets/group_offsets.py:GroupOffsets.fetch#1": "likewise",
     "agent/groups/offsets/group_offsets.py:GroupOffsets.fetch#2": "a member of an older protocol asks without a name",
+    **{
+        f"agent/forward/{site}": "clients see both agents, so none forwards: tests/agent/forward stops and cuts links"
+        for site in (
+            *("forwarding.py:Forwarding._join#1", "forwarding.py:Forwarding._finish#1"),
+            *("forwarding.py:Forwarding._finish#2", "link.py:ForwardLink.close#1", "link.py:ForwardLink._start#1"),
+            *("link.py:ForwardLink._open#1", "link.py:ForwardLink._open#2", "link.py:ForwardLink._exchange#1"),
+            *("link.py:ForwardLink._exchange#2", "link.py:ForwardLink._watch#1", "links.py:Links.close#1"),
+            *("serving.py:ForwardServer._serve#1", "serving.py:ForwardServer._outcome#1"),
+            *("serving.py:ForwardServer._outcome#2", "service.py:ForwardService.close#1"),
+            "service.py:_NoCoordinator.catch_up#1",
+        )
+    },
 }
 """Where these schedules never wait, and what would take them there."""
 
