@@ -50,6 +50,8 @@ def test_a_port_in_use_ends_the_process_with_one_line(
     assert len(errors) == 1
     assert f"cannot listen on 127.0.0.1:{taken}: Address already in use; choose another" in errors[0]
     assert "Traceback" not in ended.stderr
+    if setting == "kafka.port":
+        assert f"deprecated: kafka.port; set listeners=PLAINTEXT://127.0.0.1:{taken} instead" in ended.stderr
 
 
 def test_a_node_id_in_use_is_one_line_per_attempt(places: list[str]) -> None:
