@@ -24,7 +24,7 @@ def unpack(place: Path) -> Path:
     """The previous release's files below `place`; skips without its commit."""
     archive = subprocess.run(["git", "archive", COMMIT], cwd=ROOT, capture_output=True, check=False)
     if archive.returncode:
-        pytest.skip(f"the previous release is not in this repository: {archive.stderr.decode().strip()}")
+        pytest.skip(f"needs the commit of the previous release ({archive.stderr.decode().strip()})")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(place, filter="fully_trusted")
     return place

@@ -38,15 +38,6 @@ def test_the_targets_run_as_users_with_numbers_and_without_a_shell() -> None:
     assert "STOPSIGNAL SIGTERM" in by_name["agent"]
 
 
-def test_the_build_gets_every_package_and_not_the_tests() -> None:
-    listed = (REPOSITORY / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    copied = {line.removeprefix("!") for line in listed if line.startswith("!")}
-    linked = {path.name for path in (REPOSITORY / "src" / "headrace").iterdir() if path.is_symlink()}
-    assert linked <= copied
-    assert not {"tests", "load", "docs"} & copied
-    assert not [name for name in copied if not (REPOSITORY / name).exists()]
-
-
 def test_the_version_of_chart_and_image_is_the_packages() -> None:
     (version,) = re.findall(r'^version = "(.*)"$', Path(REPOSITORY / "pyproject.toml").read_text("utf-8"), re.M)
     chart = (REPOSITORY / "deploy" / "helm" / "headrace" / "Chart.yaml").read_text(encoding="utf-8")

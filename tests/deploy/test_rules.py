@@ -22,7 +22,7 @@ def exported_names() -> set[str]:
     """What a process can show: a counter ends with _total, a histogram has three series."""
     names = set()
     for package in PACKAGES:
-        for path in (REPOSITORY / package).rglob("*.py"):
+        for path in (REPOSITORY / "src" / "headrace" / package).rglob("*.py"):
             names |= set(DECLARED.findall(path.read_text(encoding="utf-8")))
     return {name + ending for name in names for ending in ("", "_total", "_sum", "_count", "_bucket")}
 

@@ -36,7 +36,7 @@ class Environment:
     def run(self, *words: str, cwd: Path, stdin: str = "") -> str:
         """Run an executable of the environment; its standard output. Fails the test on another status than 0."""
         command = [str(self.place / "bin" / words[0]), *words[1:]]
-        return _run(command, cwd=cwd, environ=_environ(), stdin=stdin)
+        return run(command, cwd=cwd, environ=environ_without_repository(), stdin=stdin)
 
     @contextlib.contextmanager
     def dev(self, cwd: Path) -> Iterator[str]:
@@ -45,7 +45,7 @@ class Environment:
         process = subprocess.Popen(
             [str(self.place / "bin" / "headrace"), "dev", *flags],
             cwd=cwd,
-            env=_environ(),
+            env=environ_without_repository(),
             stdout=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
             text=True,
@@ -67,26 +67,28 @@ class Environment:
 
 def sql_files() -> set[str]:
     """Every .sql file of the repository, as the distribution should name it."""
-    return {f"headrace/{name}" for name in _tracked() if name.endswith(".sql")}
+    return {f"headrace/{name}" for name in tracked() if name.endswith(".sql")}
 
 
 def build(kind: str, directory: Path) -> Path:
     """Build the wheel or the sdist of the working tree with the build backend itself. Skips without setuptools."""
     tree = directory / "tree"
-    for name in _tracked():
+    for name in tracked():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, tree / name, follow_symlinks=False)
     backend = _build_backend(directory / "backend")
     call = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(directory)!r}))"
-    printed = _run([sys.executable, "-c", call], cwd=tree, environ={**_environ(), "PYTHONPATH": str(backend)})
+    printed = run(
+        [sys.executable, "-c", call], cwd=tree, environ={**environ_without_repository(), "PYTHONPATH": str(backend)}
+    )
     return directory / printed.split()[-1]
 
 
 def beside_this_environment(built: Path, place: Path) -> Environment:
     """An environment of the running interpreter: only Headrace is installed, its dependencies are this one's."""
-    _run([sys.executable, "-m", "venv", "--without-pip", str(place)])
+    run([sys.executable, "-m", "venv", "--without-pip", str(place)])
     python = place / "bin" / "python"
-    _run([sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", str(built)])
+    run([sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", str(built)])
     (packages,) = place.glob("lib/python*/site-packages")
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return Environment(place)
@@ -94,8 +96,8 @@ def beside_this_environment(built: Path, place: Path) -> Environment:
 
 def empty_environment(built: Path, place: Path, python: Path) -> Environment:
     """An empty environment of any interpreter, then Headrace and what `headrace dev` needs from the index."""
-    _run([str(python), "-m", "venv", str(place)])
-    _run([str(place / "bin" / "pip"), "install", "--quiet", f"headrace[embedded] @ {built.as_uri()}"])
+    run([str(python), "-m", "venv", str(place)])
+    run([str(place / "bin" / "pip"), "install", "--quiet", f"headrace[embedded] @ {built.as_uri()}"])
     return Environment(place)
 
 
@@ -130,19 +132,21 @@ def _build_backend(place: Path) -> Path:
     return place
 
 
-def _tracked() -> list[str]:
+def tracked() -> list[str]:
+    """The repository's files and links."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    return [name for name in _run(command, cwd=ROOT).splitlines() if os.path.lexists(ROOT / name)]
+    return [name for name in run(command, cwd=ROOT).splitlines() if os.path.lexists(ROOT / name)]
 
 
-def _environ() -> dict[str, str]:
+def environ_without_repository() -> dict[str, str]:
     """This process's environment without what would show the repository to a child."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
-def _run(command: list[str], cwd: Path | None = None, environ: Mapping[str, str] | None = None, stdin: str = "") -> str:
+def run(command: list[str], cwd: Path | None = None, environ: Mapping[str, str] | None = None, stdin: str = "") -> str:
+    """Its standard output. Fails the test on another status than 0."""
     ended = subprocess.run(
         command, cwd=cwd, env=environ, input=stdin, capture_output=True, text=True, check=False, timeout=SECONDS_MAX
     )
-    assert ended.returncode == 0, f"{command}: {ended.stderr}"
+    assert ended.returncode == 0, f"{command}: {ended.stderr}{ended.stdout[-4000:]}"
     return ended.stdout

@@ -12,7 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
+import headrace
+
+PACKAGE = Path(headrace.__file__).parent
+"""In a checkout, a folder of links to the packages' folders."""
+FOLDERS = {path.resolve(): path.name for path in PACKAGE.iterdir() if path.is_dir()}
 
 
 class Site(NamedTuple):
@@ -28,7 +32,7 @@ class Site(NamedTuple):
 def sites_of(file: str) -> dict[Site, range]:
     """Every await, async with and async for of a file, and its lines."""
     found: dict[Site, range] = {}
-    for name, function in _functions(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
+    for name, function in _functions(ast.parse((PACKAGE / file).read_text(encoding="utf-8"))):
         waits = [node for node in _own_nodes(function) if isinstance(node, ast.Await | ast.AsyncWith | ast.AsyncFor)]
         for number, node in enumerate(sorted(waits, key=lambda node: (node.lineno, node.col_offset)), start=1):
             found[Site(file, name, number)] = _lines(node)
@@ -70,16 +74,19 @@ def _frames(coroutine: Any) -> Iterator[tuple[str, str, int]]:
     """(file, qualified name, line) of a suspended coroutine and what it awaits, outermost first."""
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None)
-        if frame is not None and (name := _name_in_repository(frame.f_code.co_filename)) is not None:
+        if frame is not None and (name := _name_in_package(frame.f_code.co_filename)) is not None:
             yield name, frame.f_code.co_qualname, frame.f_lineno
         coroutine = getattr(coroutine, "cr_await", None)
 
 
 @functools.cache
-def _name_in_repository(file: str) -> str | None:
-    """agent/... for src/headrace/agent/..., which is a link to it; None for code that is not ours."""
+def _name_in_package(file: str) -> str | None:
+    """agent/... for src/headrace/agent/... and for what that links to; None for code of others and of tests."""
     path = Path(file).resolve()
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else None
+    for folder, name in FOLDERS.items():
+        if path.is_relative_to(folder):
+            return str(name / path.relative_to(folder))
+    return None
 
 
 def _site(file: str, function: str, line: int) -> Iterator[Site]:
