@@ -251,7 +251,7 @@ class Broker:
             rng,
             self._registry,
             on_metadata_moved=cluster.follower.poke,
-            metadata_log=self._metastore,
+            rendered_logs=self._metastore,
             zone_secret=zone_secret,
             traffic=traffic,
             shared_address=shared,

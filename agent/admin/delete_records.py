@@ -19,7 +19,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.plan import RequestedPartition, resolve
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartAnswer, LogStartTarget, RetentionApi
 from headrace.metastore.log.effective_configs import EffectiveConfigs
-from headrace.metastore.log.metadata_topic import is_metadata_topic
+from headrace.metastore.log.rendered_topics import rendered_topic
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, decode, reply
@@ -99,7 +99,7 @@ class DeleteRecords:
 
     def _why_not(self, topic: str, offset: int, unknown: int) -> int:
         """The error, if it is known without the metastore."""
-        if is_metadata_topic(topic):
+        if rendered_topic(topic) is not None:
             return ErrorCode.invalid_topic_exception
         if unknown:
             return unknown

@@ -21,7 +21,7 @@ from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.log.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
+from headrace.metastore.log.rendered_topics import rendered_topic
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 from headrace.storage.errors import UnavailableError
@@ -125,7 +125,7 @@ class _Page:
                 error_code=ErrorCode.none,
                 name=topic.name,
                 topic_id=topic.topic_id,
-                is_internal=is_metadata_topic(topic.name),
+                is_internal=rendered_topic(topic.name) is not None,
                 partitions=tuple(self._rendering.partition(topic, index, kind) for index in shown),
                 topic_authorized_operations=TOPIC_OPERATIONS,
             )
@@ -140,7 +140,7 @@ class _Page:
 
 
 def _find(image: MetadataImage, name: str) -> TopicImage | None:
-    return METADATA_TOPIC_IMAGE if is_metadata_topic(name) else image.topics_by_name.get(name)
+    return rendered_topic(name) or image.topics_by_name.get(name)
 
 
 def _why_missing(name: str, *, is_reachable: bool) -> ErrorCode:

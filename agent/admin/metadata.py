@@ -24,7 +24,7 @@ from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.log.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
+from headrace.metastore.log.rendered_topics import rendered_topic
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, response_header
 from headrace.storage.errors import UnavailableError
@@ -142,9 +142,9 @@ def _malformed(topic: Any) -> TopicError:
 
 
 def _lookup(image: MetadataImage, name_or_id: str | uuid.UUID) -> TopicImage | None:
-    """The metadata topic is found only by name or id; as in Kafka, the list of all topics does not show it."""
-    if is_metadata_topic(name_or_id):
-        return METADATA_TOPIC_IMAGE
+    """A rendered topic is found only by name or id; as in Kafka, the list of all topics does not show it."""
+    if (rendered := rendered_topic(name_or_id)) is not None:
+        return rendered
     if isinstance(name_or_id, uuid.UUID):
         return image.topics_by_id.get(name_or_id)
     return image.topics_by_name.get(name_or_id)

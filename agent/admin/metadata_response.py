@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.admin.describe_cluster import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, controller_id
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
-from headrace.metastore.log.metadata_topic import is_metadata_topic
+from headrace.metastore.log.rendered_topics import rendered_topic
 from headrace.protocol.typed import NO_THROTTLE, Schema
 
 
@@ -78,7 +78,7 @@ class MetadataRendering:
             error_code=ErrorCode.none,
             name=topic.name,
             topic_id=topic.topic_id,
-            is_internal=is_metadata_topic(topic.name),
+            is_internal=rendered_topic(topic.name) is not None,
             partitions=tuple(self.partition(topic, index) for index in range(len(topic.leader_epochs))),
             topic_authorized_operations=TOPIC_OPERATIONS if self.topic_operations else NOT_ASKED,
         )

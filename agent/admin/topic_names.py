@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from headrace.metastore.log.metadata_topic import is_metadata_topic
+from headrace.metastore.log.rendered_topics import rendered_topic
 
 NAME_LENGTH_MAX = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
@@ -21,7 +21,7 @@ def why_illegal(name: str) -> str | None:
         return "the topic name cannot be '.' or '..'"
     if len(name) > NAME_LENGTH_MAX:
         return f"the topic name is longer than {NAME_LENGTH_MAX} characters"
-    if is_metadata_topic(name):
+    if rendered_topic(name) is not None:
         return "the topic is reserved for the cluster"
     if not _LEGAL.fullmatch(name):
         return "the topic name has characters other than ASCII letters, digits, '.', '_' and '-'"

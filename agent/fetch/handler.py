@@ -21,13 +21,12 @@ from headrace.agent.fetch.deliver import Delivery, DeliveryOutcome, available_by
 from headrace.agent.fetch.index import LOOK_AGAIN
 from headrace.agent.fetch.locate import Locator
 from headrace.agent.fetch.lookup import Lookup, LookupStatus
-from headrace.agent.fetch.metadata_topic import MetadataTopic
 from headrace.agent.fetch.plan import RequestedPartition, TopicRef, resolve, unknown_topic
+from headrace.agent.fetch.rendered_topics import RenderedTopic, RenderedTopics
 from headrace.agent.fetch.reply_claim import ReplyClaim
 from headrace.agent.fetch.sessions import FetchSessions, Ref
 from headrace.agent.fetch.waiters import Waiters
 from headrace.metastore.api.read import ExtentQuery
-from headrace.metastore.log.metadata_topic import is_metadata_topic
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.fetch_codec import (
     FIRST_BY_ID,
@@ -67,7 +66,7 @@ class FetchHandler:
         *,
         max_bytes: int,
         catch_up: Callable[[], Awaitable[None]] = _nothing_to_catch_up_with,
-        metadata_topic: MetadataTopic | None = None,
+        rendered: RenderedTopics | None = None,
         on_sent: Callable[[str | None, int], None] = lambda zone, size_bytes: None,
         is_shared: Callable[[str], bool] = lambda listener: False,
     ) -> None:
@@ -84,7 +83,7 @@ class FetchHandler:
         self._clock = clock
         self._max_bytes = max_bytes
         self._catch_up = catch_up
-        self._metadata_topic = metadata_topic
+        self._rendered = rendered or RenderedTopics({})
         self._on_sent = on_sent
         self._is_shared = is_shared
         self._draining = False
@@ -129,14 +128,14 @@ class FetchHandler:
         deadline: float,
         memory: ReplyClaim,
     ) -> list[Answer]:
-        """As `_serve`; the metadata topic is rendered, and waits only if it is the only requested topic."""
-        special = {ref: partition for ref, partition in wanted.items() if is_metadata_topic(ref[0])}
-        if self._metadata_topic is None or not special:
+        """As `_serve`; rendered topics wait only if no other topic is requested."""
+        special = {ref: topic for ref in wanted if (topic := self._rendered.find(ref[0])) is not None}
+        if not special:
             return await self._serve(fetch, wanted, zone, deadline, memory)
         stored = {ref: partition for ref, partition in wanted.items() if ref not in special}
         if not stored and fetch.min_bytes > 0:
-            await self._wait_for_metadata(self._metadata_topic, special.values(), deadline)
-        rendered = [(ref, await self._metadata_topic.fetch(ref[0], p)) for ref, p in special.items()]
+            await self._wait_for_rendered([(topic, wanted[ref]) for ref, topic in special.items()], deadline)
+        rendered = [(ref, await topic.fetch(wanted[ref])) for ref, topic in special.items()]
         if not stored:
             return rendered
         patience = (
@@ -190,11 +189,11 @@ class FetchHandler:
         better = self._view.leader(partition_key, rack_id)
         return better.node_id if better is not None and better.rack == rack_id else -1
 
-    async def _wait_for_metadata(
-        self, topic: MetadataTopic, partitions: Collection[FetchPartition], deadline: float
+    async def _wait_for_rendered(
+        self, partitions: Collection[tuple[RenderedTopic, FetchPartition]], deadline: float
     ) -> None:
-        """Wait until the image has records for one of them, or until the timeout. The feed advances the image."""
-        while not self._draining and not any(map(topic.has_news, partitions)):
+        """Wait until one of them has records, or until the timeout. The feed advances the image."""
+        while not self._draining and not any([await topic.has_news(partition) for topic, partition in partitions]):
             left = deadline - self._clock.monotonic()
             if left <= 0:
                 return

@@ -18,13 +18,12 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.fetch.metadata_topic import MetadataTopic
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.newest_record import newest_record
 from headrace.agent.fetch.plan import RequestedPartition, resolve
+from headrace.agent.fetch.rendered_topics import RenderedTopics
 from headrace.agent.fetch.timestamps import TimestampSearch
 from headrace.metastore.api.read import OffsetAnswer, OffsetKind, OffsetQuery, ReadApi
-from headrace.metastore.log.metadata_topic import is_metadata_topic
 from headrace.protocol import typed
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.request import Request, Response
@@ -65,13 +64,13 @@ class ListOffsetsHandler:
         metastore: ReadApi,
         search: TimestampSearch,
         metrics: FetchMetrics,
-        metadata_topic: MetadataTopic | None = None,
+        rendered: RenderedTopics | None = None,
     ) -> None:
         self._view = view
         self._metastore = metastore
         self._search = search
         self._metrics = metrics
-        self._metadata_topic = metadata_topic
+        self._rendered = rendered or RenderedTopics({})
 
     async def handle(self, request: Request) -> Response:
         """Any version from 1 to 11. InvalidError for a body that is not a ListOffsets request."""
@@ -98,7 +97,7 @@ class ListOffsetsHandler:
         questions = []
         for one, (_, partition), resolved in zip(requested, asked, await resolve(self._view, requested), strict=True):
             duplicate = times[one.topic, one.partition] > 1
-            rendered = self._metadata_topic if is_metadata_topic(one.topic) else None
+            rendered = self._rendered.find(one.topic)
             error = resolved.error if rendered is None else ErrorCode.none
             verdict = _without_asking(partition.timestamp, version, error, duplicate=duplicate)
             if verdict is None and rendered is not None:

@@ -10,14 +10,13 @@ Source: KIP-631 (the metadata topic), KIP-595 (its name and id).
 from __future__ import annotations
 
 import logging
-import uuid
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.api.read import OffsetKind
-from headrace.metastore.log.metadata_topic import is_metadata_topic, render_batch
+from headrace.metastore.log.metadata_topic import render_batch
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.fetch_codec import FetchPartition, FetchPartitionReply
 from headrace.storage.errors import HeadraceError, TruncatedError
@@ -45,13 +44,13 @@ class MetadataTopic:
         self._log = metadata_log
         self._view = view
 
-    def has_news(self, partition: FetchPartition) -> bool:
+    async def has_news(self, partition: FetchPartition) -> bool:
         """Whether a fetch would return records, as far as this agent knows."""
         return partition.fetch_offset < self._view.image.offset
 
-    async def fetch(self, topic: str | uuid.UUID, partition: FetchPartition) -> FetchPartitionReply:
+    async def fetch(self, partition: FetchPartition) -> FetchPartitionReply:
         """One batch from the requested offset on, at least one record if there is one; does not wait."""
-        if not is_metadata_topic(topic) or partition.index != 0:
+        if partition.index != 0:
             return FetchPartitionReply(partition.index, ErrorCode.unknown_topic_or_partition)
         try:
             return await self._fetch(partition)

@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
 from headrace.metastore.api.read import EpochEnd, EpochQuery, LeaderEpochApi
-from headrace.metastore.log.metadata_topic import is_metadata_topic
+from headrace.metastore.api.segment_logs import SegmentLogApi
+from headrace.metastore.lifecycle.topics import REMOTE_LOG_IMAGE
+from headrace.metastore.log.image import TopicImage
+from headrace.metastore.log.metadata_topic import METADATA_TOPIC_IMAGE
+from headrace.metastore.log.rendered_topics import rendered_topic
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, decode, reply
@@ -26,8 +30,8 @@ from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
 
-METADATA_EPOCH = 0
-"""The leader epoch of the whole metadata topic."""
+RENDERED_EPOCH = 0
+"""The leader epoch of the whole topics that agents render."""
 
 
 class _Found(NamedTuple):
@@ -38,10 +42,14 @@ class _Found(NamedTuple):
     end_offset: int = -1
 
 
+class EpochSource(LeaderEpochApi, SegmentLogApi, Protocol):
+    """Where the answers come from."""
+
+
 class OffsetForLeaderEpoch:
     """The handler."""
 
-    def __init__(self, cluster: ClusterView, metastore: LeaderEpochApi) -> None:
+    def __init__(self, cluster: ClusterView, metastore: EpochSource) -> None:
         self._cluster = cluster
         self._metastore = metastore
 
@@ -76,19 +84,25 @@ class OffsetForLeaderEpoch:
         try:
             ends = iter(await self._metastore.find_epoch_ends(queries))
             return [
-                await self._metadata_end(partition, epoch) if is_metadata_topic(partition.topic) else _answer(one, ends)
+                _answer(one, ends)
+                if (topic := rendered_topic(partition.topic)) is None
+                else await self._rendered_end(topic, partition.partition, epoch)
                 for partition, one, epoch in zip(requested, resolved, epochs, strict=True)
             ]
         except HeadraceError as error:
             log.warning("cannot find ends of leader epochs: partitions=%d error=%s", len(requested), error)
             return [_Found(READ_FAILED)] * len(requested)
 
-    async def _metadata_end(self, partition: RequestedPartition, epoch: int) -> _Found:
-        if partition.partition != 0:
+    async def _rendered_end(self, topic: TopicImage, partition: int, epoch: int) -> _Found:
+        if topic.key(partition) is None:
             return _Found(ErrorCode.unknown_topic_or_partition)
-        if epoch != METADATA_EPOCH:
+        if epoch != RENDERED_EPOCH:
             return _Found()
-        return _Found(ErrorCode.none, METADATA_EPOCH, (await self._cluster.catch_up()).offset)
+        if topic is METADATA_TOPIC_IMAGE:
+            return _Found(ErrorCode.none, RENDERED_EPOCH, (await self._cluster.catch_up()).offset)
+        ends = (await self._metastore.segment_log_ends())[partition]
+        end_offset = ends.next_offset if topic is REMOTE_LOG_IMAGE else ends.next_audit_offset
+        return _Found(ErrorCode.none, RENDERED_EPOCH, end_offset)
 
 
 def _answer(resolved: Resolved, ends: Iterator[EpochEnd]) -> _Found:

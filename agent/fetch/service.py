@@ -26,9 +26,9 @@ from headrace.agent.fetch.handler import FetchHandler
 from headrace.agent.fetch.index import TailIndex
 from headrace.agent.fetch.list_offsets import ListOffsetsHandler
 from headrace.agent.fetch.locate import Locator
-from headrace.agent.fetch.metadata_topic import MetadataLog, MetadataTopic
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.read import RangeReader
+from headrace.agent.fetch.rendered_topics import RenderedLogs, rendered_topics
 from headrace.agent.fetch.resume import ResumeHints
 from headrace.agent.fetch.seek import Seeker
 from headrace.agent.fetch.sessions import FetchSessions
@@ -46,7 +46,7 @@ from headrace.storage.objects.store import ObjectStore
 class FetchService:
     """`on_metadata_moved` is called with the end of the metadata log if the view's image is not of that offset.
 
-    `metadata_log` is the source of `__cluster_metadata`; without it the topic is unknown.
+    `rendered_logs`: what the topics without files are rendered from; without it they are unknown.
     `zone_secret` is shared by the cluster's agents; without it this agent asks no other agent for file chunks.
     """
 
@@ -61,7 +61,7 @@ class FetchService:
         registry: CollectorRegistry = REGISTRY,
         *,
         on_metadata_moved: Callable[[int], None] = lambda head: None,
-        metadata_log: MetadataLog | None = None,
+        rendered_logs: RenderedLogs | None = None,
         zone_secret: bytes | None = None,
         traffic: ZoneTraffic | None = None,
         shared_address: SharedAddress | None = None,
@@ -94,7 +94,7 @@ class FetchService:
         delivery = Delivery(locator, reader, seeker, self._cache, clock, rng, metrics)
         most = settings.fetch_session_max_partitions
         sessions = FetchSessions(clock, rng, metrics, partitions_max=most, node_id=lambda: view.node_id)
-        metadata_topic = None if metadata_log is None else MetadataTopic(metadata_log, view)
+        rendered = None if rendered_logs is None else rendered_topics(rendered_logs, view, clock)
         self._fetch = FetchHandler(
             view,
             sessions,
@@ -104,13 +104,11 @@ class FetchService:
             clock,
             max_bytes=settings.fetch_max_bytes,
             catch_up=self._feed.catch_up,
-            metadata_topic=metadata_topic,
+            rendered=rendered,
             on_sent=partial(traffic.count, Path.FETCH),
             is_shared=lambda listener: virtual_node(shared_address, listener) is not None,
         )
-        self._list_offsets = ListOffsetsHandler(
-            view, metastore, TimestampSearch(metastore, seeker), metrics, metadata_topic
-        )
+        self._list_offsets = ListOffsetsHandler(view, metastore, TimestampSearch(metastore, seeker), metrics, rendered)
 
     def _make_zone_cache(
         self,

@@ -33,7 +33,7 @@ from headrace.agent.produce.validate import (
 )
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.log.metadata_topic import is_metadata_topic
+from headrace.metastore.log.rendered_topics import rendered_topic
 from headrace.protocol.produce_codec import FIRST_BY_ID, ProducePartitionReply, ProduceRequest
 from headrace.protocol.request import Request
 from headrace.storage.clock import Clock
@@ -42,7 +42,7 @@ from headrace.storage.errors import HeadraceError
 log = logging.getLogger(__name__)
 
 ACKS = (-1, 0, 1)
-READ_ONLY = Refusal(int(ErrorCode.invalid_topic_exception), "the metadata log can be read only")
+READ_ONLY = Refusal(int(ErrorCode.invalid_topic_exception), "the topic can be read only")
 NO_SUCH_TOPIC = Refusal(int(ErrorCode.unknown_topic_or_partition), "no such topic or partition")
 NO_SUCH_ID = Refusal(int(ErrorCode.unknown_topic_id), "no such topic or partition")
 
@@ -150,7 +150,7 @@ class Receiver:
         for topic, wanted, replies in zip(topics, produce.topics, pending.reply.topics, strict=True):
             for partition, reply in zip(wanted.partitions, replies.partitions, strict=True):
                 if topic is None or not 0 <= partition.index < len(topic.leader_epochs):
-                    read_only = is_metadata_topic(wanted.topic_id or wanted.name)
+                    read_only = rendered_topic(wanted.topic_id or wanted.name) is not None
                     self._refuse(READ_ONLY if read_only else missing, pending, reply)
                     continue
                 verdict = judge(partition.records, self._rules.rules(image, topic), version, now_ms, work)

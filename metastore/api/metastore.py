@@ -19,6 +19,7 @@ from headrace.metastore.api.pins import ReadPinApi
 from headrace.metastore.api.read import LeaderEpochApi, ReadApi
 from headrace.metastore.api.reports import AgentLeaseApi, FileReports, JobReports, PartitionReports
 from headrace.metastore.api.retention import RetentionApi
+from headrace.metastore.api.segment_logs import SegmentLogApi
 from headrace.metastore.api.settings import SettingsApi
 from headrace.metastore.api.topics import PartitionApi
 
@@ -47,6 +48,7 @@ class Metastore(
     FileReports,
     PartitionReports,
     AgentLeaseApi,
+    SegmentLogApi,
     LifeApi,
     SettingsApi,
     Protocol,

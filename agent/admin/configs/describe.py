@@ -24,6 +24,7 @@ from headrace.config.config_definition import ConfigDefinition, ConfigEffect
 from headrace.config.group_configs import GROUP_CONFIGS
 from headrace.config.node_ids import VIRTUAL_NODE_ID
 from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
+from headrace.metastore.lifecycle.topics import LIFECYCLE_CONFIGS
 from headrace.metastore.log.effective_configs import ConfigLayer, ConfigSource, EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.errors import admin_error
@@ -86,6 +87,8 @@ class DescribeConfigs:
             return self._not_here(resource) or list(_loggers())
         if resource == _VIRTUAL and self._is_shared():
             return list(self._broker(image))
+        if resource.type == ResourceType.TOPIC and resource.name in LIFECYCLE_CONFIGS:
+            return list(shown_lifecycle_topic(self._configs, image, resource.name))
         refusal = why_no_such_resource(image, resource)
         if refusal is not None:
             return unreachable or refusal
@@ -178,6 +181,14 @@ def shown_topic(configs: EffectiveConfigs, image: MetadataImage, topic: str | No
     for name, definition in TOPIC_CONFIGS.items():
         layers = configs.topic_layers(image, topic, name)
         yield ShownConfig(name, layers, definition.kind, documentation(definition))
+
+
+def shown_lifecycle_topic(configs: EffectiveConfigs, image: MetadataImage, topic: str) -> Iterator[ShownConfig]:
+    """Every config of a topic that is rendered from the lifecycle tables. Nobody can change them."""
+    own = LIFECYCLE_CONFIGS[topic]
+    for shown in shown_topic(configs, image, None):
+        fixed = [ConfigLayer(shown.name, own[shown.name], ConfigSource.TOPIC)] if shown.name in own else []
+        yield shown._replace(layers=[*fixed, *shown.layers], is_read_only=True)
 
 
 def rendered(schema: Schema, config: ShownConfig, *, with_synonyms: bool, with_documentation: bool) -> Any:

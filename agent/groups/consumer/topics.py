@@ -19,7 +19,7 @@ import re2
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import TopicImage
-from headrace.metastore.log.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
+from headrace.metastore.log.rendered_topics import RENDERED_TOPICS, rendered_topic
 
 PATTERN_CHARACTERS_MAX = 4_096
 PROGRAM_BYTES = 256 * 1024
@@ -76,18 +76,17 @@ class GroupTopics:
 
     def by_id(self, topic_id: uuid.UUID) -> TopicImage | None:
         """The topic of that id, on the newest picture."""
-        if is_metadata_topic(topic_id):
-            return METADATA_TOPIC_IMAGE
-        return self._cluster.image.topics_by_id.get(topic_id)
+        return rendered_topic(topic_id) or self._cluster.image.topics_by_id.get(topic_id)
 
     def _matches(self) -> dict[str, frozenset[int]]:
         """Of the newest picture, which is made again when topics came, went or grew."""
         image = self._cluster.image
         if image.topics_by_name is not self._source:
-            own = METADATA_TOPIC_IMAGE
             self._source = image.topics_by_name
             self._newest = KnownTopics(
-                {**image.topics_by_name, own.name: own}, {**image.topics_by_number, own.topic_number: own}, {}
+                {**image.topics_by_name, **{own.name: own for own in RENDERED_TOPICS}},
+                {**image.topics_by_number, **{own.topic_number: own for own in RENDERED_TOPICS}},
+                {},
             )
         return self._newest.matches
 

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.log.metadata_topic import METADATA_TOPIC_IMAGE, is_metadata_topic
+from headrace.metastore.log.rendered_topics import RENDERED_TOPICS, rendered_topic
 from headrace.storage.errors import UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -53,13 +53,16 @@ async def resolve(cluster: ClusterView, asked: Iterable[Any], *, by_id: bool) ->
     return ResolvedTopics(found, missing)
 
 
+_RENDERED = {topic.topic_number: topic for topic in RENDERED_TOPICS}
+
+
 def topic_by_number(image: MetadataImage, number: int) -> TopicImage | None:
-    """The topic of that number, as stored keys name it; the metadata log's is in no image."""
-    return METADATA_TOPIC_IMAGE if number == METADATA_TOPIC_IMAGE.topic_number else image.topics_by_number.get(number)
+    """The topic of that number, as stored keys name it; those of rendered topics are in no image."""
+    return _RENDERED.get(number) or image.topics_by_number.get(number)
 
 
 def _lookup(image: MetadataImage, wanted: set[NameOrId]) -> dict[NameOrId, TopicImage]:
     by_id, by_name = image.topics_by_id, image.topics_by_name
     found = {each: by_id.get(each) if isinstance(each, uuid.UUID) else by_name.get(each) for each in wanted}
-    found |= {each: METADATA_TOPIC_IMAGE for each in wanted if is_metadata_topic(each)}
+    found |= {each: rendered_topic(each) for each in wanted if rendered_topic(each)}
     return {each: topic for each, topic in found.items() if topic is not None}

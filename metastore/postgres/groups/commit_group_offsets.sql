@@ -20,7 +20,7 @@ BEGIN
     END IF;
     v_known := array(SELECT partition_key FROM partitions WHERE partition_key = ANY (p_keys)
                       ORDER BY partition_key FOR KEY SHARE);
-    v_known := v_known || array(SELECT key FROM unnest(p_keys) AS key WHERE key = metadata_log_key());
+    v_known := v_known || array(SELECT key FROM unnest(p_keys) AS key WHERE is_rendered_key(key));
 
     INSERT INTO group_offsets AS g
            (group_id, partition_key, committed_offset, leader_epoch, metadata, committed_at, expiry_slot)
@@ -52,7 +52,14 @@ LANGUAGE sql STABLE AS $$
     SELECT floor(extract(epoch FROM p_at) / 600)::int
 $$;
 
--- The key of `__cluster_metadata`, partition 0 (topic number -1), which has no row in partitions and is always there.
+-- Whether the key is of a topic that agents render: its partitions have no rows and are always there. Besides
+-- `__cluster_metadata` these are both lifecycle topics (numbers -2 and -3), with 50 partitions each.
+CREATE OR REPLACE FUNCTION is_rendered_key(p_key bigint) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_key = metadata_log_key() OR (p_key >> 24 IN (-2, -3) AND p_key & 16777215 < 50)
+$$;
+
+-- The key of `__cluster_metadata`, partition 0 (topic number -1).
 CREATE OR REPLACE FUNCTION metadata_log_key() RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
     SELECT -1::bigint << 24

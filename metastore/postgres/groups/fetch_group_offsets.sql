@@ -4,6 +4,6 @@ SELECT o.partition_key, o.committed_offset, o.leader_epoch, o.metadata
   FROM group_offsets o
   LEFT JOIN partitions p USING (partition_key)
  WHERE o.group_id = %(group_id)s::text
-   AND (p.partition_key IS NOT NULL OR o.partition_key = metadata_log_key())
+   AND (p.partition_key IS NOT NULL OR is_rendered_key(o.partition_key))
    AND (%(keys)s::bigint[] IS NULL OR o.partition_key = ANY (%(keys)s::bigint[]))
  ORDER BY o.partition_key

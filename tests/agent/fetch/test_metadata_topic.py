@@ -62,7 +62,7 @@ async def topic(api: TruncatedLog) -> MetadataTopic:
 
 
 async def _read(topic: MetadataTopic, offset: int, max_bytes: int = MANY) -> Any:
-    return await topic.fetch(METADATA_TOPIC, FetchPartition(0, offset, max_bytes))
+    return await topic.fetch(FetchPartition(0, offset, max_bytes))
 
 
 @pytest.mark.requirement("C2")
@@ -110,7 +110,7 @@ async def test_list_offsets(api: TruncatedLog, topic: MetadataTopic) -> None:
 
 
 async def test_other_partitions_are_unknown_and_an_outage_is_retriable(api: TruncatedLog, topic: MetadataTopic) -> None:
-    reply = await topic.fetch(METADATA_TOPIC_ID, FetchPartition(1, 0, MANY))
+    reply = await topic.fetch(FetchPartition(1, 0, MANY))
     assert reply.error_code == ErrorCode.unknown_topic_or_partition
     api.away = True
     assert (await _read(topic, 0)).error_code == ErrorCode.kafka_storage_error

@@ -89,7 +89,7 @@ async def test_the_metadata_topic_can_be_read_only(version: int) -> None:
         answers = await world.clock.run(world.produce(world.connect(), {topic: {0: GOOD}}, version=version))
         assert answers is not None
         assert answers[topic, 0].error == "invalid_topic_exception"
-        assert answers[topic, 0].message == "the metadata log can be read only"
+        assert answers[topic, 0].message == "the topic can be read only"
 
 
 @pytest.mark.parametrize(("version", "error"), [(12, "unknown_topic_or_partition"), (13, "unknown_topic_id")])

@@ -1,0 +1,134 @@
+"""Both lifecycle topics through plain consumers: every record, from every offset, in groups; nobody writes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import aiokafka
+import confluent_kafka
+import psycopg
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from headrace.metastore.lifecycle.records import decode
+from headrace.metastore.lifecycle.topics import AUDIT_TOPIC, LIFECYCLE_CONFIGS, REMOTE_LOG_TOPIC
+from load.dev_server import DevServer
+from tests.confluent_records import read
+from tests.metastore.lifecycle_rows import LifecycleRows, one_life
+
+TIMEOUT_SECONDS = 60
+KEPT = {REMOTE_LOG_TOPIC: [7, 8, 10, 11], AUDIT_TOPIC: list(range(10))}
+ENDS = {REMOTE_LOG_TOPIC: 12, AUDIT_TOPIC: 10}
+pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(400), pytest.mark.requirement("R12")]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    settings = {"group.initial.rebalance.delay.ms": 100}
+    with DevServer(tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def partition(server: DevServer) -> int:
+    """The metadata partition with the records of one life."""
+    with psycopg.connect(server.metastore_url) as connection:
+        rows = LifecycleRows(connection)
+        one_life(rows)
+        rows.forget([(999, 4)])
+        return rows.partition
+
+
+@pytest.mark.parametrize("topic", [REMOTE_LOG_TOPIC, AUDIT_TOPIC])
+def test_librdkafka_reads_on_from_every_offset(server: DevServer, partition: int, topic: str) -> None:
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": server.bootstrap, "group.id": "x", "enable.partition.eof": True}
+    )
+    try:
+        found = consumer.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
+        assert (found.error, len(found.partitions)) == (None, 50)
+        wanted = confluent_kafka.TopicPartition(topic, partition)
+        assert consumer.get_watermark_offsets(wanted, TIMEOUT_SECONDS) == (0, ENDS[topic])
+        for offset in range(ENDS[topic]):
+            consumer.assign([confluent_kafka.TopicPartition(topic, partition, offset)])
+            got = []
+            while True:
+                message = consumer.poll(TIMEOUT_SECONDS)
+                assert message is not None
+                if message.error():
+                    assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+                    assert message.offset() == ENDS[topic]
+                    break
+                got.append(message)
+            assert [message.offset() for message in got] == [n for n in KEPT[topic] if n >= offset]
+            assert all(decode(message.value()).version == 1 for message in got if message.value() is not None)
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("topic", [REMOTE_LOG_TOPIC, AUDIT_TOPIC])
+def test_aiokafka_reads_on_from_every_offset(server: DevServer, partition: int, topic: str) -> None:
+    async def read_all() -> None:
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=server.bootstrap, enable_auto_commit=False)
+        await consumer.start()
+        try:
+            wanted = aiokafka.TopicPartition(topic, partition)
+            consumer.assign([wanted])
+            for offset in range(ENDS[topic]):
+                consumer.seek(wanted, offset)
+                got: list[int] = []
+                async with asyncio.timeout(TIMEOUT_SECONDS):
+                    while await consumer.position(wanted) < ENDS[topic]:
+                        batches = await consumer.getmany(wanted, timeout_ms=200)
+                        got += [record.offset for record in batches.get(wanted, [])]
+                assert got == [n for n in KEPT[topic] if n >= offset]
+        finally:
+            await consumer.stop()
+
+    asyncio.run(read_all())
+
+
+def test_a_group_commits_and_goes_on_where_it_was(server: DevServer, partition: int) -> None:
+    settings = {
+        "bootstrap.servers": server.bootstrap,
+        "group.id": "auditors",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    first = confluent_kafka.Consumer(settings)
+    first.subscribe([AUDIT_TOPIC])
+    try:
+        messages = read(first, 4, TIMEOUT_SECONDS)
+        assert [(m.partition(), m.offset()) for m in messages] == [(partition, n) for n in range(4)]
+        (stored,) = first.commit(messages[-1], asynchronous=False)
+        assert (stored.error, stored.offset) == (None, 4)
+    finally:
+        first.close()
+    second = confluent_kafka.Consumer(settings)
+    second.subscribe([AUDIT_TOPIC])
+    try:
+        assert [message.offset() for message in read(second, 6, TIMEOUT_SECONDS)] == list(range(4, 10))
+    finally:
+        second.close()
+
+
+def test_their_configs_are_shown_and_nobody_changes_them(server: DevServer) -> None:
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    for topic, own in LIFECYCLE_CONFIGS.items():
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        shown = admin.describe_configs([resource])[resource].result(TIMEOUT_SECONDS)
+        assert {name: shown[name].value for name in own} == own
+        assert all(entry.is_read_only for entry in shown.values())
+        wish = ConfigResource(ResourceType.TOPIC, topic, set_config={"retention.ms": "1"})
+        with pytest.raises(confluent_kafka.KafkaException):
+            admin.alter_configs([wish])[wish].result(TIMEOUT_SECONDS)
+
+
+def test_nobody_writes_them(server: DevServer) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap})
+    refusals: list[confluent_kafka.KafkaError] = []
+    for topic in (REMOTE_LOG_TOPIC, AUDIT_TOPIC):
+        producer.produce(topic, b"x", partition=0, on_delivery=lambda error, message: refusals.append(error))
+    assert producer.flush(TIMEOUT_SECONDS) == 0
+    assert [error.code() for error in refusals] == [confluent_kafka.KafkaError.TOPIC_EXCEPTION] * 2
