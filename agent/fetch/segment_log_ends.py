@@ -1,7 +1,7 @@
 """The ends of the lifecycle logs, as this agent knew them less than half a second ago.
 
 Place: under long polls of lifecycle topics (lifecycle_topic.py).
-Invariant: however many readers wait, the metastore gets at most two queries a second; none if nobody waits.
+Invariant: however many readers wait, the metastore gets at most two queries a second, and none if no reader waits.
 """
 
 from __future__ import annotations

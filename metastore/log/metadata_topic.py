@@ -25,11 +25,6 @@ NEWEST_SNAPSHOT = -1
 NO_TIMESTAMP = -1
 
 
-def is_metadata_topic(topic: str | uuid.UUID | None) -> bool:
-    """Whether a request names it."""
-    return topic in (METADATA_TOPIC, METADATA_TOPIC_ID)
-
-
 def render_batch(base_offset: int, records: Sequence[bytes]) -> bytes:
     """One batch of the log's framed records from `base_offset` on."""
     return encode_batch(

@@ -1,4 +1,4 @@
-"""Both lifecycle topics through plain consumers: every record, from every offset, in groups; nobody writes them."""
+"""Both lifecycle topics through plain consumers: every record, from every offset, in groups; read only."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_group_commits_and_goes_on_where_it_was(server: DevServer, partition: 
         second.close()
 
 
-def test_their_configs_are_shown_and_nobody_changes_them(server: DevServer) -> None:
+def test_their_configs_are_shown_and_cannot_be_changed(server: DevServer) -> None:
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
     for topic, own in LIFECYCLE_CONFIGS.items():
         resource = ConfigResource(ResourceType.TOPIC, topic)
@@ -125,7 +125,7 @@ def test_their_configs_are_shown_and_nobody_changes_them(server: DevServer) -> N
             admin.alter_configs([wish])[wish].result(TIMEOUT_SECONDS)
 
 
-def test_nobody_writes_them(server: DevServer) -> None:
+def test_clients_cannot_write_them(server: DevServer) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap})
     refusals: list[confluent_kafka.KafkaError] = []
     for topic in (REMOTE_LOG_TOPIC, AUDIT_TOPIC):

@@ -117,9 +117,6 @@ CALLED_FROM_OUTSIDE = {"buffer_updated", "get_buffer", "connection_made", "conne
 }  # fmt: skip
 UNUSED_BUT_KEPT = {
     "NO_BROKER": "what remote_segments holds for workers",
-    "PartitionMarker": "a row for the topics that show remote segments",
-    "RemoteSegment": "a row for the topics that show remote segments",
-    "SegmentEvent": "a row for the topics that show remote segments",
     "UNKNOWN": "Kafka's number for what is never stored",
     "Projection": "tests hold the tables to it",
     "highest_offset": "a part of Projection",

@@ -184,7 +184,7 @@ def shown_topic(configs: EffectiveConfigs, image: MetadataImage, topic: str | No
 
 
 def shown_lifecycle_topic(configs: EffectiveConfigs, image: MetadataImage, topic: str) -> Iterator[ShownConfig]:
-    """Every config of a topic that is rendered from the lifecycle tables. Nobody can change them."""
+    """Every config of a topic that is rendered from the lifecycle tables; they cannot be changed."""
     own = LIFECYCLE_CONFIGS[topic]
     for shown in shown_topic(configs, image, None):
         fixed = [ConfigLayer(shown.name, own[shown.name], ConfigSource.TOPIC)] if shown.name in own else []

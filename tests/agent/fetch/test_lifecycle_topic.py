@@ -106,7 +106,7 @@ async def test_the_audit_has_every_change_and_the_other_topic_the_state(rows: Li
     assert len(compacted.partitions) == 1
 
 
-async def test_both_ends_and_what_lies_beyond_them(rows: LifecycleRows, topics: Any) -> None:
+async def test_both_ends_and_what_is_beyond_them(rows: LifecycleRows, topics: Any) -> None:
     one_life(rows)
     rows.connection.execute("UPDATE remote_log_heads SET audit_start = 4")
     rows.connection.execute("DELETE FROM remote_segment_events WHERE audit_offset < 4")

@@ -1,0 +1,205 @@
+"""`headrace segments`: a partition's remote segments, which of them has an offset, and what happened to them.
+
+Place: reads the lifecycle tables of the metastore, with or without a running cluster.
+Invariant: reads only. Rows are the records of __remote_log_metadata (list, show) and of its audit trail (history), in
+the order of their offsets there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+from headrace.cli.numbers import INT32_MAX, INT64_MAX, whole
+from headrace.cli.options import add_settings, settings_from
+from headrace.cli.tables import Row, show
+from headrace.config.errors import ConfigError
+from headrace.metastore.api.segment_logs import SegmentLogApi
+from headrace.metastore.api.segments import RemoteSegment, SegmentEvent
+from headrace.metastore.lifecycle.keys import RemotePartitionKey, RemoteSegmentKey, parse_key
+from headrace.metastore.lifecycle.partitioner import metadata_partition
+from headrace.metastore.lifecycle.states import RemoteLogSegmentState, RemotePartitionDeleteState
+from headrace.metastore.log.loading import load_image
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.errors import InvalidError, NotFoundError
+
+PAGE_ROWS = 1_000
+LIST_COLUMNS = ("start", "end", "epoch", "state", "cause", "size", "job", "node", "time", "file")
+HISTORY_COLUMNS = ("offset", "time", "start", "end", "epoch", "state", "cause", "job", "node", "file")
+DESCRIPTION = """\
+Remote segments: the runs of a partition's records in merged files, and their lifecycle.
+
+  headrace segments list --topic orders --partition 0 --metastore-url postgresql://…
+  headrace segments show --topic orders --partition 0 --offset 1234 …
+  headrace segments history --topic orders --partition 0 --from 1000 --to 1999 …
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    commands = parser.add_subparsers(title="commands", metavar="{list,show,history}", required=True)
+    listing = commands.add_parser("list", help="list the partition's keys and their states")
+    listing.add_argument("--all", action="store_true", help="also tombstones")
+    showing = commands.add_parser("show", help="show which segment has an offset, and the other keys that have it")
+    showing.add_argument("--offset", type=whole(0, INT64_MAX), metavar="N", required=True)
+    history = commands.add_parser("history", help="what happened to the partition, or to a range of its offsets")
+    history.add_argument("--from", dest="first", type=whole(0, INT64_MAX), default=0, metavar="N", help="first offset")
+    history.add_argument("--to", dest="last", type=whole(0, INT64_MAX), default=INT64_MAX, metavar="N", help="last one")
+    for command, work in ((listing, _list), (showing, _show), (history, _history)):
+        command.add_argument(
+            "--topic", required=True, metavar="TOPIC", help="name, or id as segments have it: also of a deleted topic"
+        )
+        command.add_argument("--partition", type=whole(0, INT32_MAX), default=0, metavar="N", help="default: 0")
+        command.add_argument("--json", action="store_true", help="JSON for scripts instead of a table")
+        add_settings(command, ("metastore.url",), every=False)
+        command.set_defaults(run=run, work=work)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the rows; 1 if `show` finds no readable segment."""
+    settings = settings_from(args)
+    if not settings.metastore_url:
+        raise ConfigError("metastore.url is not set (--metastore-url or --config)")
+
+    async def work() -> int:
+        metastore = await PostgresMetastore.open(settings.metastore_url, settings)
+        try:
+            status: int = await args.work(args, metastore, await _partition(metastore, args.topic, args.partition))
+            return status
+        finally:
+            await metastore.close()
+
+    return asyncio.run(work())
+
+
+async def _partition(metastore: PostgresMetastore, topic: str, index: int) -> RemotePartitionKey:
+    """By name, else by id. NotFoundError for a name that no topic has."""
+    found = (await load_image(metastore)).topics_by_name.get(topic)
+    if found is not None:
+        return RemotePartitionKey(found.topic_id, index)
+    try:
+        key = parse_key(f"{topic}:{index}")
+    except InvalidError as error:
+        raise NotFoundError(f"topic does not exist: {topic}") from error
+    assert isinstance(key, RemotePartitionKey)
+    return key
+
+
+async def _list(args: argparse.Namespace, metastore: SegmentLogApi, partition: RemotePartitionKey) -> int:
+    segments = [segment async for segment in _segments(metastore, partition)]
+    shown = [segment for segment in segments if args.all or segment.tombstoned_ms is None]
+    show(args, [_segment_row(segment) for segment in shown], LIST_COLUMNS)
+    marker = await metastore.find_marker(*partition)
+    if marker is not None and not args.json:
+        print(f"deleted: {marker.state.name.lower()} epoch={marker.epoch} end_offset={marker.end_offset}")
+    return 0
+
+
+async def _show(args: argparse.Namespace, metastore: SegmentLogApi, partition: RemotePartitionKey) -> int:
+    """The readable segment first: of several, that of the highest epoch."""
+    found = [
+        segment
+        async for segment in _segments(metastore, partition, after=args.offset - 1)
+        if segment.start_offset <= args.offset
+    ]
+    found.sort(key=lambda segment: (segment.live_extents > 0, segment.key.epoch), reverse=True)
+    show(args, [_segment_row(segment) for segment in found], ("readable", *LIST_COLUMNS))
+    return 0 if found and found[0].live_extents else 1
+
+
+async def _history(args: argparse.Namespace, metastore: SegmentLogApi, partition: RemotePartitionKey) -> int:
+    starts: dict[tuple[int, int], int] = {}
+    rows: list[Row] = []
+    async for event in _events(metastore, partition):
+        place = event.key[2:]
+        if event.facts is not None:
+            starts[place] = event.facts.start_offset
+        start = starts.get(place)
+        if event.segment_id is None or (event.key.end_offset >= args.first and (start or 0) <= args.last):
+            rows.append(_event_row(event, start))
+    show(args, rows, HISTORY_COLUMNS)
+    return 0
+
+
+async def _segments(
+    metastore: SegmentLogApi, partition: RemotePartitionKey, after: int = -1
+) -> AsyncIterator[RemoteSegment]:
+    """All keys with end offsets above `after`; a page ends between two end offsets."""
+    while page := await metastore.list_segments(*partition, after, PAGE_ROWS):
+        is_last = len(page) < PAGE_ROWS
+        whole_ones = page if is_last else [s for s in page if s.key.end_offset < page[-1].key.end_offset] or page
+        for segment in whole_ones:
+            yield segment
+        if is_last:
+            return
+        after = whole_ones[-1].key.end_offset
+
+
+async def _events(metastore: SegmentLogApi, partition: RemotePartitionKey) -> AsyncIterator[SegmentEvent]:
+    """Of this partition; other partitions share its part of the audit trail."""
+    number, offset = metadata_partition(*partition), 0
+    while (page := await metastore.read_audit_log(number, offset, PAGE_ROWS)).rows:
+        for event in page.rows:
+            if event.key[:2] == partition:
+                yield event
+        offset = page.rows[-1].audit_offset + 1
+
+
+def _segment_row(segment: RemoteSegment) -> Row:
+    state = RemoteLogSegmentState(segment.state).name if segment.tombstoned_ms is None else "TOMBSTONE"
+    time_ms = segment.event_ms if segment.tombstoned_ms is None else segment.tombstoned_ms
+    return {
+        "key": str(RemoteSegmentKey(*segment.key)),
+        "start": segment.start_offset,
+        "end": segment.key.end_offset,
+        "epoch": segment.key.epoch,
+        "state": state,
+        "readable": segment.live_extents > 0,
+        "cause": segment.cause.name,
+        "size": segment.size,
+        "job": segment.job_id,
+        "node": _node(segment.broker_id),
+        "time": _time(time_ms),
+        "uuid": str(segment.segment_id),
+        "file": str(segment.file_id),
+        "leader_epoch": segment.leader_epoch,
+        "max_timestamp": segment.max_timestamp,
+        "metadata_partition": segment.metadata_partition,
+        "offset": segment.log_offset,
+    }
+
+
+def _event_row(event: SegmentEvent, start: int | None) -> Row:
+    is_segment = event.segment_id is not None
+    states: Any = RemoteLogSegmentState if is_segment else RemotePartitionDeleteState
+    return {
+        "key": str(RemoteSegmentKey(*event.key) if is_segment else RemotePartitionKey(*event.key[:2])),
+        "offset": event.audit_offset,
+        "time": _time(event.event_ms),
+        "start": start,
+        "end": event.key.end_offset,
+        "epoch": event.key.epoch,
+        "state": states(event.state).name,
+        "cause": event.cause.name,
+        "job": event.job_id,
+        "node": _node(event.broker_id),
+        "uuid": _text(event.segment_id),
+        "file": _text(event.file_id),
+        "metadata_partition": event.metadata_partition,
+    }
+
+
+def _time(time_ms: int) -> str:
+    return datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def _node(broker_id: int) -> int | None:
+    return None if broker_id < 0 else broker_id
+
+
+def _text(value: uuid.UUID | None) -> str | None:
+    return None if value is None else str(value)
