@@ -30,6 +30,7 @@ COMMANDS = [
     "configs",
     "records",
     "cluster",
+    "segments",
     "export",
     "dump-log",
     "shell",
