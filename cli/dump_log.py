@@ -1,9 +1,9 @@
-"""`headrace dump-log`: print the metadata log, a snapshot or segment files.
+"""`headrace dump-log`: print the metadata log, a snapshot, segment files, or the logs of remote segments.
 
 Place: reads only, with or without a running cluster; Kafka's kafka-dump-log.sh.
-Invariant: data is printed only after its checksums and framing were verified; with the metadata decoder, each record
-is one line `payload: {…}`.
-Source: KIP-631, changes to kafka-dump-log.
+Invariant: data is printed only after its checksums and framing were verified; with a decoder, each record is
+one line `payload: {…}`.
+Source: KIP-631, changes to kafka-dump-log; Kafka's option --remote-log-metadata-decoder.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import asyncio
 import contextlib
 import random
 import sys
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from urllib.parse import urlsplit
 
+from headrace.cli.dump_lifecycle import lifecycle_lines, lifecycle_payload
 from headrace.cli.numbers import INT32_MAX, INT64_MAX, whole
 from headrace.cli.options import S3, add_settings, settings_from
 from headrace.cli.record_json import payload_line, plain
@@ -32,12 +33,14 @@ from headrace.storage.records.header import BatchHeader
 from headrace.storage.segment.format import PartitionEntry
 from headrace.storage.segment.reader import verify_segment, walk_batches
 
+Decoder = Callable[[Record], str]
 PAGE_RECORDS = 1_000
 DESCRIPTION = """\
-Print the cluster's metadata log, a metadata snapshot, or segment files.
+Print the cluster's metadata log, a metadata snapshot, segment files, or the logs of remote segments.
 
   headrace dump-log --cluster-metadata-decoder --metastore-url postgresql://…
   headrace dump-log --cluster-metadata-decoder --files metadata.snapshot
+  headrace dump-log --remote-log-metadata-decoder [--audit] --metastore-url postgresql://…
   headrace dump-log --files s3://logs/headrace/segments/4f/0190…,/tmp/another
 """
 
@@ -47,7 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--files", metavar="FILES", help="comma-separated paths or URLs; if not given, the metadata log"
     )
-    parser.add_argument("--cluster-metadata-decoder", action="store_true", help="decode values as metadata records")
+    decoders = parser.add_mutually_exclusive_group()
+    decoders.add_argument("--cluster-metadata-decoder", action="store_true", help="decode values as metadata records")
+    decoders.add_argument(
+        "--remote-log-metadata-decoder",
+        action="store_true",
+        help="decode values as records of remote segments; without --files, those of __remote_log_metadata",
+    )
+    parser.add_argument("--audit", action="store_true", help="those of __remote_log_metadata_audit")
     parser.add_argument(
         "--skip-record-metadata", action="store_true", help="do not print offsets and sizes of each record"
     )
@@ -68,18 +78,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
 
 
+def _decoder(args: argparse.Namespace) -> Decoder | None:
+    if args.remote_log_metadata_decoder:
+        return lifecycle_payload
+    return metadata_payload if args.cluster_metadata_decoder else None
+
+
 def run(args: argparse.Namespace) -> int:
     """Print; 1 if a file is corrupt."""
     settings = settings_from(args)
-    if not args.files and not args.cluster_metadata_decoder:
-        raise ConfigError("set --files, or --cluster-metadata-decoder for the metadata log")
+    if not args.files and not args.cluster_metadata_decoder and not args.remote_log_metadata_decoder:
+        raise ConfigError("set --files, or a decoder: --cluster-metadata-decoder, --remote-log-metadata-decoder")
     asyncio.run(_dump(args, settings))
     return 0
 
 
 async def _dump(args: argparse.Namespace, settings: Settings) -> None:
     if not args.files:
-        lines = metadata_log_lines(settings, args.start_offset, skip_record_metadata=args.skip_record_metadata)
+        lines = (
+            lifecycle_lines(settings, is_audit=args.audit, skip_record_metadata=args.skip_record_metadata)
+            if args.remote_log_metadata_decoder
+            else metadata_log_lines(settings, args.start_offset, skip_record_metadata=args.skip_record_metadata)
+        )
         async with contextlib.aclosing(lines):
             async for line in lines:
                 print(line)
@@ -89,7 +109,7 @@ async def _dump(args: argparse.Namespace, settings: Settings) -> None:
         data = await read_address(address, settings)
         for line in file_lines(
             data,
-            decoder=args.cluster_metadata_decoder,
+            decoder=_decoder(args),
             skip_record_metadata=args.skip_record_metadata,
             snapshot_max_mib=args.snapshot_max_mib,
         ):
@@ -143,7 +163,7 @@ def framed_lines(records: Sequence[bytes], base_offset: int, *, skip_record_meta
 
 
 def file_lines(
-    data: bytes, *, decoder: bool, skip_record_metadata: bool, snapshot_max_mib: int = FILE_UNPACKED_MIB
+    data: bytes, *, decoder: Decoder | None, skip_record_metadata: bool, snapshot_max_mib: int = FILE_UNPACKED_MIB
 ) -> Iterator[str]:
     """The contents of a snapshot or a segment file. CorruptError if it is corrupt, InvalidError if it is too large."""
     if data.startswith(SNAPSHOT_MAGIC):
@@ -154,7 +174,7 @@ def file_lines(
         yield from _segment_lines(data, decoder=decoder, skip_record_metadata=skip_record_metadata)
 
 
-def _segment_lines(data: bytes, *, decoder: bool, skip_record_metadata: bool) -> Iterator[str]:
+def _segment_lines(data: bytes, *, decoder: Decoder | None, skip_record_metadata: bool) -> Iterator[str]:
     """The footer, then each partition's batches and records."""
     footer = verify_segment(data)
     yield f"segment file: size: {footer.object_size} partitions: {len(footer.partitions)}"
@@ -197,14 +217,19 @@ def _optional(number: int | None) -> str:
     return "OptionalLong.empty" if number is None else f"OptionalLong[{number}]"
 
 
-def _record_line(record: Record, *, decoder: bool, skip_record_metadata: bool) -> str:
+def _record_line(record: Record, *, decoder: Decoder | None, skip_record_metadata: bool) -> str:
     metadata = "" if skip_record_metadata else (
         f"| offset: {record.offset} CreateTime: {record.timestamp} keySize: {_size(record.key)} "
         f"valueSize: {_size(record.value)} headerKeys: [{','.join(name for name, _ in record.headers)}]"
     )  # fmt: skip
-    if decoder:
-        return f"{metadata} {_payload(record.value or b'')}"
+    if decoder is not None:
+        return f"{metadata} {decoder(record)}"
     return metadata or f" payload: {record.value!r}"
+
+
+def metadata_payload(record: Record) -> str:
+    """The value of a record of the metadata log, decoded."""
+    return _payload(record.value or b"")
 
 
 def _payload(framed: bytes) -> str:

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.metastore.log.records import MetadataRecord, decode_record
+from headrace.metastore.log.records import decode_record
 from headrace.metastore.log.wire import Reader
 
 
@@ -30,7 +30,7 @@ def payload_line(framed: bytes) -> str:
     return f"payload: {json.dumps(body, separators=(',', ':'))}"
 
 
-def type_name(cls: type[MetadataRecord]) -> str:
+def type_name(cls: type[Any]) -> str:
     """Kafka's name of a record type: TopicRecord is TOPIC_RECORD."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headrace.cli.dump_log import file_lines, framed_lines
+from headrace.cli.dump_log import file_lines, framed_lines, metadata_payload
 from headrace.cli.main import main
 from headrace.cli.record_json import payload_line, type_name
 from headrace.metastore.api.topics import NewTopic
@@ -96,7 +96,7 @@ def test_a_batch_shows_its_delete_horizon() -> None:
     plain = encode_batch([Record(5, 1_000, b"k", b"v")], base_offset=5)
     cleaned = encode_batch([Record(6, 1_001, b"gone", None)], base_offset=6, delete_horizon_ms=9_000)
     data, _ = lay_out([Placed(TOPIC_ID, 3, plain), Placed(TOPIC_ID, 3, cleaned)])
-    lines = list(file_lines(data, decoder=False, skip_record_metadata=False))
+    lines = list(file_lines(data, decoder=None, skip_record_metadata=False))
     assert "isControl: false deleteHorizonMs: OptionalLong.empty position: " in lines[2]
     assert "isControl: false deleteHorizonMs: OptionalLong[9000] position: " in lines[4]
     assert lines[5] == "| offset: 6 CreateTime: 1001 keySize: 4 valueSize: -1 headerKeys: []"
@@ -107,19 +107,21 @@ def test_segment_files_show_footer_batches_and_decoded_records() -> None:
     framed = encode_record(FenceBrokerRecord(broker_id=4, broker_epoch=9))
     batch = encode_batch([Record(5, 1_000, None, framed), Record(6, 1_001, None, framed)], base_offset=5)
     data, (position,) = lay_out([Placed(TOPIC_ID, 3, batch)])
-    lines = list(file_lines(data, decoder=True, skip_record_metadata=False))
+    lines = list(file_lines(data, decoder=metadata_payload, skip_record_metadata=False))
     assert lines[0] == f"segment file: size: {len(data)} partitions: 1"
     assert lines[1].startswith("topicId: AAAAAAAAAAAAAAAAAAAATQ "), "as everywhere else"
     assert f"partition: 3 position: {position} size: {len(batch)} batches: 1 records: 2" in lines[1]
     assert "baseOffset: 5 lastOffset: 6 count: 2 baseSequence: -1" in lines[2]
     assert lines[3].startswith("| offset: 5 CreateTime: 1000 keySize: -1")
     assert _payload(lines[4])["data"] == {"brokerId": 4, "brokerEpoch": 9}
-    assert [line.partition("payload")[0] for line in file_lines(data, decoder=True, skip_record_metadata=True)][3:] == [
+    assert [
+        line.partition("payload")[0] for line in file_lines(data, decoder=metadata_payload, skip_record_metadata=True)
+    ][3:] == [
         " ",
         " ",
     ]
     with pytest.raises(CorruptError):
-        list(file_lines(data[:-1], decoder=True, skip_record_metadata=False))
+        list(file_lines(data[:-1], decoder=metadata_payload, skip_record_metadata=False))
 
 
 @pytest.mark.requirement("C11.3")
