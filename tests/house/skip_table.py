@@ -6,6 +6,7 @@ when a test was skipped although its tool is there, or for a reason that is not 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from collections import Counter
@@ -54,6 +55,10 @@ REASONS: dict[str, SkipReason] = {
         "make image, then mount it (docs/operate/KUBERNETES.md)", lambda: "HEADRACE_TEST_IMAGE_TREE" in os.environ
     ),
     "needs the commit of the previous release": SkipReason("run the tests in a checkout with its history"),
+    "needs PySpark 4.2": SkipReason(
+        "pip install 'pyspark>=4.2'",
+        lambda: importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None,
+    ),
     "needs a package index": SkipReason("make a package index reachable for pip"),
     "not offered by moto": SkipReason("the same test runs against versitygw"),
 }

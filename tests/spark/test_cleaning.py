@@ -109,16 +109,22 @@ async def test_spark_leaves_what_the_local_worker_leaves_in_many_histories(
     await story(world, seed)
 
 
+async def use_s3(world: SparkCleaningWorld, url: str) -> None:
+    """Keep the files in a bucket of a real S3 server from now on."""
+    from tests.compactor.test_spark import s3_environment
+
+    prefix = str(uuid.uuid4())
+    options = S3Options(bucket=BUCKET, prefix=prefix, endpoint=url, region="us-east-1", path_style=True)
+    world.use(S3Store(options, SystemClock()), s3_environment(url, prefix))
+    await world.service.start()
+
+
 @pytest.mark.requirement("L9", "W10")
 async def test_killed_executors_on_a_real_s3_server_change_nothing(world: SparkCleaningWorld, real_s3_url: str) -> None:
     """Each task of each pass is killed once, and repeated."""
-    from tests.compactor.test_spark import s3_environment
     from tests.spark.cleaning_faults import KilledRewrite, KilledScan
 
-    prefix = str(uuid.uuid4())
-    options = S3Options(bucket=BUCKET, prefix=prefix, endpoint=real_s3_url, region="us-east-1", path_style=True)
-    world.use(S3Store(options, SystemClock()), s3_environment(real_s3_url, prefix))
-    await world.service.start()
+    await use_s3(world, real_s3_url)
     await story(world, 2, passes=1, scan=KilledScan, rewrite=KilledRewrite)
     assert await world.objects() > await world.named(), "the killed tasks had stored their files"
     await world.sweep()
@@ -128,7 +134,10 @@ async def test_killed_executors_on_a_real_s3_server_change_nothing(world: SparkC
 
 @pytest.mark.requirement("L9", "W10")
 @pytest.mark.parametrize("stop_at", [1, 2], ids=["before the first swap", "between two swaps"])
-async def test_the_next_driver_completes_what_one_left(world: SparkCleaningWorld, stop_at: int) -> None:
+async def test_the_next_driver_completes_what_one_left_on_s3(
+    world: SparkCleaningWorld, real_s3_url: str, stop_at: int
+) -> None:
+    await use_s3(world, real_s3_url)
     pair = await world.pair("t")
     await world.write_at_random(pair, random.Random(3), 12)
     await roll(world)
@@ -151,6 +160,7 @@ async def test_the_next_driver_completes_what_one_left(world: SparkCleaningWorld
     assert await world.objects() == await world.named()
     await check_same(world, pair)
     await world.check_accounts()
+    await world.store.close()
 
 
 @pytest.mark.requirement("L9")

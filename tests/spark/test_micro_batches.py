@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")
-pytest.importorskip("pyspark.sql.streaming.datasource", reason="admission control needs PySpark 4.2")
+pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs PySpark 4.2")
 
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan.errors import DataLossError

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.spark.test_stream import SPARK_SECONDS
-from tests.spark.world import ScanWorld, seen
+from tests.spark.world import ScanWorld, has_admission_control, seen
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
 
@@ -155,7 +155,7 @@ async def test_a_stream_writes_each_batch_once(world: ScanWorld, spark: Any, tmp
         await world.write(key, number)
     await copy_stream(world, spark, place)
     batches = sorted(int(path.name) for path in (place / "commits").glob("[0-9]*"))
-    assert len(batches) == 2
+    assert len(batches) == (2 if has_admission_control() else 1)
     written = await world.consumed("copy")
     assert [row[2:] for row in written] == [row[2:] for row in await world.consumed("orders")]
     for path in (place / "commits").glob(f"*{batches[-1]}*"):

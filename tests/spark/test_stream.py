@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.world import ScanWorld, records, seen
+from tests.spark.world import ScanWorld, has_admission_control, records, seen
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
 
@@ -44,7 +44,8 @@ async def test_restarts_and_new_partitions_bring_every_row_once(world: ScanWorld
     for number in range(6):
         await world.commit(*((key, records(number)) for key in keys))
     query = await available_now(world, spark, tmp_path, maxOffsetsPerTrigger=20)
-    assert [progress.numInputRows for progress in query.recentProgress if progress.numInputRows] == [20, 16]
+    sizes = [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+    assert sizes == ([20, 16] if has_admission_control() else [36])
 
     await world.compact(1)
     keys = await world.grow("orders", 3)
@@ -71,12 +72,16 @@ async def test_a_killed_jvm_goes_on_from_its_checkpoint(world: ScanWorld, spark:
         async with asyncio.timeout(SPARK_SECONDS):
             while len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) < 2:
                 assert driver.poll() is None, driver.communicate()[0].decode()
+                if not has_admission_control():  # else the first batch is the only one
+                    await world.commit(*((key, records(0)) for key in keys))
                 await world.clock.sleep(0.05)
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
     committed = len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")))
-    assert committed < 24, "it was killed in the middle"
+    assert committed < 24 or not has_admission_control(), "it was killed in the middle"
+    for number in range(40, 43):
+        await world.commit(*((key, records(number)) for key in keys))
     await available_now(world, spark, tmp_path)
     rows = await asyncio.to_thread(lambda: spark.read.parquet(str(tmp_path / "rows")).collect())
     assert seen(rows) == await world.consumed("orders")

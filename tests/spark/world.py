@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import importlib.util
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
@@ -32,6 +33,11 @@ TIME_MS = 1_700_000_000_000
 OLD_SECONDS = 80 * 60
 """Old enough to be deleted as soon as a file is dead."""
 EPOCH = datetime.datetime(1970, 1, 1)
+
+
+def has_admission_control() -> bool:
+    """Whether this PySpark asks sources for limited micro-batches (4.2); older ones read all that there is."""
+    return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
 
 
 class SeenRow(NamedTuple):
