@@ -160,6 +160,7 @@ async def world(metastore: PostgresMetastore, metastore_url: str, tmp_path: Path
     await world.service.close()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("W10")
 async def test_a_driver_killed_before_its_commit_leaves_the_job_to_others(world: SparkWorld) -> None:
     keys = await world.fill("t")

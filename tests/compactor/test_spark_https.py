@@ -63,6 +63,7 @@ class HttpsWorld(SparkWorld):
         }
 
 
+@pytest.mark.slow
 async def test_executors_merge_files_of_a_bucket_that_is_part_of_the_host_name(
     metastore: PostgresMetastore, metastore_url: str, tmp_path: Path, https_s3: HttpsServer
 ) -> None:

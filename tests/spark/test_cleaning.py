@@ -133,7 +133,10 @@ async def test_killed_executors_on_a_real_s3_server_change_nothing(world: SparkC
 
 
 @pytest.mark.requirement("L9", "W10")
-@pytest.mark.parametrize("stop_at", [1, 2], ids=["before the first swap", "between two swaps"])
+@pytest.mark.parametrize(
+    "stop_at",
+    [pytest.param(1, marks=pytest.mark.slow, id="before the first swap"), pytest.param(2, id="between two swaps")],
+)
 async def test_the_next_driver_completes_what_one_left_on_s3(
     world: SparkCleaningWorld, real_s3_url: str, stop_at: int
 ) -> None:
@@ -197,9 +200,9 @@ async def test_an_extent_that_cannot_be_read_keeps_its_partition(world: SparkCle
 @pytest.mark.parametrize(
     "name",
     [
-        "SecretPerTask",
-        "CleanPartIsLeftOut",
         "PartIsForgotten",
+        pytest.param("SecretPerTask", marks=pytest.mark.slow),
+        pytest.param("CleanPartIsLeftOut", marks=pytest.mark.slow),
         pytest.param("LastValueIsLost", marks=pytest.mark.slow),
         pytest.param("RetentionIsForgotten", marks=pytest.mark.slow),
     ],
@@ -214,6 +217,7 @@ async def test_a_planted_bug_is_caught(world: SparkCleaningWorld, name: str) -> 
         await story(world, 1, passes=2, **{place: bug})
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("L9", "W10")
 async def test_a_driver_killed_between_two_partitions_leaves_the_job_to_the_next(world: SparkCleaningWorld) -> None:
     """The application as a CronJob starts it: one partition is done, the swap of the other waits for a lock."""

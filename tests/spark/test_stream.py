@@ -58,6 +58,7 @@ async def test_restarts_and_new_partitions_bring_every_row_once(world: ScanWorld
     assert not await world.pins(), "every pin is released"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X6.2")
 async def test_a_killed_jvm_goes_on_from_its_checkpoint(world: ScanWorld, spark: Any, tmp_path: Path) -> None:
     keys = await world.topic("orders", 2)
