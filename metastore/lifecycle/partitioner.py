@@ -12,10 +12,9 @@ import struct
 import uuid
 
 from headrace.metastore.api.segments import METADATA_PARTITIONS
+from headrace.metastore.partitions.murmur2 import key_hash
 
 _MASK = 0xFFFFFFFF
-_M = 0x5BD1E995
-_SEED = 0x9747B28C
 
 
 def metadata_partition(topic_id: uuid.UUID, partition: int, partitions: int = METADATA_PARTITIONS) -> int:
@@ -24,20 +23,9 @@ def metadata_partition(topic_id: uuid.UUID, partition: int, partitions: int = ME
     hashed = 1
     for part in (_long_hash(low), _long_hash(high), partition):
         hashed = (31 * hashed + part) & _MASK
-    return (_murmur2(struct.pack(">I", hashed)) & 0x7FFFFFFF) % partitions
+    return key_hash(struct.pack(">I", hashed)) % partitions
 
 
 def _long_hash(value: int) -> int:
     """Java's Long.hashCode, as an unsigned number."""
     return (value ^ (value >> 32)) & _MASK
-
-
-def _murmur2(data: bytes) -> int:
-    """Kafka's Utils.murmur2 of a whole number of 4-byte words, as an unsigned number."""
-    hashed = _SEED ^ len(data)
-    for (word,) in struct.iter_unpack("<I", data):
-        word = word * _M & _MASK
-        word = (word ^ (word >> 24)) * _M & _MASK
-        hashed = hashed * _M & _MASK ^ word
-    hashed = (hashed ^ (hashed >> 13)) * _M & _MASK
-    return hashed ^ (hashed >> 15)

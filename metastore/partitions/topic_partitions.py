@@ -1,0 +1,61 @@
+"""What is recorded of a topic's partitions: counts, leader epochs, and what readers wait for.
+
+Place: the state that changes.py plans from and applies its transactions to.
+Invariant: partitions below the undeleted count take new records. Of the others, those that are marked are still there,
+those that were removed are remembered with their leader epoch, because an index may be used again. An epoch of
+`after_creation` or `before_deletion` is lower than its partition's present one: the records up to it were placed by the
+count before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+
+class CreatedFrom(NamedTuple):
+    """leaderEpochAfterCreation: what a reader of a new partition waits for.
+
+    `leader_epoch` is the source's before it rose: all records of the source up to it must have been delivered.
+    """
+
+    source: int
+    leader_epoch: int
+
+
+class OrderedPartition(NamedTuple):
+    """`before_deletion` (leaderEpochBeforeDeletion) is empty unless the partition is marked.
+
+    It has each ancestor's leader epoch before that rose: up to it, an ancestor's records do not wait for this
+    partition; later ones wait until all of this partition was delivered.
+    """
+
+    leader_epoch: int = 0
+    created_from: CreatedFrom | None = None
+    before_deletion: Mapping[int, int] = MappingProxyType({})
+    is_removed: bool = False
+
+
+class TopicPartitions(NamedTuple):
+    """`partitions`: by index; also those that were removed."""
+
+    initial: int
+    undeleted: int
+    partitions: tuple[OrderedPartition, ...]
+
+    @classmethod
+    def created(cls, count: int, leader_epoch: int = 0) -> TopicPartitions:
+        """A new topic's."""
+        return cls(count, count, (OrderedPartition(leader_epoch),) * count)
+
+    @property
+    def marked(self) -> tuple[int, ...]:
+        """The partitions that are still there and take no new records."""
+        beyond = range(self.undeleted, len(self.partitions))
+        return tuple(index for index in beyond if not self.partitions[index].is_removed)
+
+    def source(self, index: int) -> int | None:
+        """Of a partition that was created by an expansion."""
+        created_from = self.partitions[index].created_from
+        return None if created_from is None else created_from.source

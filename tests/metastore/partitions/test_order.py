@@ -1,0 +1,160 @@
+"""Order per key through random changes of the count, with late and forgotten positions; and planted bugs."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.metastore.partitions import changes
+from headrace.metastore.partitions.changes import Change, Expansion, Removal, Shrinking
+from headrace.metastore.partitions.linear_hashing import ancestors, nearest
+from headrace.metastore.partitions.topic_partitions import OrderedPartition, TopicPartitions
+from load.partition_order import OrderError, OrderWorld
+
+SEEDS = range(40)
+
+
+def test_order_per_key_is_kept_through_changes_of_the_count() -> None:
+    worlds = [OrderWorld(seed).run() for seed in SEEDS]
+    assert sum(world.changes for world in worlds) > 10 * len(SEEDS)
+
+
+class AnyCount(OrderWorld):
+    """The commit does not compare counts."""
+
+    def accepts(self, count: int) -> bool:
+        """Also to marked partitions."""
+        return True
+
+
+class PlainModulo(OrderWorld):
+    """Clients place keys by hash modulo count."""
+
+    def place(self, hashed: int, count: int) -> int:
+        return hashed % count
+
+
+class EpochsStay(OrderWorld):
+    """The epochs of existing partitions do not rise."""
+
+    def carry_out(self, change: Change) -> None:
+        super().carry_out(change if isinstance(change, Removal) else change._replace(epochs={}))
+
+
+class EpochsBeforeTheCount(OrderWorld):
+    """An expansion is two transactions: epochs rise first, and records of the old count come between."""
+
+    def carry_out(self, change: Change) -> None:
+        if isinstance(change, Expansion):
+            first = Expansion(self.topic.undeleted, change.epochs, {})
+            super().carry_out(first)
+            for _ in range(10):
+                self._produce()
+        super().carry_out(change)
+
+
+class CountBeforeTheEpochs(OrderWorld):
+    """A deletion is two transactions: the count changes first, and records of the new count come between."""
+
+    def carry_out(self, change: Change) -> None:
+        if isinstance(change, Shrinking):
+            super().carry_out(change._replace(epochs={}))
+            for _ in range(10):
+                self._produce()
+        super().carry_out(change)
+
+
+class OneTooEarly(OrderWorld):
+    """A new partition is read one record before its source is done."""
+
+    def may_begin(self, index: int) -> bool:
+        created_from = self.topic.partitions[index].created_from
+        if created_from is None:
+            return True
+        threshold = self.logs[created_from.source].end_of(created_from.leader_epoch)
+        return self.reported.get(created_from.source, -1) >= threshold - 1
+
+
+class UnknownIsDone(OrderWorld):
+    """A position that no member has reported counts as passed."""
+
+    def may_begin(self, index: int) -> bool:
+        created_from = self.topic.partitions[index].created_from
+        return created_from is None or created_from.source not in self.reported or super().may_begin(index)
+
+
+class Impatient(OrderWorld):
+    """Heirs do not wait for marked partitions."""
+
+    def may_pass(self, index: int, at: int, marked: int) -> bool:
+        return True
+
+
+class HeirsWaitOnce(OrderWorld):
+    """A heir waits for the marked partition's first report only, not for its end."""
+
+    def may_pass(self, index: int, at: int, marked: int) -> bool:
+        return marked in self.reported or super().may_pass(index, at, marked)
+
+
+class RemembersItsSource(OrderWorld):
+    """A partition that returns keeps what its readers waited for the first time."""
+
+    def carry_out(self, change: Change) -> None:
+        if isinstance(change, Expansion):
+            created = {index: self._as_before(index, made) for index, made in change.created.items()}
+            change = change._replace(created=created)
+        if isinstance(change, Removal):
+            self._first = getattr(self, "_first", {}) | {
+                change.partition: self.topic.partitions[change.partition].created_from
+            }
+        super().carry_out(change)
+
+    def _as_before(self, index: int, made: OrderedPartition) -> OrderedPartition:
+        first = getattr(self, "_first", {}).get(index)
+        return made if first is None else made._replace(created_from=first)
+
+
+def _found(world: type[OrderWorld]) -> bool:
+    for seed in range(3 * len(SEEDS)):
+        try:
+            world(seed).run()
+        except OrderError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        AnyCount,
+        PlainModulo,
+        EpochsStay,
+        EpochsBeforeTheCount,
+        CountBeforeTheEpochs,
+        OneTooEarly,
+        UnknownIsDone,
+        Impatient,
+        HeirsWaitOnce,
+        RemembersItsSource,
+    ],
+)
+def test_planted_bugs_are_found(world: type[OrderWorld]) -> None:
+    assert _found(world)
+
+
+@pytest.mark.parametrize(
+    ("name", "bug"),
+    [
+        ("ancestors", lambda index, initial: ancestors(index, initial)[-1:]),
+        ("nearest", lambda index, initial, count: nearest(index, initial, initial)),
+    ],
+    ids=["the first ancestor alone is the heir", "the first ancestor is the source"],
+)
+def test_planted_bugs_of_a_plan_are_found(monkeypatch: pytest.MonkeyPatch, name: str, bug: object) -> None:
+    monkeypatch.setattr(changes, name, bug)
+    assert _found(OrderWorld)
+
+
+def test_a_source_that_is_removed_first_leaves_its_child_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TopicPartitions, "source", lambda self, index: None)
+    assert _found(OrderWorld)
