@@ -7,11 +7,13 @@ number, a member with the same position. What is acknowledged is written down.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.cluster.routing import group_role, score
 from headrace.protocol.request import ClientConnection, CloseConnection, Request
 from tests.pauses.process import Process
 from tests.simulation import protocol
@@ -28,6 +30,8 @@ VISIT_HEARTBEATS = 4
 PRODUCER_ID = 1_000
 GROUP = "h"
 """One that agent 1 coordinates, while it is there."""
+OTHER_GROUP = next(n for n in map("o{}".format, itertools.count()) if score(2, group_role(n)) > score(1, group_role(n)))
+"""One that agent 2 coordinates, once it is there."""
 _AGAIN = (ErrorCode.not_leader_or_follower, ErrorCode.request_timed_out, ErrorCode.kafka_storage_error)
 ELSEWHERE = (
     ErrorCode.not_coordinator,
@@ -109,8 +113,9 @@ class Member:
     `committed`: how many commits were acknowledged; each says so many.
     """
 
-    def __init__(self, world: World, topic: str, partition: int, *, is_visitor: bool) -> None:
+    def __init__(self, world: World, group: str, topic: str, partition: int, *, is_visitor: bool) -> None:
         self._world = world
+        self._group = group
         self._topic = topic
         self._partition = partition
         self._is_visitor = is_visitor
@@ -131,7 +136,7 @@ class Member:
             await asyncio.sleep(PERIOD_SECONDS)
 
     async def _join(self) -> None:
-        joined = await self._ask(self._process.groups.join(GROUP, self._member_id))
+        joined = await self._ask(self._process.groups.join(self._group, self._member_id))
         if joined is None:
             return
         self._member_id = "" if joined.error_code == ErrorCode.unknown_member_id else joined.member_id
@@ -139,13 +144,13 @@ class Member:
             return
         generation = joined.generation_id
         assignments = {member.member_id: b"its own" for member in joined.members}
-        synced = await self._ask(self._process.groups.sync(GROUP, self._member_id, generation, assignments))
+        synced = await self._ask(self._process.groups.sync(self._group, self._member_id, generation, assignments))
         if synced is not None and synced.error_code == ErrorCode.none and await self._go_on():
             self._generation = generation
 
     async def _go_on(self) -> bool:
         """Ask where it was, as every consumer does that was given its partitions."""
-        found = await self._ask(self._process.groups.fetch(GROUP, {self._topic: [self._partition]}))
+        found = await self._ask(self._process.groups.fetch(self._group, {self._topic: [self._partition]}))
         if found is None or found[0] != ErrorCode.none:
             return False
         position = found[1][self._topic][self._partition][0]
@@ -154,21 +159,21 @@ class Member:
         return True
 
     async def _heartbeat(self, process: Process) -> int:
-        code = await process.groups.heartbeat(GROUP, self._member_id, self._generation)
+        code = await process.groups.heartbeat(self._group, self._member_id, self._generation)
         if code == ErrorCode.none:
-            self._world.answered_as_coordinator(process, GROUP)
+            self._world.answered_as_coordinator(process, self._group)
         return code
 
     async def _commit(self) -> None:
         positions = {self._topic: {self._partition: self.committed + 1}}
         member = {"member_id": self._member_id, "generation": self._generation}
-        codes = await self._ask(self._process.groups.commit(GROUP, positions, **member))
+        codes = await self._ask(self._process.groups.commit(self._group, positions, **member))
         if codes == {self._topic: {self._partition: ErrorCode.none}}:
             self.committed += 1
 
     async def _leave(self) -> None:
         """A member that leaves without a message delays the others for a whole session."""
-        left = await self._ask(self._process.groups.leave(GROUP, self._member_id))
+        left = await self._ask(self._process.groups.leave(self._group, self._member_id))
         if left is not None and left.error_code in (ErrorCode.none, ErrorCode.unknown_member_id):
             self._member_id, self._generation, self._stays = "", -1, VISIT_HEARTBEATS
 

@@ -1,4 +1,5 @@
-"""Connections between the two agents, in memory: the zone cache's calls, as bytes, with the real code at both ends.
+"""Connections between the two agents, in memory: calls of the zone cache and forwarded requests, as bytes, with the
+real code at both ends.
 
 Fault model: none. A call to a paused agent waits, and its answer arrives after the agent has gone on; an
 agent that does not serve refuses connections.
@@ -11,6 +12,7 @@ import contextvars
 import struct
 from typing import TYPE_CHECKING
 
+from headrace.agent.forward.wire import ENVELOPE_KEY, OPEN_KEY
 from headrace.agent.listener.frames import read_request_header
 from headrace.protocol.request import ClientConnection, CloseConnection, Request
 
@@ -54,6 +56,8 @@ class NeighbourConnection(asyncio.Transport):
         """The asker hears of it."""
         if not self._is_over:
             self._is_over = self._connection.closed = True
+            if self._connection.when_closed is not None:
+                self._world.loop.call_soon(self._connection.when_closed, context=self._process.context)
             self._world.loop.call_soon(self._protocol.connection_lost, None, context=self._asker)
 
     def _arrive(self, frame: bytes) -> None:
@@ -67,8 +71,9 @@ class NeighbourConnection(asyncio.Transport):
         request = Request(self._connection, header.api_key, header.api_version, header.correlation_id, None, body, now)
         cache = self._process.fetch.zone_cache
         assert cache is not None
+        handle = self._process.dispatcher.handle if header.api_key in (OPEN_KEY, ENVELOPE_KEY) else cache.handle
         try:
-            response = await cache.handle(request)
+            response = await handle(request)
         except CloseConnection:
             self.close()
             return

@@ -31,13 +31,18 @@ class Schedule(NamedTuple):
 
     order: tuple[int, int]
     leaves_at: float
+    forwards: bool = False
+    """Whether each agent passes on what the other one must answer."""
 
     def world(self, pause_after: int | None = None) -> World:
-        return World(pause_after, order=self.order, leaves_at=self.leaves_at)
+        return World(pause_after, order=self.order, leaves_at=self.leaves_at, forwards=self.forwards)
 
 
 SCHEDULES = (Schedule((1, 2), 2.0), Schedule((2, 1), 2.9))
 """Agent 1 as the active controller from the first, and as a standby that joins a working cluster."""
+FORWARDING = tuple(schedule._replace(forwards=True) for schedule in SCHEDULES)
+"""Agent 1 passes requests on in the first one, and serves those of agent 2 in the other. Tests stop it at the awaits
+of agent/forward."""
 
 
 def all_sites() -> set[Site]:
@@ -45,9 +50,10 @@ def all_sites() -> set[Site]:
     return {site for path in PATHS for site in sites_of(path)}
 
 
-def few_steps(watched: World) -> list[int]:
-    """Steps of a run without a pause that meet all the sites that it met."""
-    wanted = {site for sites in watched.sites.values() for site in sites if site.file in PATHS}
+def few_steps(watched: World, folder: str = "") -> list[int]:
+    """Steps of a run without a pause that meet all the sites, of this folder's files, that it met."""
+    met = {site for sites in watched.sites.values() for site in sites}
+    wanted = {site for site in met if site.file in PATHS and site.file.startswith(folder)}
     chosen: list[int] = []
     while wanted:
         best = max(watched.sites, key=lambda step: (len(watched.sites[step] & wanted), step))

@@ -19,10 +19,14 @@ from headrace.agent.cluster.controller import Controller, ControllerTimes
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import Identity, Membership
+from headrace.agent.cluster.shared_address import SharedAddress
+from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.service import FetchService
+from headrace.agent.forward.service import ForwardService
 from headrace.agent.housekeeping import Housekeeper
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.config.settings import Settings
+from headrace.metastore.api.agents import Listener
 from headrace.metastore.api.jobs import JobSchedule
 from tests.agent.groups.groups_world import Coordinating
 from tests.pauses.neighbours import PORTS_FROM
@@ -40,11 +44,17 @@ CONTROLLER_TIMES = ControllerTimes(
 LINGER_MS = 25
 FEED_POLL_MS = 100
 ZONE = "zone"
-ZONE_SECRET = b"of both agents"
+SECRET = b"of both agents"
+CLIENTS, AGENTS = "PLAINTEXT", "INTERNAL"
+"""Listeners."""
 
 
 async def _unreachable(host: str, port: int) -> AgentLink:
     raise OSError(errno.ECONNREFUSED, "controllers have no links here")
+
+
+def _listener(node_id: int) -> Listener:
+    return Listener(CLIENTS, f"agent-{node_id}", PORTS_FROM + node_id, 0)
 
 
 class Process:
@@ -87,7 +97,7 @@ class Process:
             linger_ms=LINGER_MS, upload_parallelism=1, feed_poll_interval_ms=FEED_POLL_MS, broker_rack=ZONE
         )
         bucket = BucketLine(world)
-        self.fetch = FetchService(bucket, line, self.cluster, settings, clock, rng, registry, zone_secret=ZONE_SECRET)
+        self.fetch = FetchService(bucket, line, self.cluster, settings, clock, rng, registry, zone_secret=SECRET)
         self.produce = ProducePipeline(
             bucket,
             line,
@@ -108,6 +118,26 @@ class Process:
         self._housekeeping: asyncio.Task[None] | None = None
         self.groups = Coordinating(self.cluster, line, clock, node_id)
         self.clock = clock
+        self.dispatcher = Dispatcher()
+        shared = SharedAddress(self.cluster, lambda: world.forwards, AGENTS, (_listener(node_id),))
+        self.forwarding = self._compose_forwarding(shared, line, settings, rng, registry)
+
+    def _compose_forwarding(
+        self, shared: SharedAddress, api: Any, settings: Settings, rng: random.Random, registry: CollectorRegistry
+    ) -> ForwardService:
+        """What clients ask of groups goes to their coordinator, if agents forward."""
+        now_ms = self.fetch.database_now_ms
+        forward = ForwardService(
+            SECRET, self.cluster, shared, api, self.dispatcher, settings, now_ms, self.clock, rng, registry,
+            inter_broker=AGENTS,
+        )  # fmt: skip
+        served = {key: forward.wrap(key, handler) for key, handler in self.groups.handlers.items()}
+        for key, handler in served.items():
+            self.dispatcher.register(key, handler)
+        forward.register(self.dispatcher)
+        self.cluster.follower.on_image.append(forward.links.on_image)
+        self.groups.handlers = served
+        return forward
 
     async def start(self) -> None:
         """As Agent.start."""
@@ -123,12 +153,14 @@ class Process:
         """As Agent.stop."""
         await self.membership.controlled_shutdown()
         self.fetch.drain()
+        self.forwarding.drain()
         self.is_serving = False
         await self.produce.drain()
         await self.groups.requests.close()
         await self.produce.close()
         await self.controller.stop()
         await self.cluster.stop()
+        await self.forwarding.close()
         await self.fetch.close()
         if self._housekeeping is not None:
             self._housekeeping.cancel()

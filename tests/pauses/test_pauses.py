@@ -18,11 +18,12 @@ from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.reconcile import reconcile
 from headrace.metastore.api.read import Extent
 from tests.model import metastore_model
-from tests.pauses.plan import SCHEDULES, Schedule, all_sites, few_steps
+from tests.pauses.plan import FORWARDING, SCHEDULES, Schedule, all_sites, few_steps
 from tests.pauses.sites import Site
 from tests.pauses.world import World
 
 EVERY_STEPS = 25
+FORWARD = "agent/forward/"
 NEVER_MET = {
     "agent/produce/pipeline.py:ProducePipeline._handle_in_turn#3": "no batch is so large that a thread reads it",
     "agent/produce/receive.py:Receiver.read_records#1": "likewise",
@@ -59,18 +60,11 @@ NEVER_MET = {
     "agent/groups/offsets/group_offsets.py:GroupOffsets.commit#1": "likewise",
     "agent/groups/offsets/group_offsets.py:GroupOffsets.fetch#1": "likewise",
     "agent/groups/offsets/group_offsets.py:GroupOffsets.fetch#2": "a member of an older protocol asks without a name",
-    **{
-        f"agent/forward/{site}": "clients see both agents, so none forwards: tests/agent/forward stops and cuts links"
-        for site in (
-            *("forwarding.py:Forwarding._join#1", "forwarding.py:Forwarding._finish#1"),
-            *("forwarding.py:Forwarding._finish#2", "link.py:ForwardLink.close#1", "link.py:ForwardLink._start#1"),
-            *("link.py:ForwardLink._open#1", "link.py:ForwardLink._open#2", "link.py:ForwardLink._exchange#1"),
-            *("link.py:ForwardLink._exchange#2", "link.py:ForwardLink._watch#1", "links.py:Links.close#1"),
-            *("serving.py:ForwardServer._serve#1", "serving.py:ForwardServer._outcome#1"),
-            *("serving.py:ForwardServer._outcome#2", "service.py:ForwardService.close#1"),
-            "service.py:_NoCoordinator.catch_up#1",
-        )
-    },
+    "agent/forward/forwarding.py:Forwarding._finish#2": "a stopped agent goes on before its links are given up",
+    "agent/forward/link.py:ForwardLink._open#2": "likewise",
+    "agent/forward/forwarding.py:Forwarding._join#1": "no request is for groups of both agents",
+    "agent/forward/serving.py:ForwardServer._outcome#1": "memory for answers is free",
+    "agent/forward/service.py:_NoCoordinator.catch_up#1": "no request that is lost looks for unknown topics",
 }
 """Where these schedules never wait, and what would take them there."""
 
@@ -106,11 +100,11 @@ def _run(schedule: Schedule, step: int | None) -> set[Site]:
 @pytest.mark.timeout(1_200)
 def test_an_agent_paused_at_any_await_does_no_harm() -> None:
     met: set[Site] = set()
-    for schedule in SCHEDULES:
+    for schedule in (*SCHEDULES, *FORWARDING):
         watched = schedule.world()
         watched.run()
         assert watched.problems == []
-        for step in few_steps(watched):
+        for step in few_steps(watched, FORWARD if schedule.forwards else ""):
             met |= _run(schedule, step)
     assert {str(site) for site in all_sites() - met} == set(NEVER_MET)
 
@@ -122,6 +116,16 @@ def test_an_agent_paused_after_any_step_does_no_harm(schedule: Schedule) -> None
     watched = schedule.world()
     watched.run()
     for step in range(1, watched.steps + 1):
+        _run(schedule, step)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("schedule", FORWARDING, ids=lambda schedule: f"agent-{schedule.order[0]}-first")
+def test_a_forwarding_agent_paused_after_some_steps_does_no_harm(schedule: Schedule) -> None:
+    watched = schedule.world()
+    watched.run()
+    for step in range(1, watched.steps + 1, EVERY_STEPS):
         _run(schedule, step)
 
 
