@@ -19,6 +19,7 @@ from headrace.metastore.partitions.changes import Change, Expansion, Removal, ap
 from headrace.metastore.partitions.linear_hashing import place
 from headrace.metastore.partitions.murmur2 import key_hash
 from headrace.metastore.partitions.topic_partitions import TopicPartitions
+from headrace.metastore.partitions.waiting import PositionReport, may_begin, may_deliver, must_report
 from headrace.storage.errors import InvalidError
 
 PRODUCERS = 3
@@ -67,16 +68,18 @@ class OrderWorld:
         self.topic = TopicPartitions.created(self.initial, self.rng.randrange(3))
         self.logs: defaultdict[int, PartitionLog] = defaultdict(PartitionLog)
         self.known = [self.initial] * PRODUCERS
+        """Counts."""
         self.sent: defaultdict[tuple[int, bytes], int] = defaultdict(int)
         self.positions: dict[int, int] = {}
         """Of the group; of partitions that a member has begun to read."""
-        self.reported: dict[int, int] = {}
+        self.reports: dict[int, PositionReport] = {}
+        """To the present coordinator."""
         self.delivered: defaultdict[tuple[int, bytes], int] = defaultdict(int)
         self.changes = 0
 
     def run(self) -> OrderWorld:
         """Many random events, then the group reads what is left."""
-        events = [self._produce] * 12 + [self._deliver] * 10 + [self._report] * 4
+        events = [self._produce] * 12 + [self._deliver] * 10 + [self._report] * 6
         events += [self._refresh, self._change, self._delete_some, self._remove_empty, self._forget_reports]
         for _ in range(STEPS):
             self.rng.choice(events)()
@@ -135,7 +138,7 @@ class OrderWorld:
                 self.logs[index].start = self.logs[index].end
         if isinstance(change, Removal):  # and with it the group's offset
             self.positions.pop(change.partition, None)
-            self.reported.pop(change.partition, None)
+            self.reports.pop(change.partition, None)
 
     def _delete_some(self) -> None:
         """Retention or DeleteRecords; often of marked partitions, so that they become empty."""
@@ -151,17 +154,17 @@ class OrderWorld:
         """The marked partitions without records."""
         return {index for index in self.topic.marked if self.logs[index].start == self.logs[index].end}
 
-    # -- the group: seed steps 7 and 8
+    # -- the group: KIP-253's changes 7 and 8
 
     def _deliver(self) -> None:
-        index = self.rng.choice([*range(self.topic.undeleted), *self.topic.marked])
+        index = self.rng.choice(self.present())
         log = self.logs[index]
         if index not in self.positions:
             if not self.may_begin(index):
                 return
             self.positions[index] = log.start
         at = self.positions[index] = max(self.positions[index], log.start)
-        if at == log.end or not all(self.may_pass(index, at, marked) for marked in self.topic.marked):
+        if at == log.end or not self.may_deliver(index, at):
             return
         record = log.records[at]
         name = record.producer, record.key
@@ -170,29 +173,51 @@ class OrderWorld:
         self.delivered[name] = record.number
         self.positions[index] = at + 1
 
-    def may_begin(self, index: int) -> bool:
-        """A new partition waits for its source: the group has delivered what came before the new count (step 4)."""
-        created_from = self.topic.partitions[index].created_from
-        if index < self.initial or created_from is None:
-            return True
-        threshold = self.logs[created_from.source].end_of(created_from.leader_epoch)
-        return self.reported.get(created_from.source, -1) >= threshold
+    def present(self) -> list[int]:
+        """The partitions that members are assigned."""
+        return [*range(self.topic.undeleted), *self.topic.marked]
 
-    def may_pass(self, index: int, at: int, marked: int) -> bool:
-        """An ancestor of a marked partition waits for it with what came after the new count (step 5)."""
-        before = self.topic.partitions[marked].before_deletion
-        if index not in before or at < self.logs[index].end_of(before[index]):
-            return True
-        return self.reported.get(marked, -1) >= self.logs[marked].end
+    def may_begin(self, index: int) -> bool:
+        """A new partition waits for its source."""
+        return may_begin(self.topic.partitions[index].created_from, self)
+
+    def may_deliver(self, index: int, at: int) -> bool:
+        """An ancestor of a marked partition waits for it."""
+        return may_deliver(index, at, {each: self.topic.partitions[each] for each in self.topic.marked}, self)
 
     def _report(self) -> None:
-        for index in self.rng.sample(sorted(self.positions), min(2, len(self.positions))):
-            self.positions[index] = max(self.positions[index], self.logs[index].start)
-            self.reported[index] = self.positions[index]
+        """A heartbeat of the member that has this partition."""
+        index = self.rng.choice(self.present())
+        if index in self.positions:
+            at = self.positions[index] = max(self.positions[index], self.logs[index].start)
+            now = PositionReport(
+                at, max((record.leader_epoch for record in self.logs[index].records[:at][-1:]), default=-1)
+            )
+            if self.must_report(index, now):
+                self.reports[index] = now
+
+    def must_report(self, index: int, now: PositionReport) -> bool:
+        """Only what may release another member."""
+        at_end = now.position == self.logs[index].end
+        is_blocked = not at_end and not self.may_deliver(index, now.position)
+        return must_report(now, self.reports.get(index), at_end=at_end, is_blocked=is_blocked)
 
     def _forget_reports(self) -> None:
-        """A new coordinator knows no positions."""
-        self.reported.clear()
+        """A new coordinator knows no positions, and members report them again."""
+        self.reports.clear()
+
+    def reported(self, partition: int) -> int | None:
+        """See GroupPositions."""
+        report = self.reports.get(partition)
+        return None if report is None else report.position
+
+    def end_of(self, partition: int, leader_epoch: int) -> int:
+        """See GroupPositions."""
+        return self.logs[partition].end_of(leader_epoch)
+
+    def high_watermark(self, partition: int) -> int:
+        """See GroupPositions."""
+        return self.logs[partition].end
 
     # -- the end
 
@@ -201,14 +226,13 @@ class OrderWorld:
         for _ in range(200 * COUNT_MOST):
             for _ in range(20):
                 self._deliver()
-            self._report()
+                self._report()
             if not self._left():
                 return
         raise OrderError(f"not delivered: partitions={self._left()}")
 
     def _left(self) -> list[int]:
-        present = [*range(self.topic.undeleted), *self.topic.marked]
-        return [index for index in present if self._position(index) < self.logs[index].end]
+        return [index for index in self.present() if self._position(index) < self.logs[index].end]
 
     def _position(self, index: int) -> int:
         return max(self.positions.get(index, -1), self.logs[index].start)

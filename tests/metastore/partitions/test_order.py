@@ -8,6 +8,7 @@ from headrace.metastore.partitions import changes
 from headrace.metastore.partitions.changes import Change, Expansion, Removal, Shrinking
 from headrace.metastore.partitions.linear_hashing import ancestors, nearest
 from headrace.metastore.partitions.topic_partitions import OrderedPartition, TopicPartitions
+from headrace.metastore.partitions.waiting import PositionReport, must_report
 from load.partition_order import OrderError, OrderWorld
 
 SEEDS = range(40)
@@ -70,30 +71,54 @@ class OneTooEarly(OrderWorld):
         created_from = self.topic.partitions[index].created_from
         if created_from is None:
             return True
-        threshold = self.logs[created_from.source].end_of(created_from.leader_epoch)
-        return self.reported.get(created_from.source, -1) >= threshold - 1
+        position = self.reported(created_from.source)
+        return position is not None and position >= self.end_of(*created_from) - 1
 
 
 class UnknownIsDone(OrderWorld):
     """A position that no member has reported counts as passed."""
 
-    def may_begin(self, index: int) -> bool:
-        created_from = self.topic.partitions[index].created_from
-        return created_from is None or created_from.source not in self.reported or super().may_begin(index)
+    def reported(self, partition: int) -> int | None:
+        found = super().reported(partition)
+        return self.high_watermark(partition) if found is None else found
 
 
 class Impatient(OrderWorld):
     """Heirs do not wait for marked partitions."""
 
-    def may_pass(self, index: int, at: int, marked: int) -> bool:
+    def may_deliver(self, index: int, at: int) -> bool:
         return True
 
 
-class HeirsWaitOnce(OrderWorld):
-    """A heir waits for the marked partition's first report only, not for its end."""
+class WaitsForAnyReport(OrderWorld):
+    """Heirs wait until a marked partition is read, but not to its end."""
 
-    def may_pass(self, index: int, at: int, marked: int) -> bool:
-        return marked in self.reported or super().may_pass(index, at, marked)
+    def high_watermark(self, partition: int) -> int:
+        return 0
+
+
+class ReportsAsTheSeed(OrderWorld):
+    """The three conditions of KIP-253 alone: a member that is blocked says nothing."""
+
+    def must_report(self, index: int, now: PositionReport) -> bool:
+        at_end = now.position == self.logs[index].end
+        return must_report(now, self.reports.get(index), at_end=at_end, is_blocked=False)
+
+
+class ReportsOnce(OrderWorld):
+    """Members do not notice that the coordinator is a new one, which knows nothing."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._said: dict[int, PositionReport] = {}
+
+    def must_report(self, index: int, now: PositionReport) -> bool:
+        self.reports, known = self._said, self.reports
+        must = super().must_report(index, now)
+        self.reports = known
+        if must:
+            self._said[index] = now
+        return must
 
 
 class RemembersItsSource(OrderWorld):
@@ -134,7 +159,9 @@ def _found(world: type[OrderWorld]) -> bool:
         OneTooEarly,
         UnknownIsDone,
         Impatient,
-        HeirsWaitOnce,
+        WaitsForAnyReport,
+        ReportsAsTheSeed,
+        ReportsOnce,
         RemembersItsSource,
     ],
 )
