@@ -16,6 +16,7 @@ from collections.abc import Callable
 from operator import attrgetter
 
 from headrace.agent.fetch.lookup import Lookup, LookupStatus
+from headrace.agent.fetch.segment_cache import SegmentCache
 from headrace.metastore.api.read import Extent, FeedKind, FeedPage, FeedRow, PartitionExtents
 from headrace.metastore.keys import commit_shard
 
@@ -54,6 +55,8 @@ class TailIndex:
         """Counts removals. Read it before asking the primary, and pass it to `observe`."""
         self.on_forgotten: Callable[[list[Extent]], None] = lambda extents: None
         """Gets what is forgotten because the feed went back or is another life's: it may be lost."""
+        self.history = SegmentCache()
+        """What the primary said of earlier extents."""
         self._shards = shards
         self._extents_max = extents_max
         self._incarnation: uuid.UUID | None = None
@@ -73,6 +76,17 @@ class TailIndex:
             return None
         first = bisect_left(extents, offset, key=_last_offset)
         return _found(tail, up_to(extents, first, max_bytes))
+
+    def look_back(self, key: int, offset: int, max_bytes: int) -> Lookup | None:
+        """As `look`, before the tail: from what the primary said earlier."""
+        tail = self._tails.get(key)
+        if tail is None or not tail.confirmed or offset < tail.log_start_offset:
+            return None
+        extents = up_to(self.history.from_offset(key, offset), 0, max_bytes)
+        if not extents or extents[-1].last_offset + 1 >= tail.high_watermark:
+            return None  # the primary knows whether there is more
+        cut = sum(extent.length for extent in extents) < max_bytes
+        return Lookup(LookupStatus.FOUND, tail.log_start_offset, tail.high_watermark, extents, cut=cut)
 
     def high_watermark(self, key: int) -> int:
         """The newest known high watermark; 0 if none is known."""
@@ -141,11 +155,13 @@ class TailIndex:
         self._arrivals.clear()
         self._file_ends.clear()
         self.heads = {}
+        self.history.forget()
         return heard
 
     def _forget_shard(self, shard: int, head: int, heard: dict[int, int]) -> None:
         keys = [key for key in self._tails if commit_shard(key, self._shards) == shard]
         self._forget_keys(keys, heard)
+        self.history.forget([key for key in self.history.held_keys() if commit_shard(key, self._shards) == shard])
         self.heads[shard] = head
 
     def _forget_keys(self, keys: list[int], heard: dict[int, int]) -> None:
@@ -161,6 +177,7 @@ class TailIndex:
         if row.seq != head + 1:  # rows are missing: nothing of this shard is certain any more
             self._forget_shard(row.shard, row.seq, heard)
         self.heads[row.shard] = row.seq
+        self.history.apply(row)
         if row.kind is FeedKind.COMMIT:
             for extent in row.extents:
                 self._append(extent)

@@ -1,4 +1,4 @@
-"""Finds the extents for a fetch: in the index, else with one query to the primary.
+"""Finds the extents for a fetch: in the index, in what the primary said earlier, else with one query to the primary.
 
 Place: between the plan of a fetch and its reads.
 Invariant: OFFSET_OUT_OF_RANGE is sent only after the primary confirmed it, because the index may lag and a
@@ -12,13 +12,18 @@ import logging
 import random
 from collections.abc import Sequence
 
-from headrace.agent.fetch.index import TailIndex
+from headrace.agent.fetch.index import TailIndex, up_to
 from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.metastore.api.read import ALL_BYTES, EXTENTS_PER_CALL, ExtentQuery, PartitionExtents, ReadApi
 from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
+
+READ_AHEAD = 16
+"""How many times a reader's bytes the primary is asked for: a replay asks it about once in so many fetches."""
+READ_AHEAD_PARTITIONS = 64
+"""Fetches that look up more partitions than this at once do not read ahead: together they have one budget."""
 
 
 class Locator:
@@ -38,7 +43,7 @@ class Locator:
         answers: list[Lookup | None] = []
         unknown = []
         for query in queries:
-            found = self._index.look(*query)
+            found = self._index.look(*query) or self._index.look_back(*query)
             answers.append(found)
             if found is None:
                 unknown.append(query)
@@ -50,16 +55,22 @@ class Locator:
     async def locate_at_primary(self, queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[Lookup]:
         """The same from the primary, without the index."""
         self._metrics.primary_queries.inc()
-        generation = self._index.generation
+        generation, changes = self._index.generation, self._index.history.changes
+        ahead = READ_AHEAD if len(queries) <= READ_AHEAD_PARTITIONS else 1
+        wider = [query._replace(max_bytes=min(query.max_bytes * ahead, ALL_BYTES)) for query in queries]
         first = self._rng.randrange(len(queries)) if len(queries) > EXTENTS_PER_CALL else 0
         try:
-            found = await self._metastore.find_extents([*queries[first:], *queries[:first]], max_bytes)
+            found = await self._metastore.find_extents(
+                [*wider[first:], *wider[:first]], min(max_bytes * ahead, ALL_BYTES)
+            )
         except HeadraceError as error:
             log.warning("cannot find extents: partitions=%d error=%s", len(queries), error)
             return [Lookup(LookupStatus.UNAVAILABLE)] * len(queries)
         answers = found[len(found) - first :] + found[: len(found) - first]
         for answer in answers:
             self._index.observe(answer, generation)
+            if generation == self._index.generation:
+                self._index.history.keep(answer.partition_key, answer.extents, changes)
         return [self._judge(query, answer) for query, answer in zip(queries, answers, strict=True)]
 
     def _judge(self, query: ExtentQuery, answer: PartitionExtents) -> Lookup:
@@ -69,7 +80,7 @@ class Locator:
         high_watermark = max(answer.high_watermark, self._index.high_watermark(query.partition_key))
         if not answer.log_start_offset <= query.offset <= high_watermark:
             return Lookup(LookupStatus.OUT_OF_RANGE, answer.log_start_offset, high_watermark)
-        extents = answer.extents
+        extents = up_to(answer.extents, 0, query.max_bytes)
         if not extents and query.offset < high_watermark:
             found = self._index.look(*query)
             if found is not None:

@@ -1,0 +1,110 @@
+"""The segments of partitions that are read behind the tail: what the primary said, until the feed says otherwise.
+
+Place: the second source of a fetch (locate.py), after the tail index, which passes the feed's rows on.
+Invariant: for an offset that it holds, the answer is find_extents', as far as the feed was read: a swap, a move of the
+log start or a deletion removes what it replaced before the feed's next row is applied. An answer of the primary is
+kept only if the feed changed nothing since it was asked for (`changes`): it may be older than that change. At most
+`extents_max` extents are held; the partition that was read the longest time ago goes first.
+An extent's leader epoch is its records'. Of several keys with one range only the highest epoch's has extents: the swap
+decided that (decisions/0005), so the cache has nothing to choose.
+Source: KAFKA-20033 and KIP-405, RemoteLogMetadataCache.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from operator import attrgetter
+
+from headrace.metastore.api.read import Extent, FeedKind, FeedRow
+from headrace.storage.file_id import level_of
+
+EXTENTS_MAX = 65_536
+"""Over all partitions; about 20 MB."""
+
+_base_offset = attrgetter("base_offset")
+_last_offset = attrgetter("last_offset")
+
+
+class SegmentCache:
+    """Per partition one run of extents without a gap."""
+
+    def __init__(self, extents_max: int = EXTENTS_MAX) -> None:
+        self.changes = 0
+        """Counts what the feed removed or may have removed. Read it before the primary is asked, pass it to `keep`."""
+        self._extents_max = extents_max
+        self._runs: OrderedDict[int, list[Extent]] = OrderedDict()
+        self._held = 0
+
+    def from_offset(self, key: int, offset: int) -> list[Extent]:
+        """The extents from the one that holds the offset to the run's end; empty if none holds it."""
+        run = self._runs.get(key)
+        if not run or not run[0].base_offset <= offset <= run[-1].last_offset:
+            return []
+        self._runs.move_to_end(key)
+        return run[bisect_left(run, offset, key=_last_offset) :]
+
+    def segment_at(self, key: int, offset: int) -> Extent | None:
+        """The extent that holds the offset; None if it is not known here."""
+        return next(iter(self.from_offset(key, offset)), None)
+
+    def highest_offset(self, key: int, leader_epoch: int, log_start_offset: int, high_watermark: int) -> int | None:
+        """The last offset of the leader epoch in a merged file, -1 if there is none; None if the run has not all."""
+        run = self._runs.get(key)
+        if not run or run[0].base_offset > log_start_offset or run[-1].last_offset < high_watermark - 1:
+            return None
+        return max((e.last_offset for e in run if e.leader_epoch == leader_epoch and level_of(e.file_id)), default=-1)
+
+    def keep(self, key: int, extents: Sequence[Extent], changes: int) -> None:
+        """Take over an answer of the primary that was asked for at `changes`."""
+        if changes != self.changes or not extents:
+            return
+        run = self._runs.get(key, [])
+        first = extents[0].base_offset
+        if run and run[0].base_offset <= first <= run[-1].last_offset + 1:
+            joined = run[: bisect_left(run, first, key=_base_offset)] + list(extents)
+            if joined[-1].last_offset < run[-1].last_offset:
+                joined += run[bisect_right(run, joined[-1].last_offset, key=_base_offset) :]
+        else:
+            joined = list(extents)
+        self._put(key, joined)
+
+    def apply(self, row: FeedRow) -> None:
+        """What the feed says of extents that may be held."""
+        if row.kind is FeedKind.COMMIT:
+            return
+        self.changes += 1
+        if row.kind is FeedKind.SWAP:
+            for extent in row.extents:
+                self._drop_range(extent.partition_key, extent.base_offset, extent.last_offset)
+        elif row.kind is FeedKind.LOG_START:
+            for move in row.log_starts:
+                self._drop_range(move.partition_key, 0, move.log_start_offset - 1)
+        for key in row.deleted_keys:
+            self._put(key, [])
+
+    def forget(self, keys: Sequence[int] | None = None) -> None:
+        """Everything, or what is held of these partitions."""
+        self.changes += 1
+        for key in list(self._runs) if keys is None else keys:
+            self._put(key, [])
+
+    def held_keys(self) -> list[int]:
+        """The partitions with extents here."""
+        return list(self._runs)
+
+    def _drop_range(self, key: int, base_offset: int, last_offset: int) -> None:
+        """Without the extents that have an offset of the range; of what is left, the part after it."""
+        run = self._runs.get(key)
+        if run and run[0].base_offset <= last_offset and base_offset <= run[-1].last_offset:
+            after = run[bisect_right(run, last_offset, key=_base_offset) :]
+            self._put(key, after or run[: bisect_left(run, base_offset, key=_last_offset)])
+
+    def _put(self, key: int, run: list[Extent]) -> None:
+        self._held += len(run) - len(self._runs.pop(key, ()))
+        if run:
+            self._runs[key] = run[: self._extents_max]
+            self._held -= len(run) - len(self._runs[key])
+        while self._held > self._extents_max:
+            self._held -= len(self._runs.popitem(last=False)[1])
