@@ -14,6 +14,7 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
+from headrace.cli.migrate_segments import add_migrate_arguments
 from headrace.cli.numbers import INT32_MAX, INT64_MAX, whole
 from headrace.cli.options import add_settings, settings_from
 from headrace.cli.tables import Row, show
@@ -36,12 +37,13 @@ Remote segments: the runs of a partition's records in merged files, and their li
   headrace segments list --topic orders --partition 0 --metastore-url postgresql://…
   headrace segments show --topic orders --partition 0 --offset 1234 …
   headrace segments history --topic orders --partition 0 --from 1000 --to 1999 …
+  headrace segments migrate --rekey -b kafka:9092
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    commands = parser.add_subparsers(title="commands", metavar="{list,show,history}", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="{list,show,history,migrate}", required=True)
     listing = commands.add_parser("list", help="list the partition's keys and their states")
     listing.add_argument("--all", action="store_true", help="also tombstones")
     showing = commands.add_parser("show", help="show which segment has an offset, and the other keys that have it")
@@ -49,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     history = commands.add_parser("history", help="what happened to the partition, or to a range of its offsets")
     history.add_argument("--from", dest="first", type=whole(0, INT64_MAX), default=0, metavar="N", help="first offset")
     history.add_argument("--to", dest="last", type=whole(0, INT64_MAX), default=INT64_MAX, metavar="N", help="last one")
+    add_migrate_arguments(commands.add_parser("migrate", help="give a legacy topic of lifecycle records its keys"))
     for command, work in ((listing, _list), (showing, _show), (history, _history)):
         command.add_argument(
             "--topic", required=True, metavar="TOPIC", help="name, or id as segments have it: also of a deleted topic"
