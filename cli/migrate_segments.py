@@ -19,7 +19,7 @@ from headrace.cli.client.offsets import EARLIEST, LATEST, list_offsets, partitio
 from headrace.cli.client.records import fetch, produce
 from headrace.cli.configs import SET, TOPIC, change_configs, describe_configs
 from headrace.cli.tables import Row, add_flags, open_cluster, say, show
-from headrace.metastore.lifecycle.migration import KeyedRecord, MigrationState, rekey, replay, require_compactable
+from headrace.metastore.lifecycle.migration import MigrationState, RekeyedRecord, rekey, replay, require_compactable
 from headrace.metastore.lifecycle.projection import StreamRecord
 from headrace.metastore.lifecycle.topics import LIFECYCLE_CONFIGS, REMOTE_LOG_TOPIC
 from headrace.storage.clock import SystemClock
@@ -100,7 +100,7 @@ def _states(cluster: KafkaCluster, topic: str) -> dict[int, MigrationState]:
     return {index: replay(found[index]) for _, index in sorted(leaders)}
 
 
-def _produce(cluster: KafkaCluster, topic: str, index: int, plan: Sequence[KeyedRecord]) -> None:
+def _produce(cluster: KafkaCluster, topic: str, index: int, plan: Sequence[RekeyedRecord]) -> None:
     now_ms = SystemClock().wall_ms()
     for begin in range(0, len(plan), RECORDS_PER_BATCH):
         some = plan[begin : begin + RECORDS_PER_BATCH]

@@ -1,7 +1,7 @@
 """From a legacy topic of lifecycle records, without keys, to the compacted one: what it means, what must be written.
 
 Place: under `headrace segments migrate`, which reads and writes a live topic; pure, so that each step is tested.
-Invariant: the logical state (`live`) is the same before and after every step: finite retention, new writers beside old
+Invariant: the logical state (`live`) is the same before and after every step: finite retention, new writers next to old
 ones, the end of the retention window, compaction. A legacy record has no end offset (update) and no epoch: the end
 offset is looked up by uuid; the epoch is the highest leader epoch that the segment lists. Of several uuids with one end
 offset and one such epoch, the one that was written last gets it, and those before it get the next lower free ones.
@@ -46,7 +46,7 @@ class LiveSegment(NamedTuple):
     state: RemoteLogSegmentState
 
 
-class KeyedRecord(NamedTuple):
+class RekeyedRecord(NamedTuple):
     """A record to write; `value` None is a tombstone."""
 
     key: bytes
@@ -97,7 +97,7 @@ class MigrationState:
         return [uid for uid, known in self.segments.items() if not known.is_keyed and uid in live]
 
     def undead(self) -> list[RemoteSegmentKey]:
-        """Keys of segments whose deletion was recorded without the key: only a tombstone ends them."""
+        """Keys of segments with a deletion that was recorded without the key: only a tombstone ends them."""
         return [
             known.key
             for known in self.segments.values()
@@ -129,14 +129,14 @@ def replay(stream: Iterable[StreamRecord]) -> MigrationState:
     return state
 
 
-def rekey(state: MigrationState) -> list[KeyedRecord]:
+def rekey(state: MigrationState) -> list[RekeyedRecord]:
     """What gives every live segment and every marker without a key its key: full record, then its state.
 
     InvalidError if a live segment's first record has expired.
     """
     if lost := state.lost():
         raise InvalidError(f"live segments without their first record: count={len(lost)} first={lost[0]}")
-    written: list[KeyedRecord] = []
+    written: list[RekeyedRecord] = []
     epochs = _epochs(state)
     for segment_id in state.without_key():
         known = state.segments[segment_id]
@@ -148,15 +148,15 @@ def rekey(state: MigrationState) -> list[KeyedRecord]:
         )
         key = str(key_of(full)).encode()
         if known.key is None:
-            written.append(KeyedRecord(key, encode(full)))
+            written.append(RekeyedRecord(key, encode(full)))
         if known.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
-            written.append(KeyedRecord(key, encode(update_of(full, known.state))))
-    written += [KeyedRecord(str(key).encode(), None) for key in state.undead()]
+            written.append(RekeyedRecord(key, encode(update_of(full, known.state))))
+    written += [RekeyedRecord(str(key).encode(), None) for key in state.undead()]
     for partition, (marker, has_key) in state.markers.items():
         if not has_key:
             ends = [s.end_offset for s in state.live().values() if s.partition == partition]
             keyed = dataclasses.replace(marker, broker_leader_epoch=0, end_offset=max(ends, default=0))
-            written.append(KeyedRecord(str(partition).encode(), encode(keyed)))
+            written.append(RekeyedRecord(str(partition).encode(), encode(keyed)))
     return written
 
 

@@ -1,6 +1,6 @@
-"""The segment cache answers as find_extents does, whatever is replaced meanwhile; and planted bugs are found.
+"""The segment cache answers as find_extents does, also while extents are replaced; and planted bugs are found.
 
-A run is a seeded sequence: commits, swaps, moves of the log start, deletions, questions to the primary whose answers
+A run is a seeded sequence: commits, swaps, moves of the log start, deletions, questions to the primary with answers that
 arrive later, and feed rows that arrive later. Whenever the feed has arrived, every offset that the cache holds is
 compared with the primary, and so is the highest merged offset of each leader epoch.
 """

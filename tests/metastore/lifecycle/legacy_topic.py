@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from headrace.metastore.lifecycle.migration import KeyedRecord, update_of
+from headrace.metastore.lifecycle.migration import RekeyedRecord, update_of
 from headrace.metastore.lifecycle.projection import StreamRecord, compact
 from headrace.metastore.lifecycle.records import (
     LifecycleRecord,
@@ -62,7 +62,7 @@ class LegacyTopic:
             else:
                 self._upload(is_new=is_new)
 
-    def write(self, plan: Iterable[KeyedRecord]) -> None:
+    def write(self, plan: Iterable[RekeyedRecord]) -> None:
         for each in plan:
             self.append(each.key, each.value)
 

@@ -70,7 +70,7 @@ def test_the_logical_state_is_the_same_after_every_step() -> None:
     migrate_all()
 
 
-def test_a_live_segment_whose_records_expired_is_refused_by_name() -> None:
+def test_a_live_segment_without_its_first_record_is_refused_by_name() -> None:
     topic = LegacyTopic(random.Random(1))
     topic.write_some(1, new=0)
     ((segment_id, _),) = topic.open.items()
