@@ -1,7 +1,7 @@
 """The segment cache answers as find_extents does, also while extents are replaced; and planted bugs are found.
 
-A run is a seeded sequence: commits, swaps, moves of the log start, deletions, questions to the primary with answers that
-arrive later, and feed rows that arrive later. Whenever the feed has arrived, every offset that the cache holds is
+A run is a seeded sequence: commits, swaps, moves of the log start, deletions, questions to the primary, and answers and
+feed rows that arrive later. Whenever the feed has arrived, every offset that the cache holds is
 compared with the primary, and so is the highest merged offset of each leader epoch.
 """
 
