@@ -1,10 +1,10 @@
 """Runs one compaction job: plan, merge, store, swap, file by file.
 
 Place: the handler of job kind "compact" in the job loop (runner.py).
-Invariant: a file gets a row only after the bucket confirmed it, and its extents are live only after their swap; each
-step is fenced by the job's lease. After a crash, the next worker makes a new plan of what is still live in the inputs
-and continues; nothing is undone. A stored file without a row is an orphan for the sweeper; a file with a row but
-without its extents swapped in is dead bytes. Files that cannot be read, also not in PATIENT_ATTEMPTS leases, do not
+Invariant: a file's id is reserved and its segments are started before it is stored; its extents are live only after
+their swap; each step is fenced by the job's lease. After a crash, the next worker makes a new plan of what is still
+live in the inputs and continues; nothing is undone. The cleanup ends what the lost lease started
+(segment_cleanup.py). Files that cannot be read, also not in PATIENT_ATTEMPTS leases, do not
 block other files: they are marked, and planned again after a day. If the store serves nothing at all, the job fails
 and is repeated later.
 """
@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import random
 from contextlib import aclosing
+from typing import Protocol
 
 from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeCounts, MergedFile, MergeLimits, merge
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import decode_job, make_plan
-from headrace.compactor.take_over import Swapper, store_merged
+from headrace.compactor.take_over import Swapper, Uploads, record_lost
 from headrace.metastore.api.compaction import CompactionApi
 from headrace.metastore.api.jobs import Job
+from headrace.metastore.api.segments import SegmentApi
 from headrace.storage.clock import Clock
 from headrace.storage.cluster_properties import OBJECT_KEY as CLUSTER_PROPERTIES
-from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError, UnavailableError
+from headrace.storage.errors import FencedError, HeadraceError, InvalidError, NotFoundError, UnavailableError
 from headrace.storage.objects.store import ObjectStore
 
 KIND = "compact"
@@ -37,13 +39,17 @@ PATIENT_ATTEMPTS = 6
 """How often a job may fail because of unavailable objects: one minute including pauses and the store's retries."""
 
 
+class CompactorApi(CompactionApi, SegmentApi, Protocol):
+    """The part of the metastore that merges need."""
+
+
 class Compactor:
     """Runs jobs of kind "compact"; one instance may run several at a time."""
 
     def __init__(
         self,
         store: ObjectStore,
-        metastore: CompactionApi,
+        metastore: CompactorApi,
         commit_shards: int,
         limits: MergeLimits,
         clock: Clock,
@@ -52,6 +58,7 @@ class Compactor:
     ) -> None:
         """`store` is this worker's throttled connection to the bucket."""
         self._store, self._metastore = store, metastore
+        self._uploads = Uploads(metastore, store, rng)
         self._swapper = Swapper(metastore, commit_shards, clock, rng)
         self.limits = limits
         """Of jobs that start from now on."""
@@ -91,9 +98,13 @@ class Compactor:
     async def _take_over(self, lease: Lease, level: int, born_ms: int, file: MergedFile) -> None:
         """Store a merged file, then swap its extents in."""
         try:
-            named = await store_merged(self._store, file, level=level, born_ms=born_ms, rng=self._rng)
+            named = await self._uploads.store(lease.token, file, level=level, born_ms=born_ms)
         except InvalidError as error:  # not final: else the same merge would be planned again at once
             raise UnavailableError(f"merged file refused: error={error}") from error
         self._metrics.stored(level, named.size)
-        async for swaps, outcomes in self._swapper.swap_in(lease.token, named, file.swaps):
-            self._metrics.swapped(swaps, outcomes)
+        try:
+            async for swaps, outcomes in self._swapper.swap_in(lease.token, named, file.runs):
+                self._metrics.swapped(swaps, outcomes)
+        except FencedError:
+            await record_lost(self._metastore, lease.token, named)
+            raise

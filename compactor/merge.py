@@ -2,9 +2,10 @@
 
 Place: between the plan and the swap. Reads through sources.py, rewrites through rewrite.py, lays out
 through storage/segment/writer.py.
-Invariant: partitions are in the order of a segment file; a new extent replaces complete old extents, so that each can
-be swapped separately. An extent that cannot be read stays where it is; a batch that cannot be opened is copied, and a
-batch with a wrong checksum keeps its extent. Both are counted and logged, and do not affect their neighbours.
+Invariant: output files and segments are those of outputs.py, but for extents that cannot be read, around which a
+segment is split. Partitions are in the order of a segment file; a new extent replaces complete old extents. An extent
+that cannot be read stays where it is; a batch that cannot be opened is copied, and a batch with a wrong checksum keeps
+its extent. Both are counted and logged, and do not affect their neighbours.
 Memory: one file being written (twice while it is joined; the caller also holds the previous one), `read_bytes` of the
 inputs, and the batches that a rewriter has open.
 """
@@ -18,6 +19,7 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from headrace.compactor.outputs import INPUTS_PER_SEGMENT, outputs
 from headrace.compactor.plan import PartitionPlan, Plan, joins
 from headrace.compactor.rewrite import BATCH_BYTES, CopyBatches, MergeRecords, Rewriter, WrittenBatch
 from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources, StoredBatch
@@ -38,8 +40,8 @@ COMPLAINTS_MAX = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeLimits:
-    """In bytes. A file exceeds its limit only by its last extent; an extent or a batch only if a single input
-    does."""
+    """In bytes. A file's inputs exceed its limit only by the last one; an extent or a batch exceeds its limit only if a
+    single input does."""
 
     file_bytes: int = 64 * 1024 * 1024
     extent_bytes: int = 8 * 1024 * 1024
@@ -91,7 +93,13 @@ class MergedFile(NamedTuple):
 
     body: bytes
     body_bytes: int
-    swaps: list[Swap]
+    runs: list[list[Swap]]
+    """The swaps of each of its segments."""
+
+    @property
+    def swaps(self) -> list[Swap]:
+        """Of all segments."""
+        return [swap for run in self.runs for swap in run]
 
 
 async def merge(
@@ -106,24 +114,20 @@ async def merge(
     sources = Sources(store, plan.by_file(), limits.read_bytes)
     leave_for = UNREADABLE if patient else UNREADABLE_AT_LAST
     try:
-        file = GrowingFile()
-        for partition in plan.partitions:
-            run = GrowingExtent(file, partition, _rewriter(plan.level, partition, limits), limits.extent_bytes)
-            for extent in partition.extents:
-                batches = await _read(sources, partition, extent, counts, leave_for)
-                if batches is None or not run.takes(extent, batches):
-                    await asyncio.to_thread(run.close, counts)
-                    if file.size >= limits.file_bytes:
-                        yield await asyncio.to_thread(file.finish)
-                        file = run.file = GrowingFile()
-                if batches is not None:
-                    await asyncio.to_thread(run.add, extent, batches, counts)
-            await asyncio.to_thread(run.close, counts)
-            if file.size >= limits.file_bytes:
+        for output in outputs(plan, limits.file_bytes, limits.extent_bytes):
+            file = GrowingFile()
+            for segment in output.partitions:
+                file.begin_segment()
+                run = GrowingExtent(file, segment, _rewriter(plan.level, segment, limits), limits.extent_bytes)
+                for extent in segment.extents:
+                    batches = await _read(sources, segment, extent, counts, leave_for)
+                    if batches is None or not run.takes(extent, batches):
+                        await asyncio.to_thread(run.close, counts)
+                    if batches is not None:
+                        await asyncio.to_thread(run.add, extent, batches, counts)
+                await asyncio.to_thread(run.close, counts)
+            if file.swaps:
                 yield await asyncio.to_thread(file.finish)
-                file = GrowingFile()
-        if file.swaps:
-            yield await asyncio.to_thread(file.finish)
         if patient and counts.refused_all:
             raise UnavailableError(f"store refused every read: files={len(counts.lost_files)}")
     finally:
@@ -136,6 +140,9 @@ class GrowingFile:
     def __init__(self) -> None:
         self.swaps: list[Swap] = []
         self._writer = SegmentWriter()
+        self._segments: list[list[Swap]] = []
+        self._begins = True
+        self._inputs = 0
 
     @property
     def size(self) -> int:
@@ -146,8 +153,28 @@ class GrowingFile:
         header, data = written
         self._writer.add(partition.topic_id, partition.partition_index, partition.partition_key, data, header)
 
+    def begin_segment(self) -> None:
+        """What is added from now on is in another segment."""
+        self._begins = True
+
+    def complete(self, swap: Swap) -> None:
+        """A new extent is complete. It begins a segment if that was asked for, or does not continue the last."""
+        last = self.swaps[-1] if self.swaps else None
+        if (
+            last is None
+            or self._begins
+            or not _continues(last, swap)
+            or self._inputs + len(swap.inputs) > INPUTS_PER_SEGMENT
+        ):
+            self._segments.append([])
+            self._inputs = 0
+        self._begins = False
+        self._inputs += len(swap.inputs)
+        self._segments[-1].append(swap)
+        self.swaps.append(swap)
+
     def finish(self) -> MergedFile:
-        return MergedFile(self._writer.finish(), self.size - BODY_START, self.swaps)
+        return MergedFile(self._writer.finish(), self.size - BODY_START, self._segments)
 
 
 class GrowingExtent:
@@ -190,7 +217,7 @@ class GrowingExtent:
             return
         self._write(self._rewriter.flush(), counts)
         inputs, self._inputs = self._inputs, []
-        self.file.swaps.append(
+        self.file.complete(
             Swap(
                 self._partition.partition_key,
                 inputs[0].base_offset,
@@ -223,6 +250,13 @@ class GrowingExtent:
                 *(next(e.file_id for e in self._inputs if kept.base_offset <= e.last_offset), kept.why),
             )
         self._rewriter.kept.clear()
+
+
+def _continues(last: Swap, swap: Swap) -> bool:
+    return (last.partition_key, last.leader_epoch) == (
+        swap.partition_key,
+        swap.leader_epoch,
+    ) and swap.base_offset == last.last_offset + 1
 
 
 def _are_sound(batches: Iterable[StoredBatch]) -> bool:

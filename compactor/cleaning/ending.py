@@ -10,24 +10,30 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.passes import Pass
-from headrace.compactor.take_over import Swapper
+from headrace.compactor.take_over import Swapper, record_lost
 from headrace.metastore.api.cleaning import CleanedPartition, CleaningApi
 from headrace.metastore.api.compaction import LivePartition, NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import JobToken
+from headrace.metastore.api.segments import SegmentApi
 from headrace.storage.clock import Clock
-from headrace.storage.errors import NotFoundError, UnavailableError
+from headrace.storage.errors import FencedError, NotFoundError, UnavailableError
 
 logger = logging.getLogger(__name__)
+
+
+class EndingApi(CleaningApi, SegmentApi, Protocol):
+    """The part of the metastore that ends passes."""
 
 
 class Ending:
     """What a worker tells the metastore about its passes."""
 
     def __init__(
-        self, metastore: CleaningApi, commit_shards: int, clock: Clock, rng: random.Random, metrics: CleaningMetrics
+        self, metastore: EndingApi, commit_shards: int, clock: Clock, rng: random.Random, metrics: CleaningMetrics
     ) -> None:
         self._metastore, self._shards = metastore, commit_shards
         self._clock, self._rng, self._metrics = clock, rng, metrics
@@ -36,17 +42,20 @@ class Ending:
         self,
         token: JobToken,
         file: NewFile,
-        swaps: Sequence[Swap],
+        runs: Sequence[Sequence[Swap]],
         relied: Mapping[int, int],
         passes: Mapping[int, Pass],
     ) -> None:
         """Swap the extents of a stored file in, and note the outcomes in the passes that are still complete."""
         swapper = Swapper(_RelyingSwaps(self._metastore, relied), self._shards, self._clock, self._rng)
         try:
-            async for some, outcomes in swapper.swap_in(token, file, swaps):
+            async for some, outcomes in swapper.swap_in(token, file, runs):
                 for swap, outcome in zip(some, outcomes, strict=True):
                     if (cleaned := passes.get(swap.partition_key)) is not None:
                         cleaned.note_swap(file, swap, outcome)
+        except FencedError:
+            await record_lost(self._metastore, token, file)
+            raise
         except NotFoundError as error:
             raise UnavailableError(f"cleaned file has no row: error={error}") from error
 

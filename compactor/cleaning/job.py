@@ -18,7 +18,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from headrace.compactor.cleaning.ending import Ending
@@ -32,13 +33,14 @@ from headrace.compactor.merge import GrowingFile, MergeLimits
 from headrace.compactor.plan import PartitionPlan, partition_plan
 from headrace.compactor.policy import LAST_LEVEL
 from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources, StoredBatch
-from headrace.compactor.take_over import store_merged
+from headrace.compactor.take_over import Uploads
 from headrace.metastore.api.cleaning import CleanablePartition, CleaningApi
 from headrace.metastore.api.compaction import NewFile, Swap
 from headrace.metastore.api.jobs import Job, JobApi, JobToken, NewJob
 from headrace.metastore.api.read import Extent
+from headrace.metastore.api.segments import SegmentApi
 from headrace.storage.clock import Clock
-from headrace.storage.errors import HeadraceError, InvalidError, UnavailableError
+from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError, UnavailableError
 from headrace.storage.file_id import level_of
 from headrace.storage.objects.store import ObjectStore
 
@@ -51,7 +53,7 @@ TOO_MANY_KEYS = "the keys of one extent exceed log.cleaner.dedupe.buffer.size"
 """Such a partition needs more memory, or Spark (L9)."""
 
 
-class CleanerApi(CleaningApi, JobApi, Protocol):
+class CleanerApi(CleaningApi, SegmentApi, JobApi, Protocol):
     """The part of the metastore that passes need."""
 
 
@@ -75,6 +77,7 @@ class Cleaner:
     ) -> None:
         """`store` is this worker's throttled connection to the bucket."""
         self._store, self._metastore = store, metastore
+        self._uploads = Uploads(metastore, store, rng)
         self._ending = Ending(metastore, commit_shards, clock, rng, metrics)
         self.limits = limits
         self.buffer_bytes = buffer_bytes
@@ -94,8 +97,8 @@ class Cleaner:
             return made_ms + round((self._clock.monotonic() - began) * 1000)
 
         async def take_over(file: GrowingFile) -> None:
-            named, swaps = await self._store_file(file, now_ms())
-            await self._ending.swap_in(lease.token, named, swaps, output.relied, output.passes)
+            named, runs = await self._store_file(lease.token, file, now_ms())
+            await self._ending.swap_in(lease.token, named, runs, output.relied, output.passes)
 
         output = Output(take_over, self._metrics.judged, self.limits)
         unreadable = UNREADABLE if job.attempts <= PATIENT_ATTEMPTS else UNREADABLE_AT_LAST
@@ -187,11 +190,13 @@ class Cleaner:
         self._metrics.read_bytes.inc(extent.length)
         return await sources.batches(extent)
 
-    async def _store_file(self, file: GrowingFile, born_ms: int) -> tuple[NewFile, list[Swap]]:
+    async def _store_file(self, token: JobToken, file: GrowingFile, born_ms: int) -> tuple[NewFile, list[list[Swap]]]:
         """Put a complete file."""
-        named, swaps, written = await store_cleaned(self._store, file, born_ms, self._rng)
-        self._metrics.written_bytes.inc(written)
-        return named, swaps
+        merged = await asyncio.to_thread(file.finish)
+        with not_of_the_partition():
+            named = await self._uploads.store(token, merged, level=LAST_LEVEL, born_ms=born_ms)
+        self._metrics.written_bytes.inc(merged.body_bytes)
+        return named, merged.runs
 
 
 def large_job(wanted: CleaningTask) -> NewJob:
@@ -215,13 +220,10 @@ def sources_of(store: ObjectStore, extents: Sequence[Extent], limits: MergeLimit
     return Sources(store, by_file, limits.read_bytes)
 
 
-async def store_cleaned(
-    store: ObjectStore, file: GrowingFile, born_ms: int, rng: random.Random
-) -> tuple[NewFile, list[Swap], int]:
-    """Put a complete file: (its id, its swaps, bytes of its batches)."""
-    merged = await asyncio.to_thread(file.finish)
+@contextmanager
+def not_of_the_partition() -> Iterator[None]:
+    """A file that is refused, or that has no row, says nothing about the partition that is being cleaned."""
     try:
-        named = await store_merged(store, merged, level=LAST_LEVEL, born_ms=born_ms, rng=rng)
-    except InvalidError as error:  # not a property of the partition that is being cleaned
+        yield
+    except (InvalidError, NotFoundError) as error:
         raise UnavailableError(f"cleaned file refused: error={error}") from error
-    return named, merged.swaps, merged.body_bytes

@@ -22,8 +22,8 @@ import msgspec
 from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as f
 
-from headrace.compactor.cleaning.ending import Ending
-from headrace.compactor.cleaning.job import PATIENT_ATTEMPTS, end_of_pass
+from headrace.compactor.cleaning.ending import Ending, EndingApi
+from headrace.compactor.cleaning.job import PATIENT_ATTEMPTS, end_of_pass, not_of_the_partition
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.passes import Pass
 from headrace.compactor.cleaning.policy import CleaningTask, decode_cleaning
@@ -41,7 +41,8 @@ from headrace.compactor.spark.cleaning_tasks import (
 )
 from headrace.compactor.spark.groups import in_group, tasks_at_a_time
 from headrace.compactor.spark.parts import split_extents
-from headrace.metastore.api.cleaning import CleanablePartition, CleaningApi
+from headrace.compactor.take_over import start
+from headrace.metastore.api.cleaning import CleanablePartition
 from headrace.metastore.api.jobs import Job
 from headrace.storage.clock import Clock
 
@@ -52,7 +53,7 @@ class SparkCleaner:
     def __init__(
         self,
         spark: SparkSession,
-        metastore: CleaningApi,
+        metastore: EndingApi,
         commit_shards: int,
         *,
         part_bytes: int,
@@ -133,8 +134,10 @@ class SparkCleaner:
             self._count(report)
             cleaned.left += report.left
             cleaned.note_horizon(report.horizon_ms)
-            for file, swaps in report.files:
-                await self._ending.swap_in(lease.token, file, swaps, {key: plan.cleaned_offset}, {key: cleaned})
+            for file, runs in report.files:
+                with not_of_the_partition():
+                    await start(self._metastore, lease.token, file.file_id, file.level, runs, self._rng)
+                await self._ending.swap_in(lease.token, file, runs, {key: plan.cleaned_offset}, {key: cleaned})
         why = next((report.why for report in reports if report.why), None)
         if why is None:
             await self._ending.finish(lease.token, cleaned)

@@ -28,19 +28,22 @@ import numpy
 import pyarrow
 from numpy.typing import NDArray
 
-from headrace.compactor.cleaning.job import sources_of, store_cleaned
+from headrace.compactor.cleaning.job import not_of_the_partition, sources_of
 from headrace.compactor.cleaning.key_map import DIGEST_BYTES, Offsets, joined_digests
 from headrace.compactor.cleaning.passes import Output, Pass, UncleanableError, uncleanable_for
 from headrace.compactor.cleaning.rewrite import CleaningPass, JudgedBatch, judge, open_sound
 from headrace.compactor.merge import GrowingFile, MergeLimits
 from headrace.compactor.plan import PartitionPlan
+from headrace.compactor.policy import LAST_LEVEL
 from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources
 from headrace.compactor.spark.store import throttled_store
+from headrace.compactor.take_over import store_merged
 from headrace.metastore.api.compaction import NewFile, Swap, SwapInput
 from headrace.metastore.api.read import Extent
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.collector_tuning import tune_collector
 from headrace.storage.errors import HeadraceError
+from headrace.storage.file_id import new_file_id
 from headrace.storage.objects.store import ObjectStore
 
 SCAN_SCHEMA = "part int, digest binary, offset bigint, is_dirty boolean, why string"
@@ -82,7 +85,7 @@ class PartReport(msgspec.Struct):
     """What became of a part. `files`: (file, its swaps), stored and not swapped in."""
 
     number: int
-    files: list[tuple[NewFile, list[Swap]]] = []
+    files: list[tuple[NewFile, list[list[Swap]]]] = []
     left: list[SwapInput] = []
     horizon_ms: int | None = None
     why: str | None = None
@@ -200,9 +203,11 @@ class RewriteTask(_PassTask):
 
             async def keep(file: GrowingFile) -> None:
                 born_ms = plan.began_ms + clock.wall_ms() - plan.driver_ms
-                named, swaps, written = await store_cleaned(store, file, born_ms, rng)
-                report.files.append((named, swaps))
-                report.written_bytes += written
+                merged, file_id = file.finish(), new_file_id(born_ms, rng, LAST_LEVEL)
+                with not_of_the_partition():
+                    named = await store_merged(store, merged, file_id=file_id, level=LAST_LEVEL)
+                report.files.append((named, merged.runs))
+                report.written_bytes += merged.body_bytes
 
             cleaned = Pass(part, plan.cleaned_offset, plan.end)
             output = Output(keep, report.judged, plan.limits)

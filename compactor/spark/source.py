@@ -30,11 +30,12 @@ from headrace.compactor.merge import MergeCounts, MergeLimits, merge
 from headrace.compactor.plan import decode_job, decode_plan, encode, make_plan
 from headrace.compactor.spark.parts import split
 from headrace.compactor.spark.store import one_connection, throttled_store
-from headrace.compactor.take_over import Swapper, store_merged
+from headrace.compactor.take_over import Swapper, start, store_merged
 from headrace.metastore.api.compaction import NewFile, Swap
 from headrace.metastore.api.jobs import JobToken
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
+from headrace.storage.file_id import new_file_id
 
 NAME = "headrace_compaction"
 SCHEMA = "part string"
@@ -64,7 +65,7 @@ class PlanPart(msgspec.Struct, frozen=True):
 class WrittenPart(WriterCommitMessage):
     """The result of one task: (file, swaps) each, and the extents it could not read."""
 
-    files: Sequence[tuple[NewFile, Sequence[Swap]]]
+    files: Sequence[tuple[NewFile, Sequence[Sequence[Swap]]]]
     unreadable: frozenset[uuid.UUID]
     batches: int
 
@@ -137,16 +138,17 @@ class MergeWriter(DataSourceWriter):
                 plan = decode_plan(part.plan.encode())
                 async for file in merge(plan, store, limits, counts):
                     born_ms = plan.made_ms + clock.wall_ms() - part.driver_ms
-                    named = await store_merged(store, file, level=plan.level, born_ms=born_ms, rng=rng)
-                    files.append((named, file.swaps))
+                    file_id = new_file_id(born_ms, rng, plan.level)
+                    files.append((await store_merged(store, file, file_id=file_id, level=plan.level), file.runs))
         return WrittenPart(files, frozenset(counts.unreadable_files), counts.batches_in)
 
     async def _swap(self, done: Sequence[WrittenPart]) -> None:
         token = JobToken(self._task.job_id, self._task.epoch)
         async with one_connection() as metastore:
             swapper = Swapper(metastore, metastore.commit_shards, SystemClock(), random.Random())
-            for file, swaps in (each for written in done for each in written.files):
-                async for _ in swapper.swap_in(token, file, swaps):
+            for file, runs in (each for written in done for each in written.files):
+                await start(metastore, token, file.file_id, file.level, runs, random.Random())
+                async for _ in swapper.swap_in(token, file, runs):
                     pass
             unreadable = frozenset[uuid.UUID]().union(*(written.unreadable for written in done))
             if unreadable:

@@ -20,6 +20,7 @@ from headrace.metastore.api.read import LeaderEpochApi, ReadApi
 from headrace.metastore.api.reports import AgentLeaseApi, FileReports, JobReports, PartitionReports
 from headrace.metastore.api.retention import RetentionApi
 from headrace.metastore.api.segment_logs import SegmentLogApi
+from headrace.metastore.api.segments import SegmentApi, SegmentCleanupApi
 from headrace.metastore.api.settings import SettingsApi
 from headrace.metastore.api.topics import PartitionApi
 
@@ -41,6 +42,8 @@ class Metastore(
     RetentionApi,
     CompactionApi,
     CleaningApi,
+    SegmentApi,
+    SegmentCleanupApi,
     FileApi,
     RebuildApi,
     HousekeepingApi,

@@ -16,8 +16,15 @@ from __future__ import annotations
 
 import enum
 import uuid
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
+from headrace.metastore.api.jobs import JobToken
+
+LIFECYCLE = "remote.log.metadata.compaction"
+"""The feature. At level 0 merged files have no keys and go by segment_files.dead_at, as in older versions."""
+CLEAN_UP_SEGMENTS_JOB = "clean-up-segments"
+"""The kind of the periodic job."""
 METADATA_PARTITIONS = 50
 """Of both topics, by Kafka's RemoteLogMetadataTopicPartitioner (metadata_partition.sql)."""
 NO_BROKER = -1
@@ -142,3 +149,74 @@ class SegmentEvent(NamedTuple):
     file_id: uuid.UUID | None
     job_id: int | None
     facts: SegmentFacts | None
+
+
+class StartOutcome(enum.IntEnum):
+    """What became of an upload that a lease wants to start. Numbers are SQL's."""
+
+    DONE = 0
+    KEYLESS = 1
+    """The feature remote.log.metadata.compaction is not active: the file gets no keys, and no reservation."""
+    REFUSED = 2
+    """The file id cannot be used any more."""
+    OVERTAKEN = 3
+    """A key of the same partition and end offset has a higher epoch: try again under another lease."""
+
+
+class NewSegment(NamedTuple):
+    """What a file is going to hold of one partition: offsets as the job's plan fixed them. `size` in bytes."""
+
+    segment_id: uuid.UUID
+    partition_key: int
+    start_offset: int
+    end_offset: int
+    leader_epoch: int
+    max_timestamp: int
+    size: int
+
+
+class SegmentApi(Protocol):
+    """What takes a token is fenced by that lease: FencedError once the job has another holder."""
+
+    async def start_segments(
+        self, token: JobToken, file_id: uuid.UUID, level: int, segments: Sequence[NewSegment]
+    ) -> StartOutcome:
+        """Reserve the file id and record COPY_STARTED, before anything is stored under the id. Idempotent.
+
+        Keys that this lease started under another file id get this attempt; that file is deleted. InvalidError for a
+        key in a state that COPY_STARTED may not follow.
+        """
+
+    async def finish_lost_upload(self, token: JobToken, file_id: uuid.UUID) -> int:
+        """COPY_FINISHED for the keys of an upload whose lease is lost, not fenced: nothing becomes readable.
+
+        How many keys; the cleanup deletes them. Idempotent.
+        """
+
+
+class SegmentCleanupApi(Protocol):
+    """The ends of keys, in short transactions; each answers how many rows changed. Fenced as SegmentApi."""
+
+    async def release_segments(self, token: JobToken, incarnation_id: uuid.UUID, *, limit: int) -> int:
+        """Release the references of keys in DELETE_STARTED that no reader needs any more."""
+
+    async def tombstone_segments(self, limit: int) -> int:
+        """Tombstones for keys in DELETE_FINISHED, and for those of their end offsets with lower epochs."""
+
+    async def end_orphaned_segments(self, token: JobToken, limit: int) -> int:
+        """DELETE_STARTED for uploads without a lease."""
+
+    async def end_unused_reservations(self, token: JobToken, limit: int) -> int:
+        """Give reserved ids that no key names to the janitor."""
+
+    async def finish_partition_deletes(self, limit: int) -> int:
+        """DELETE_PARTITION_FINISHED, and tombstones, for partitions whose keys are gone."""
+
+    async def remove_tombstones(self, token: JobToken, *, older_than_ms: int, limit: int) -> int:
+        """Forget tombstones of this age."""
+
+    async def trim_audit(self, token: JobToken, *, older_than_ms: int, limit: int) -> int:
+        """Remove records of this age from the audit trail, up to `limit` per metadata partition."""
+
+    async def key_merged_file(self, token: JobToken) -> int:
+        """Give one readable merged file its keys, if there is one without."""

@@ -243,6 +243,7 @@ segment_files = Table(
         "file_id",
         postgresql_where=text("level > 0 AND segments = 0 AND state = 0 AND dead_at IS NULL"),
     ),
+    Index("segment_files_reserved", "committed_at", postgresql_where=text("state = 4")),
 )
 janitor = Table(
     "janitor",
@@ -321,6 +322,7 @@ remote_partitions = Table(
     _column("log_offset", BigInteger()),
     UniqueConstraint("partition_key"),
     Index("remote_partitions_log", "metadata_partition", "log_offset", unique=True),
+    Index("remote_partitions_open", "partition_key", postgresql_where=text("tombstoned_at IS NULL")),
 )
 remote_segment_events = Table(
     "remote_segment_events",
@@ -453,6 +455,9 @@ deleted_partitions = Table(
     metadata,
     _column("partition_key", BigInteger(), key=True),
     _column("deleted_at", TIMESTAMP),
+    _column("topic_id", Uuid(), null=True),
+    _column("partition_index", Integer(), null=True),
+    _column("end_offset", BigInteger(), null=True),
 )
 
 group_coordinator_epochs = Sequence("group_coordinator_epochs", metadata=metadata)

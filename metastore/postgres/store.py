@@ -33,6 +33,7 @@ from headrace.metastore.postgres.read.feed import PostgresFeed
 from headrace.metastore.postgres.reports.reports import PostgresReports
 from headrace.metastore.postgres.retention.retention import PostgresRetention
 from headrace.metastore.postgres.segment_logs.segment_logs import PostgresSegmentLogs
+from headrace.metastore.postgres.segments.segments import PostgresSegments
 from headrace.metastore.postgres.server_check import check_server
 from headrace.metastore.postgres.settings.settings import PostgresSettings
 from headrace.metastore.postgres.sql_files import sql_files
@@ -58,6 +59,7 @@ class PostgresMetastore(
     PostgresRetention,
     PostgresCompaction,
     PostgresCleaning,
+    PostgresSegments,
     PostgresDeletion,
     PostgresRebuild,
     PostgresHousekeeping,

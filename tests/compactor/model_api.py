@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from headrace.metastore.api.cleaning import CleanablePartition, CleanedPartition
 from headrace.metastore.api.compaction import LiveExtents, LivePartition, NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import JobToken
+from headrace.metastore.api.segments import NewSegment, StartOutcome
 from headrace.metastore.keys import split_partition_key
 from headrace.storage.errors import NotFoundError
 from tests.model.metastore_model import ModelMetastore
@@ -45,6 +46,16 @@ class ModelCompactionApi:
 
     async def mark_unreadable(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> None:
         """There is no planner here."""
+
+    async def start_segments(
+        self, token: JobToken, file_id: uuid.UUID, level: int, segments: Sequence[NewSegment]
+    ) -> StartOutcome:
+        """Files have no keys here."""
+        return StartOutcome.KEYLESS
+
+    async def finish_lost_upload(self, token: JobToken, file_id: uuid.UUID) -> int:
+        """Files have no keys here."""
+        return 0
 
 
 class ModelCleaningApi(ModelCompactionApi):

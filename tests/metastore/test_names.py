@@ -14,7 +14,13 @@ from headrace.metastore.api.compaction import SwapOutcome
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import JobState
 from headrace.metastore.api.read import FeedKind, OffsetKind
-from headrace.metastore.api.segments import PartitionDeleteState, ReferenceState, SegmentCause, SegmentState
+from headrace.metastore.api.segments import (
+    PartitionDeleteState,
+    ReferenceState,
+    SegmentCause,
+    SegmentState,
+    StartOutcome,
+)
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.records import (
     TOPIC_RESOURCE,
@@ -40,6 +46,7 @@ ENUMS: dict[str, type[enum.IntEnum]] = {
     "partition_delete": PartitionDeleteState,
     "cause": SegmentCause,
     "reference": ReferenceState,
+    "start": StartOutcome,
 }
 NAMES = {f"{prefix}_{member.name.lower()}": int(member) for prefix, kind in ENUMS.items() for member in kind} | {
     "topic_resource": TOPIC_RESOURCE,

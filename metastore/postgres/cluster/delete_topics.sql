@@ -34,9 +34,12 @@ BEGIN
     PERFORM append_feed(d.shard, feed_topic_deleted(), d.payload)
        FROM (SELECT shard, string_agg(int8send(partition_key), ''::bytea ORDER BY partition_key) AS payload
                FROM partitions WHERE topic_id = ANY (p_topic_ids) GROUP BY shard) AS d;
+    INSERT INTO deleted_partitions (partition_key, deleted_at, topic_id, partition_index, end_offset)
+    SELECT p.partition_key, wall_time(), p.topic_id, p.partition_index, max(h.high_watermark)
+      FROM partitions p JOIN partition_heads h USING (partition_key)
+     WHERE p.partition_key = ANY (v_keys) GROUP BY p.partition_key;
     DELETE FROM partitions WHERE partition_key = ANY (v_keys);
     DELETE FROM partition_heads WHERE partition_key = ANY (v_keys);
     DELETE FROM cleaned_partitions WHERE partition_key = ANY (v_keys);
-    INSERT INTO deleted_partitions (partition_key, deleted_at) SELECT key, wall_time() FROM unnest(v_keys) AS key;
     RETURN true;
 END $$;

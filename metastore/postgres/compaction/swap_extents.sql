@@ -3,18 +3,23 @@
 -- Input: the file (born_ms as its id carries it); the swaps as p_key .. p_time, one element each; and
 -- their inputs, any number per swap: p_input_swap is the swap's number from 1, p_input_last and
 -- p_input_file what must be there. Output: metastore.api.compaction.SwapOutcome per swap; NULL, and
--- nothing happened, when the file's id cannot be used any more: condemned, deleted, or over an hour old.
+-- nothing happened, when the file's id cannot be used: condemned, deleted, or not reserved for this lease and these
+-- offsets (start_segments.sql). Below level 1 of remote.log.metadata.compaction a file that is not reserved
+-- gets its row here, unless its id is over an hour old, and has no keys.
+--
+-- A call has all swaps of its segments. In the same transaction a segment gets COPY_FINISHED, or DELETE_STARTED if all of
+-- its swaps are lost, and each segment that lost its last extent DELETE_STARTED.
 --
 -- The inputs of a swap cover its offsets without a gap, or the call fails: it would hide records, or make them twice.
 -- A swap is done only if each of its inputs is still there, except those below the log start. Retention, deletion
 -- or another job may remove one at any time: that swap is lost, its neighbours are not.
 -- A new extent is as old as the newest thing in its inputs (appended_at): a merge expires nothing, and
 -- keeps nothing for longer. One without a record, left by the cleaning by key, is as old as the records that it had.
--- The file's row is claimed by the first call, dead until something in it is live: a job that stops before
--- or between two calls leaves nothing that the janitor does not find.
+-- The file is dead until something in it is live: a job that stops before or between two calls leaves nothing that
+-- cleanup and janitor do not find.
 --
 -- Locks: the job's row, shared; the partitions' rows, ascending; the files' rows, ascending (the new one
--- before them if it is claimed now: no other session can see it); last, and only to number the feed's rows, the
+-- before them if it is claimed now: no other session can see it); the segments' rows, the heads of their logs; last, and only to number the feed's rows, the
 -- commit shards'. Commits never wait for the former, so no swap stalls them longer than its own commit.
 -- Idempotent: a swap that was done is done. Cost: a few index probes per input and swap.
 CREATE OR REPLACE FUNCTION swap_extents(
@@ -41,6 +46,9 @@ DECLARE
     v_keys     bigint[];       -- by extent removed
     v_files    uuid[];
     v_bytes    bigint[];
+    v_ends     bigint[];       -- by swap: the end offset of its segment; NULL without one
+    v_old_ends bigint[];       -- by extent removed
+    v_old_epochs int[];
 BEGIN
     PERFORM assert_job(p_job_id, p_epoch);
     PERFORM FROM partitions WHERE partition_key = ANY (p_key) ORDER BY partition_key FOR NO KEY UPDATE;
@@ -48,10 +56,15 @@ BEGIN
     -- Is the file ours to name?
     INSERT INTO segment_files (file_id, state, level, size, body_bytes, live_bytes, committed_at, dead_at)
     SELECT p_file_id, file_live(), p_level, p_size, p_body_bytes, 0, wall_time(), wall_time()
-     WHERE birth_accepted(p_born_ms)
+     WHERE segment_level() < 1 AND birth_accepted(p_born_ms)
     ON CONFLICT DO NOTHING;
     PERFORM FROM segment_files WHERE file_id = ANY (p_input_file || p_file_id) ORDER BY file_id FOR NO KEY UPDATE;
-    PERFORM FROM segment_files WHERE file_id = p_file_id AND state = file_live();
+    v_ends := segments_of_swaps(p_epoch, p_file_id, p_key, p_last);
+    UPDATE segment_files
+       SET state = file_live(), size = p_size, body_bytes = p_body_bytes, dead_at = wall_time()
+     WHERE file_id = p_file_id AND state = file_reserved() AND segments > 0;
+    PERFORM FROM segment_files WHERE file_id = p_file_id AND state = file_live()
+        AND (segments = 0 AND segment_level() < 1 OR v_ends IS NOT NULL);
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
@@ -88,13 +101,16 @@ BEGIN
          USING unnest(p_input_swap, p_input_last, p_input_file) AS i (swap, last, file_id)
          WHERE v_intact[i.swap] AND e.partition_key = p_key[i.swap] AND e.last_offset = i.last
            AND e.file_id = i.file_id
-        RETURNING e.partition_key, e.file_id, e.length
+        RETURNING e.partition_key, e.file_id, e.length, e.segment_end, e.segment_epoch
     )
-    SELECT array_agg(partition_key), array_agg(file_id), array_agg(length) INTO v_keys, v_files, v_bytes FROM removed;
+    SELECT array_agg(partition_key), array_agg(file_id), array_agg(length), array_agg(segment_end),
+           array_agg(segment_epoch)
+      INTO v_keys, v_files, v_bytes, v_old_ends, v_old_epochs FROM removed;
     INSERT INTO extents (partition_key, base_offset, last_offset, file_id, position, length, leader_epoch,
-                         max_timestamp, appended_at)
+                         max_timestamp, appended_at, segment_end, segment_epoch)
     SELECT p_key[swap], p_base[swap], p_last[swap], p_file_id, p_position[swap], p_length[swap],
-           p_leader_epoch[swap], p_time[swap], v_appended[swap]
+           p_leader_epoch[swap], p_time[swap], v_appended[swap], v_ends[swap],
+           CASE WHEN v_ends[swap] IS NOT NULL THEN p_epoch END
       FROM generate_subscripts(p_key, 1) AS swap
      WHERE v_intact[swap];
     PERFORM thin_time_blocks(array_agg(p_key[swap]), array_agg(p_base[swap]), array_agg(p_last[swap]))
@@ -120,6 +136,12 @@ BEGIN
                       FROM generate_subscripts(p_key, 1) AS swap WHERE v_intact[swap]) AS change
              GROUP BY key) AS b
      WHERE p.partition_key = b.key;
+
+    -- What became of segments.
+    PERFORM lock_log_heads(array_agg(metadata_partition(topic_id, partition_index)))
+       FROM partitions WHERE partition_key = ANY (p_key) AND (v_ends IS NOT NULL OR v_old_ends IS NOT NULL);
+    PERFORM settle_uploads(p_job_id, p_epoch, p_key, v_ends, v_intact);
+    PERFORM end_removed(v_keys, v_old_ends, v_old_epochs, cause_replaced(), p_job_id);
 
     -- What readers hear.
     PERFORM lock_shards(array_agg(DISTINCT commit_shard(p_key[swap], v_shards)))

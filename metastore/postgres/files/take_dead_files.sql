@@ -1,6 +1,7 @@
 -- Which files' objects may be deleted now: dead for the cluster's file.delete.delay.ms (none while it
 -- has no value) and since before any read pin, and all files that an earlier call took or the sweeper condemned and that are not dropped yet. From then on a dead file
 -- is `deleting`: it never becomes live again, so its object may be deleted late, twice, or by a worker that crashed.
+-- A file with keys is `deleting` once the last of their references is released, which waits for the same (release_segments.sql).
 -- None is younger than settled_age(): its row could go at once. Files that the store refused to delete are
 -- left out until their time (set_aside_files.sql).
 --
@@ -32,12 +33,13 @@ BEGIN
             UNION
             (SELECT f.file_id FROM segment_files f
               WHERE f.state = file_live() AND f.dead_at < v_horizon AND f.committed_at < v_settled
-                AND NOT EXISTS (SELECT FROM extents e WHERE e.file_id = f.file_id)
+                AND f.segments = 0 AND NOT EXISTS (SELECT FROM extents e WHERE e.file_id = f.file_id)
               ORDER BY f.dead_at LIMIT p_limit)
             LIMIT p_limit) AS found (id);
     PERFORM FROM segment_files f WHERE f.file_id = ANY (v_ids) ORDER BY f.file_id FOR UPDATE;
     UPDATE segment_files f SET state = file_deleting()
-     WHERE f.file_id = ANY (v_ids) AND f.state = file_live() AND f.live_bytes = 0 AND f.dead_at IS NOT NULL;
+     WHERE f.file_id = ANY (v_ids) AND f.state = file_live() AND f.live_bytes = 0 AND f.dead_at IS NOT NULL
+       AND f.segments = 0;
     RETURN QUERY SELECT f.file_id, f.size, f.state = file_condemned() FROM segment_files f
                   WHERE f.file_id = ANY (v_ids) AND f.state IN (file_condemned(), file_deleting()) ORDER BY f.file_id;
 END $$;

@@ -1,7 +1,9 @@
 -- Remove rows that one deleted partition left behind, up to p_limit of each kind; its entry goes once
 -- nothing is left. Returns how many rows went, 0 when there is no deleted partition.
 -- No reader sees these rows: partitions has no such key any more. Files lose the extents' live bytes.
--- Locks: the partition's entry (skipped if another session has locked it), then its files' rows, ascending.
+-- A partition with keys of remote segments gets its delete marker with the first call.
+-- Locks: the partition's entry (skipped if another session has locked it), its files' rows, ascending, then its
+-- segments' rows and the head of their log.
 -- Idempotent: repeating goes on where it stopped. Cost: O(removed).
 CREATE OR REPLACE FUNCTION purge_deleted_partitions(p_limit int) RETURNS int
 LANGUAGE plpgsql VOLATILE
@@ -17,6 +19,8 @@ DECLARE
     v_extents   int;
     v_blocks    int;
     v_producers int;
+    v_ends      bigint[];  -- by removed extent
+    v_epochs    int[];
 BEGIN
     SELECT partition_key INTO v_key FROM deleted_partitions
      ORDER BY partition_key LIMIT 1 FOR UPDATE SKIP LOCKED;
@@ -29,11 +33,16 @@ BEGIN
          WHERE partition_key = v_key
            AND last_offset IN (SELECT last_offset FROM extents WHERE partition_key = v_key
                                 ORDER BY last_offset LIMIT p_limit)
-        RETURNING file_id, length
+        RETURNING file_id, length, segment_end, segment_epoch
     )
-    SELECT array_agg(file_id), array_agg(bytes), coalesce(sum(extents), 0) INTO v_files, v_bytes, v_extents
-      FROM (SELECT file_id, sum(length) AS bytes, count(*) AS extents FROM removed GROUP BY file_id) AS f;
+    SELECT f.files, f.bytes, f.extents, s.ends, s.epochs INTO v_files, v_bytes, v_extents, v_ends, v_epochs
+      FROM (SELECT array_agg(file_id) AS files, array_agg(bytes) AS bytes, coalesce(sum(extents), 0) AS extents
+              FROM (SELECT file_id, sum(length) AS bytes, count(*) AS extents FROM removed GROUP BY file_id) AS g) AS f,
+           (SELECT array_agg(segment_end) AS ends, array_agg(segment_epoch) AS epochs FROM removed
+             WHERE segment_end IS NOT NULL) AS s;
     PERFORM drop_live_bytes(v_files, v_bytes);
+    PERFORM begin_partition_delete(v_key);
+    PERFORM end_removed((SELECT array_agg(v_key) FROM unnest(v_ends)), v_ends, v_epochs, cause_partition_deleted(), NULL);
 
     DELETE FROM producer_state
      WHERE partition_key = v_key

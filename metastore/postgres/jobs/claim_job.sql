@@ -1,4 +1,5 @@
 -- Lease the most urgent job of p_kinds that is due, or has an expired lease; no row when there is none.
+-- Its epoch is higher than that of every lease of any job before it, in 32 bits: remote segments are named by it.
 -- A lease that expires on the last attempt ends its job: work that crashes its worker is not repeated without limit.
 -- Locks: the rows that it changes, skipping those that are locked. Idempotent: no; a lost answer
 -- costs one lease. Cost: reads the unfinished jobs, through jobs_unfinished.
@@ -29,7 +30,7 @@ BEGIN
     END LOOP;
     RETURN QUERY
         UPDATE jobs j
-           SET state = job_leased(), epoch = greatest(j.epoch + 1, life_floor64(cluster_life())), worker = p_worker, attempts = j.attempts + 1,
+           SET state = job_leased(), epoch = nextval('segment_epochs'), worker = p_worker, attempts = j.attempts + 1,
                leased_at = v_now, due_at = v_now + p_lease
          WHERE j.job_id = v_job.job_id
         RETURNING j.job_id, j.epoch, j.kind, j.key, j.payload, j.attempts, j.progress;

@@ -6,8 +6,8 @@
 -- p_job, p_epoch: NULL. Retention of an older version gives its lease here; it is refused, because it decides by the
 -- file of its process. This version's calls enforce_retention.
 --
--- Locks: the partitions' rows, ascending; the files' rows, ascending; last, and only
--- to number the feed rows, the commit shards. A commit waits for that and for nothing else.
+-- Locks: the partitions' rows, ascending; the files' rows, ascending; the segments' rows and the heads of their logs; last,
+-- and only to number the feed rows, the commit shards. A commit waits for that and for nothing else.
 -- Idempotent: yes, log starts only move forward. Cost: a few index probes per partition, O(removed); it grows
 -- with the square of the partitions, partly under the shards' locks (1 s for 4,000): take some hundreds at a time.
 CREATE OR REPLACE FUNCTION move_log_starts(
@@ -34,6 +34,9 @@ DECLARE
     v_gone_to    bigint[];
     v_files      uuid[];
     v_file_bytes bigint[];
+    v_seg_keys   bigint[];  -- by removed extent of a segment
+    v_seg_ends   bigint[];
+    v_seg_epochs int[];
 BEGIN
     IF p_job IS NOT NULL THEN
         RAISE EXCEPTION 'retention of an older version is refused: it does not follow the settings of the cluster';
@@ -62,20 +65,23 @@ BEGIN
          LIMIT p_limit
     ), removed AS (
         DELETE FROM extents e USING expired x WHERE e.ctid = x.row  -- it stays there, we hold the partition's row
-        RETURNING e.partition_key, e.last_offset, e.file_id, e.length
+        RETURNING e.partition_key, e.last_offset, e.file_id, e.length, e.segment_end, e.segment_epoch
     ), by_partition AS (
         SELECT partition_key, count(*) AS extents, sum(length) AS bytes, max(last_offset) AS last
           FROM removed GROUP BY partition_key
     ), by_file AS (
         SELECT file_id, sum(length) AS bytes FROM removed GROUP BY file_id
     )
-    SELECT p.keys, p.extents, p.bytes, p.ends, f.files, f.bytes
-      INTO v_gone_keys, v_gone, v_gone_bytes, v_gone_to, v_files, v_file_bytes
+    SELECT p.keys, p.extents, p.bytes, p.ends, f.files, f.bytes, s.keys, s.ends, s.epochs
+      INTO v_gone_keys, v_gone, v_gone_bytes, v_gone_to, v_files, v_file_bytes, v_seg_keys, v_seg_ends, v_seg_epochs
       FROM (SELECT array_agg(partition_key) AS keys, array_agg(extents) AS extents, array_agg(bytes) AS bytes,
                    array_agg(last + 1) AS ends
               FROM by_partition) AS p,
-           (SELECT array_agg(file_id) AS files, array_agg(bytes) AS bytes FROM by_file) AS f;
+           (SELECT array_agg(file_id) AS files, array_agg(bytes) AS bytes FROM by_file) AS f,
+           (SELECT array_agg(partition_key) AS keys, array_agg(segment_end) AS ends, array_agg(segment_epoch) AS epochs
+              FROM removed WHERE segment_end IS NOT NULL) AS s;
     PERFORM drop_live_bytes(v_files, v_file_bytes);
+    PERFORM end_removed(v_seg_keys, v_seg_ends, v_seg_epochs, cause_log_start(), NULL);
 
     UPDATE partitions p
        SET log_start_offset = start, removed_bytes = p.removed_bytes + coalesce(g.bytes, 0),
