@@ -5,7 +5,9 @@ deletion, compaction) only mark the files as dead.
 Invariant: first the row gets state `deleting`, which is final, then the object is deleted, and the row is deleted only
 after the store confirmed. Delay: the cluster's file.delete.delay.ms after a file became dead, and as long as a merge is
 running that started earlier; while the cluster has no value, nothing is deleted. An object that the store refuses to
-delete is set aside and tried again later; the others go on. After a crash at any step, the next run gets the same files
+delete is set aside and tried again later; the others go on. A merged file with keys is deleted with its last reference:
+a key gives up its reference after the same delay, gets DELETE_FINISHED once the object that waited for it is gone, and
+then its tombstone. After a crash at any step, the next run gets the same files
 again.
 """
 
@@ -22,6 +24,7 @@ from headrace.compactor.refused_files import RefusedFiles
 from headrace.metastore.api.cluster import ConfigApi
 from headrace.metastore.api.files import DELETE_DEAD_FILES, DeadFile, FileApi
 from headrace.metastore.api.jobs import Job
+from headrace.metastore.api.segments import SegmentCleanupApi
 from headrace.storage.errors import UnavailableError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ObjectStore
@@ -33,7 +36,7 @@ FILES_PER_CALL = 1_000
 """S3's limit of keys per deletion request."""
 
 
-class JanitorMetastore(FileApi, ConfigApi, Protocol):
+class JanitorMetastore(FileApi, SegmentCleanupApi, ConfigApi, Protocol):
     """The part of the metastore that janitor and sweeper need."""
 
 
@@ -54,6 +57,8 @@ class Janitor:
         self._metrics.refused.set(incarnation_id is None)
         if incarnation_id is None:
             return
+        while await self._api.release_segments(lease.token, incarnation_id, limit=FILES_PER_CALL):
+            pass
         deleted = refused = 0
         while True:
             files = await self._api.take_dead_files(lease.token, incarnation_id, limit=FILES_PER_CALL)
@@ -63,6 +68,8 @@ class Janitor:
             deleted += gone
             refused += len(files) - gone
             lease.progress = f"{deleted} files deleted"
+        while await self._api.tombstone_segments(FILES_PER_CALL):
+            pass
         if deleted:
             logger.info("dead files deleted: files=%d", deleted)
         if refused:

@@ -17,7 +17,7 @@ from typing import Self
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor import compact, janitor, planner, sweeper
+from headrace.compactor import compact, janitor, planner, segment_cleanup, sweeper
 from headrace.compactor.cleaning import job as cleaning
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.planner import CleaningPlanner
@@ -36,6 +36,7 @@ from headrace.compactor.policy import PolicyLimits
 from headrace.compactor.retention import Retention
 from headrace.compactor.retention_metrics import RetentionMetrics
 from headrace.compactor.runner import JobHandler, JobRunner
+from headrace.compactor.segment_cleanup import SegmentCleanup, SegmentCleanupMetrics
 from headrace.compactor.sweeper import Sweeper
 from headrace.compactor.undecided import Undecided
 from headrace.config.settings import Settings
@@ -102,6 +103,7 @@ class Worker:
             *(self._throttled_cleaning, metastore, metastore.commit_shards, MergeLimits.of(settings)),
             *(settings.log_cleaner_dedupe_buffer_size, clock, rng, cleaning_metrics),
         )
+        self._segment_cleanup = SegmentCleanup(metastore, settings, SegmentCleanupMetrics(registry))
         self._cleaning_planner = CleaningPlanner(metastore, cleaning_metrics)
         self._following: asyncio.Task[None] | None = None
         self._life: LifeWatch | None = None
@@ -165,6 +167,7 @@ class Worker:
             PLAN_CLEANING_JOB: self._plan_cleaning,
             cleaning.KIND: self._clean,
             janitor.KIND: Janitor(self.metastore, self._throttled, deletions),
+            segment_cleanup.KIND: self._clean_up_segments,
             sweeper.KIND: Sweeper(self.metastore, self._throttled, deletions),
         }
 
@@ -175,6 +178,10 @@ class Worker:
     async def _compact(self, job: Job, lease: Lease) -> None:
         self._compactor.limits = MergeLimits.of(await read_settings(self.metastore, self._settings))
         await self._compactor.handle(job, lease)
+
+    async def _clean_up_segments(self, job: Job, lease: Lease) -> None:
+        self._segment_cleanup.terms = await read_settings(self.metastore, self._settings)
+        await self._segment_cleanup.handle(job, lease)
 
     async def _plan_cleaning(self, job: Job, lease: Lease) -> None:
         settings = await read_settings(self.metastore, self._settings)

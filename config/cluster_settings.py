@@ -30,6 +30,18 @@ class ClusterSettings(ClientLimits, frozen=True, kw_only=True, forbid_unknown_fi
             " within 75 minutes of its commit. At least the age of the oldest metastore backup that may be restored.",
         ),
     ] = field(default=3_600_000, name="file.delete.delay.ms")
+    segments_tombstone_retention_ms: Annotated[
+        NonNegativeInt,
+        Meta(
+            description="A tombstone in `__remote_log_metadata` is removed after this time, as by delete.retention.ms."
+        ),
+    ] = field(default=86_400_000, name="segments.tombstone.retention.ms")
+    segments_audit_retention_ms: Annotated[
+        PositiveInt, Meta(description="Records of `__remote_log_metadata_audit` are removed after this time.")
+    ] = field(default=2_592_000_000, name="segments.audit.retention.ms")
+    segments_cleanup_interval_ms: Annotated[
+        PositiveInt, Meta(description="Pause between two rounds that end orphaned keys of remote segments.")
+    ] = field(default=60_000, name="segments.cleanup.interval.ms")
     read_pin_max_ms: Annotated[
         PositiveInt,
         Meta(

@@ -10,6 +10,7 @@ from headrace.metastore.api.cleaning import PLAN_CLEANING_JOB
 from headrace.metastore.api.files import DELETE_DEAD_FILES, SWEEP_ORPHANS
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.metastore.api.retention import RETENTION_JOB
+from headrace.metastore.api.segments import CLEAN_UP_SEGMENTS_JOB
 from headrace.metastore.log.effective_configs import EffectiveConfigs, set_for_all_brokers
 from headrace.metastore.log.image import MetadataImage
 
@@ -24,10 +25,12 @@ def schedules(configs: EffectiveConfigs, image: MetadataImage) -> list[JobSchedu
     retention_ms = int(configs.cluster_value(cluster, "log.retention.check.interval.ms"))
     plan_ms = int(configs.cluster_value(cluster, "compaction.interval.ms"))
     cleaning_ms = int(configs.cluster_value(cluster, "log.cleaner.backoff.ms"))
+    segments_ms = int(configs.cluster_value(cluster, "segments.cleanup.interval.ms"))
     return [
         JobSchedule(RETENTION_JOB, retention_ms, priority=RETENTION_PRIORITY),
         JobSchedule(PLAN_COMPACTION_JOB, plan_ms),
         JobSchedule(PLAN_CLEANING_JOB, cleaning_ms),
+        JobSchedule(CLEAN_UP_SEGMENTS_JOB, segments_ms),
         DELETE_DEAD_FILES,
         SWEEP_ORPHANS,
     ]

@@ -28,7 +28,13 @@ SHARED_ADDRESS = "shared.address"
 """An agent with this feature forwards requests to other agents (agent/cluster/shared_address.py). It has no
 level in the cluster: each agent looks which others have it."""
 
-SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType({METADATA_FORMAT: FeatureRange(1, 3)})
+SEGMENT_KEYS = "remote.log.metadata.compaction"
+"""The feature of the lifecycle of remote segments: at level 1 every merged file has keys (decisions/0046). Its level
+only rises."""
+
+SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
+    {METADATA_FORMAT: FeatureRange(1, 3), SEGMENT_KEYS: FeatureRange(1, 1)}
+)
 """What this version of the software supports, of the features that a cluster can use at a level."""
 
 AGENT_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(

@@ -21,8 +21,6 @@ from typing import NamedTuple, Protocol
 
 from headrace.metastore.api.jobs import JobToken
 
-LIFECYCLE = "remote.log.metadata.compaction"
-"""The feature. At level 0 merged files have no keys and go by segment_files.dead_at, as in older versions."""
 CLEAN_UP_SEGMENTS_JOB = "clean-up-segments"
 """The kind of the periodic job."""
 METADATA_PARTITIONS = 50

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.metastore.api.agents import METADATA_FORMAT, SUPPORTED_FEATURES
+from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS, SUPPORTED_FEATURES
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import (
     OWN_TYPES,
@@ -58,6 +58,8 @@ def change_feature(image: MetadataImage, name: str, level: int, *, allow_downgra
     current = image.metadata_format if name == METADATA_FORMAT else 0 if active is None else active.max_level
     if level == current:
         return None
+    if level < current and name == SEGMENT_KEYS:
+        raise InvalidError(f"level cannot go down: feature={name} active={current}")
     if level < current and not allow_downgrade:
         raise InvalidError(f"level would go down, which was not asked for: feature={name} active={current}")
     _refuse_unsupported(image, name, level)

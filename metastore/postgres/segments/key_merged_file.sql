@@ -40,7 +40,7 @@ BEGIN
                    max(max_timestamp) AS time, sum(length)::bigint AS bytes, count(*)::int AS extents
               FROM (SELECT e.*, sum(begins) OVER (PARTITION BY partition_key ORDER BY last_offset) AS run
                       FROM (SELECT x.*, CASE WHEN lag(last_offset) OVER w = base_offset - 1
-                                              AND lag(leader_epoch) OVER w = leader_epoch THEN 0 ELSE 1 END AS begins
+                                              AND lag(x.leader_epoch) OVER w = x.leader_epoch THEN 0 ELSE 1 END AS begins
                               FROM extents x JOIN partitions p USING (partition_key)
                              WHERE x.file_id = v_file
                             WINDOW w AS (PARTITION BY partition_key ORDER BY last_offset)) AS e) AS runs

@@ -40,6 +40,11 @@ BEGIN
     IF NOT FOUND THEN
         RETURN start_refused();
     END IF;
+    PERFORM segment_refused(s, segment_copy_started()) FROM remote_segments s
+       JOIN partitions p USING (topic_id, partition_index)
+       JOIN unnest(p_key, p_end) AS t (key, end_offset) ON p.partition_key = key AND s.end_offset = t.end_offset
+      WHERE s.epoch = p_epoch AND s.file_id <> p_file_id
+        AND (s.tombstoned_at IS NOT NULL OR NOT segment_may_become(s.state, segment_copy_started()));
     PERFORM FROM remote_segments s
        JOIN partitions p USING (topic_id, partition_index)
        JOIN unnest(p_key, p_end) AS t (key, end_offset) ON p.partition_key = key AND s.end_offset = t.end_offset
@@ -48,12 +53,6 @@ BEGIN
         DELETE FROM segment_files WHERE file_id = p_file_id AND state = file_reserved() AND segments = 0;
         RETURN start_overtaken();
     END IF;
-
-    PERFORM segment_refused(s, segment_copy_started()) FROM remote_segments s
-       JOIN partitions p USING (topic_id, partition_index)
-       JOIN unnest(p_key, p_end) AS t (key, end_offset) ON p.partition_key = key AND s.end_offset = t.end_offset
-      WHERE s.epoch = p_epoch AND s.file_id <> p_file_id
-        AND (s.tombstoned_at IS NOT NULL OR NOT segment_may_become(s.state, segment_copy_started()));
 
     PERFORM start_keys(p_job_id, p_epoch, p_file_id, p_segment, p_key, p_start, p_end, p_leader_epoch, p_time, p_size,
                        cause_upload());
@@ -80,7 +79,7 @@ DECLARE
     v_audited bigint[];
     v_now     timestamptz;
 BEGIN
-    SELECT array_agg(number ORDER BY number), array_agg(metadata_partition(topic_id, partition_index) ORDER BY number)
+    SELECT array_agg(number ORDER BY number), array_agg(metadata_partition(p.topic_id, p.partition_index) ORDER BY number)
       INTO v_numbers, v_parts
       FROM unnest(p_key, p_end) WITH ORDINALITY AS t (key, end_offset, number)
       JOIN partitions p ON p.partition_key = key

@@ -1,0 +1,183 @@
+"""Remote segments with keys: real Postgres, real workers, a bucket in memory, time that tests move.
+
+`events` is the audit trail as the seed's tables write it; `keys` the compacted projection. `settle` lets everything
+that is under way come to its end: cleanup and janitor, again and again, with time in between.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, NamedTuple
+
+from prometheus_client import CollectorRegistry
+
+from headrace.compactor.janitor import Janitor
+from headrace.compactor.janitor_metrics import JanitorMetrics
+from headrace.compactor.lease import Lease
+from headrace.compactor.segment_cleanup import SegmentCleanup, SegmentCleanupMetrics
+from headrace.compactor.undecided import Undecided
+from headrace.config.settings import Settings
+from headrace.metastore.api.agents import SEGMENT_KEYS
+from headrace.metastore.api.jobs import NewJob
+from headrace.metastore.api.segments import PartitionDeleteState, SegmentState
+from headrace.storage.file_id import file_id_of
+from tests.compactor.world import CompactionWorld
+from tests.metastore.sessions import move_time, rows, session, set_for_cluster
+from tests.storage.batches import plain_batch
+
+LEASE_MS = 60_000
+HOUR = 3_600
+DAY = 86_400
+
+
+class Event(NamedTuple):
+    """A record of the audit trail. `state` by its name; partition deletions begin with PARTITION_."""
+
+    partition: int
+    end_offset: int
+    epoch: int
+    state: str
+    segment_id: uuid.UUID | None
+
+
+class Key(NamedTuple):
+    """A row of the projection; `state` is TOMBSTONE for a tombstone."""
+
+    partition: int
+    end_offset: int
+    epoch: int
+    state: str
+    segment_id: uuid.UUID
+    live_extents: int
+
+
+class SegmentWorld(CompactionWorld):
+    """A cluster at level 1 of remote.log.metadata.compaction."""
+
+    ahead_seconds = 0.0
+
+    async def raise_level(self) -> None:
+        async with session(self.url) as raw:
+            await raw.execute("INSERT INTO features VALUES (%s, 1, 1) ON CONFLICT DO NOTHING", (SEGMENT_KEYS,))
+        await set_for_cluster(self.postgres, "file.delete.delay.ms", 0)
+
+    async def fill(self, keys: list[int], files: int = 3) -> None:
+        """A batch of two records per partition and file."""
+        for number in range(files):
+            await self.commit(*((key, plain_batch(2, b"%d" % number * 20)) for key in keys))
+
+    async def advance(self, seconds: float) -> None:
+        """Move the metastore's clock."""
+        self.ahead_seconds += seconds
+        async with session(self.url) as raw:
+            await move_time(raw, self.ahead_seconds)
+
+    async def ask(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        async with session(self.url) as raw:
+            return await rows(raw, query, *parameters)
+
+    async def events(self) -> list[Event]:
+        """In the order of their offsets, of one metadata partition after the other."""
+        found = await self.ask(
+            "SELECT api_key, partition_index, end_offset, epoch, state, segment_id FROM remote_segment_events"
+            " ORDER BY metadata_partition, audit_offset"
+        )
+        return [
+            Event(index, end, epoch, _name(api_key, state), segment_id)
+            for api_key, index, end, epoch, state, segment_id in found
+        ]
+
+    async def keys(self) -> list[Key]:
+        """In the order of the keys."""
+        found = await self.ask(
+            "SELECT partition_index, end_offset, epoch, state, segment_id, live_extents, tombstoned_at IS NOT NULL"
+            " FROM remote_segments ORDER BY 1, 2, 3"
+        )
+        return [Key(*row[:3], "TOMBSTONE" if row[6] else SegmentState(row[3]).name, *row[4:6]) for row in found]
+
+    async def janitor(self, *, api: Any = None, store: Any = None) -> None:
+        """One run of the job `delete`."""
+        registry = CollectorRegistry()
+        metrics = JanitorMetrics(registry, Undecided(registry))
+        await self._run_job("delete", Janitor(api or self.postgres, store or self.store, metrics))
+
+    async def clean_up(self, *, api: Any = None) -> None:
+        """One run of the job `clean-up-segments`."""
+        metrics = SegmentCleanupMetrics(CollectorRegistry())
+        await self._run_job("clean-up-segments", SegmentCleanup(api or self.postgres, Settings(), metrics).handle)
+
+    async def _run_job(self, kind: str, handler: Any) -> None:
+        await self.postgres.enqueue_jobs([NewJob(kind, str(uuid.uuid4()))])
+        job = await self.postgres.claim_job("test", [kind], LEASE_MS)
+        assert job is not None
+        lease = Lease(self.postgres, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
+        try:
+            await handler(job, lease)
+        except BaseException:
+            await self.advance(LEASE_MS / 1000 + 1)
+            raise
+        await self.postgres.finish_job(job.token)
+
+    async def settle(self) -> None:
+        """Until nothing is under way, and all tombstones are gone."""
+        for _ in range(3):
+            while await self.postgres.purge_deleted_partitions(1_000):
+                pass
+            await self.clean_up()
+            await self.advance(2 * HOUR)
+            await self.janitor()
+            await self.clean_up()
+            await self.advance(DAY + 60)
+            await self.clean_up()
+
+    async def objects(self) -> set[uuid.UUID]:
+        """Segment files in the bucket."""
+        found = {file_id_of(info.key) async for info in self.store.list_objects("segments/")}
+        return {file_id for file_id in found if file_id is not None}
+
+    async def check_rest(self) -> None:
+        """Nothing is under way: every key is readable, every object has a row, every reference is counted."""
+        for key in await self.keys():
+            assert (key.state, key.live_extents > 0) == ("COPY_FINISHED", True), key
+        named = {file_id for (file_id,) in await self.ask("SELECT file_id FROM segment_files")}
+        assert await self.objects() == named, "objects and rows"
+        await self.check_references()
+
+    async def check_references(self) -> None:
+        """Counters say what rows say."""
+        assert not await self.ask(
+            "SELECT f.file_id, f.segments, count(s.*) FROM segment_files f LEFT JOIN remote_segments s"
+            " ON s.file_id = f.file_id AND s.reference = 0 AND s.tombstoned_at IS NULL"
+            " GROUP BY f.file_id HAVING f.segments <> count(s.*)"
+        ), "references of files"
+        assert not await self.ask(
+            "SELECT s.* FROM remote_segments s LEFT JOIN (SELECT p.topic_id, p.partition_index, e.segment_end,"
+            " e.segment_epoch, count(*) AS extents FROM extents e JOIN partitions p USING (partition_key)"
+            " WHERE e.segment_end IS NOT NULL GROUP BY 1, 2, 3, 4) AS e"
+            " ON (e.topic_id, e.partition_index, e.segment_end, e.segment_epoch)"
+            " = (s.topic_id, s.partition_index, s.end_offset, s.epoch)"
+            " WHERE s.live_extents <> coalesce(e.extents, 0)"
+            " AND EXISTS (SELECT FROM partitions p WHERE p.partition_key = s.partition_key)"
+        ), "live extents of segments"
+        (missing,) = (
+            await self.ask(
+                "SELECT count(*) FROM extents e JOIN segment_files f USING (file_id)"
+                " WHERE f.level > 0 AND e.segment_end IS NULL"
+            )
+        )[0]
+        assert missing == 0, "extents of merged files have segments"
+        await self.check_offsets()
+
+    async def check_offsets(self) -> None:
+        """The audit has no gap from its start, both logs' heads are above what they hold, states go as they may."""
+        for part, start, following in await self.ask(
+            "SELECT metadata_partition, audit_start, next_audit_offset FROM remote_log_heads"
+        ):
+            found = await self.ask(
+                "SELECT audit_offset FROM remote_segment_events WHERE metadata_partition = %s ORDER BY 1", part
+            )
+            assert [offset for (offset,) in found] == list(range(start, following)), f"audit of partition {part}"
+
+
+def _name(api_key: int, state: int) -> str:
+    return f"PARTITION_{PartitionDeleteState(state).name}" if api_key == 2 else SegmentState(state).name
