@@ -95,6 +95,8 @@ class MergedFile(NamedTuple):
     body_bytes: int
     runs: list[list[Swap]]
     """The swaps of each of its segments."""
+    number: int = 0
+    """Of the output that it is, in its plan: an output of which nothing can be read makes no file."""
 
     @property
     def swaps(self) -> list[Swap]:
@@ -114,7 +116,7 @@ async def merge(
     sources = Sources(store, plan.by_file(), limits.read_bytes)
     leave_for = UNREADABLE if patient else UNREADABLE_AT_LAST
     try:
-        for output in outputs(plan, limits.file_bytes, limits.extent_bytes):
+        for number, output in enumerate(outputs(plan, limits.file_bytes, limits.extent_bytes)):
             file = GrowingFile()
             for segment in output.partitions:
                 file.begin_segment()
@@ -127,7 +129,7 @@ async def merge(
                         await asyncio.to_thread(run.add, extent, batches, counts)
                 await asyncio.to_thread(run.close, counts)
             if file.swaps:
-                yield await asyncio.to_thread(file.finish)
+                yield (await asyncio.to_thread(file.finish))._replace(number=number)
         if patient and counts.refused_all:
             raise UnavailableError(f"store refused every read: files={len(counts.lost_files)}")
     finally:

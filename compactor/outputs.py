@@ -8,12 +8,15 @@ offset where its active part begins, and small enough for one swap call.
 
 from __future__ import annotations
 
+import random
+import uuid
 from collections.abc import Iterator
 
 import msgspec
 
 from headrace.compactor.plan import PartitionPlan, Plan, joins
 from headrace.metastore.api.read import Extent
+from headrace.metastore.api.segments import NewSegment
 
 INPUTS_PER_SEGMENT = 4_000
 """About 100 ms of Postgres time for its swap, during which the partition's log start cannot move."""
@@ -35,6 +38,22 @@ def outputs(plan: Plan, file_bytes: int, extent_bytes: int) -> list[Plan]:
                 _add(files[-1], partition, extents, continues=extents[0] is not run[0])
                 size += sum(extent.length for extent in extents)
     return [msgspec.structs.replace(plan, partitions=tuple(file)) for file in files if file]
+
+
+def planned_segments(output: Plan, rng: random.Random) -> list[NewSegment]:
+    """What is started for an output before its merge: sizes are those of the inputs."""
+    return [
+        NewSegment(
+            uuid.UUID(int=rng.getrandbits(128), version=4),
+            segment.partition_key,
+            segment.extents[0].base_offset,
+            segment.extents[-1].last_offset,
+            segment.extents[0].leader_epoch,
+            max(extent.max_timestamp for extent in segment.extents),
+            sum(extent.length for extent in segment.extents),
+        )
+        for segment in output.partitions
+    ]
 
 
 def _add(file: list[PartitionPlan], partition: PartitionPlan, extents: list[Extent], *, continues: bool) -> None:

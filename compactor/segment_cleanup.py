@@ -1,6 +1,6 @@
 """Job kind `clean-up-segments`: ends keys of remote segments that no worker and no deletion brings to their end.
 
-    orphans      uploads whose lease is lost: DELETE_STARTED; the janitor deletes their objects (janitor.py)
+    orphans      uploads without a lease: DELETE_STARTED; the janitor deletes their objects (janitor.py)
     reservations ids that no key names: their objects are deleted
     tombstones   for keys that are deleted, if the janitor stopped in between; removed after delete.retention.ms
     partitions   DELETE_PARTITION_FINISHED once their keys have tombstones, a tombstone once these are gone

@@ -46,10 +46,14 @@ SWAP_ATTEMPTS = 5
 SWAP_PAUSE_SECONDS = 0.5
 
 
-async def store_merged(store: ObjectStore, file: MergedFile, *, file_id: uuid.UUID, level: int) -> NewFile:
-    """Put it under its id. CorruptError if the stored size differs."""
+async def store_merged(
+    store: ObjectStore, file: MergedFile, *, file_id: uuid.UUID, level: int, if_absent: bool = False
+) -> NewFile:
+    """Put it under its id. CorruptError if the stored size differs; with `if_absent`, AlreadyExistsError if another
+    attempt stored something there.
+    """
     named = NewFile(file_id, level, len(file.body), file.body_bytes)
-    stored = await store.put(object_key(named.file_id), file.body)
+    stored = await store.put(object_key(named.file_id), file.body, if_absent=if_absent)
     if stored.size != named.size:
         raise CorruptError(f"stored length differs: key={stored.key} sent={named.size} stored={stored.size}")
     return named
@@ -87,7 +91,13 @@ async def start(
     rng: random.Random,
 ) -> bool:
     """Record COPY_STARTED for the runs of a file; False if it has no keys. Errors as Uploads.store."""
-    segments = [_segment(run, rng) for run in runs]
+    return await start_segments(metastore, token, file_id, level, [_segment(run, rng) for run in runs])
+
+
+async def start_segments(
+    metastore: SegmentApi, token: JobToken, file_id: uuid.UUID, level: int, segments: Sequence[NewSegment]
+) -> bool:
+    """As `start`, for segments that are only planned yet."""
     for first in range(0, len(segments), SEGMENTS_PER_CALL):
         some = segments[first : first + SEGMENTS_PER_CALL]
         outcome = await metastore.start_segments(token, file_id, level, some)

@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, settings
 
 from headrace.config.cluster_values import NEEDED_TO_DELETE, proposed
 from headrace.config.settings import Settings
+from headrace.metastore.api.agents import SEGMENT_KEYS
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from load.tools import why_missing
@@ -89,10 +90,18 @@ def metastore_template(postgres_server: EmbeddedPostgres) -> str:
 
 
 @pytest.fixture
-def metastore_url(postgres_server: EmbeddedPostgres, metastore_template: str) -> Iterator[str]:
-    """Address of a migrated database of this test's own. Copies share one cluster and incarnation id."""
+def metastore_url(
+    postgres_server: EmbeddedPostgres, metastore_template: str, request: pytest.FixtureRequest
+) -> Iterator[str]:
+    """Address of a migrated database of this test's own. Copies share one cluster and incarnation id.
+
+    With the mark `keyless`, merged files have no keys, as before remote.log.metadata.compaction.
+    """
     name = f"test_{next(_numbers)}"
     _run(postgres_server, f"CREATE DATABASE {name} TEMPLATE {metastore_template}")
+    if request.node.get_closest_marker("keyless"):
+        with psycopg.connect(postgres_server.url(name), autocommit=True) as connection:
+            connection.execute("DELETE FROM features WHERE name = %s", (SEGMENT_KEYS,))
     yield postgres_server.url(name)
     _run(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
 

@@ -1,15 +1,17 @@
 """The Python data source of compaction: rows are parts of a plan; writing them merges, committing them swaps.
 
-    driver     reader.partitions   the current plan, one Spark partition per part
+    driver     reader.partitions   the current plan, one Spark partition per part; its segments are started
     executors  reader.read         passes its part on
     executors  writer.write        merges it, stores the files, reports them (Written)
     driver     writer.commit       swaps them in under the job's lease
 
 Place: in Spark's Python workers, on executors and on the driver; handler.py starts it.
-Invariant: the files of an executor are live only after the driver's commit, and Spark commits one attempt
-of each task: the files of all other attempts are orphans for the sweeper. The commit is fenced by the
-job's lease, so a driver that lost the lease changes nothing. If one of these processes crashes, another attempt,
-or the next holder of the job, starts over.
+Invariant: the driver starts the segments of all files before any task runs, and reserves an id for each. The files of
+an executor are live only after the driver's commit, and Spark commits one attempt of each task: another attempt stores
+its files under new ids, which the driver starts again at the commit, as a retry. What is not reported is an
+orphan for the sweeper. A segment of which an extent cannot be read is abandoned: the cleanup ends it. The commit is
+fenced by the job's lease, so a driver that lost the lease changes nothing. If one of these processes crashes, another
+attempt, or the next holder of the job, starts over.
 Source: pyspark.sql.datasource (Spark 4).
 """
 
@@ -20,22 +22,26 @@ import random
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition, WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
-from headrace.compactor.merge import MergeCounts, MergeLimits, merge
-from headrace.compactor.plan import decode_job, decode_plan, encode, make_plan
+from headrace.compactor.merge import MergeCounts, MergedFile, MergeLimits, merge
+from headrace.compactor.outputs import outputs, planned_segments
+from headrace.compactor.plan import Plan, decode_job, decode_plan, encode, make_plan
 from headrace.compactor.spark.parts import split
 from headrace.compactor.spark.store import one_connection, throttled_store
-from headrace.compactor.take_over import Swapper, start, store_merged
+from headrace.compactor.take_over import Swapper, start, start_segments, store_merged
 from headrace.metastore.api.compaction import NewFile, Swap
 from headrace.metastore.api.jobs import JobToken
+from headrace.metastore.api.segments import SegmentApi
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
+from headrace.storage.errors import AlreadyExistsError
 from headrace.storage.file_id import new_file_id
+from headrace.storage.objects.store import ObjectStore
 
 NAME = "headrace_compaction"
 SCHEMA = "part string"
@@ -55,17 +61,28 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class PlanPart(msgspec.Struct, frozen=True):
-    """One row: a part of a plan (JSON), and the driver's wall clock when it was made, in ms."""
+    """One row: a part of a plan (JSON), the driver's wall clock when it was made, in ms, and the ids that the driver
+    reserved for its files; none if files have no keys.
+    """
 
     plan: str
     driver_ms: int
+    file_ids: tuple[uuid.UUID, ...]
+
+
+class WrittenFile(NamedTuple):
+    """A stored file, the swaps of its segments, and whether they have to be started: its id is not the reserved one."""
+
+    file: NewFile
+    runs: Sequence[Sequence[Swap]]
+    is_new: bool
 
 
 @dataclass(frozen=True)
 class WrittenPart(WriterCommitMessage):
-    """The result of one task: (file, swaps) each, and the extents it could not read."""
+    """The result of one task: its files, and the extents it could not read."""
 
-    files: Sequence[tuple[NewFile, Sequence[Sequence[Swap]]]]
+    files: Sequence[WrittenFile]
     unreadable: frozenset[uuid.UUID]
     batches: int
 
@@ -107,11 +124,24 @@ class PlanReader(DataSourceReader):
         job = decode_job(self._task.payload.encode())
         async with one_connection() as metastore:
             plan = make_plan(job.level, await metastore.live_extents(job.file_ids))
-        made_ms = SystemClock().wall_ms()
-        return [
-            msgspec.json.encode(PlanPart(encode(part).decode(), made_ms)).decode()
-            for part in split(plan, self._task.part_bytes)
-        ]
+            made_ms = SystemClock().wall_ms()
+            return [
+                msgspec.json.encode(
+                    PlanPart(encode(part).decode(), made_ms, await self._start(metastore, part))
+                ).decode()
+                for part in split(plan, self._task.part_bytes)
+            ]
+
+    async def _start(self, metastore: SegmentApi, part: Plan) -> tuple[uuid.UUID, ...]:
+        """Start the segments of the part's files, before any task runs."""
+        token, rng, limits = JobToken(self._task.job_id, self._task.epoch), random.Random(), _limits(self._task)
+        file_ids = []
+        for output in outputs(part, limits.file_bytes, limits.extent_bytes):
+            file_id = new_file_id(part.made_ms, rng, part.level)
+            if not await start_segments(metastore, token, file_id, part.level, planned_segments(output, rng)):
+                return ()
+            file_ids.append(file_id)
+        return tuple(file_ids)
 
 
 class MergeWriter(DataSourceWriter):
@@ -129,27 +159,57 @@ class MergeWriter(DataSourceWriter):
 
     async def _merge(self, parts: Sequence[PlanPart]) -> WrittenPart:
         clock, rng, task = SystemClock(), random.Random(), self._task
-        limits = MergeLimits(file_bytes=task.file_bytes, max_message_bytes=task.max_message_bytes)
         counts, files = MergeCounts(), []
         async with throttled_store(
             clock, rng, bytes_per_s=task.bytes_per_s, requests_per_s=task.requests_per_s
         ) as store:
             for part in parts:
                 plan = decode_plan(part.plan.encode())
-                async for file in merge(plan, store, limits, counts):
+                async for file in merge(plan, store, _limits(task), counts):
                     born_ms = plan.made_ms + clock.wall_ms() - part.driver_ms
-                    file_id = new_file_id(born_ms, rng, plan.level)
-                    files.append((await store_merged(store, file, file_id=file_id, level=plan.level), file.runs))
+                    reserved = part.file_ids[file.number] if part.file_ids else None
+                    written = await _stored(store, file, reserved, born_ms, plan.level, rng)
+                    planned = outputs(plan, _limits(task).file_bytes, _limits(task).extent_bytes)[file.number]
+                    files.append(written if written.is_new else written._replace(runs=_complete(file, planned)))
         return WrittenPart(files, frozenset(counts.unreadable_files), counts.batches_in)
 
     async def _swap(self, done: Sequence[WrittenPart]) -> None:
         token = JobToken(self._task.job_id, self._task.epoch)
         async with one_connection() as metastore:
             swapper = Swapper(metastore, metastore.commit_shards, SystemClock(), random.Random())
-            for file, runs in (each for written in done for each in written.files):
-                await start(metastore, token, file.file_id, file.level, runs, random.Random())
+            for file, runs, is_new in (each for written in done for each in written.files):
+                if is_new:
+                    await start(metastore, token, file.file_id, file.level, runs, random.Random())
                 async for _ in swapper.swap_in(token, file, runs):
                     pass
             unreadable = frozenset[uuid.UUID]().union(*(written.unreadable for written in done))
             if unreadable:
                 await metastore.mark_unreadable(token, sorted(unreadable))
+
+
+async def _stored(
+    store: ObjectStore, file: MergedFile, reserved: uuid.UUID | None, born_ms: int, level: int, rng: random.Random
+) -> WrittenFile:
+    """Put it under its reserved id, or, if another attempt of the task did, under a new id."""
+    if reserved is not None:
+        try:
+            named = await store_merged(store, file, file_id=reserved, level=level, if_absent=True)
+            return WrittenFile(named, file.runs, is_new=False)
+        except AlreadyExistsError:
+            pass
+    file_id = new_file_id(born_ms, rng, level)
+    named = await store_merged(store, file, file_id=file_id, level=level)
+    return WrittenFile(named, file.runs, is_new=True)
+
+
+def _complete(file: MergedFile, planned: Plan) -> list[list[Swap]]:
+    """The runs that are what was planned, and so what was started."""
+    wanted = {
+        (segment.partition_key, segment.extents[0].base_offset, segment.extents[-1].last_offset)
+        for segment in planned.partitions
+    }
+    return [run for run in file.runs if (run[0].partition_key, run[0].base_offset, run[-1].last_offset) in wanted]
+
+
+def _limits(task: Task) -> MergeLimits:
+    return MergeLimits(file_bytes=task.file_bytes, max_message_bytes=task.max_message_bytes)

@@ -186,7 +186,7 @@ class SegmentApi(Protocol):
         """
 
     async def finish_lost_upload(self, token: JobToken, file_id: uuid.UUID) -> int:
-        """COPY_FINISHED for the keys of an upload whose lease is lost, not fenced: nothing becomes readable.
+        """COPY_FINISHED for the keys of an upload, after its lease was lost; not fenced: nothing becomes readable.
 
         How many keys; the cleanup deletes them. Idempotent.
         """
@@ -208,7 +208,7 @@ class SegmentCleanupApi(Protocol):
         """Give reserved ids that no key names to the janitor."""
 
     async def finish_partition_deletes(self, limit: int) -> int:
-        """DELETE_PARTITION_FINISHED, and tombstones, for partitions whose keys are gone."""
+        """DELETE_PARTITION_FINISHED, and tombstones, for partitions without keys."""
 
     async def remove_tombstones(self, token: JobToken, *, older_than_ms: int, limit: int) -> int:
         """Forget tombstones of this age."""

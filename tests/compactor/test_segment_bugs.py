@@ -25,7 +25,7 @@ BUGS: dict[str, tuple[str, str, str, Proof]] = {
         "start_segments",
         "s.epoch > p_epoch AND",
         "false AND",
-        proofs.test_a_lower_epoch_is_told_to_come_back_with_a_higher_one,
+        proofs.test_a_lower_epoch_is_refused_after_a_higher_one,
     ),
     "a deleted key is used again": (
         "start_segments",
@@ -73,7 +73,7 @@ BUGS: dict[str, tuple[str, str, str, Proof]] = {
         "release_segments",
         "AND s.tombstoned_at IS NULL AND s.live_extents = 0 AND s.reference = reference_released()",
         "AND s.tombstoned_at IS NULL",
-        proofs.test_a_live_key_outlives_a_lost_one_with_a_higher_epoch,
+        proofs.test_a_live_key_stays_although_one_with_a_higher_epoch_is_lost,
     ),
     "its own tombstone comes first": (
         "release_segments",

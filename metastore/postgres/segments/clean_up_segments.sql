@@ -1,7 +1,7 @@
 -- The cleanup of keys that no worker and no deletion brings to their end.
 
--- Up to p_limit orphans get DELETE_STARTED: uploads whose lease is lost, and uploads that a lost lease recorded as
--- finished. Those whose reference a key with a higher epoch has released already are left to its tombstones. How many.
+-- Up to p_limit orphans get DELETE_STARTED: uploads without a lease, and uploads that a lost lease recorded as
+-- finished. If a key with a higher epoch has released their reference, they are left to its tombstones. How many.
 -- Locks: the job's row, shared; the keys' rows; the heads' rows, ascending. Idempotent: yes.
 -- Cost: O(uploads under way and orphans), through remote_segments_due; no live or deleted segment is looked at.
 CREATE OR REPLACE FUNCTION end_orphaned_segments(p_job_id bigint, p_epoch bigint, p_limit int) RETURNS int

@@ -50,13 +50,15 @@ BEGIN
                  WHERE t.end_offset IS NOT NULL
                  GROUP BY 1, 2, 3 ORDER BY 1, 2, 3) AS g
          WHERE s.topic_id = g.topic_id AND s.partition_index = g.partition_index AND s.end_offset = g.end_offset
-           AND s.epoch = p_epoch AND s.state = segment_copy_started()
+           AND s.epoch = p_epoch
+           AND s.state IN (segment_copy_started(), segment_copy_finished())
         RETURNING s.*, g.done
     )
     SELECT array_agg(k ORDER BY k.topic_id, k.partition_index, k.end_offset) FILTER (WHERE c.done > 0),
            array_agg(k ORDER BY k.topic_id, k.partition_index, k.end_offset) FILTER (WHERE c.done = 0)
       INTO v_finished, v_lost
-      FROM remote_segments k JOIN counted c USING (topic_id, partition_index, end_offset, epoch);
+      FROM remote_segments k JOIN counted c USING (topic_id, partition_index, end_offset, epoch)
+     WHERE k.state = segment_copy_started();
     PERFORM record_keys(v_finished, segment_copy_finished(), cause_upload(), p_job_id);
     PERFORM record_keys(v_lost, segment_delete_started(), cause_lost(), p_job_id);
 END $$;
