@@ -42,7 +42,7 @@ ROUNDS = 3
 PAGE_ROWS = 1_000
 SEGMENTS_A_DAY = 1_000
 RETENTION_DAYS = 7
-AUDIT_DAYS = 90
+AUDIT_DAYS = 30
 TOPIC = "'01020304-0506-0708-090a-0b0c0d0e0f10'::uuid"
 SEGMENTS = f"""
 INSERT INTO remote_segments (topic_id, partition_index, end_offset, epoch, segment_id, file_id, partition_key,
@@ -213,14 +213,11 @@ def draw_starts(rows: list[dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     times, sizes = figure.subplots(1, 2)
     history = [row["history"] for row in rows]
-    for name, label in (
-        ("start", "start to first look-up"),
-        ("projection", "projection"),
-        ("full_replay", "full replay"),
-    ):
-        times.plot(history, [row[name]["seconds"] for row in rows], marker="o", label=label)
+    labels = {"start": "start to first look-up", "projection": "projection", "full_replay": "full replay"}
+    for color, (name, label) in zip(("C0", "C1", "C2"), labels.items(), strict=True):
+        times.plot(history, [row[name]["seconds"] for row in rows], marker="o", label=label, color=color)
         if name != "start":
-            sizes.plot(history, [row[name]["bytes"] / 2**20 for row in rows], marker="o", label=label)
+            sizes.plot(history, [row[name]["bytes"] / 2**20 for row in rows], marker="o", label=label, color=color)
     for axes, what in ((times, "seconds"), (sizes, "MiB of records read")):
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -253,19 +250,26 @@ async def run(place: Path, arguments: argparse.Namespace) -> None:
     state = machine_state()
     async with opened(place, 1) as bench:
         print(state, flush=True)
-        starts = await measure_starts(bench)
-        year = await simulate_year(bench, arguments.days)
-        print(json.dumps(year[-1]), flush=True)
+        facts: dict[str, Any] = {}
+        if arguments.part != "year":
+            facts["starts"] = await measure_starts(bench)
+        if arguments.part != "starts":
+            facts["year"] = await simulate_year(bench, arguments.days)
+            print(json.dumps(facts["year"][-1]), flush=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    facts = {"machine": state, "live": LIVE, "starts": starts, "year": year}
-    (arguments.out / "history.json").write_text(json.dumps(facts) + "\n")
-    draw_starts(starts, arguments.out / "start.png")
-    draw_growth(year, arguments.out / "growth.png")
+    file = arguments.out / "history.json"
+    whole = (json.loads(file.read_text()) if file.exists() else {}) | {"machine": state, "live": LIVE} | facts
+    file.write_text(json.dumps(whole) + "\n")
+    if "starts" in facts:
+        draw_starts(facts["starts"], arguments.out / "start.png")
+    if "year" in facts:
+        draw_growth(facts["year"], arguments.out / "growth.png")
 
 
 def main() -> None:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=("starts", "year", "both"), default="both")
     parser.add_argument("--days", type=int, default=365, help="of the simulated year (365)")
     parser.add_argument("--out", type=Path, default=Path("segment-history"), help="directory for the files")
     arguments = parser.parse_args()

@@ -33,7 +33,7 @@ LIFECYCLE_CONFIGS = {
         "delete.retention.ms": "86400000",
         "segment.ms": "3600000",
     },
-    AUDIT_TOPIC: {"cleanup.policy": "delete", "retention.ms": "7776000000"},
+    AUDIT_TOPIC: {"cleanup.policy": "delete", "retention.ms": "2592000000"},
 }
 """What DescribeConfigs says of the topics' own configs. The tables hold no older record of a key at any time, so the
 log has no dirty part and no segments: of the compacted topic's configs only delete.retention.ms has an effect."""
