@@ -21,7 +21,7 @@ from headrace.cli.configs import SET, TOPIC, change_configs, describe_configs
 from headrace.cli.tables import Row, add_flags, open_cluster, say, show
 from headrace.metastore.lifecycle.migration import MigrationState, RekeyedRecord, rekey, replay, require_compactable
 from headrace.metastore.lifecycle.projection import StreamRecord
-from headrace.metastore.lifecycle.topics import LIFECYCLE_CONFIGS, REMOTE_LOG_TOPIC
+from headrace.metastore.lifecycle.topics import REMOTE_LOG_TOPIC, lifecycle_configs
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import InvalidError
 from headrace.storage.records.codec import Record, decode_records
@@ -80,7 +80,7 @@ def _rekey(args: argparse.Namespace, cluster: KafkaCluster, states: dict[int, Mi
 def _compact(args: argparse.Namespace, cluster: KafkaCluster, states: dict[int, MigrationState]) -> None:
     for state in states.values():
         require_compactable(state)
-    changes = [(name, SET, value) for name, value in LIFECYCLE_CONFIGS[REMOTE_LOG_TOPIC].items()]
+    changes = [(name, SET, value) for name, value in lifecycle_configs(REMOTE_LOG_TOPIC).items()]
     change_configs(cluster, (TOPIC, args.topic), changes)
     say(args, f"compacted from now on: {args.topic}", topic=args.topic, configs=[name for name, *_ in changes])
 

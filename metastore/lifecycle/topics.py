@@ -26,14 +26,24 @@ REMOTE_LOG_IMAGE = _image(REMOTE_LOG_TOPIC, -2)
 AUDIT_IMAGE = _image(AUDIT_TOPIC, -3)
 
 
-LIFECYCLE_CONFIGS = {
-    REMOTE_LOG_TOPIC: {
+LIFECYCLE_TOPICS = (REMOTE_LOG_TOPIC, AUDIT_TOPIC)
+DAY_MS = 86_400_000
+
+
+def lifecycle_configs(
+    topic: str, *, tombstone_retention_ms: int = DAY_MS, audit_retention_ms: int = 30 * DAY_MS
+) -> dict[str, str]:
+    """The topic's own configs. The defaults are those of the settings segments.tombstone.retention.ms and
+    segments.audit.retention.ms.
+
+    The tables hold only the latest record of a key at any time, so the compacted log has no dirty part and no
+    segments: of its configs, delete.retention.ms alone has an effect.
+    """
+    if topic == AUDIT_TOPIC:
+        return {"cleanup.policy": "delete", "retention.ms": str(audit_retention_ms)}
+    return {
         "cleanup.policy": "compact",
         "min.cleanable.dirty.ratio": "0.1",
-        "delete.retention.ms": "86400000",
+        "delete.retention.ms": str(tombstone_retention_ms),
         "segment.ms": "3600000",
-    },
-    AUDIT_TOPIC: {"cleanup.policy": "delete", "retention.ms": "2592000000"},
-}
-"""What DescribeConfigs says of the topics' own configs. The tables hold no older record of a key at any time, so the
-log has no dirty part and no segments: of the compacted topic's configs only delete.retention.ms has an effect."""
+    }

@@ -116,7 +116,7 @@ def promised(scenario: Scenario) -> int:
 
 
 async def upload_by(world: SegmentWorld, count: int) -> None:
-    """So many workers, each under a lease of its own, upload one range; only the last one still has its lease.
+    """So many workers, each under another lease, upload one range; only the last one still has its lease.
 
     All store their object before the first tries to finish; they finish in the order of their epochs.
     """

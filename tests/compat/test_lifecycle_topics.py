@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 
 import aiokafka
@@ -12,7 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from headrace.metastore.lifecycle.records import decode
-from headrace.metastore.lifecycle.topics import AUDIT_TOPIC, LIFECYCLE_CONFIGS, REMOTE_LOG_TOPIC
+from headrace.metastore.lifecycle.topics import AUDIT_TOPIC, LIFECYCLE_TOPICS, REMOTE_LOG_TOPIC, lifecycle_configs
 from load.dev_server import DevServer
 from tests.confluent_records import read
 from tests.metastore.lifecycle_rows import LifecycleRows, one_life
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(400), pytes
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    settings = {"group.initial.rebalance.delay.ms": 100}
+    settings = {"group.initial.rebalance.delay.ms": 100, "segments.cleanup.interval.ms": 3_600_000}
     with DevServer(tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
         yield running
 
@@ -34,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
 def partition(server: DevServer) -> int:
     """The metadata partition with the records of one life."""
     with psycopg.connect(server.metastore_url) as connection:
-        rows = LifecycleRows(connection)
+        rows = LifecycleRows(connection, begin_ms=time.time_ns() // 1_000_000)
         one_life(rows)
         rows.forget([(999, 4)])
         return rows.partition
@@ -115,7 +116,8 @@ def test_a_group_commits_and_goes_on_where_it_was(server: DevServer, partition: 
 
 def test_their_configs_are_shown_and_cannot_be_changed(server: DevServer) -> None:
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
-    for topic, own in LIFECYCLE_CONFIGS.items():
+    for topic in LIFECYCLE_TOPICS:
+        own = lifecycle_configs(topic)
         resource = ConfigResource(ResourceType.TOPIC, topic)
         shown = admin.describe_configs([resource])[resource].result(TIMEOUT_SECONDS)
         assert {name: shown[name].value for name in own} == own

@@ -43,6 +43,7 @@ class LifecycleRows:
 
     connection: psycopg.Connection[tuple[object, ...]]
     index: int = 0
+    begin_ms: int = 1_000
     next_offset: int = 0
     next_audit_offset: int = 0
     segments: dict[tuple[int, int], uuid.UUID] = field(default_factory=dict)
@@ -83,7 +84,7 @@ class LifecycleRows:
             "end": end,
             "epoch": epoch,
             "state": state,
-            "ms": 1_000 + self.next_offset,
+            "ms": self.begin_ms + self.next_offset,
             "partition": self.partition,
             "log": self.next_offset,
         }
@@ -109,7 +110,7 @@ def one_life(rows: LifecycleRows) -> None:
     rows.segment(999, 4, 2)
     rows.segment(999, 4, 3)
     rows.segment(1_999, 4, 1, start=1_000)
-    rows.segment(999, 3, 1, buried_ms=5_000)
-    rows.segment(999, 4, 3, buried_ms=5_001)
+    rows.segment(999, 3, 1, buried_ms=rows.begin_ms + 4_000)
+    rows.segment(999, 4, 3, buried_ms=rows.begin_ms + 4_001)
     rows.segment(2_999, 5, 0, start=2_000)
     rows.marker(3_000, 6, 1)

@@ -20,12 +20,18 @@ from headrace.agent.admin.configs.rules import ConfigResource, ResourceType, why
 from headrace.agent.admin.log_change import Verdict
 from headrace.agent.cluster.view import ClusterView
 from headrace.config.broker_configs import broker_settings, holds_secret, why_static
+from headrace.config.cluster_values import in_force
 from headrace.config.config_definition import ConfigDefinition, ConfigEffect
 from headrace.config.group_configs import GROUP_CONFIGS
 from headrace.config.node_ids import VIRTUAL_NODE_ID
 from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
-from headrace.metastore.lifecycle.topics import LIFECYCLE_CONFIGS
-from headrace.metastore.log.effective_configs import ConfigLayer, ConfigSource, EffectiveConfigs
+from headrace.metastore.lifecycle.topics import LIFECYCLE_TOPICS, lifecycle_configs
+from headrace.metastore.log.effective_configs import (
+    ConfigLayer,
+    ConfigSource,
+    EffectiveConfigs,
+    set_for_all_brokers,
+)
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
@@ -87,7 +93,7 @@ class DescribeConfigs:
             return self._not_here(resource) or list(_loggers())
         if resource == _VIRTUAL and self._is_shared():
             return list(self._broker(image))
-        if resource.type == ResourceType.TOPIC and resource.name in LIFECYCLE_CONFIGS:
+        if resource.type == ResourceType.TOPIC and resource.name in LIFECYCLE_TOPICS:
             return list(shown_lifecycle_topic(self._configs, image, resource.name))
         refusal = why_no_such_resource(image, resource)
         if refusal is not None:
@@ -185,7 +191,12 @@ def shown_topic(configs: EffectiveConfigs, image: MetadataImage, topic: str | No
 
 def shown_lifecycle_topic(configs: EffectiveConfigs, image: MetadataImage, topic: str) -> Iterator[ShownConfig]:
     """Every config of a topic that is rendered from the lifecycle tables; they cannot be changed."""
-    own = LIFECYCLE_CONFIGS[topic]
+    settings = in_force(configs.settings, set_for_all_brokers(image))
+    own = lifecycle_configs(
+        topic,
+        tombstone_retention_ms=settings.segments_tombstone_retention_ms,
+        audit_retention_ms=settings.segments_audit_retention_ms,
+    )
     for shown in shown_topic(configs, image, None):
         fixed = [ConfigLayer(shown.name, own[shown.name], ConfigSource.TOPIC)] if shown.name in own else []
         yield shown._replace(layers=[*fixed, *shown.layers], is_read_only=True)
