@@ -1,0 +1,99 @@
+"""`headrace dev` merges files, and a plain consumer reads what happened in both lifecycle topics."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import confluent_kafka
+import psycopg
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.metastore.api.agents import SEGMENT_KEYS
+from headrace.metastore.lifecycle.keys import RemoteSegmentKey, parse_key
+from headrace.metastore.lifecycle.projection import Projection, StreamRecord
+from headrace.metastore.lifecycle.records import RemoteLogSegmentMetadataUpdateRecord, decode
+from headrace.metastore.lifecycle.topics import AUDIT_TOPIC, REMOTE_LOG_TOPIC
+from load.dev_server import DevServer
+
+TIMEOUT_SECONDS = 90
+TOPIC = "orders"
+RECORDS = 60
+pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    settings = {
+        "compaction.interval.ms": 500,
+        "compaction.min.age.ms": 0,
+        "compaction.max.age.ms": 1_000,
+        "linger.ms": 5,
+    }
+    with DevServer(tmp_path_factory.mktemp("dev"), settings=settings) as running:
+        with psycopg.connect(running.metastore_url) as connection:
+            connection.execute("INSERT INTO features VALUES (%s, 1, 1) ON CONFLICT DO NOTHING", (SEGMENT_KEYS,))
+        admin = AdminClient({"bootstrap.servers": running.bootstrap})
+        admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(TIMEOUT_SECONDS)
+        producer = confluent_kafka.Producer({"bootstrap.servers": running.bootstrap, "linger.ms": 0})
+        for number in range(RECORDS):
+            producer.produce(TOPIC, b"record %d" % number, partition=0)
+            assert producer.flush(TIMEOUT_SECONDS) == 0
+        yield running
+
+
+def read_whole(server: DevServer, topic: str) -> list[StreamRecord]:
+    """Every partition from its start to its end as of now, by assignment."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": server.bootstrap,
+            "group.id": "x",
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, n, 0) for n in range(50)])
+    found, ended = [], set()
+    try:
+        while len(ended) < 50:
+            message = consumer.poll(TIMEOUT_SECONDS)
+            assert message is not None
+            if message.error():
+                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+                ended.add(message.partition())
+            else:
+                found.append(StreamRecord(message.offset(), message.timestamp()[1], message.key(), message.value()))
+    finally:
+        consumer.close()
+    return found
+
+
+@pytest.mark.requirement("R12", "R1", "R9")
+def test_a_plain_consumer_reads_what_was_merged(server: DevServer) -> None:
+    until = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        state = Projection()
+        for record in read_whole(server, REMOTE_LOG_TOPIC):
+            state.apply(record, is_compacted=True)
+        live = [segment for segment in state.segments.values() if segment.is_readable]
+        if live:
+            break
+        assert time.monotonic() < until, "nothing was merged"
+        time.sleep(0.5)
+    changes = [decode(record.value).record for record in read_whole(server, AUDIT_TOPIC) if record.value is not None]
+    assert {segment.segment_id for segment in live} <= {
+        change.remote_log_segment_id.id
+        for change in changes
+        if isinstance(change, RemoteLogSegmentMetadataUpdateRecord) and change.remote_log_segment_state == 1
+    }
+    for record in read_whole(server, REMOTE_LOG_TOPIC):
+        key = parse_key(record.key or b"")
+        assert isinstance(key, RemoteSegmentKey)
+        if record.value is not None:
+            value = decode(record.value).record
+            if isinstance(value, RemoteLogSegmentMetadataUpdateRecord):
+                facts = json.loads(value.custom_metadata or b"{}")
+                assert 0 <= facts["startOffset"] <= key.end_offset < RECORDS
+                assert value.remote_log_segment_id.topic_id_partition.name == TOPIC
