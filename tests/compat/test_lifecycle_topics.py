@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import aiokafka
 import confluent_kafka
@@ -12,10 +15,14 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from headrace.metastore.lifecycle.keys import base64url
+from headrace.metastore.lifecycle.partitioner import metadata_partition
 from headrace.metastore.lifecycle.records import decode
 from headrace.metastore.lifecycle.topics import AUDIT_TOPIC, LIFECYCLE_TOPICS, REMOTE_LOG_TOPIC, lifecycle_configs
 from load.dev_server import DevServer
+from load.tools import KAFKA_JARS, why_missing
 from tests.confluent_records import read
+from tests.metastore.lifecycle_rows import TOPIC as OWNER
 from tests.metastore.lifecycle_rows import LifecycleRows, one_life
 
 TIMEOUT_SECONDS = 60
@@ -35,7 +42,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
 def partition(server: DevServer) -> int:
     """The metadata partition with the records of one life."""
     with psycopg.connect(server.metastore_url) as connection:
-        rows = LifecycleRows(connection, begin_ms=time.time_ns() // 1_000_000)
+        index = next(n for n in range(1_000) if metadata_partition(OWNER, n) == 0)  # Java's program reads partition 0
+        rows = LifecycleRows(connection, index, begin_ms=time.time_ns() // 1_000_000)
         one_life(rows)
         rows.forget([(999, 4)])
         return rows.partition
@@ -88,6 +96,25 @@ def test_aiokafka_reads_on_from_every_offset(server: DevServer, partition: int, 
             await consumer.stop()
 
     asyncio.run(read_all())
+
+
+@pytest.mark.skipif(bool(why_missing("kafka")), reason=str(why_missing("kafka")))
+@pytest.mark.parametrize("topic", [REMOTE_LOG_TOPIC, AUDIT_TOPIC])
+def test_kafkas_own_consumer_reads_on_from_every_offset(server: DevServer, partition: int, topic: str) -> None:
+    """It also asks for the end of the leader epoch before it reads."""
+    assert partition == 0
+    program = str(Path(__file__).with_name("ReadFrom.java"))
+    offsets = ",".join(map(str, range(ENDS[topic])))
+    done = subprocess.run(
+        ["java", "-cp", f"{KAFKA_JARS}/*", program, server.bootstrap, topic, offsets, str(ENDS[topic])],
+        capture_output=True,
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    for offset in range(ENDS[topic]):
+        lines = re.findall(rb"^%d (\d+) %s:" % (offset, base64url(OWNER).encode()), done.stdout, re.MULTILINE)
+        assert [int(line) for line in lines] == [n for n in KEPT[topic] if n >= offset]
+        assert re.search(rb"^%d end$" % offset, done.stdout, re.MULTILINE)
 
 
 def test_a_group_commits_and_goes_on_where_it_was(server: DevServer, partition: int) -> None:
