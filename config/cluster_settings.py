@@ -38,7 +38,7 @@ class ClusterSettings(ClientLimits, frozen=True, kw_only=True, forbid_unknown_fi
     ] = field(default=86_400_000, name="segments.tombstone.retention.ms")
     segments_audit_retention_ms: Annotated[
         PositiveInt, Meta(description="Records of `__remote_log_metadata_audit` are removed after this time.")
-    ] = field(default=2_592_000_000, name="segments.audit.retention.ms")
+    ] = field(default=7_776_000_000, name="segments.audit.retention.ms")
     segments_cleanup_interval_ms: Annotated[
         PositiveInt, Meta(description="Pause between two rounds that end orphaned keys of remote segments.")
     ] = field(default=60_000, name="segments.cleanup.interval.ms")

@@ -23,12 +23,12 @@ from hypothesis import HealthCheck, settings
 
 from headrace.config.cluster_values import NEEDED_TO_DELETE, proposed
 from headrace.config.settings import Settings
-from headrace.metastore.api.agents import SEGMENT_KEYS
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from load.tools import why_missing
 from load.tools.postgres import find_pgbouncer, find_postgres
 from tests.manual_clock import ManualClock
+from tests.metastore.segment_keys import before_keys
 from tests.pgbouncer import running_pgbouncer
 
 if TYPE_CHECKING:
@@ -82,26 +82,23 @@ def pooler_port(postgres_server: EmbeddedPostgres) -> Iterator[int]:
 def metastore_template(postgres_server: EmbeddedPostgres) -> str:
     """The name of a migrated database that is copied for each test; no test connects to it.
 
-    The cluster has values of what deletion needs. Other settings have none, so that tests give them to their processes.
+    The cluster is as an older version made it, without keys of remote segments. It has values of what deletion needs.
+    Other settings have none, so that tests give them to their processes.
     """
     _run(postgres_server, f"CREATE DATABASE {TEMPLATE}")
     migrate(postgres_server.url(TEMPLATE), values={name: proposed(Settings())[name] for name in NEEDED_TO_DELETE})
+    before_keys(postgres_server.url(TEMPLATE))
     return TEMPLATE
 
 
 @pytest.fixture
-def metastore_url(
-    postgres_server: EmbeddedPostgres, metastore_template: str, request: pytest.FixtureRequest
-) -> Iterator[str]:
+def metastore_url(postgres_server: EmbeddedPostgres, metastore_template: str) -> Iterator[str]:
     """Address of a migrated database of this test's own. Copies share one cluster and incarnation id.
 
-    With the mark `keyless`, merged files have no keys, as before remote.log.metadata.compaction.
+    Merged files have no keys: `with_keys` of tests/metastore/segment_keys.py changes that.
     """
     name = f"test_{next(_numbers)}"
     _run(postgres_server, f"CREATE DATABASE {name} TEMPLATE {metastore_template}")
-    if request.node.get_closest_marker("keyless"):
-        with psycopg.connect(postgres_server.url(name), autocommit=True) as connection:
-            connection.execute("DELETE FROM features WHERE name = %s", (SEGMENT_KEYS,))
     yield postgres_server.url(name)
     _run(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 
-from headrace.metastore.api.agents import METADATA_FORMAT, SUPPORTED_FEATURES
+from headrace.metastore.api.agents import SUPPORTED_FEATURES
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE, WHOLE_CLUSTER, setting_record
 from headrace.metastore.log.records import FeatureLevelRecord, encode_record
 from headrace.metastore.postgres.errors import translated
@@ -140,12 +140,15 @@ def _create_cluster(
         "INSERT INTO cluster (cluster_id, incarnation_id, commit_shards) VALUES (%s, gen_random_uuid(), %s)",
         (cluster_id or random_cluster_id(random.SystemRandom()), commit_shards),
     )
-    newest = SUPPORTED_FEATURES[METADATA_FORMAT]
-    feature = FeatureLevelRecord(
-        name=METADATA_FORMAT, min_feature_level=newest.min_level, max_feature_level=newest.max_level
+    features = [
+        FeatureLevelRecord(name=name, min_feature_level=newest.min_level, max_feature_level=newest.max_level)
+        for name, newest in SUPPORTED_FEATURES.items()
+    ]
+    connection.cursor().executemany(
+        "INSERT INTO features (name, min_level, max_level) VALUES (%s, %s, %s)",
+        [(name, *newest) for name, newest in SUPPORTED_FEATURES.items()],
     )
-    connection.execute("INSERT INTO features (name, min_level, max_level) VALUES (%s, %s, %s)", (feature.name, *newest))
-    records = [feature, *(setting_record(name, value) for name, value in values.items())]
+    records = [*features, *(setting_record(name, value) for name, value in values.items())]
     connection.execute("INSERT INTO metadata_head (next_offset) VALUES (%s)", (len(records),))
     connection.cursor().executemany(
         "INSERT INTO metadata_log (record_offset, record, appended_at) VALUES (%s, %s, clock_timestamp())",

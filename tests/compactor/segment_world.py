@@ -17,11 +17,11 @@ from headrace.compactor.lease import Lease
 from headrace.compactor.segment_cleanup import SegmentCleanup, SegmentCleanupMetrics
 from headrace.compactor.undecided import Undecided
 from headrace.config.settings import Settings
-from headrace.metastore.api.agents import SEGMENT_KEYS
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.segments import PartitionDeleteState, SegmentState
 from headrace.storage.file_id import file_id_of
 from tests.compactor.world import CompactionWorld
+from tests.metastore.segment_keys import with_keys
 from tests.metastore.sessions import move_time, rows, session, set_for_cluster
 from tests.storage.batches import plain_batch
 
@@ -57,8 +57,7 @@ class SegmentWorld(CompactionWorld):
     ahead_seconds = 0.0
 
     async def raise_level(self) -> None:
-        async with session(self.url) as raw:
-            await raw.execute("INSERT INTO features VALUES (%s, 1, 1) ON CONFLICT DO NOTHING", (SEGMENT_KEYS,))
+        with_keys(self.url)
         await set_for_cluster(self.postgres, "file.delete.delay.ms", 0)
 
     async def fill(self, keys: list[int], files: int = 3) -> None:

@@ -6,8 +6,6 @@ import random
 import time
 import uuid
 
-import pytest
-
 from headrace.metastore.api.commit import FileCommit, StagedBatch
 from headrace.metastore.api.compaction import NewFile, Swap, SwapInput, SwapOutcome
 from headrace.metastore.api.jobs import NewJob
@@ -17,8 +15,6 @@ from headrace.storage.file_id import new_file_id
 from tests.metastore.commit_scenes import Scene, batch, open_scene
 from tests.metastore.sessions import session
 from tests.metastore.test_commit_cost import DEEPER_PAGES, pages
-
-pytestmark = pytest.mark.keyless  # swaps are called directly
 
 __all__ = ["pages"]
 

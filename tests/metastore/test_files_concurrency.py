@@ -18,8 +18,6 @@ from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import batch, file_of, open_scene, shard_gate
 from tests.metastore.sessions import move_time, session, set_for_cluster, waiting
 
-pytestmark = pytest.mark.keyless  # swaps are called directly
-
 AGE_SECONDS = 80 * 60
 """More than the 75 minutes for which a file's row is kept after its creation."""
 

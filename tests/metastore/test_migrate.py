@@ -40,7 +40,9 @@ def test_a_new_database_gets_everything_and_a_second_run_finds_nothing_to_do(emp
     assert again == MigrationReport((), first.cluster_id, first.incarnation_id, 3)
     assert len(base64.urlsafe_b64decode(first.cluster_id + "==")) == 16
     assert _value(empty_url, "SELECT array_agg(shard ORDER BY shard) FROM commit_shards WHERE seq = 0") == [0, 1, 2]
-    assert _value(empty_url, "SELECT next_offset FROM metadata_head") == 1, "the log says which format it has"
+    assert _value(empty_url, "SELECT next_offset FROM metadata_head") == 2, (
+        "the log says which format and features it has"
+    )
     assert _value(empty_url, "SELECT array_agg(name ORDER BY name) FROM log_slots") == ["commit_answers", "commit_log"]
 
 
@@ -61,12 +63,12 @@ def test_two_processes_migrating_at_once_both_succeed_with_one_cluster(empty_url
 def test_a_table_that_is_read_for_long_is_not_waited_for(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dump, for example: agents would queue behind the migration for as long as it lasts."""
     monkeypatch.setattr(module, "LOCK_TIMEOUT_MS", 100)
-    every, newest = sql_files, "0011_when_records_were_appended"
+    every, newest = sql_files, "0024_deleted_partitions_have_keys"
     with monkeypatch.context() as patch:
         patch.setattr(module, "sql_files", lambda place: [file for file in every(place) if file.name < newest])
         migrate(empty_url)
     with psycopg.connect(empty_url) as dump:
-        dump.execute("SELECT FROM extents")
+        dump.execute("SELECT FROM deleted_partitions")
         with pytest.raises(UnavailableError, match=newest):
             migrate(empty_url)
     assert migrate(empty_url).applied[0] == newest

@@ -21,8 +21,6 @@ from tests.metastore.commit_scenes import batch, file_of, open_scene
 from tests.metastore.sessions import session
 from tests.model.metastore_model import ModelMetastore
 
-pytestmark = pytest.mark.keyless  # swaps are called directly
-
 MINUTE_MS = 60_000
 EXTENTS = 12
 

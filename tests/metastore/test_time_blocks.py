@@ -18,8 +18,6 @@ from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
 from tests.metastore.sessions import rows, session
 from tests.metastore.test_commit_cost import pages
 
-pytestmark = pytest.mark.keyless  # swaps are called directly
-
 __all__ = ["pages"]
 
 BLOCK = 64

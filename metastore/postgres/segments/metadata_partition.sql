@@ -11,15 +11,15 @@ DECLARE
     v_k     bigint;
     v_h     bigint;
 BEGIN
-    SELECT array_agg(get_byte(v_bytes, 4 * i)::bigint << 24 | get_byte(v_bytes, 4 * i + 1) << 16
-                     | get_byte(v_bytes, 4 * i + 2) << 8 | get_byte(v_bytes, 4 * i + 3) ORDER BY i)
+    SELECT array_agg((get_byte(v_bytes, 4 * i)::bigint << 24) + (get_byte(v_bytes, 4 * i + 1) << 16)
+                     + (get_byte(v_bytes, 4 * i + 2) << 8) + get_byte(v_bytes, 4 * i + 3) ORDER BY i)
       INTO v_words FROM generate_series(0, 3) AS i;
     -- Long.hashCode: the two halves, exclusive or
     v_hash := (31 * v_hash + (v_words[3] # v_words[4])) & v_mask;
     v_hash := (31 * v_hash + (v_words[1] # v_words[2])) & v_mask;
     v_hash := (31 * v_hash + p_partition_index) & v_mask;
     -- murmur2 reads its word with the lowest byte first
-    v_k := (v_hash & 255) << 24 | (v_hash >> 8 & 255) << 16 | (v_hash >> 16 & 255) << 8 | v_hash >> 24;
+    v_k := ((v_hash & 255) << 24) + ((v_hash >> 8 & 255) << 16) + ((v_hash >> 16 & 255) << 8) + (v_hash >> 24);
     v_k := multiply32(v_k, 1540483477);
     v_k := multiply32(v_k # (v_k >> 24), 1540483477);
     v_h := multiply32(2538058380 # 4, 1540483477) # v_k;

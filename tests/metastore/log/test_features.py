@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.metastore.api.agents import METADATA_FORMAT
+from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS
 from headrace.metastore.log.features import change_feature, required_format
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import FeatureLevelRecord, RegisterBrokerRecord, encode_record, record_types
@@ -62,3 +62,14 @@ def test_a_level_that_a_registered_agent_lacks_is_refused() -> None:
 def test_unknown_features_are_refused_by_name() -> None:
     with pytest.raises(InvalidError, match="feature=warp"):
         change_feature(MetadataImage(), "warp", 1, allow_downgrade=False)
+
+
+@pytest.mark.requirement("R10")
+def test_the_level_of_segment_keys_only_rises() -> None:
+    record = change_feature(MetadataImage(), SEGMENT_KEYS, 1, allow_downgrade=False)
+    assert record == FeatureLevelRecord(name=SEGMENT_KEYS, min_feature_level=1, max_feature_level=1)
+    assert record is not None
+    raised = apply(MetadataImage(), [encode_record(record)])
+    for level in (0, -1):
+        with pytest.raises(InvalidError, match="level cannot go down"):
+            change_feature(raised, SEGMENT_KEYS, level, allow_downgrade=True)
