@@ -20,6 +20,7 @@ from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
 from headrace.metastore.api.segments import METADATA_PARTITIONS
 from headrace.metastore.lifecycle.keys import RemoteSegmentKey, parse_key
+from headrace.metastore.lifecycle.projection import Projection, StreamRecord
 from headrace.metastore.lifecycle.records import RemotePartitionDeleteMetadataRecord, decode
 from headrace.metastore.lifecycle.rendering import audit_record, log_record
 from headrace.metastore.lifecycle.states import RemotePartitionDeleteState
@@ -63,6 +64,18 @@ async def log_of(world: SegmentWorld) -> list[Record]:
 async def messages_of(world: SegmentWorld) -> list[Record]:
     """Everything that was written, in order: the audit trail, then the tombstones, which it lacks."""
     return await audit_of(world) + [record for record in await log_of(world) if record.value is None]
+
+
+async def check_projection(world: SegmentWorld) -> None:
+    """The audit trail is legal, step by step, and with the tombstones it gives the state that the other log has."""
+    whole, compacted = Projection(), Projection()
+    for record in await messages_of(world):
+        whole.apply(StreamRecord(*record[:4]))
+    for record in await log_of(world):
+        compacted.apply(StreamRecord(*record[:4]), is_compacted=True)
+    found = {key: (segment.state, segment.segment_id) for key, segment in compacted.segments.items()}
+    assert found == {key: (segment.state, segment.segment_id) for key, segment in whole.segments.items()}
+    assert compacted.partitions == whole.partitions
 
 
 def lines_of(records: Sequence[Record]) -> list[Line]:
@@ -178,7 +191,7 @@ async def upload_scenario(world: SegmentWorld, number: int) -> None:
 
 @pytest.mark.parametrize(
     "number",
-    [pytest.param(n, marks=pytest.mark.requirement(f"R4.{n}")) for n in (1, 2, 3)],
+    [pytest.param(n, marks=pytest.mark.requirement(f"R4.{n}", "R2", "R3")) for n in (1, 2, 3)],
 )
 async def test_uploads_line_by_line(world: SegmentWorld, number: int) -> None:
     scenario = scenarios()[number]
@@ -198,6 +211,7 @@ async def test_uploads_line_by_line(world: SegmentWorld, number: int) -> None:
         wanted = name or re.findall(r"UUID-[A-Z]", scenario.cache)[0]
         assert uuids[every[at].uuid or 0] == wanted
     await check_cache(world, key, scenario, uuids, every)
+    await check_projection(world)
 
 
 async def check_cache(
@@ -233,6 +247,7 @@ async def test_a_deletion_line_by_line(world: SegmentWorld) -> None:
     assert [line[:3] for line in lines_of(everything)[before:]] == [line[:3] for line in expected]
     assert await world.objects() == set()
     assert [record.value for record in await log_of(world)] == [None] * len(scenario.tombstones)
+    await check_projection(world)
     gone = [row for row in scenario.rows if row.time.endswith("+24Hour")]
     assert len(gone) == len(await log_of(world))
     await world.advance(DAY - 60)
@@ -262,5 +277,6 @@ async def test_a_partitions_deletion_line_by_line(world: SegmentWorld) -> None:
     assert {record.value for record in log if (record.key or b"").count(b":") == 3} == {None}
     (marker,) = [record for record in log if (record.key or b"").count(b":") == 1]
     assert marker.value is not None
+    await check_projection(world)
     await world.settle()
     assert await log_of(world) == []
