@@ -16,18 +16,18 @@ from functools import partial
 from pathlib import Path
 
 from load.tools import python_apps
-from load.tools.installing import TOOLS, run
+from load.tools.installing import TOOLS, digest, run
 from load.tools.postgres import BUILDS, POOLER_OLDEST, find_pgbouncer, find_postgres, install_postgres
 
 HERE = Path(__file__).parent
 COMMAND = "python -m load.tools"
 """Installs what can be installed."""
 VERSITYGW = TOOLS / "bin" / "versitygw"
-GO_CLIENTS = {name: TOOLS / "bin" / f"client-{name}" for name in ("franz-go", "sarama")}
+GO_CLIENTS = {name: TOOLS / "bin" / f"{name}-{digest(HERE / 'go-clients')}" for name in ("franz-go", "sarama")}
 """Commands around Kafka's clients for Go: load/tools/go-clients."""
 KAFKAJS = TOOLS / "node_modules" / "kafkajs"
 JAVA_LIBRARIES = TOOLS / "java" / "lib"
-JAVA_CLASSES = TOOLS / "java" / "classes"
+JAVA_CLASSES = TOOLS / "java" / f"classes-{digest(HERE / 'java')}"
 KAFKA_JARS = TOOLS / "kafka" / "lib"
 """Apache Kafka's server and its load generator, for `headrace bench`."""
 SPARK_KAFKA_JARS = TOOLS / "spark-kafka" / "lib"

@@ -6,6 +6,7 @@ Invariant: nothing outside TOOLS changes.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 from pathlib import Path
@@ -15,6 +16,12 @@ TOOLS = Path(os.environ.get("HEADRACE_TEST_TOOLS", Path.home() / ".cache" / "hea
 
 class InstallError(Exception):
     """An installer ended with an error; the message is the last line of its output."""
+
+
+def digest(folder: Path) -> str:
+    """Of our own sources in this folder: part of the name of what is built, so that a change builds it again."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
 def run(*command: str, cwd: Path | None = None, **environment: str) -> None:
