@@ -83,6 +83,6 @@ class PartIsForgotten(RewriteTask):
     async def rewritten(self, number: int, superseded: Offsets) -> PartReport:
         report = await super().rewritten(number, superseded)
         if number == len(self.opened.parts) - 1:
-            inputs = [extent for _, swaps in report.files for swap in swaps for extent in swap.inputs]
+            inputs = [extent for _, runs in report.files for run in runs for swap in run for extent in swap.inputs]
             report.files, report.left = [], [*report.left, *inputs]
         return report
