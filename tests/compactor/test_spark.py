@@ -43,6 +43,7 @@ from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.compactor.test_compact import batch
 from tests.compactor.world import LEASE_MS, CompactionWorld
 from tests.fixtures_s3 import ACCESS_KEY, BUCKET, SECRET_KEY
+from tests.metastore.segment_keys import with_keys
 from tests.metastore.sessions import move_time, rows, session
 from tests.storage.batches import plain_batch
 
@@ -153,6 +154,7 @@ def s3_environment(server: str, prefix: str) -> dict[str, str]:
 
 @pytest.fixture
 async def world(metastore: PostgresMetastore, metastore_url: str, tmp_path: Path) -> AsyncIterator[SparkWorld]:
+    with_keys(metastore_url)
     world = SparkWorld(metastore, metastore_url, tmp_path)
     await world.begin()
     await write_cluster_id(world.store, metastore.cluster_id)
