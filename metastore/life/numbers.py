@@ -16,9 +16,10 @@ NO_LIFE = -1
 LOG_BITS = 27
 """Per life 134 million records of the metadata log; a topic number is an offset and has 39 bits, so 4,096 times."""
 EPOCH_BITS = 20
-"""Per life a million raises of a partition's leader epoch, of the controller epoch or of a group's generation."""
+"""Per life a million raises of a partition's leader epoch, of the controller epoch or of a group's generation.
+Job epochs begin there too, but at least a million above the last one that the server knows: a life draws more."""
 NUMBER_BITS = 40
-"""Per life 1.1e12 producer ids, coordinator epochs of groups, and job epochs."""
+"""Per life 1.1e12 producer ids and coordinator epochs of groups."""
 LIFE_MAX = (1 << (31 - EPOCH_BITS)) - 1
 """2,047: what int32 epochs leave room for; the other numbers have room for more."""
 
@@ -39,7 +40,7 @@ def life_of_offset(offset: int) -> int:
 
 
 def life_of_number(number: int) -> int:
-    """The life in which a producer id, a coordinator epoch or a job epoch was handed out."""
+    """The life in which a producer id or a coordinator epoch was handed out."""
     return number >> NUMBER_BITS
 
 

@@ -3,7 +3,7 @@
 -- a promotion or a restore lost the rows that say so.
 -- Locks: none. Idempotent: pure, but for the two that read the cluster's row. Cost: none worth naming.
 
--- Producer ids, group coordinator epochs, job epochs.
+-- Producer ids, group coordinator epochs.
 CREATE OR REPLACE FUNCTION life_floor64(p_life int) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN p_life::bigint << 40;
@@ -13,7 +13,7 @@ CREATE OR REPLACE FUNCTION life_floor_log(p_life int) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN p_life::bigint << 27;
 
--- Leader epochs, controller epochs, group generations.
+-- Leader epochs, controller epochs, group generations; job epochs, which go on above (begin_life.sql).
 CREATE OR REPLACE FUNCTION life_floor32(p_life int) RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN p_life << 20;
