@@ -15,7 +15,7 @@ from kio.static.primitive import i32, i64
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.handlers import register_handlers
 from headrace.config.settings import Settings
-from headrace.metastore.api.agents import METADATA_FORMAT
+from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.reassignment import completions
@@ -200,7 +200,8 @@ async def test_a_validated_update_changes_nothing(world: World) -> None:
 @pytest.mark.parametrize("version", [3, 4])
 async def test_api_versions_shows_supported_and_finalized_features(world: World, version: int) -> None:
     answer = await world.ask(ApiKey.API_VERSIONS, version, client_software_name="t", client_software_version="1")
-    assert [(f.name, f.min_version, f.max_version) for f in answer.supported_features] == [(METADATA_FORMAT, 1, 3)]
+    supported = [(f.name, f.min_version, f.max_version) for f in answer.supported_features]
+    assert supported == [(METADATA_FORMAT, 1, 3), (SEGMENT_KEYS, 1, 1)]
     assert [(f.name, f.max_version_level) for f in answer.finalized_features] == [(METADATA_FORMAT, 3)]
     assert answer.finalized_features_epoch == world.view.image.offset
     assert {row.api_key for row in answer.api_keys} >= {45, 46, 55, 57, 60, 62, 63, 64}
