@@ -21,7 +21,7 @@ from headrace.cli.tables import Row, show
 from headrace.config.errors import ConfigError
 from headrace.metastore.api.segment_logs import SegmentLogApi
 from headrace.metastore.api.segments import RemoteSegment, SegmentEvent
-from headrace.metastore.lifecycle.keys import RemotePartitionKey, RemoteSegmentKey, parse_key
+from headrace.metastore.lifecycle.keys import RemotePartitionKey, parse_key
 from headrace.metastore.lifecycle.partitioner import metadata_partition
 from headrace.metastore.lifecycle.states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.metastore.log.loading import load_image
@@ -98,7 +98,7 @@ async def _list(args: argparse.Namespace, metastore: SegmentLogApi, partition: R
     show(args, [_segment_row(segment) for segment in shown], LIST_COLUMNS)
     marker = await metastore.find_marker(*partition)
     if marker is not None and not args.json:
-        print(f"deleted: {marker.state.name.lower()} epoch={marker.epoch} end_offset={marker.end_offset}")
+        print(f"deleted: {marker.state.name} epoch={marker.epoch} end_offset={marker.end_offset}")
     return 0
 
 
@@ -147,16 +147,16 @@ async def _events(metastore: SegmentLogApi, partition: RemotePartitionKey) -> As
     number, offset = metadata_partition(*partition), 0
     while (page := await metastore.read_audit_log(number, offset, PAGE_ROWS)).rows:
         for event in page.rows:
-            if event.key[:2] == partition:
+            if event.key.of_partition == partition:
                 yield event
         offset = page.rows[-1].audit_offset + 1
 
 
 def _segment_row(segment: RemoteSegment) -> Row:
-    state = RemoteLogSegmentState(segment.state).name if segment.tombstoned_ms is None else "TOMBSTONE"
+    state = segment.state.name if segment.tombstoned_ms is None else "TOMBSTONE"
     time_ms = segment.event_ms if segment.tombstoned_ms is None else segment.tombstoned_ms
     return {
-        "key": str(RemoteSegmentKey(*segment.key)),
+        "key": str(segment.key),
         "start": segment.start_offset,
         "end": segment.key.end_offset,
         "epoch": segment.key.epoch,
@@ -180,7 +180,7 @@ def _event_row(event: SegmentEvent, start: int | None) -> Row:
     is_segment = event.segment_id is not None
     states: Any = RemoteLogSegmentState if is_segment else RemotePartitionDeleteState
     return {
-        "key": str(RemoteSegmentKey(*event.key) if is_segment else RemotePartitionKey(*event.key[:2])),
+        "key": str(event.key if is_segment else event.key.of_partition),
         "offset": event.audit_offset,
         "time": _time(event.event_ms),
         "start": start,

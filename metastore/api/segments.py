@@ -1,4 +1,4 @@
-"""Remote segments at the boundary: their keys, states and records, and what uploads and deletions say of them.
+"""Remote segments at the boundary: their records, and what uploads and deletions say of them.
 
     key                  (topic id, partition, end offset, epoch); one segment id per attempt to upload it
     remote_segments      the latest record of each key, or its tombstone: topic __remote_log_metadata
@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from headrace.metastore.api.jobs import JobToken
+from headrace.metastore.lifecycle.keys import RemoteSegmentKey
+from headrace.metastore.lifecycle.states import RemoteLogSegmentState, RemotePartitionDeleteState
 
 CLEAN_UP_SEGMENTS_JOB = "clean-up-segments"
 """The kind of the periodic job."""
@@ -27,23 +29,6 @@ METADATA_PARTITIONS = 50
 """Of both topics, by Kafka's RemoteLogMetadataTopicPartitioner (metadata_partition.sql)."""
 NO_BROKER = -1
 """Broker id of what a process without a node id did."""
-
-
-class SegmentState(enum.IntEnum):
-    """Kafka's RemoteLogSegmentState. Numbers are stored and sent."""
-
-    COPY_STARTED = 0
-    COPY_FINISHED = 1
-    DELETE_STARTED = 2
-    DELETE_FINISHED = 3
-
-
-class PartitionDeleteState(enum.IntEnum):
-    """Kafka's RemotePartitionDeleteState. MARKED is not used."""
-
-    MARKED = 0
-    STARTED = 1
-    FINISHED = 2
 
 
 class SegmentCause(enum.IntEnum):
@@ -72,19 +57,10 @@ class ReferenceState(enum.IntEnum):
     RELEASED = 2
 
 
-class SegmentKey(NamedTuple):
-    """Orders as the topics' keys do: by partition, then end offset, then epoch."""
-
-    topic_id: uuid.UUID
-    partition_index: int
-    end_offset: int
-    epoch: int
-
-
 class RemoteSegment(NamedTuple):
     """A row of remote_segments. `tombstoned_ms` not None: its latest record is a tombstone."""
 
-    key: SegmentKey
+    key: RemoteSegmentKey
     segment_id: uuid.UUID
     file_id: uuid.UUID
     partition_key: int
@@ -92,7 +68,7 @@ class RemoteSegment(NamedTuple):
     leader_epoch: int
     max_timestamp: int
     size: int
-    state: SegmentState
+    state: RemoteLogSegmentState
     cause: SegmentCause
     live_extents: int
     reference: ReferenceState
@@ -111,7 +87,7 @@ class PartitionMarker(NamedTuple):
     partition_index: int
     end_offset: int
     epoch: int
-    state: PartitionDeleteState
+    state: RemotePartitionDeleteState
     broker_id: int
     event_ms: int
     tombstoned_ms: int | None
@@ -131,14 +107,14 @@ class SegmentFacts(NamedTuple):
 class SegmentEvent(NamedTuple):
     """A row of remote_segment_events. `api_key`: Kafka's, 0 segment, 1 update, 2 partition delete.
 
-    For a partition's deletion `state` is a PartitionDeleteState, and segment_id and file_id are None.
+    For a partition's deletion `state` is a RemotePartitionDeleteState, and segment_id and file_id are None.
     """
 
     metadata_partition: int
     audit_offset: int
     log_offset: int
     api_key: int
-    key: SegmentKey
+    key: RemoteSegmentKey
     state: int
     cause: SegmentCause
     broker_id: int

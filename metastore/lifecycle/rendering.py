@@ -18,9 +18,8 @@ from headrace.metastore.api.segments import (
     SegmentCause,
     SegmentEvent,
     SegmentFacts,
-    SegmentKey,
 )
-from headrace.metastore.lifecycle.keys import INT32_MAX, RemotePartitionKey, RemoteSegmentKey
+from headrace.metastore.lifecycle.keys import INT32_MAX, LifecycleKey, RemotePartitionKey, RemoteSegmentKey
 from headrace.metastore.lifecycle.records import (
     LifecycleRecord,
     RemoteLogSegmentId,
@@ -41,7 +40,7 @@ def log_record(row: RemoteSegment | PartitionMarker, name: str) -> Record:
         key = str(RemotePartitionKey(row.topic_id, row.partition_index))
         record: LifecycleRecord = _partition_record(row.topic_id, row.partition_index, name, row)
     else:
-        key = str(RemoteSegmentKey(*row.key))
+        key = str(row.key)
         facts = SegmentFacts(row.start_offset, row.leader_epoch, row.max_timestamp, row.size)
         record = _segment_record(row, row.key, name, facts, is_update=row.state > 0)
     value = encode(record) if row.tombstoned_ms is None else None
@@ -51,10 +50,10 @@ def log_record(row: RemoteSegment | PartitionMarker, name: str) -> Record:
 def audit_record(event: SegmentEvent, name: str) -> Record:
     """A record of the audit trail."""
     if event.segment_id is None:
-        key: RemoteSegmentKey | RemotePartitionKey = RemotePartitionKey(event.key.topic_id, event.key.partition_index)
-        record: LifecycleRecord = _partition_record(event.key.topic_id, event.key.partition_index, name, event)
+        key: LifecycleKey = event.key.of_partition
+        record: LifecycleRecord = _partition_record(event.key.topic_id, event.key.partition, name, event)
     else:
-        key = RemoteSegmentKey(*event.key)
+        key = event.key
         record = _segment_record(event, event.key, name, event.facts, is_update=event.api_key == 1)
     return Record(event.audit_offset, event.event_ms, str(key).encode(), encode(record))
 
@@ -79,10 +78,10 @@ def custom_metadata(
 
 
 def _segment_record(
-    row: RemoteSegment | SegmentEvent, key: SegmentKey, name: str, facts: SegmentFacts | None, *, is_update: bool
+    row: RemoteSegment | SegmentEvent, key: RemoteSegmentKey, name: str, facts: SegmentFacts | None, *, is_update: bool
 ) -> LifecycleRecord:
     assert row.segment_id is not None
-    owner = TopicIdPartition(name=name, id=key.topic_id, partition=key.partition_index)
+    owner = TopicIdPartition(name=name, id=key.topic_id, partition=key.partition)
     segment_id = RemoteLogSegmentId(topic_id_partition=owner, id=row.segment_id)
     custom = custom_metadata(row.cause, row.file_id, row.job_id, facts)
     if is_update:

@@ -47,7 +47,7 @@ def test_list_shows_live_keys_and_with_all_the_tombstones(url: str, capsys: pyte
     assert {(row["job"], row["node"], row["cause"]) for row in every} == {(11, 4, "UPLOAD")}
     table = run(capsys, url, "list")
     assert "START   END  EPOCH  STATE" in table.splitlines()[0]
-    assert "deleted: started epoch=6 end_offset=3000" in table
+    assert "deleted: DELETE_PARTITION_STARTED epoch=6 end_offset=3000" in table
 
 
 def test_pages_show_each_key_once(

@@ -18,7 +18,7 @@ from headrace.compactor.segment_cleanup import SegmentCleanup, SegmentCleanupMet
 from headrace.compactor.undecided import Undecided
 from headrace.config.settings import Settings
 from headrace.metastore.api.jobs import NewJob
-from headrace.metastore.api.segments import PartitionDeleteState, SegmentState
+from headrace.metastore.lifecycle.states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.storage.file_id import file_id_of
 from tests.compactor.world import CompactionWorld
 from tests.metastore.segment_keys import with_keys
@@ -31,7 +31,7 @@ DAY = 86_400
 
 
 class Event(NamedTuple):
-    """A record of the audit trail. `state` by its name; partition deletions begin with PARTITION_."""
+    """A record of the audit trail. `state` by its name."""
 
     partition: int
     end_offset: int
@@ -92,7 +92,9 @@ class SegmentWorld(CompactionWorld):
             "SELECT partition_index, end_offset, epoch, state, segment_id, live_extents, tombstoned_at IS NOT NULL"
             " FROM remote_segments ORDER BY 1, 2, 3"
         )
-        return [Key(*row[:3], "TOMBSTONE" if row[6] else SegmentState(row[3]).name, *row[4:6]) for row in found]
+        return [
+            Key(*row[:3], "TOMBSTONE" if row[6] else RemoteLogSegmentState(row[3]).name, *row[4:6]) for row in found
+        ]
 
     async def janitor(self, *, api: Any = None, store: Any = None) -> None:
         """One run of the job `delete`."""
@@ -137,7 +139,7 @@ class SegmentWorld(CompactionWorld):
     async def check_rest(self) -> None:
         """Nothing is under way: every key is readable, every object has a row, every reference is counted."""
         for key in await self.keys():
-            assert (key.state, key.live_extents > 0) == ("COPY_FINISHED", True), key
+            assert (key.state, key.live_extents > 0) == ("COPY_SEGMENT_FINISHED", True), key
         named = {file_id for (file_id,) in await self.ask("SELECT file_id FROM segment_files")}
         assert await self.objects() == named, "objects and rows"
         await self.check_references()
@@ -179,4 +181,4 @@ class SegmentWorld(CompactionWorld):
 
 
 def _name(api_key: int, state: int) -> str:
-    return f"PARTITION_{PartitionDeleteState(state).name}" if api_key == 2 else SegmentState(state).name
+    return (RemotePartitionDeleteState(state) if api_key == 2 else RemoteLogSegmentState(state)).name

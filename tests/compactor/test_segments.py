@@ -22,8 +22,8 @@ from tests.compactor.janitor_world import Killed, Tripwire
 from tests.compactor.segment_world import DAY, HOUR, LEASE_MS, SegmentWorld
 from tests.metastore.sessions import delete, session, set_for_cluster
 
-STARTED, FINISHED = "COPY_STARTED", "COPY_FINISHED"
-DELETING, DELETED = "DELETE_STARTED", "DELETE_FINISHED"
+STARTED, FINISHED = "COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED"
+DELETING, DELETED = "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED"
 
 
 @pytest.fixture
@@ -170,11 +170,11 @@ async def test_the_deletion_of_a_partition(world: SegmentWorld) -> None:
     while await world.postgres.purge_deleted_partitions(1_000):
         pass
     found = [event.state for event in await world.events()]
-    assert found == [STARTED, FINISHED, "PARTITION_STARTED", DELETING]
+    assert found == [STARTED, FINISHED, "DELETE_PARTITION_STARTED", DELETING]
     await world.advance(2 * HOUR)
     await world.janitor()
     await world.clean_up()
-    assert [event.state for event in (await world.events())[4:]] == [DELETED, "PARTITION_FINISHED"]
+    assert [event.state for event in (await world.events())[4:]] == [DELETED, "DELETE_PARTITION_FINISHED"]
     assert {key.state for key in await world.keys()} == {"TOMBSTONE"}
     (marker,) = await world.ask("SELECT state, tombstoned_at FROM remote_partitions")
     assert marker == (2, None), "the marker remains until the segments' tombstones are gone"

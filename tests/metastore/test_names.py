@@ -15,12 +15,11 @@ from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import JobState
 from headrace.metastore.api.read import FeedKind, OffsetKind
 from headrace.metastore.api.segments import (
-    PartitionDeleteState,
     ReferenceState,
     SegmentCause,
-    SegmentState,
     StartOutcome,
 )
+from headrace.metastore.lifecycle.states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.records import (
     TOPIC_RESOURCE,
@@ -42,8 +41,6 @@ ENUMS: dict[str, type[enum.IntEnum]] = {
     "feed": FeedKind,
     "swap": SwapOutcome,
     "offset": OffsetKind,
-    "segment": SegmentState,
-    "partition_delete": PartitionDeleteState,
     "cause": SegmentCause,
     "reference": ReferenceState,
     "start": StartOutcome,
@@ -57,6 +54,10 @@ NAMES = {f"{prefix}_{member.name.lower()}": int(member) for prefix, kind in ENUM
     "record_controlled_shutdown": ControlledShutdownRecord.record_type,
     "record_hide_broker": HideBrokerRecord.record_type,
     "record_show_broker": ShowBrokerRecord.record_type,
+}
+NAMES |= {f"segment_{state.name.lower().replace('_segment', '')}": int(state) for state in RemoteLogSegmentState}
+NAMES |= {
+    f"partition_{state.name.lower().replace('_partition', '')}": int(state) for state in RemotePartitionDeleteState
 }
 CALL = re.compile(r"\b(\w+)\(\)")
 QUESTIONS = [

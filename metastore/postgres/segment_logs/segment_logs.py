@@ -12,16 +12,15 @@ from typing import Any
 
 from headrace.metastore.api.segment_logs import AuditPage, LogEnds, RemoteLogPage
 from headrace.metastore.api.segments import (
-    PartitionDeleteState,
     PartitionMarker,
     ReferenceState,
     RemoteSegment,
     SegmentCause,
     SegmentEvent,
     SegmentFacts,
-    SegmentKey,
-    SegmentState,
 )
+from headrace.metastore.lifecycle.keys import RemoteSegmentKey
+from headrace.metastore.lifecycle.states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.metastore.postgres.statement import Pool, Statement
 
 _SEGMENT_LOG_ENDS = Statement("segment_log_ends", writes=False)
@@ -74,17 +73,17 @@ def _latest(row: Sequence[Any]) -> RemoteSegment | PartitionMarker:
 
 def _segment(row: Sequence[Any]) -> RemoteSegment:
     state, cause, live_extents, reference = row[11:15]
-    stored = (SegmentState(state), SegmentCause(cause), live_extents, ReferenceState(reference))
-    return RemoteSegment._make([SegmentKey(*row[:4]), *row[4:11], *stored, *row[15:]])
+    stored = (RemoteLogSegmentState(state), SegmentCause(cause), live_extents, ReferenceState(reference))
+    return RemoteSegment._make([RemoteSegmentKey(*row[:4]), *row[4:11], *stored, *row[15:]])
 
 
 def _marker(row: Sequence[Any]) -> PartitionMarker:
-    return PartitionMarker._make([*row[:4], PartitionDeleteState(row[4]), *row[5:]])
+    return PartitionMarker._make([*row[:4], RemotePartitionDeleteState(row[4]), *row[5:]])
 
 
 def _event(row: Sequence[Any]) -> SegmentEvent:
     metadata_partition, audit_offset, log_offset, api_key, *rest = row
-    key, (state, cause, broker_id, event_ms, segment_id, file_id, job_id) = SegmentKey(*rest[:4]), rest[4:11]
+    key, (state, cause, broker_id, event_ms, segment_id, file_id, job_id) = RemoteSegmentKey(*rest[:4]), rest[4:11]
     facts = SegmentFacts(*rest[11:]) if rest[11] is not None else None
     return SegmentEvent(
         metadata_partition,
