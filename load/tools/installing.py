@@ -19,7 +19,7 @@ class InstallError(Exception):
 
 
 def digest(folder: Path) -> str:
-    """Of our own sources in this folder: part of the name of what is built, so that a change builds it again."""
+    """A hash of the sources in this folder: part of the name of what is built, so that a change builds it again."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
