@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import datetime
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from headrace.cli.migrate_segments import add_migrate_arguments
@@ -23,6 +23,8 @@ from headrace.metastore.api.segment_logs import SegmentLogApi
 from headrace.metastore.api.segments import RemoteSegment, SegmentEvent
 from headrace.metastore.lifecycle.keys import RemotePartitionKey, parse_key
 from headrace.metastore.lifecycle.partitioner import metadata_partition
+from headrace.metastore.lifecycle.projection import Projection, StreamRecord
+from headrace.metastore.lifecycle.rendering import log_record
 from headrace.metastore.lifecycle.states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -44,7 +46,9 @@ Remote segments: the runs of a partition's records in merged files, and their li
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     commands = parser.add_subparsers(title="commands", metavar="{list,show,history,migrate}", required=True)
-    listing = commands.add_parser("list", help="list the partition's keys and their states")
+    listing = commands.add_parser(
+        "list", help="list the partition's keys, their states, and the highest remote offset per leader epoch"
+    )
     listing.add_argument("--all", action="store_true", help="also tombstones")
     showing = commands.add_parser("show", help="show which segment has an offset, and the other keys that have it")
     showing.add_argument("--offset", type=whole(0, INT64_MAX), metavar="N", required=True)
@@ -95,7 +99,12 @@ async def _partition(metastore: PostgresMetastore, topic: str, index: int) -> Re
 async def _list(args: argparse.Namespace, metastore: SegmentLogApi, partition: RemotePartitionKey) -> int:
     segments = [segment async for segment in _segments(metastore, partition)]
     shown = [segment for segment in segments if args.all or segment.tombstoned_ms is None]
-    show(args, [_segment_row(segment) for segment in shown], LIST_COLUMNS)
+    highest = highest_offsets(partition, segments)
+    rows = [_segment_row(each) | {"highest_remote_offset": highest.get(each.leader_epoch)} for each in shown]
+    show(args, rows, LIST_COLUMNS)
+    if not args.json:
+        for leader_epoch, offset in sorted(highest.items()):
+            print(f"leader epoch {leader_epoch}: highest remote offset {offset}")
     marker = await metastore.find_marker(*partition)
     if marker is not None and not args.json:
         print(f"deleted: {marker.state.name} epoch={marker.epoch} end_offset={marker.end_offset}")
@@ -128,6 +137,15 @@ async def _history(args: argparse.Namespace, metastore: SegmentLogApi, partition
     return 0
 
 
+def highest_offsets(partition: RemotePartitionKey, segments: Sequence[RemoteSegment]) -> dict[int, int]:
+    """Per leader epoch, of the segments that are readable."""
+    readable = [segment for segment in segments if segment.live_extents]
+    projection = Projection()
+    for segment in readable:
+        projection.apply(StreamRecord(*log_record(segment, "")[:4]), is_compacted=True)
+    return {epoch: projection.highest_offset(partition, epoch) for epoch in {each.leader_epoch for each in readable}}
+
+
 async def _segments(
     metastore: SegmentLogApi, partition: RemotePartitionKey, after: int = -1
 ) -> AsyncIterator[RemoteSegment]:
@@ -152,7 +170,7 @@ async def _events(metastore: SegmentLogApi, partition: RemotePartitionKey) -> As
         offset = page.rows[-1].audit_offset + 1
 
 
-def _segment_row(segment: RemoteSegment) -> Row:
+def _segment_row(segment: RemoteSegment) -> dict[str, Any]:
     state = segment.state.name if segment.tombstoned_ms is None else "TOMBSTONE"
     time_ms = segment.event_ms if segment.tombstoned_ms is None else segment.tombstoned_ms
     return {

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from headrace.metastore.api.read import Extent, FeedKind, FeedRow
-from headrace.storage.file_id import level_of
 
 EXTENTS_MAX = 65_536
 """Over all partitions; about 20 MB."""
@@ -48,13 +47,6 @@ class SegmentCache:
     def segment_at(self, key: int, offset: int) -> Extent | None:
         """The extent that holds the offset; None if it is not known here."""
         return next(iter(self.from_offset(key, offset)), None)
-
-    def highest_offset(self, key: int, leader_epoch: int, log_start_offset: int, high_watermark: int) -> int | None:
-        """The last offset of the leader epoch in a merged file, -1 if there is none; None if the run has not all."""
-        run = self._runs.get(key)
-        if not run or run[0].base_offset > log_start_offset or run[-1].last_offset < high_watermark - 1:
-            return None
-        return max((e.last_offset for e in run if e.leader_epoch == leader_epoch and level_of(e.file_id)), default=-1)
 
     def keep(self, key: int, extents: Sequence[Extent], changes: int) -> None:
         """Take over an answer of the primary that was asked for at `changes`."""

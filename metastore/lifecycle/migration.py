@@ -11,7 +11,6 @@ Source: KAFKA-20033, "Existing clusters".
 from __future__ import annotations
 
 import dataclasses
-import json
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -22,16 +21,15 @@ from headrace.metastore.lifecycle.keys import RemotePartitionKey, RemoteSegmentK
 from headrace.metastore.lifecycle.projection import StreamRecord
 from headrace.metastore.lifecycle.records import (
     NO_EPOCH,
-    NO_OFFSET,
     RemoteLogSegmentMetadataRecord,
     RemoteLogSegmentMetadataUpdateRecord,
     RemotePartitionDeleteMetadataRecord,
-    SegmentLeaderEpoch,
     decode,
     encode,
     key_of,
 )
 from headrace.metastore.lifecycle.states import RemoteLogSegmentState
+from headrace.metastore.lifecycle.updates import full_of, update_of
 from headrace.storage.errors import InvalidError
 
 _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
@@ -160,28 +158,6 @@ def rekey(state: MigrationState) -> list[RekeyedRecord]:
     return written
 
 
-def update_of(
-    full: RemoteLogSegmentMetadataRecord, state: RemoteLogSegmentState
-) -> RemoteLogSegmentMetadataUpdateRecord:
-    """The update that is the segment's only record after compaction: its custom metadata has what the update lacks."""
-    facts = {
-        "startOffset": full.start_offset,
-        "maxTimestampMs": full.max_timestamp_ms,
-        "sizeBytes": full.segment_size_in_bytes,
-        "leaderEpochs": [[each.leader_epoch, each.offset] for each in full.segment_leader_epochs],
-        "custom": None if full.custom_metadata is None else full.custom_metadata.hex(),
-    }
-    return RemoteLogSegmentMetadataUpdateRecord(
-        remote_log_segment_id=full.remote_log_segment_id,
-        broker_id=full.broker_id,
-        event_timestamp_ms=full.event_timestamp_ms,
-        custom_metadata=json.dumps(facts).encode(),
-        remote_log_segment_state=state,
-        broker_leader_epoch=full.broker_leader_epoch,
-        end_offset=full.end_offset,
-    )
-
-
 def require_compactable(state: MigrationState) -> None:
     """InvalidError while compaction would lose something: a record without a key cannot be in a compacted topic."""
     if pending := state.without_key():
@@ -210,7 +186,7 @@ def _add(
         known.is_keyed = key is not None or (known.is_keyed and new is known.state)
         known.state, known.written, known.key = new, number, key or known.key
     else:
-        state.segments[segment_id] = _Known(_from_update(value), new, number, key, key is not None)
+        state.segments[segment_id] = _Known(full_of(value), new, number, key, key is not None)
 
 
 def _replace(state: MigrationState, key: RemoteSegmentKey, segment_id: uuid.UUID) -> None:
@@ -222,31 +198,6 @@ def _replace(state: MigrationState, key: RemoteSegmentKey, segment_id: uuid.UUID
 def _bury(state: MigrationState, key: RemoteSegmentKey) -> None:
     for segment_id in [uid for uid, known in state.segments.items() if known.key == key]:
         del state.segments[segment_id]
-
-
-def _from_update(value: RemoteLogSegmentMetadataUpdateRecord) -> RemoteLogSegmentMetadataRecord | None:
-    """What the custom metadata of an update says of its segment; None if it is not ours."""
-    try:
-        facts = json.loads(value.custom_metadata or b"null")
-        if not isinstance(facts, dict) or value.end_offset == NO_OFFSET:
-            return None
-        epochs = facts.get("leaderEpochs") or [[facts.get("leaderEpoch", 0), facts["startOffset"]]]
-        custom = facts.get("custom")
-        return RemoteLogSegmentMetadataRecord(
-            remote_log_segment_id=value.remote_log_segment_id,
-            start_offset=facts["startOffset"],
-            end_offset=value.end_offset,
-            broker_id=value.broker_id,
-            max_timestamp_ms=facts.get("maxTimestampMs", -1),
-            event_timestamp_ms=value.event_timestamp_ms,
-            segment_leader_epochs=tuple(SegmentLeaderEpoch(leader_epoch=e, offset=o) for e, o in epochs),
-            segment_size_in_bytes=facts.get("sizeBytes", 0),
-            custom_metadata=None if custom is None else bytes.fromhex(custom),
-            remote_log_segment_state=value.remote_log_segment_state,
-            broker_leader_epoch=value.broker_leader_epoch,
-        )
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def _epochs(state: MigrationState) -> dict[uuid.UUID, int]:

@@ -31,6 +31,7 @@ from headrace.metastore.lifecycle.states import (
     partition_transition,
     segment_transition,
 )
+from headrace.metastore.lifecycle.updates import full_of
 from headrace.storage.errors import InvalidError
 
 DELETE_RETENTION_MS = 86_400_000
@@ -48,7 +49,7 @@ class StreamRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """What is known of a key. `start_offset` is NO_OFFSET if only an update of it was read."""
+    """What is known of a key. `start_offset` is NO_OFFSET if only an update without its facts was read."""
 
     key: RemoteSegmentKey
     segment_id: uuid.UUID
@@ -152,6 +153,8 @@ class Projection:
             self.segments[key] = segment_of(key, record)
         elif before is not None:
             self.segments[key] = dataclasses.replace(before, state=new.state)
+        elif (full := full_of(record)) is not None:
+            self.segments[key] = segment_of(key, full)
         else:
             self.segments[key] = Segment(key=key, segment_id=new.segment_id, state=new.state)
         return True

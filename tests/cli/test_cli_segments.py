@@ -50,6 +50,21 @@ def test_list_shows_live_keys_and_with_all_the_tombstones(url: str, capsys: pyte
     assert "deleted: DELETE_PARTITION_STARTED epoch=6 end_offset=3000" in table
 
 
+def test_list_has_the_highest_remote_offset_of_each_leader_epoch(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert {row["highest_remote_offset"] for row in rows_of(capsys, url, "list")} == {None}
+    assert "highest remote offset" not in run(capsys, url, "list")
+    with psycopg.connect(url) as connection:
+        rows = LifecycleRows(connection, next_offset=12, next_audit_offset=10)
+        rows.segment(2_499, 6, 1, start=2_000)
+        rows.segment(3_499, 6, 1, start=2_500)
+        connection.execute("UPDATE remote_segments SET live_extents = 1 WHERE end_offset IN (1999, 2499, 3499)")
+        connection.execute("UPDATE remote_segments SET leader_epoch = 8 WHERE end_offset = 3499")
+    shown = run(capsys, url, "list")
+    assert "leader epoch 3: highest remote offset 2499\nleader epoch 8: highest remote offset 3499\n" in shown
+    found = {(row["leader_epoch"], row["highest_remote_offset"]) for row in rows_of(capsys, url, "list")}
+    assert found == {(3, 2_499), (8, 3_499)}
+
+
 def test_pages_show_each_key_once(
     url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,8 +26,8 @@ INSERT INTO remote_segment_events (metadata_partition, audit_offset, log_offset,
   end_offset, epoch, state, cause, broker_id, event_ms, segment_id, file_id, job_id, start_offset, leader_epoch,
   max_timestamp, size)
 VALUES (%(partition)s, %(audit)s, %(log)s, %(api_key)s, %(topic)s, %(index)s, %(end)s, %(epoch)s, %(state)s, 0, 4,
-  %(ms)s, %(segment)s, %(file)s, 11, %(facts)s::bigint, %(facts)s::int, %(facts)s::bigint,
-  %(facts)s::bigint)
+  %(ms)s, %(segment)s, %(file)s, 11, %(facts)s::bigint, 3 + 0 * %(facts)s::int, 7 + 0 * %(facts)s::bigint,
+  1000 + 0 * %(facts)s::bigint)
 """
 _MARKER = """
 INSERT INTO remote_partitions (topic_id, partition_index, partition_key, end_offset, epoch, state, broker_id, event_ms,

@@ -1,10 +1,11 @@
 """The segment cache against find_extents of a real Postgres, with real merges, log starts and deletions.
 
 A run is a seeded sequence: commits, merges by the real worker, DeleteRecords and retention, deletions, questions to the
-primary, and answers and feed rows that arrive later. Two things are held:
+primary, and answers and feed rows that arrive later. Three things are held:
   feed read to its end   each offset that the cache has is answered as find_extents answers it then
   feed behind            each extent of the cache was find_extents' at a moment that is not before the feed's position,
                          and the cache has no gap
+  always                 `headrace segments list` has the highest merged offset of each leader epoch
 Caches with planted bugs read the same feed and the same answers, and each of them must be found.
 """
 
@@ -21,11 +22,14 @@ import pytest
 
 from headrace.agent.fetch.index import TailIndex, up_to
 from headrace.agent.fetch.segment_cache import SegmentCache
+from headrace.cli.segments import highest_offsets
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.read import Extent, ExtentQuery, FeedKind, FeedPage, FeedRow, PartitionExtents
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.keys import commit_shard
+from headrace.metastore.lifecycle.keys import RemotePartitionKey
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.file_id import level_of
 from tests.compactor.segment_world import LEASE_MS, SegmentWorld
 from tests.metastore.sessions import delete
 from tests.storage.batches import plain_batch
@@ -123,6 +127,7 @@ class Story:
         self.readers = [Reader(cache, self.shards) for cache in (SegmentCache, *BUGS)]
         self.topics: dict[str, list[int]] = {}
         self.gone: list[int] = []
+        self.epochs_compared = 0
         self.moments: list[Moment] = []
         self.under_way: deque[Asked] = deque()
 
@@ -226,6 +231,7 @@ class Story:
         self.apply(page if whole else replace(page, rows=page.rows[: self.rng.randint(0, len(page.rows))]))
         if whole:
             await self.compare()
+            await self.compare_epochs()
 
     def apply(self, page: FeedPage) -> None:
         for reader in self.readers:
@@ -246,6 +252,17 @@ class Story:
             for query, truth in zip(queries, await self.postgres.find_extents(queries), strict=True):
                 for reader in self.readers:
                     self.compare_one(reader, query, truth)
+
+    async def compare_epochs(self) -> None:
+        """The highest offset in merged files, by the keys and by the extents."""
+        for name, keys in self.topics.items():
+            topic_id = self.world.view.image.topics_by_name[name].topic_id
+            for index, key in enumerate(keys):
+                segments = await self.postgres.list_segments(topic_id, index, -1, 1_000)
+                merged = [extent for extent in self.moments[-1].extents[key] if level_of(extent.file_id)]
+                expected = {epoch: max(e.last_offset for e in each) for epoch, each in by_epoch(merged).items()}
+                assert highest_offsets(RemotePartitionKey(topic_id, index), segments) == expected
+                self.epochs_compared += len(expected)
 
     def compare_one(self, reader: Reader, query: ExtentQuery, truth: PartitionExtents) -> None:
         key, offset, max_bytes = query
@@ -277,6 +294,13 @@ class Story:
                     reader.wrong.append(f"{key}: a gap: {run}")
 
 
+def by_epoch(extents: Sequence[Extent]) -> dict[int, list[Extent]]:
+    found: dict[int, list[Extent]] = defaultdict(list)
+    for extent in extents:
+        found[extent.leader_epoch].append(extent)
+    return found
+
+
 @pytest.fixture
 async def world(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[SegmentWorld]:
     world = SegmentWorld(metastore, metastore_url)
@@ -288,14 +312,16 @@ async def world(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterat
 
 async def test_what_the_cache_holds_is_what_find_extents_says(world: SegmentWorld) -> None:
     wrong: dict[type[SegmentCache], int] = dict.fromkeys(BUGS, 0)
-    compared = 0
+    compared = epochs_compared = 0
     for seed in SEEDS:
         story = Story(world, seed)
         await story.tell()
         right, *planted = story.readers
         assert not right.wrong, (seed, right.wrong[0])
         compared += right.compared
+        epochs_compared += story.epochs_compared
         for reader in planted:
             wrong[reader.cache] += len(reader.wrong)
     assert compared > 500
+    assert epochs_compared > 100
     assert all(wrong.values()), f"planted bugs that are not found: {wrong}"

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from headrace.metastore.lifecycle.migration import RekeyedRecord, update_of
+from headrace.metastore.lifecycle.migration import RekeyedRecord
 from headrace.metastore.lifecycle.projection import StreamRecord, compact
 from headrace.metastore.lifecycle.records import (
     LifecycleRecord,
@@ -20,6 +20,7 @@ from headrace.metastore.lifecycle.records import (
     key_of,
 )
 from headrace.metastore.lifecycle.states import RemoteLogSegmentState
+from headrace.metastore.lifecycle.updates import update_of
 
 OWNER = TopicIdPartition(name="orders", id=uuid.UUID(int=77), partition=3)
 STARTED, FINISHED, DELETING, DELETED = RemoteLogSegmentState
