@@ -1,11 +1,11 @@
 """Replaces old extents by those of a merged file: started, stored, then swapped in, call by call.
 
 Place: after the merge; called by the local worker (compact.py), cleaning by key, and Spark (spark/).
-Invariant: COPY_STARTED of all of a file's segments is recorded, with its id reserved, before anything is stored under
-the id; each of its extents is live only after its swap, under the job's lease. After a crash in between, the cleanup
-ends the segments (segment_cleanup.py); between two calls, extents that are not swapped in are dead bytes and the old
-extents remain. Below level 1 of remote.log.metadata.compaction a file has no keys: after a crash following the store
-it is an orphan for the sweeper.
+Invariant: a file's id is reserved before anything is stored under it, by COPY_STARTED of all of its segments, or by
+Spark's driver for its tasks (spark/reserved.py); each of its extents is live only after COPY_STARTED and its swap,
+under the job's lease. After a crash in between, the cleanup ends segments and reservations (segment_cleanup.py);
+between two calls, extents that are not swapped in are dead bytes and the old extents remain. Below level 1 of
+remote.log.metadata.compaction a file has no keys: after a crash following the store it is an orphan for the sweeper.
 """
 
 from __future__ import annotations
@@ -89,18 +89,31 @@ async def start(
     level: int,
     runs: Sequence[Sequence[Swap]],
     rng: random.Random,
+    *,
+    is_reserved: bool = False,
 ) -> bool:
-    """Record COPY_STARTED for the runs of a file; False if it has no keys. Errors as Uploads.store."""
-    return await start_segments(metastore, token, file_id, level, [_segment(run, rng) for run in runs])
+    """Record COPY_STARTED for the runs of a file; False if it has no keys. Errors as Uploads.store.
+
+    `is_reserved`: the file may be stored, so its id must be one that the lease reserved before; NotFoundError if not.
+    """
+    segments = [_segment(run, rng) for run in runs]
+    return await start_segments(metastore, token, file_id, level, segments, is_reserved=is_reserved)
 
 
 async def start_segments(
-    metastore: SegmentApi, token: JobToken, file_id: uuid.UUID, level: int, segments: Sequence[NewSegment]
+    metastore: SegmentApi,
+    token: JobToken,
+    file_id: uuid.UUID,
+    level: int,
+    segments: Sequence[NewSegment],
+    *,
+    is_reserved: bool = False,
 ) -> bool:
     """As `start`, for segments that are only planned yet."""
+    call = metastore.start_reserved_segments if is_reserved else metastore.start_segments
     for first in range(0, len(segments), SEGMENTS_PER_CALL):
         some = segments[first : first + SEGMENTS_PER_CALL]
-        outcome = await metastore.start_segments(token, file_id, level, some)
+        outcome = await call(token, file_id, level, some)
         if outcome is StartOutcome.KEYLESS:
             return False
         if outcome is StartOutcome.REFUSED:

@@ -6,10 +6,13 @@
 
 Place: a handler of the driver's job loop (application.py). The local worker's passes (cleaning/job.py) leave the same
 records, delete markers and horizons.
-Invariant: the driver holds no keys, only reports with ids. It keeps the lease while Spark works; if it is lost, Spark's
-work is cancelled and the swaps are refused. A driver that crashes before its swaps leaves orphans for the sweeper; at
-mid-swap, extents that are as good as those they replaced: the next driver makes a new pass of what is live, and the
-cleaned offset has not moved. If an extent cannot be read, the partition is marked, as by the local worker.
+Invariant: the driver holds no keys, only reports with ids. It keeps the lease while Spark works; if it is lost,
+Spark's work is cancelled and the swaps are refused. The driver reserves ids for the files of each part and attempt
+before any task stores something (reserved.py); which segments a file has is known after the rewrite, and started
+then, before the swap. A driver that crashes before its swaps leaves reserved ids, which the cleanup ends with their
+objects; at mid-swap, extents that are as good as those they replaced: the next driver makes a new pass of what is
+live, and the cleaned offset has not moved. If an extent cannot be read, the partition is marked, as by the local
+worker.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from headrace.compactor.cleaning.policy import CleaningTask, decode_cleaning
 from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.plan import partition_plan
+from headrace.compactor.policy import LAST_LEVEL
 from headrace.compactor.spark.cleaning_tasks import (
     PART_ROW,
     REPORT_SCHEMA,
@@ -41,10 +45,14 @@ from headrace.compactor.spark.cleaning_tasks import (
 )
 from headrace.compactor.spark.groups import in_group, tasks_at_a_time
 from headrace.compactor.spark.parts import split_extents
+from headrace.compactor.spark.reserved import attempts_of_a_task, reserve
 from headrace.compactor.take_over import start
 from headrace.metastore.api.cleaning import CleanablePartition
+from headrace.metastore.api.compaction import NewFile, Swap
 from headrace.metastore.api.jobs import Job
 from headrace.storage.clock import Clock
+
+MOST_DOUBLED = 6
 
 
 class SparkCleaner:
@@ -82,6 +90,7 @@ class SparkCleaner:
         for number, partition in enumerate(found, start=1):
             now_ms = made_ms + round((self._clock.monotonic() - began) * 1000)
             plan = self._plan(partition, tasks[partition.live.partition_key], now_ms, job.attempts <= PATIENT_ATTEMPTS)
+            plan = await self._reserved(plan, job, lease)
             reports = await in_group(self._spark, lease.token, "clean by key", partial(self._run, plan))
             await self._end(partition, plan, reports, lease)
             lease.progress = f"partitions={number} of={len(found)}"
@@ -103,7 +112,24 @@ class SparkCleaner:
             self._limits.max_message_bytes,
             self._bytes_per_s / tasks,
             self._requests_per_s / tasks,
+            (),
         )
+
+    async def _reserved(self, plan: PassPlan, job: Job, lease: Lease) -> PassPlan:
+        """With ids for twice the files that the parts' bytes are, twice as many in each further attempt at the job:
+        a part that is written again is seldom larger.
+        """
+        sizes = [sum(extent.length for extent in part.extents) for part in plan.parts]
+        file_ids = await reserve(
+            self._metastore,
+            lease.token,
+            files=[(1 + size // plan.file_bytes) << min(max(job.attempts, 1), MOST_DOUBLED) for size in sizes],
+            attempts=attempts_of_a_task(self._spark),
+            born_ms=plan.began_ms,
+            level=LAST_LEVEL,
+            rng=self._rng,
+        )
+        return msgspec.structs.replace(plan, file_ids=tuple(file_ids))
 
     def _run(self, plan: PassPlan) -> list[PartReport]:
         """On Spark, which keeps what does not fit into memory on its disks."""
@@ -136,13 +162,16 @@ class SparkCleaner:
             cleaned.note_horizon(report.horizon_ms)
             for file, runs in report.files:
                 with not_of_the_partition():
-                    await start(self._metastore, lease.token, file.file_id, file.level, runs, self._rng)
+                    await self._start(lease, file, runs)
                 await self._ending.swap_in(lease.token, file, runs, {key: plan.cleaned_offset}, {key: cleaned})
         why = next((report.why for report in reports if report.why), None)
         if why is None:
             await self._ending.finish(lease.token, cleaned)
         else:
             await self._ending.give_up(lease.token, partition.live, why)
+
+    async def _start(self, lease: Lease, file: NewFile, runs: list[list[Swap]]) -> None:
+        await start(self._metastore, lease.token, file.file_id, file.level, runs, self._rng, is_reserved=True)
 
     def _count(self, report: PartReport) -> None:
         self._metrics.read_bytes.inc(report.read_bytes)

@@ -8,9 +8,9 @@
 Place: in Spark's Python workers; cleaning.py makes the two shuffles and takes the reports.
 Invariant: the same decisions as in the local worker, by the same code (cleaning/rewrite.py); only "a later record has
 this key" comes from Spark instead of a key map. Files are live only after the driver's swap, so a task that is
-repeated, or a driver that ended, leaves orphans for the sweeper. If an extent cannot be read, no part is written again.
-Memory of a task: an extent, the offsets that its part loses, one output file. Digests are keyed with a secret of the
-pass, as in key_map.py; clients cannot make two keys with one digest.
+repeated, or a driver that ended, leaves objects under reserved ids for the cleanup. If an extent cannot be read, no
+part is written again. Memory of a task: an extent, the offsets that its part loses, one output file. Digests are
+keyed with a secret of the pass, as in key_map.py; clients cannot make two keys with one digest.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ from headrace.compactor.cleaning.job import not_of_the_partition, sources_of
 from headrace.compactor.cleaning.key_map import DIGEST_BYTES, Offsets, joined_digests
 from headrace.compactor.cleaning.passes import Output, Pass, UncleanableError, uncleanable_for
 from headrace.compactor.cleaning.rewrite import CleaningPass, JudgedBatch, judge, open_sound
-from headrace.compactor.merge import GrowingFile, MergeLimits
+from headrace.compactor.merge import GrowingFile, MergedFile, MergeLimits
 from headrace.compactor.plan import PartitionPlan
 from headrace.compactor.policy import LAST_LEVEL
 from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources
+from headrace.compactor.spark.reserved import PartIds, store_reserved
 from headrace.compactor.spark.store import throttled_store
 from headrace.compactor.take_over import store_merged
 from headrace.metastore.api.compaction import NewFile, Swap, SwapInput
 from headrace.metastore.api.read import Extent
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.collector_tuning import tune_collector
-from headrace.storage.errors import HeadraceError
+from headrace.storage.errors import HeadraceError, UnavailableError
 from headrace.storage.file_id import new_file_id
 from headrace.storage.objects.store import ObjectStore
 
@@ -69,6 +70,8 @@ class PassPlan(msgspec.Struct, frozen=True):
     max_message_bytes: int
     bytes_per_s: float
     requests_per_s: float
+    file_ids: tuple[PartIds, ...]
+    """By part."""
 
     @property
     def unreadable(self) -> tuple[type[HeadraceError], ...]:
@@ -202,10 +205,9 @@ class RewriteTask(_PassTask):
         async with self._store(clock, rng) as store:
 
             async def keep(file: GrowingFile) -> None:
-                born_ms = plan.began_ms + clock.wall_ms() - plan.driver_ms
-                merged, file_id = file.finish(), new_file_id(born_ms, rng, LAST_LEVEL)
+                merged = file.finish()
                 with not_of_the_partition():
-                    named = await store_merged(store, merged, file_id=file_id, level=LAST_LEVEL)
+                    named = await self._stored(store, merged, number, len(report.files), clock, rng)
                 report.files.append((named, merged.runs))
                 report.written_bytes += merged.body_bytes
 
@@ -222,6 +224,19 @@ class RewriteTask(_PassTask):
             await output.store()
             report.left, report.horizon_ms = cleaned.left, cleaned.horizon_ms
         return report
+
+    async def _stored(
+        self, store: ObjectStore, file: MergedFile, part: int, number: int, clock: Clock, rng: random.Random
+    ) -> NewFile:
+        """Under an id that the driver reserved; under a new one if files have no keys."""
+        plan = self.opened
+        ids = plan.file_ids[part]
+        if not ids:
+            born_ms = plan.began_ms + clock.wall_ms() - plan.driver_ms
+            return await store_merged(store, file, file_id=new_file_id(born_ms, rng, LAST_LEVEL), level=LAST_LEVEL)
+        if number == len(ids):
+            raise UnavailableError(f"more files than reserved ids, the next attempt has more: part={part} ids={number}")
+        return await store_reserved(store, file, ids[number], LAST_LEVEL)
 
     async def _rewrite(
         self, part: PartitionPlan, sources: Sources, later: SupersededOffsets, output: Output, report: PartReport

@@ -3,7 +3,7 @@
 Place: the handler of job kind "compact-large" in the driver's job loop (application.py).
 Invariant: the driver keeps the lease while Spark works; if it is lost, Spark's job is cancelled,
 and its remaining commits are refused. If the driver crashes, its lease expires and the next driver
-continues the job; the sweeper deletes the objects that its executors stored.
+continues the job; the cleanup ends what its executors stored.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource
 from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.spark.groups import in_group, tasks_at_a_time
+from headrace.compactor.spark.reserved import attempts_of_a_task
 from headrace.compactor.spark.source import NAME, CompactionSource, Task
 from headrace.metastore.api.jobs import Job
 
@@ -51,6 +52,7 @@ class SparkCompactor:
             self._limits.max_message_bytes,
             self._bytes_per_s / tasks,
             self._requests_per_s / tasks,
+            attempts_of_a_task(self._spark),
         )
         encoded = msgspec.json.encode(task).decode()
         await in_group(self._spark, token, "compact segment files", lambda: self._run(encoded))

@@ -6,12 +6,12 @@
     driver     writer.commit       swaps them in under the job's lease
 
 Place: in Spark's Python workers, on executors and on the driver; handler.py starts it.
-Invariant: the driver starts the segments of all files before any task runs, and reserves an id for each. The files of
-an executor are live only after the driver's commit, and Spark commits one attempt of each task: another attempt stores
-its files under new ids, which the driver starts again at the commit, as a retry. What is not reported is an
-orphan for the sweeper. A segment of which an extent cannot be read is abandoned: the cleanup ends it. The commit is
-fenced by the job's lease, so a driver that lost the lease changes nothing. If one of these processes crashes, another
-attempt, or the next holder of the job, starts over.
+Invariant: before any task runs, the driver reserves an id per file and attempt (reserved.py), and starts the segments
+of all files under the ids of the first attempt. The files of an executor are live only after the driver's commit, and
+Spark commits one attempt of each task: another attempt's ids are started at the commit, as a retry, and an id that is
+not reserved is refused there. What is not reported is the cleanup's. A segment of which an extent cannot be read is
+abandoned: the cleanup ends it. The commit is fenced by the job's lease, so a driver that lost the lease changes
+nothing. If one of these processes crashes, another attempt, or the next holder of the job, starts over.
 Source: pyspark.sql.datasource (Spark 4).
 """
 
@@ -32,6 +32,7 @@ from headrace.compactor.merge import MergeCounts, MergedFile, MergeLimits, merge
 from headrace.compactor.outputs import outputs, planned_segments
 from headrace.compactor.plan import Plan, decode_job, decode_plan, encode, make_plan
 from headrace.compactor.spark.parts import split
+from headrace.compactor.spark.reserved import PartIds, reserve, store_reserved
 from headrace.compactor.spark.store import one_connection, throttled_store
 from headrace.compactor.take_over import Swapper, start, start_segments, store_merged
 from headrace.metastore.api.compaction import NewFile, Swap
@@ -39,7 +40,6 @@ from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.segments import SegmentApi
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
-from headrace.storage.errors import AlreadyExistsError
 from headrace.storage.file_id import new_file_id
 from headrace.storage.objects.store import ObjectStore
 
@@ -58,20 +58,20 @@ class Task(msgspec.Struct, frozen=True):
     max_message_bytes: int
     bytes_per_s: float
     requests_per_s: float
+    attempts: int
+    """Ids that a file needs."""
 
 
 class PlanPart(msgspec.Struct, frozen=True):
-    """One row: a part of a plan (JSON), the driver's wall clock when it was made, in ms, and the ids that the driver
-    reserved for its files; none if files have no keys.
-    """
+    """One row: a part of a plan (JSON), the driver's wall clock when it was made, in ms, and the ids of its files."""
 
     plan: str
     driver_ms: int
-    file_ids: tuple[uuid.UUID, ...]
+    file_ids: PartIds
 
 
 class WrittenFile(NamedTuple):
-    """A stored file, the swaps of its segments, and whether they have to be started: its id is not the reserved one."""
+    """A stored file, the swaps of its segments, and whether they have to be started: its id is another attempt's."""
 
     file: NewFile
     runs: Sequence[Sequence[Swap]]
@@ -132,16 +132,23 @@ class PlanReader(DataSourceReader):
                 for part in split(plan, self._task.part_bytes)
             ]
 
-    async def _start(self, metastore: SegmentApi, part: Plan) -> tuple[uuid.UUID, ...]:
-        """Start the segments of the part's files, before any task runs."""
-        token, rng, limits = JobToken(self._task.job_id, self._task.epoch), random.Random(), _limits(self._task)
-        file_ids = []
-        for output in outputs(part, limits.file_bytes, limits.extent_bytes):
-            file_id = new_file_id(part.made_ms, rng, part.level)
-            if not await start_segments(metastore, token, file_id, part.level, planned_segments(output, rng)):
-                return ()
-            file_ids.append(file_id)
-        return tuple(file_ids)
+    async def _start(self, metastore: SegmentApi, part: Plan) -> PartIds:
+        """Reserve the ids of the part's files, and start its segments, before any task runs."""
+        task, rng, limits = self._task, random.Random(), _limits(self._task)
+        token = JobToken(task.job_id, task.epoch)
+        files = outputs(part, limits.file_bytes, limits.extent_bytes)
+        (ids,) = await reserve(
+            metastore,
+            token,
+            files=[len(files)],
+            attempts=task.attempts,
+            born_ms=part.made_ms,
+            level=part.level,
+            rng=rng,
+        )
+        for output, (first, *_) in zip(files, ids, strict=False):
+            await start_segments(metastore, token, first, part.level, planned_segments(output, rng), is_reserved=True)
+        return ids
 
 
 class MergeWriter(DataSourceWriter):
@@ -167,7 +174,7 @@ class MergeWriter(DataSourceWriter):
                 plan = decode_plan(part.plan.encode())
                 async for file in merge(plan, store, _limits(task), counts):
                     born_ms = plan.made_ms + clock.wall_ms() - part.driver_ms
-                    reserved = part.file_ids[file.number] if part.file_ids else None
+                    reserved = part.file_ids[file.number] if part.file_ids else ()
                     written = await _stored(store, file, reserved, born_ms, plan.level, rng)
                     planned = outputs(plan, _limits(task).file_bytes, _limits(task).extent_bytes)[file.number]
                     files.append(written if written.is_new else written._replace(runs=_complete(file, planned)))
@@ -179,7 +186,7 @@ class MergeWriter(DataSourceWriter):
             swapper = Swapper(metastore, metastore.commit_shards, SystemClock(), random.Random())
             for file, runs, is_new in (each for written in done for each in written.files):
                 if is_new:
-                    await start(metastore, token, file.file_id, file.level, runs, random.Random())
+                    await start(metastore, token, file.file_id, file.level, runs, random.Random(), is_reserved=True)
                 async for _ in swapper.swap_in(token, file, runs):
                     pass
             unreadable = frozenset[uuid.UUID]().union(*(written.unreadable for written in done))
@@ -188,18 +195,20 @@ class MergeWriter(DataSourceWriter):
 
 
 async def _stored(
-    store: ObjectStore, file: MergedFile, reserved: uuid.UUID | None, born_ms: int, level: int, rng: random.Random
+    store: ObjectStore,
+    file: MergedFile,
+    reserved: Sequence[uuid.UUID],
+    born_ms: int,
+    level: int,
+    rng: random.Random,
 ) -> WrittenFile:
-    """Put it under its reserved id, or, if another attempt of the task did, under a new id."""
-    if reserved is not None:
-        try:
-            named = await store_merged(store, file, file_id=reserved, level=level, if_absent=True)
-            return WrittenFile(named, file.runs, is_new=False)
-        except AlreadyExistsError:
-            pass
-    file_id = new_file_id(born_ms, rng, level)
-    named = await store_merged(store, file, file_id=file_id, level=level)
-    return WrittenFile(named, file.runs, is_new=True)
+    """Put it under a reserved id; under a new one if files have no keys."""
+    if not reserved:
+        file_id = new_file_id(born_ms, rng, level)
+        named = await store_merged(store, file, file_id=file_id, level=level)
+    else:
+        named = await store_reserved(store, file, reserved, level)
+    return WrittenFile(named, file.runs, is_new=not reserved or named.file_id != reserved[0])
 
 
 def _complete(file: MergedFile, planned: Plan) -> list[list[Swap]]:

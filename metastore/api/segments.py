@@ -161,6 +161,17 @@ class SegmentApi(Protocol):
         key in a state that COPY_STARTED may not follow.
         """
 
+    async def reserve_files(self, token: JobToken, file_ids: Sequence[uuid.UUID], level: int) -> bool:
+        """Reserve new ids for files before their segments are known: each is valid as long as the lease.
+
+        The cleanup ends those that no key names after that. False if files have no keys. Idempotent.
+        """
+
+    async def start_reserved_segments(
+        self, token: JobToken, file_id: uuid.UUID, level: int, segments: Sequence[NewSegment]
+    ) -> StartOutcome:
+        """As start_segments; REFUSED unless this lease reserved the id with reserve_files. The file may be stored."""
+
     async def finish_lost_upload(self, token: JobToken, file_id: uuid.UUID) -> int:
         """COPY_FINISHED for the keys of an upload, after its lease was lost; not fenced: nothing becomes readable.
 

@@ -245,6 +245,13 @@ segment_files = Table(
     ),
     Index("segment_files_reserved", "committed_at", postgresql_where=text("state = 4")),
 )
+file_reservations = Table(
+    "file_reservations",
+    metadata,
+    _column("file_id", Uuid(), key=True),
+    _column("job_id", BigInteger()),
+    _column("epoch", BigInteger()),
+)
 janitor = Table(
     "janitor",
     metadata,

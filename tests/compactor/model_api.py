@@ -53,6 +53,16 @@ class ModelCompactionApi:
         """Files have no keys here."""
         return StartOutcome.KEYLESS
 
+    async def reserve_files(self, token: JobToken, file_ids: Sequence[uuid.UUID], level: int) -> bool:
+        """Files have no keys here."""
+        return False
+
+    async def start_reserved_segments(
+        self, token: JobToken, file_id: uuid.UUID, level: int, segments: Sequence[NewSegment]
+    ) -> StartOutcome:
+        """Files have no keys here."""
+        return StartOutcome.KEYLESS
+
     async def finish_lost_upload(self, token: JobToken, file_id: uuid.UUID) -> int:
         """Files have no keys here."""
         return 0

@@ -40,6 +40,7 @@ from headrace.storage.file_id import SEGMENTS, object_key
 from headrace.storage.objects.directory import DirectoryStore
 from load.tools import why_missing
 from tests.agent.fetch.fetch_world import NEVER_SEEN
+from tests.compactor.leftovers import end_leftovers
 from tests.compactor.test_compact import batch
 from tests.compactor.world import LEASE_MS, CompactionWorld
 from tests.fixtures_s3 import ACCESS_KEY, BUCKET, SECRET_KEY
@@ -128,9 +129,8 @@ class SparkWorld(CompactionWorld):
         return {object_key(file_id) for file_id, row in rows.items() if row["state"] != FileState.CONDEMNED}
 
     async def sweep(self, ahead_seconds: float) -> None:
-        """Let the metastore's clock be so far ahead, and sweep the bucket once."""
-        async with session(self.url) as clock:
-            await move_time(clock, ahead_seconds)
+        """Let the metastore's clock be so far ahead, let cleanup and janitor run, and sweep the bucket once."""
+        await end_leftovers(self, ahead_seconds)
         await self.postgres.enqueue_jobs([NewJob(sweeper.KIND, "")])
         job = await self.postgres.claim_job("test", [sweeper.KIND], LEASE_MS)
         assert job is not None
@@ -298,7 +298,7 @@ def test_parts_keep_partitions_whole_and_in_order() -> None:
 
 def test_a_plan_of_nothing_is_no_row() -> None:
     """All that a job was to merge may have expired before it began; Spark then makes up a partition without a value."""
-    reader = PlanReader(Task(1, 1, "", 20, 20, 20, 1.0, 1.0))
+    reader = PlanReader(Task(1, 1, "", 20, 20, 20, 1.0, 1.0, 2))
     assert list(reader.read(InputPartition("part"))) == [("part",)]
     assert list(reader.read(InputPartition(None))) == []
 

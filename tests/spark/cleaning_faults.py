@@ -86,3 +86,11 @@ class PartIsForgotten(RewriteTask):
             inputs = [extent for _, runs in report.files for run in runs for swap in run for extent in swap.inputs]
             report.files, report.left = [], [*report.left, *inputs]
         return report
+
+
+class UnreservedRewrite(RewriteTask):
+    """A bug: files get new ids, as if they had no keys."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.opened = msgspec.structs.replace(self.opened, file_ids=tuple(() for _ in self.opened.parts))

@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor import sweeper
 from headrace.compactor.cleaning.job import KIND, LARGE_KIND, Cleaner, large_job
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.policy import CleaningJob, CleaningTask, decode_cleaning, encode_cleaning
-from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.merge import MergeLimits
-from headrace.compactor.undecided import Undecided
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import Job, NewJob
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -30,9 +27,10 @@ from headrace.storage.records.codec import Record, decode_records, encode_batch
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import read_header
 from tests.compactor.cleaning.world import CleaningWorld
+from tests.compactor.leftovers import end_leftovers
 from tests.compactor.world import LEASE_MS
 from tests.manual_clock import ManualClock
-from tests.metastore.sessions import move_time, session
+from tests.metastore.sessions import rows, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,8 +47,6 @@ EAGER = {
 SMALL = MergeLimits(file_bytes=400, extent_bytes=300, batch_bytes=200)
 """Several files for a part."""
 PART_BYTES = 500
-SWEPT_HOURS = 2 * sweeper.MIN_AGE_MS / HOUR_MS
-"""Every orphan of a test is old enough then."""
 
 
 class Seen(NamedTuple):
@@ -231,17 +227,21 @@ class SparkCleaningWorld(CleaningWorld):
         return {info.key async for info in self.store.list_objects(SEGMENTS)}
 
     async def named(self) -> set[str]:
-        """Keys of the files that have a row and are not condemned."""
-        found = await self.file_rows()
-        return {object_key(file_id) for file_id, row in found.items() if row["state"] != FileState.CONDEMNED}
+        """Keys of the files that have a row and are neither condemned nor only reserved."""
+        found, ended = await self.file_rows(), (FileState.CONDEMNED, FileState.RESERVED)
+        return {object_key(file_id) for file_id, row in found.items() if row["state"] not in ended}
 
-    async def sweep(self) -> None:
-        """Let every object be old enough, and sweep the bucket once."""
-        self.hours += SWEPT_HOURS
-        async with session(self.url) as clock:
-            await move_time(clock, self.hours * 3600)
-        await self.postgres.enqueue_jobs([NewJob(sweeper.KIND, "")])
-        job = await self._claimed(sweeper.KIND)
-        metrics = JanitorMetrics(CollectorRegistry(), Undecided(CollectorRegistry()))
-        await sweeper.Sweeper(self.postgres, self.store, metrics)(job, self._lease(job))
-        await self.postgres.finish_job(job.token)
+    async def clean_up(self) -> None:
+        """Let the cluster end what nothing became of, without the sweeper."""
+        self.hours = await end_leftovers(self, self.hours * 3600) / 3600
+        assert not await self.ask("SELECT FROM file_reservations"), "their leases are over"
+
+    async def ask(self, query: str) -> list[tuple[Any, ...]]:
+        """Rows of the metastore."""
+        async with session(self.url) as raw:
+            return await rows(raw, query)
+
+    async def check_reserved(self) -> None:
+        """Every object had a reserved id before it was stored: it has a row."""
+        has_row = {object_key(file_id) for file_id in await self.file_rows()}
+        assert await self.objects() <= has_row, "an object that only the sweeper finds"

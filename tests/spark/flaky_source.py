@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import msgspec
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
-from headrace.compactor.spark.source import CompactionSource, MergeWriter
+from headrace.compactor.spark.source import CompactionSource, MergeWriter, PlanPart, WrittenPart
 
 
 class FlakySource(CompactionSource):
@@ -52,3 +53,17 @@ class KilledWriter(MergeWriter):
         if context.attemptNumber() == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return written
+
+
+class UnreservedSource(CompactionSource):
+    """A bug: tasks store under new ids, as if files had no keys."""
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return UnreservedWriter(self._task())
+
+
+class UnreservedWriter(MergeWriter):
+    """The reservations are ignored."""
+
+    async def _merge(self, parts: Sequence[PlanPart]) -> WrittenPart:
+        return await super()._merge([msgspec.structs.replace(part, file_ids=()) for part in parts])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import signal
@@ -10,10 +11,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import psycopg
 import pytest
 
-from headrace.compactor.cleaning.job import LARGE_KIND
+from headrace.compactor.cleaning.job import LARGE_KIND, large_job
 from headrace.compactor.cleaning.policy import CleaningJob, encode_cleaning
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -23,10 +25,13 @@ from headrace.storage.file_id import object_key
 from headrace.storage.objects.s3 import S3Store
 from headrace.storage.objects.s3_client import S3Options
 from tests.fixtures_s3 import BUCKET
-from tests.spark.cleaning_world import DriverEnded, SameTime, SparkCleaningWorld
+from tests.metastore.segment_keys import with_keys
+from tests.spark.cleaning_world import SMALL, DriverEnded, SameTime, SparkCleaningWorld
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from headrace.compactor.spark.cleaning_tasks import PartReport, PassPlan
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
 
@@ -37,6 +42,7 @@ ALL_PASSES = 3
 async def world(
     metastore: PostgresMetastore, metastore_url: str, tmp_path: Path, spark: SparkSession
 ) -> AsyncIterator[SparkCleaningWorld]:
+    with_keys(metastore_url)
     world = SparkCleaningWorld(metastore, metastore_url, tmp_path / "bucket", spark)
     await world.begin()
     kept = dict(spark.sparkContext.environment)
@@ -127,7 +133,8 @@ async def test_killed_executors_on_a_real_s3_server_change_nothing(world: SparkC
     await use_s3(world, real_s3_url)
     await story(world, 2, passes=1, scan=KilledScan, rewrite=KilledRewrite)
     assert await world.objects() > await world.named(), "the killed tasks had stored their files"
-    await world.sweep()
+    await world.check_reserved()
+    await world.clean_up()
     assert await world.objects() == await world.named(), "no orphan is left, and no named file is gone"
     await world.store.close()
 
@@ -159,7 +166,8 @@ async def test_the_next_driver_completes_what_one_left_on_s3(
     await world.clean_here(tasks[pair[0]], now_ms)
     await check_same(world, pair)
     assert await world.objects() > await world.named(), "the first driver's files"
-    await world.sweep()
+    await world.check_reserved()
+    await world.clean_up()
     assert await world.objects() == await world.named()
     await check_same(world, pair)
     await world.check_accounts()
@@ -217,6 +225,55 @@ async def test_a_planted_bug_is_caught(world: SparkCleaningWorld, name: str) -> 
         await story(world, 1, passes=2, **{place: bug})
 
 
+@pytest.mark.requirement("L9", "R6")
+async def test_a_part_under_an_id_that_was_not_reserved_is_refused(world: SparkCleaningWorld) -> None:
+    from headrace.storage.errors import UnavailableError
+    from tests.spark.cleaning_faults import UnreservedRewrite
+
+    pair = await world.pair("t")
+    await world.write_at_random(pair, random.Random(7), 8)
+    await roll(world)
+    task = (await world.due())[pair[1]]
+    extents = await world.extents(pair[1])
+    with pytest.raises(UnavailableError, match="cannot be used any more"):
+        await world.clean_on_spark(task, world.now_ms(), rewrite=UnreservedRewrite)
+    assert await world.extents(pair[1]) == extents
+    with pytest.raises(AssertionError, match="only the sweeper finds"):
+        await world.check_reserved()
+
+
+@pytest.mark.requirement("L9", "R6")
+async def test_a_part_with_more_files_than_ids_is_tried_again_with_more(world: SparkCleaningWorld) -> None:
+    from headrace.storage.errors import UnavailableError
+
+    pair = await world.pair("t")
+    await world.write_at_random(pair, random.Random(8), 8)
+    await roll(world)
+    task = (await world.due())[pair[1]]
+    files_of_a_byte = dataclasses.replace(SMALL, file_bytes=1)
+    cleaner = world.on_spark(SameTime(world.postgres, world.now_ms()), limits=files_of_a_byte)
+    plans: list[PassPlan] = []
+    run = cleaner._run
+
+    def first_with_too_few(plan: PassPlan) -> list[PartReport]:
+        plans.append(plan)
+        few = tuple(part[:1] for part in plan.file_ids)
+        return run(msgspec.structs.replace(plan, file_ids=few) if len(plans) == 1 else plan)
+
+    cleaner._run = first_with_too_few  # type: ignore[method-assign]
+    await world.postgres.enqueue_jobs([large_job(task)])
+    job = await world.claimed_large()
+    with pytest.raises(UnavailableError, match="more files than reserved ids"):
+        await cleaner.handle(job, world._lease(job))
+    await world.wait(0.05)
+    again = await world.claimed_large()
+    await cleaner.handle(again, world._lease(again))
+    await world.postgres.finish_job(again.token)
+    assert [2 * len(part) for part in plans[0].file_ids] == [len(part) for part in plans[1].file_ids]
+    assert (await world.state(pair[1])).cleaned_offset > 0
+    await world.check_reserved()
+
+
 @pytest.mark.slow
 @pytest.mark.requirement("L9", "W10")
 async def test_a_driver_killed_between_two_partitions_leaves_the_job_to_the_next(world: SparkCleaningWorld) -> None:
@@ -259,5 +316,6 @@ async def test_a_driver_killed_between_two_partitions_leaves_the_job_to_the_next
         assert large_one.cleaned_offset == local.cleaned_offset
     await world.check_accounts()
     assert await world.objects() > await world.named(), "what the killed driver had stored"
-    await world.sweep()
+    await world.check_reserved()
+    await world.clean_up()
     assert await world.objects() == await world.named()

@@ -20,6 +20,7 @@ from headrace.compactor.plan import CompactionJob, encode
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
+from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.s3 import S3Store
 from headrace.storage.objects.s3_client import S3Options
 from headrace.storage.records.compression import Codec
@@ -27,11 +28,13 @@ from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.compactor.test_compact import batch
 from tests.compactor.world import LEASE_MS
 from tests.fixtures_s3 import BUCKET
+from tests.metastore.segment_keys import with_keys
 from tests.spark.cleaning_world import SparkCleaningWorld
 from tests.storage.batches import plain_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
 
@@ -47,6 +50,7 @@ async def world(
 
     kept = dict(spark.sparkContext.environment)
     prefix = str(uuid.uuid4())
+    with_keys(metastore_url)
     world = SparkCleaningWorld(metastore, metastore_url, tmp_path, spark)
     options = S3Options(bucket=BUCKET, prefix=prefix, endpoint=real_s3_url, region="us-east-1", path_style=True)
     world.use(S3Store(options, SystemClock()), world.environment | s3_environment(real_s3_url, prefix))
@@ -90,6 +94,19 @@ async def layout(world: SparkCleaningWorld, keys: list[int]) -> list[list[tuple[
     return [[(e.base_offset, e.last_offset, e.length) for e in await world.extents(key)] for key in keys]
 
 
+async def merge_on_spark(world: SparkCleaningWorld, source: type[DataSource]) -> None:
+    """Run the job that waits."""
+    from headrace.compactor.spark.handler import SparkCompactor
+
+    job = await world.claimed(LARGE_KIND)
+    compactor = SparkCompactor(
+        world.spark, part_bytes=1, limits=LIMITS, bytes_per_s=1e8, requests_per_s=500, source=source
+    )
+    lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
+    await compactor.handle(job, lease)
+    await world.postgres.finish_job(job.token)
+
+
 @pytest.mark.requirement("W9", "W10")
 @pytest.mark.parametrize(
     ("fault", "seed"),
@@ -97,7 +114,6 @@ async def layout(world: SparkCleaningWorld, keys: list[int]) -> list[list[tuple[
 )
 async def test_spark_leaves_what_the_local_worker_leaves(world: SparkCleaningWorld, fault: str, seed: int) -> None:
     """Each task's Python worker is killed once, or raises, after its files are stored."""
-    from headrace.compactor.spark.handler import SparkCompactor
     from tests.spark import flaky_source
 
     local, large = await fill(world, seed)
@@ -107,18 +123,7 @@ async def test_spark_leaves_what_the_local_worker_leaves(world: SparkCleaningWor
     stored_before = await world.objects()
 
     await world.postgres.enqueue_jobs([await merged(world, large, LARGE_KIND, seed)])
-    job = await world.claimed(LARGE_KIND)
-    compactor = SparkCompactor(
-        world.spark,
-        part_bytes=1,
-        limits=LIMITS,
-        bytes_per_s=1e8,
-        requests_per_s=500,
-        source=getattr(flaky_source, fault),
-    )
-    lease = Lease(world.postgres, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
-    await compactor.handle(job, lease)
-    await world.postgres.finish_job(job.token)
+    await merge_on_spark(world, getattr(flaky_source, fault))
 
     assert [await world.records(key) for key in large] == before
     assert [await world.records(key) for key in local] == before
@@ -126,7 +131,22 @@ async def test_spark_leaves_what_the_local_worker_leaves(world: SparkCleaningWor
     await world.check_accounts()
     stored = await world.objects() - stored_before
     assert len(stored) == 2 * len(large), "each task stored a file, twice"
-    assert len(stored & await world.named()) == len(large), "one of each is named, the other is an orphan"
-    await world.sweep()
+    assert len(stored & await world.named()) == len(large), "one of each is named, the other's attempt is given up"
+    await world.check_reserved()
+    await world.clean_up()
     assert await world.objects() == await world.named(), "no orphan is left, and no named file is gone"
     assert [await world.records(key) for key in large] == before
+
+
+@pytest.mark.requirement("W10", "R6")
+async def test_a_part_under_an_id_that_was_not_reserved_is_refused(world: SparkCleaningWorld) -> None:
+    from tests.spark.flaky_source import UnreservedSource
+
+    _, large = await fill(world, 3)
+    before = await layout(world, large)
+    await world.postgres.enqueue_jobs([await merged(world, large, LARGE_KIND, 3)])
+    with pytest.raises(UnavailableError, match="cannot be used any more"):
+        await merge_on_spark(world, UnreservedSource)
+    assert await layout(world, large) == before
+    with pytest.raises(AssertionError, match="only the sweeper finds"):
+        await world.check_reserved()

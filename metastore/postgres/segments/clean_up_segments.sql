@@ -26,8 +26,10 @@ BEGIN
     RETURN coalesce(cardinality(v_keys), 0);
 END $$;
 
--- Give reserved ids that no key names, over two hours after their reservation, to the janitor. How many.
--- Locks: the job's row, shared; the files' rows, ascending. Idempotent: yes. Cost: O(reserved ids).
+-- Give reserved ids that no key names, over two hours after their reservation, to the janitor, but none that a lease
+-- reserved for its tasks, as long as it holds. How many.
+-- Locks: the job's row, shared; the reservations' rows; the files' rows, ascending. Idempotent: yes.
+-- Cost: O(reserved ids).
 CREATE OR REPLACE FUNCTION end_unused_reservations(p_job_id bigint, p_epoch bigint, p_limit int) RETURNS int
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off
@@ -36,9 +38,11 @@ DECLARE
     v_ended int;
 BEGIN
     PERFORM assert_job(p_job_id, p_epoch);
+    PERFORM forget_reservations();
     WITH unused AS (
-        SELECT file_id FROM segment_files
+        SELECT file_id FROM segment_files f
          WHERE state = file_reserved() AND segments = 0 AND committed_at < wall_time() - interval '2 hours'
+           AND NOT EXISTS (SELECT FROM file_reservations r WHERE r.file_id = f.file_id)
          ORDER BY file_id LIMIT p_limit FOR UPDATE
     )
     UPDATE segment_files f SET state = file_condemned(), dead_at = wall_time() FROM unused u WHERE f.file_id = u.file_id;

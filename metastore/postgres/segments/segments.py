@@ -14,11 +14,13 @@ import numpy as np
 
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.segments import NewSegment, StartOutcome
-from headrace.metastore.postgres.packing import pack_int4, pack_int8, pack_uuids
+from headrace.metastore.postgres.packing import PackedArray, pack_int4, pack_int8, pack_uuids
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.file_id import born_ms
 
 _START_SEGMENTS = Statement("start_segments", writes=True)
+_RESERVE_FILES = Statement("reserve_files", writes=True)
+_START_RESERVED_SEGMENTS = Statement("start_reserved_segments", writes=True)
 _FINISH_LOST_UPLOAD = Statement("finish_lost_upload", writes=True)
 _RELEASE_DUE_SEGMENTS = Statement("release_due_segments", writes=True)
 _TOMBSTONE_SEGMENTS = Statement("tombstone_segments", writes=True)
@@ -38,8 +40,6 @@ class PostgresSegments:
     async def start_segments(
         self, token: JobToken, file_id: uuid.UUID, level: int, segments: Sequence[NewSegment]
     ) -> StartOutcome:
-        columns = np.array([segment[1:] for segment in segments], dtype=np.int64).reshape(-1, 6).T
-        keys, starts, ends, leader_epochs, times, sizes = columns
         (outcome,) = await _START_SEGMENTS.row(
             self.pool,
             job_id=token.job_id,
@@ -47,13 +47,21 @@ class PostgresSegments:
             file_id=file_id,
             born_ms=born_ms(file_id),
             level=level,
-            segment=pack_uuids([segment.segment_id for segment in segments]),
-            key=pack_int8(keys),
-            start=pack_int8(starts),
-            end=pack_int8(ends),
-            leader_epoch=pack_int4(leader_epochs),
-            time=pack_int8(times),
-            size=pack_int8(sizes),
+            **_columns(segments),
+        )
+        return StartOutcome(outcome)
+
+    async def reserve_files(self, token: JobToken, file_ids: Sequence[uuid.UUID], level: int) -> bool:
+        (is_keyed,) = await _RESERVE_FILES.row(
+            self.pool, job_id=token.job_id, epoch=token.epoch, level=level, files=pack_uuids(file_ids)
+        )
+        return bool(is_keyed)
+
+    async def start_reserved_segments(
+        self, token: JobToken, file_id: uuid.UUID, level: int, segments: Sequence[NewSegment]
+    ) -> StartOutcome:
+        (outcome,) = await _START_RESERVED_SEGMENTS.row(
+            self.pool, job_id=token.job_id, epoch=token.epoch, file_id=file_id, level=level, **_columns(segments)
         )
         return StartOutcome(outcome)
 
@@ -98,3 +106,18 @@ class PostgresSegments:
     async def key_merged_file(self, token: JobToken) -> int:
         (segments,) = await _KEY_MERGED_FILE.row(self.pool, job_id=token.job_id, epoch=token.epoch)
         return int(segments)
+
+
+def _columns(segments: Sequence[NewSegment]) -> dict[str, PackedArray]:
+    """The parameters that segments are, one element each."""
+    columns = np.array([segment[1:] for segment in segments], dtype=np.int64).reshape(-1, 6).T
+    keys, starts, ends, leader_epochs, times, sizes = columns
+    return {
+        "segment": pack_uuids([segment.segment_id for segment in segments]),
+        "key": pack_int8(keys),
+        "start": pack_int8(starts),
+        "end": pack_int8(ends),
+        "leader_epoch": pack_int4(leader_epochs),
+        "time": pack_int8(times),
+        "size": pack_int8(sizes),
+    }
