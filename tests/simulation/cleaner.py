@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
+import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +25,7 @@ from headrace.compactor.merge import MergeLimits
 from headrace.metastore.api.cleaning import CleanablePartition, CleanedPartition
 from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import Job, JobToken
+from headrace.metastore.api.segments import NewSegment, StartOutcome
 from headrace.storage.errors import FencedError, HeadraceError
 from tests.compactor.model_api import ModelCleaningApi
 from tests.simulation.bucket import BucketLine
@@ -107,6 +109,14 @@ class CleaningLine:
     ) -> list[SwapOutcome]:
         wanted, relied = list(swaps), list(cleaned_offsets)
         return await self._write(lambda: self._server.swap_cleaned_extents(token, file, wanted, relied))
+
+    async def start_segments(
+        self, token: JobToken, file_id: uuid.UUID, level: int, segments: Sequence[NewSegment]
+    ) -> StartOutcome:
+        return await self._write(lambda: self._server.start_segments(token, file_id, level, list(segments)))
+
+    async def finish_lost_upload(self, token: JobToken, file_id: uuid.UUID) -> int:
+        return await self._write(lambda: self._server.finish_lost_upload(token, file_id))
 
     async def finish_cleaning(self, token: JobToken, cleaned: CleanedPartition) -> bool:
         return await self._write(lambda: self._server.finish_cleaning(token, cleaned))
