@@ -102,7 +102,7 @@ def controller_handlers(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: AlterPartitionReassignments(change),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: ListPartitionReassignments(view),
         ApiKey.DESCRIBE_QUORUM: DescribeQuorum(view, metastore),
-        ApiKey.UPDATE_FEATURES: UpdateFeatures(change),
+        ApiKey.UPDATE_FEATURES: UpdateFeatures(change, metastore),
         ApiKey.FETCH_SNAPSHOT: FetchSnapshot(metastore),
         ApiKey.BROKER_REGISTRATION: BrokerRegistration(metastore, is_active),
         ApiKey.BROKER_HEARTBEAT: BrokerHeartbeat(view, metastore, in_force, is_active),

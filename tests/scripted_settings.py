@@ -44,6 +44,11 @@ class ScriptedSettings:
                     named[value] = (*named.get(value, ()), report.process)
         return SettingProposals(undecided, counts, 0)
 
+    async def compactors_without(self, feature: str, level: int) -> tuple[str, ...]:
+        self._fail()
+        lacking = [report for report in self.reports.values() if report.features.get(feature, 0) < level]
+        return tuple(report.process for report in lacking if {"compactor", "spark"} & set(report.roles))
+
     def _fail(self) -> None:
         if self.error:
             raise self.error

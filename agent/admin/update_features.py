@@ -2,7 +2,8 @@
 
 Place: request fields to FeatureLevelRecords in the metadata log.
 Invariant: all updates of a request or none, decided on exactly the image that they follow. A level
-is active only while every registered agent supports it.
+is active only while every registered agent supports it; that of segment keys is refused while a running compactor is
+known not to have it. One that starts later, or that was not heard for a minute, changes nothing: its swaps are refused.
 Source: KIP-584, KIP-778 (upgrade types, validate only), KIP-1022 (one error for all, version 2).
 """
 
@@ -13,13 +14,15 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.log_change import LogChange, Verdict
+from headrace.metastore.api.agents import SEGMENT_KEYS
+from headrace.metastore.api.settings import SettingsApi
 from headrace.metastore.log.features import change_feature
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import MetadataRecord
 from headrace.protocol.errors import feature_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
-from headrace.storage.errors import InvalidError
+from headrace.storage.errors import HeadraceError, InvalidError, UnsupportedFeatureError
 
 UPGRADE = 1
 
@@ -27,8 +30,8 @@ UPGRADE = 1
 class UpdateFeatures:
     """The handler."""
 
-    def __init__(self, change: LogChange) -> None:
-        self._change = change
+    def __init__(self, change: LogChange, processes: SettingsApi) -> None:
+        self._change, self._processes = change, processes
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
@@ -39,6 +42,10 @@ class UpdateFeatures:
         names = [update.feature for update in entity.feature_updates]
         if not names or len(set(names)) < len(names):
             return Verdict(ErrorCode.invalid_request, "name at least one feature, without duplicates")
+        try:
+            await self._refuse_for_compactors(entity.feature_updates)
+        except HeadraceError as error:
+            return Verdict(ErrorCode(feature_error(error)), str(error))
         refused: list[Verdict] = []
 
         def judge(image: MetadataImage) -> list[MetadataRecord]:
@@ -52,6 +59,17 @@ class UpdateFeatures:
 
         verdict = await self._change.append(judge, deadline)
         return refused[0] if refused else verdict
+
+    async def _refuse_for_compactors(self, updates: Any) -> None:
+        """UnsupportedFeatureError if a running one lacks the level: its swaps would be refused."""
+        for update in updates:
+            if update.feature == SEGMENT_KEYS and update.max_version_level > 0:
+                lacking = await self._processes.compactors_without(update.feature, update.max_version_level)
+                if lacking:
+                    raise UnsupportedFeatureError(
+                        f"a compactor does not support the level: feature={update.feature}"
+                        f" level={update.max_version_level} processes={','.join(lacking)}"
+                    )
 
 
 def _records(image: MetadataImage, updates: Any) -> list[MetadataRecord]:

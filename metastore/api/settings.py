@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+from headrace.metastore.api.agents import SUPPORTED_FEATURES
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,10 @@ class SettingReport:
     node_id: int | None
     """Of an agent that has registered."""
     proposals: Mapping[str, str]
+    features: Mapping[str, int] = field(
+        default_factory=lambda: {name: levels.max_level for name, levels in SUPPORTED_FEATURES.items()}
+    )
+    """The highest level that the process supports."""
 
 
 class SettingProposals(NamedTuple):
@@ -54,3 +60,6 @@ class SettingsApi(Protocol):
 
     async def setting_proposals(self) -> SettingProposals:
         """As of now; a few rows per process."""
+
+    async def compactors_without(self, feature: str, level: int) -> tuple[str, ...]:
+        """Running processes that compact, without a report that they support the level."""

@@ -191,6 +191,8 @@ setting_reports = Table(
     _column("names", ARRAY(Text())),
     _column("proposals", ARRAY(Text())),
     _column("reported_at", TIMESTAMP),
+    _column("features", ARRAY(Text()), null=True),
+    _column("feature_levels", ARRAY(SmallInteger()), null=True),
     **_churning(0, 500, fillfactor=50),
 )
 lease_watch = Table(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
+from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS
 from headrace.metastore.api.settings import SettingReport
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.records import ConfigRecord
@@ -69,3 +71,21 @@ async def test_agents_without_a_report_are_counted(metastore: PostgresMetastore)
     assert (await metastore.setting_proposals()).unreported_agents == 1
     await metastore.unregister_agent(*second)
     assert (await metastore.setting_proposals()).unreported_agents == 0
+
+
+async def test_compactors_that_lack_a_level_are_known(metastore: PostgresMetastore, metastore_url: str) -> None:
+    """Also those of a version that does not say what it supports; agents without that role do not compact."""
+    await metastore.report_settings(report(A, "new-1", "broker", "compactor"))
+    await metastore.report_settings(replace(report(B, "none-2", "spark"), features={METADATA_FORMAT: 3}))
+    async with session(metastore_url) as raw:
+        for number, roles in enumerate((["compactor"], ["broker"]), start=3):
+            older = (uuid.UUID(int=number), f"old-{number}", roles)
+            await raw.execute("SELECT report_settings(%s, %s, %s, NULL, '{}', '{}')", older)
+        assert await metastore.compactors_without(SEGMENT_KEYS, 1) == ("none-2", "old-3")
+        await raw.execute("SELECT report_settings(%s, 'new-1', '{compactor}', NULL, '{}', '{}')", (A,))
+        assert await metastore.compactors_without(SEGMENT_KEYS, 1) == ("none-2", "old-3"), "a report is renewed"
+        await metastore.withdraw_settings(B)
+        assert await metastore.compactors_without(SEGMENT_KEYS, 1) == ("old-3",)
+        assert await metastore.compactors_without(SEGMENT_KEYS, 2) == ("new-1", "old-3")
+        await move_time(raw, 61)
+        assert await metastore.compactors_without(SEGMENT_KEYS, 1) == ()

@@ -9,13 +9,17 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 
+import numpy as np
+
 from headrace.metastore.api.settings import SettingProposals, SettingReport
+from headrace.metastore.postgres.packing import pack_int2
 from headrace.metastore.postgres.statement import Pool, Statement
 
 UNREPORTED = "unreported"
-_REPORT_SETTINGS = Statement("report_settings", writes=True)
+_REPORT_PROCESS = Statement("report_process", writes=True)
 _WITHDRAW_SETTINGS = Statement("withdraw_settings", writes=True)
 _UNDECIDED_SETTINGS = Statement("undecided_settings", writes=False)
+_COMPACTORS_WITHOUT = Statement("compactors_without", writes=False)
 _RUNNING_PROCESSES = Statement("running_processes", writes=False)
 
 
@@ -25,7 +29,7 @@ class PostgresSettings:
     pool: Pool
 
     async def report_settings(self, report: SettingReport) -> None:
-        await _REPORT_SETTINGS.row(
+        await _REPORT_PROCESS.row(
             self.pool,
             incarnation_id=report.incarnation_id,
             process=report.process,
@@ -33,6 +37,8 @@ class PostgresSettings:
             node_id=report.node_id,
             names=list(report.proposals),
             proposals=list(report.proposals.values()),
+            features=list(report.features),
+            levels=pack_int2(np.array(list(report.features.values()), np.int16)),
         )
 
     async def withdraw_settings(self, incarnation_id: uuid.UUID) -> None:
@@ -44,3 +50,8 @@ class PostgresSettings:
             undecided[name][proposal] = tuple(processes)
         counts = dict(await _RUNNING_PROCESSES.rows(self.pool))
         return SettingProposals(dict(undecided), counts, counts.pop(UNREPORTED, 0))
+
+    async def compactors_without(self, feature: str, level: int) -> tuple[str, ...]:
+        return tuple(
+            [process for (process,) in await _COMPACTORS_WITHOUT.rows(self.pool, feature=feature, level=level)]
+        )

@@ -17,6 +17,7 @@ from headrace.agent.handlers import register_handlers
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS
 from headrace.metastore.api.metadata_log import StoredSnapshot
+from headrace.metastore.api.settings import SettingReport
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.reassignment import completions
 from headrace.metastore.log.replay import apply
@@ -195,6 +196,20 @@ async def test_a_validated_update_changes_nothing(world: World) -> None:
     assert (await world.ask(ApiKey.UPDATE_FEATURES, 1, **fields)).error_code is ErrorCode.none
     assert (await world.view.catch_up()).metadata_format == 3
     assert (await world.ask(ApiKey.UPDATE_FEATURES, 1, feature_updates=[])).error_code is ErrorCode.invalid_request
+
+
+async def test_segments_have_no_keys_while_a_running_compactor_does_not_know_them(world: World) -> None:
+    await world.agent(3)
+    older = SettingReport(uuid.uuid4(), "host-17", ("compactor",), None, {}, features={})
+    await world.api.report_settings(older)
+    await world.api.report_settings(SettingReport(uuid.uuid4(), "host-18", ("compactor",), None, {}))
+    refused = await _set_format(world, 1, 1, 1, name=SEGMENT_KEYS)
+    assert refused.error_code is ErrorCode.invalid_update_version
+    assert "processes=host-17" in (refused.error_message or "")
+    assert SEGMENT_KEYS not in (await world.view.catch_up()).features
+    await world.api.withdraw_settings(older.incarnation_id)
+    assert (await _set_format(world, 1, 1, 1, name=SEGMENT_KEYS)).error_code is ErrorCode.none
+    assert SEGMENT_KEYS in world.view.image.features
 
 
 @pytest.mark.parametrize("version", [3, 4])
