@@ -107,7 +107,7 @@ BUGS: dict[str, tuple[str, str, str, Proof]] = {
     ),
     "retention records nothing": (
         "move_log_starts",
-        "PERFORM end_removed(v_seg_keys, v_seg_ends, v_seg_epochs, cause_log_start(), NULL);",
+        "PERFORM end_removed(v_seg_keys, v_seg_ends, v_seg_epochs, cause_log_start(), p_job);",
         "",
         proofs.test_an_object_goes_with_its_last_reference,
     ),

@@ -10,6 +10,6 @@ BEGIN
     PERFORM assert_job(p_job, p_epoch);
     PERFORM FROM metadata_head WHERE configs_offset <= p_metadata_offset FOR SHARE;
     IF FOUND THEN
-        RETURN QUERY SELECT * FROM move_log_starts(NULL, NULL, p_keys, p_offsets, p_limit);
+        RETURN QUERY SELECT * FROM remove_below(p_job, p_keys, p_offsets, p_limit);
     END IF;
 END $$;

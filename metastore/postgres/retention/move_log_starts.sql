@@ -13,6 +13,19 @@
 CREATE OR REPLACE FUNCTION move_log_starts(
     p_job bigint, p_epoch bigint, p_keys bigint[], p_offsets bigint[], p_limit int
 ) RETURNS TABLE (log_start_offset bigint, high_watermark bigint, extents int, bytes bigint, has_more boolean)
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF p_job IS NOT NULL THEN
+        RAISE EXCEPTION 'retention of an older version is refused: it does not follow the settings of the cluster';
+    END IF;
+    RETURN QUERY SELECT * FROM remove_below(NULL, p_keys, p_offsets, p_limit);
+END $$;
+
+-- move_log_starts, by a job that the caller has fenced, or by none (p_job NULL): segments' records name it.
+-- Locks, idempotence, cost: as that.
+CREATE OR REPLACE FUNCTION remove_below(
+    p_job bigint, p_keys bigint[], p_offsets bigint[], p_limit int
+) RETURNS TABLE (log_start_offset bigint, high_watermark bigint, extents int, bytes bigint, has_more boolean)
 LANGUAGE plpgsql VOLATILE
 SET jit = off
 SET plan_cache_mode = force_generic_plan
@@ -38,9 +51,6 @@ DECLARE
     v_seg_ends   bigint[];
     v_seg_epochs int[];
 BEGIN
-    IF p_job IS NOT NULL THEN
-        RAISE EXCEPTION 'retention of an older version is refused: it does not follow the settings of the cluster';
-    END IF;
     PERFORM FROM partitions WHERE partition_key = ANY (p_keys) ORDER BY partition_key FOR NO KEY UPDATE;
 
     -- a high watermark that was read without its shard's lock has at most moved on since
@@ -81,7 +91,7 @@ BEGIN
            (SELECT array_agg(partition_key) AS keys, array_agg(segment_end) AS ends, array_agg(segment_epoch) AS epochs
               FROM removed WHERE segment_end IS NOT NULL) AS s;
     PERFORM drop_live_bytes(v_files, v_file_bytes);
-    PERFORM end_removed(v_seg_keys, v_seg_ends, v_seg_epochs, cause_log_start(), NULL);
+    PERFORM end_removed(v_seg_keys, v_seg_ends, v_seg_epochs, cause_log_start(), p_job);
 
     UPDATE partitions p
        SET log_start_offset = start, removed_bytes = p.removed_bytes + coalesce(g.bytes, 0),

@@ -1,0 +1,63 @@
+"""The records of segments say which job wrote them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from headrace.metastore.api.retention import LogStartTarget
+from headrace.metastore.postgres.store import PostgresMetastore
+from tests.compactor.segment_world import HOUR, SegmentWorld
+from tests.properties.test_commit_bugs import plant
+
+
+@pytest.fixture
+async def world(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[SegmentWorld]:
+    world = SegmentWorld(metastore, metastore_url)
+    await world.begin()
+    await world.raise_level()
+    yield world
+    await world.service.close()
+
+
+async def compacted(world: SegmentWorld) -> tuple[int, int]:
+    """A partition with one segment of the offsets 0 to 5, and its job's id."""
+    (key,) = await world.topic(f"t{len(world.live)}", 1)
+    await world.fill([key])
+    job = await world.claim(await world.live_files(0), 1)
+    await world.run(job)
+    return key, job.token.job_id
+
+
+async def jobs(world: SegmentWorld) -> list[tuple[int, int | None]]:
+    """State and job of each record of the audit, in the order of their times and offsets."""
+    found = await world.ask("SELECT state, job_id FROM remote_segment_events ORDER BY metadata_partition, audit_offset")
+    return [(state, job_id) for state, job_id in found]
+
+
+@pytest.mark.requirement("R12")
+async def test_what_retention_deletes_carries_its_job(world: SegmentWorld) -> None:
+    key, upload = await compacted(world)
+    job = await world.claim([], 1)
+    targets, head = [LogStartTarget(key, 6)], await world.postgres.metadata_head()
+    await world.postgres.enforce_retention(targets, max_extents=10, by=job.token, metadata_offset=head)
+    retention = job.token.job_id
+    assert await jobs(world) == [(0, upload), (1, upload), (2, retention)]
+    (kept,) = await world.ask("SELECT job_id FROM remote_segments WHERE state = 2")
+    assert kept == (retention,)
+    await world.advance(2 * HOUR)
+    await world.janitor()
+    assert [state for state, _ in await jobs(world)] == [0, 1, 2, 3]
+
+
+async def test_what_a_client_deletes_carries_no_job(world: SegmentWorld) -> None:
+    key, upload = await compacted(world)
+    await world.postgres.move_log_starts([LogStartTarget(key, 6)], max_extents=10)
+    assert await jobs(world) == [(0, upload), (1, upload), (2, None)]
+
+
+async def test_retention_without_its_job_is_noticed(world: SegmentWorld, metastore_url: str) -> None:
+    plant(metastore_url, "enforce_retention", "remove_below(p_job,", "remove_below(NULL,")
+    with pytest.raises(AssertionError):
+        await test_what_retention_deletes_carries_its_job(world)
