@@ -34,6 +34,10 @@ SETTLE_SECONDS = 0.5
 """Pause between attempts to report the end of a job."""
 
 
+def no_agent() -> None:
+    """The node id in a process without an agent."""
+
+
 class JobRunner:
     """Runs jobs of the kinds in `handlers`, `slots` at a time, from `start` to `stop`."""
 
@@ -48,11 +52,12 @@ class JobRunner:
         worker: str,
         slots: int = 1,
         lease_ms: int = LEASE_MS,
+        node_id: Callable[[], int | None] = no_agent,
     ) -> None:
-        """`worker`: a name of this process, for people."""
+        """`worker`: a name of this process, for people. `node_id`: of the agent in it, None until there is one."""
         self._api, self._handlers = api, handlers
         self._clock, self._rng, self._metrics = clock, rng, metrics
-        self._worker, self._lease_ms = worker, lease_ms
+        self._worker, self._lease_ms, self._node_id = worker, lease_ms, node_id
         self._idle: set[asyncio.Task[None]] = set()
         """Slots without a job: `stop` need not wait for them."""
         self._slot_count = slots
@@ -113,7 +118,8 @@ class JobRunner:
 
     async def _claim(self) -> Job | None:
         try:
-            return await self._api.claim_job(self._worker, list(self._handlers), self._lease_ms)
+            kinds, node_id = list(self._handlers), self._node_id()
+            return await self._api.claim_job(self._worker, kinds, self._lease_ms, node_id=node_id)
         except HeadraceError as error:
             logger.warning("cannot claim a job: error=%s", error)
             return None

@@ -12,6 +12,7 @@ import asyncio
 import os
 import random
 import socket
+from collections.abc import Callable
 from typing import Self
 
 import msgspec
@@ -35,7 +36,7 @@ from headrace.compactor.planner import Planner
 from headrace.compactor.policy import PolicyLimits
 from headrace.compactor.retention import Retention
 from headrace.compactor.retention_metrics import RetentionMetrics
-from headrace.compactor.runner import JobHandler, JobRunner
+from headrace.compactor.runner import JobHandler, JobRunner, no_agent
 from headrace.compactor.segment_cleanup import SegmentCleanup, SegmentCleanupMetrics
 from headrace.compactor.sweeper import Sweeper
 from headrace.compactor.undecided import Undecided
@@ -77,7 +78,9 @@ class Worker:
         clock: Clock,
         rng: random.Random,
         registry: CollectorRegistry,
+        node_id: Callable[[], int | None] = no_agent,
     ) -> None:
+        """`node_id`: of the agent in this process; called on the worker's thread."""
         self._settings, self._store, self.metastore = settings, store, metastore
         self.name = f"{socket.gethostname()}-{os.getpid()}"
         self._clock, self._rng, self._registry = clock, rng, registry
@@ -116,15 +119,18 @@ class Worker:
             JobMetrics(clock, registry),
             worker=self.name,
             slots=settings.compactor_threads,
+            node_id=node_id,
         )
 
     @classmethod
-    async def open(cls, settings: Settings, registry: CollectorRegistry) -> Self:
+    async def open(
+        cls, settings: Settings, registry: CollectorRegistry, node_id: Callable[[], int | None] = no_agent
+    ) -> Self:
         """Connect to metastore and bucket; errors as PostgresMetastore.open and open_store."""
         clock, rng = SystemClock(), random.Random()
         store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
         metastore = await PostgresMetastore.open(settings.metastore_url, with_worker_pool(settings))
-        worker = cls(settings, store, metastore, clock, rng, registry)
+        worker = cls(settings, store, metastore, clock, rng, registry, node_id)
         worker._life = LifeWatch(LifeKeeper(metastore, store, clock, rng), clock, None, lambda: False)
         await worker._life.start()
         return worker

@@ -96,7 +96,7 @@ def compose_process(settings: Settings, shared: Connections) -> ProcessShell:
         return compose_agent(settings, shared)[0]
     if CONTROLLER in wanted:
         controller = ControllerRole(settings, shared.metastore, shared.clock, shared.rng, shared.registry)
-        members: list[list[Role]] = [[controller], *_next_to(settings, shared)]
+        members: list[list[Role]] = [[controller], *_next_to(settings, shared, lambda: settings.node_id)]
         return _shell(settings, shared, controller, members, lambda: controller.is_active)
     worker = Worker(settings, shared.store, shared.metastore, shared.clock, shared.rng, shared.registry)
     alone = CompactorRole(worker)
@@ -114,13 +114,13 @@ def compose_agent(
         controller = ControllerRole(settings, shared.metastore, shared.clock, shared.rng, shared.registry, broker)
         broker.is_active_controller = is_active = lambda: controller.is_active
         member.append(controller)
-    members = [member, *_next_to(settings, shared)]
+    members = [member, *_next_to(settings, shared, lambda: broker.node_id)]
     return _shell(settings, shared, broker, members, is_active, broker), broker
 
 
-def _next_to(settings: Settings, shared: Connections) -> list[list[Role]]:
+def _next_to(settings: Settings, shared: Connections, node_id: Callable[[], int | None]) -> list[list[Role]]:
     """Background work next to other roles."""
-    return [[WorkerThread(settings, shared.registry)]] if COMPACTOR in roles(settings) else []
+    return [[WorkerThread(settings, shared.registry, node_id)]] if COMPACTOR in roles(settings) else []
 
 
 def _shell(

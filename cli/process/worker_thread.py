@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from prometheus_client import CollectorRegistry
@@ -28,8 +29,8 @@ class WorkerThread:
     title = COMPACTOR
     needs_bucket = False
 
-    def __init__(self, settings: Settings, registry: CollectorRegistry) -> None:
-        self._settings, self._registry = settings, registry
+    def __init__(self, settings: Settings, registry: CollectorRegistry, node_id: Callable[[], int | None]) -> None:
+        self._settings, self._registry, self._node_id = settings, registry, node_id
         self._thread = threading.Thread(target=lambda: asyncio.run(self._work()), name="worker", daemon=True)
         self._opened: Future[Running] = Future()
 
@@ -54,7 +55,7 @@ class WorkerThread:
     async def _work(self) -> None:
         stopping = asyncio.Event()
         try:
-            worker = await Worker.open(self._settings, self._registry)
+            worker = await Worker.open(self._settings, self._registry, self._node_id)
         except BaseException as error:
             self._opened.set_exception(error)
             return

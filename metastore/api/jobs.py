@@ -89,9 +89,12 @@ class JobApi(Protocol):
         Only jobs without a holder; they start again, and a former holder has lost the job. `by` fences the planner.
         """
 
-    async def claim_job(self, worker: str, kinds: Sequence[str], lease_ms: int) -> Job | None:
+    async def claim_job(
+        self, worker: str, kinds: Sequence[str], lease_ms: int, *, node_id: int | None = None
+    ) -> Job | None:
         """Lease the most urgent job that is due or has an expired lease; None when there is none.
 
+        `node_id`: of the agent in the worker's process, which the records of segments name; None if there is none.
         If the answer is lost, the lease expires.
         """
 

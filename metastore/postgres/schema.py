@@ -516,6 +516,7 @@ jobs = Table(
     _column("due_at", TIMESTAMP),
     _column("epoch", BigInteger(), default="0"),
     _column("worker", Text(), null=True),
+    _column("broker_id", Integer(), null=True),
     _column("attempts", Integer(), default="0"),
     _column("progress", Text(), default="''"),
     _column("last_error", Text(), null=True),

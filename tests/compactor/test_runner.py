@@ -39,14 +39,14 @@ class FlakyJobs(ModelJobs):
         if not name.endswith("_job"):
             return found
 
-        async def call(*arguments: Any) -> Any:
+        async def call(*arguments: Any, **named: Any) -> Any:
             if self.bugs[name]:
                 self.bugs[name] -= 1
                 raise ZeroDivisionError(name)
             if self.down[name]:
                 self.down[name] -= 1
                 raise UnavailableError("down")
-            answer = await found(*arguments)
+            answer = await found(*arguments, **named)
             if self.lost[name]:
                 self.lost[name] -= 1
                 raise OutcomeUnknownError("lost")

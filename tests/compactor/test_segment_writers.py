@@ -1,12 +1,19 @@
-"""The records of segments say which job wrote them."""
+"""The records of segments say which job wrote them, and in which agent it ran."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from headrace.compactor.compact import KIND
+from headrace.compactor.job_metrics import JobMetrics
+from headrace.compactor.plan import CompactionJob, encode
+from headrace.compactor.runner import JobRunner
+from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.retention import LogStartTarget
+from headrace.metastore.api.segments import NO_BROKER
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.compactor.segment_world import HOUR, SegmentWorld
 from tests.properties.test_commit_bugs import plant
@@ -61,3 +68,50 @@ async def test_retention_without_its_job_is_noticed(world: SegmentWorld, metasto
     plant(metastore_url, "enforce_retention", "remove_below(p_job,", "remove_below(NULL,")
     with pytest.raises(AssertionError):
         await test_what_retention_deletes_carries_its_job(world)
+
+
+@pytest.mark.requirement("R3", "R12")
+async def test_records_name_the_agent_that_a_job_ran_in(world: SegmentWorld) -> None:
+    (key,) = await world.topic("t", 1)
+    await world.fill([key])
+    plan = CompactionJob(tuple(await world.live_files(0)), 1)
+    await world.postgres.enqueue_jobs([NewJob(KIND, "t", encode(plan))])
+    runner = runner_in(world, lambda: 7)
+    await runner.drain()
+    assert await brokers(world) == [(0, 7), (1, 7)]
+    job = await world.claim([], 1)  # by a process without an agent
+    targets, head = [LogStartTarget(key, 6)], await world.postgres.metadata_head()
+    await world.postgres.enforce_retention(targets, max_extents=10, by=job.token, metadata_offset=head)
+    assert await brokers(world) == [(0, 7), (1, 7), (2, NO_BROKER)]
+
+
+async def test_a_lease_of_an_older_worker_names_no_agent(world: SegmentWorld) -> None:
+    """Although the lease before it did."""
+    await world.postgres.enqueue_jobs([NewJob(KIND, "t")])
+    job = await world.postgres.claim_job("new", [KIND], 1_000, node_id=7)
+    assert job is not None
+    assert await world.ask("SELECT job_broker(%s)", job.token.job_id) == [(7,)]
+    await world.advance(2)
+    ((again, *_),) = await world.ask("SELECT job_id FROM claim_job('old', %s, '1 s')", [KIND])
+    assert await world.ask("SELECT job_broker(%s)", again) == [(NO_BROKER,)]
+
+
+async def test_a_broker_id_that_is_not_recorded_is_noticed(world: SegmentWorld, metastore_url: str) -> None:
+    plant(metastore_url, "record_segments", "v_broker  int := job_broker(p_job_id);", "v_broker  int := -1;")
+    with pytest.raises(AssertionError):
+        await test_records_name_the_agent_that_a_job_ran_in(world)
+
+
+def runner_in(world: SegmentWorld, node_id: Callable[[], int]) -> JobRunner:
+    """The job loop of an agent's process."""
+    metrics = JobMetrics(world.clock, CollectorRegistry())
+    handlers = {KIND: world.compactor().handle}
+    return JobRunner(world.postgres, handlers, world.clock, world.rng, metrics, worker="here", node_id=node_id)
+
+
+async def brokers(world: SegmentWorld) -> list[tuple[int, int]]:
+    """State and broker id of each record of the audit."""
+    found = await world.ask(
+        "SELECT state, broker_id FROM remote_segment_events ORDER BY metadata_partition, audit_offset"
+    )
+    return [(state, broker_id) for state, broker_id in found]

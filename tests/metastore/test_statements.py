@@ -85,7 +85,8 @@ def test_every_sql_file_is_used() -> None:
     calls = set(re.findall(r"(?<!CREATE OR REPLACE FUNCTION )\b(\w+)\(", code))
     prefixes = ("segment_", "partition_delete_", "cause_", "reference_", "file_reserved")
     names = {name for name in signatures() if name.startswith(prefixes)}  # of remote segments: test_names.py
-    assert signatures().keys() - STATEMENTS.keys() - calls - names == set(), "functions that nothing calls"
+    kept = {"claim_job"}  # workers of the previous release call it
+    assert signatures().keys() - STATEMENTS.keys() - calls - names == kept, "functions that nothing calls"
 
 
 async def test_a_missing_or_unknown_parameter_is_refused_by_name(metastore: PostgresMetastore) -> None:

@@ -89,7 +89,9 @@ class ModelJobs:
                 handed += 1
         return handed
 
-    async def claim_job(self, worker: str, kinds: Sequence[str], lease_ms: int) -> Job | None:
+    async def claim_job(
+        self, worker: str, kinds: Sequence[str], lease_ms: int, *, node_id: int | None = None
+    ) -> Job | None:
         """See metastore.api.jobs.JobApi."""
         now = self.clock.wall_ms()
         due = [job for job in self.jobs if job.state in UNFINISHED and job.kind in kinds and job.due_ms <= now]

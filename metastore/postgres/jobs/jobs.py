@@ -15,7 +15,7 @@ from headrace.storage.errors import FencedError
 _SCHEDULE_JOBS = Statement("schedule_jobs", writes=True)
 _ENQUEUE_JOBS = Statement("enqueue_jobs", writes=True)
 _HAND_OVER_JOBS = Statement("hand_over_jobs", writes=True)
-_CLAIM_JOB = Statement("claim_job", writes=True)
+_CLAIM_JOB = Statement("claim_job_as", writes=True)
 _HEARTBEAT_JOB = Statement("heartbeat_job", writes=True)
 _FINISH_JOB = Statement("finish_job", writes=True)
 _FAIL_JOB = Statement("fail_job", writes=True)
@@ -66,8 +66,10 @@ class PostgresJobs:
         )
         return int(handed)
 
-    async def claim_job(self, worker: str, kinds: Sequence[str], lease_ms: int) -> Job | None:
-        rows = await _CLAIM_JOB.rows(self.pool, worker=worker, kinds=list(kinds), lease_ms=lease_ms)
+    async def claim_job(
+        self, worker: str, kinds: Sequence[str], lease_ms: int, *, node_id: int | None = None
+    ) -> Job | None:
+        rows = await _CLAIM_JOB.rows(self.pool, worker=worker, kinds=list(kinds), lease_ms=lease_ms, broker_id=node_id)
         return Job(JobToken(*rows[0][:2]), *rows[0][2:]) if rows else None
 
     async def heartbeat_job(self, token: JobToken, lease_ms: int, progress: str) -> None:

@@ -21,6 +21,7 @@ DECLARE
     v_parts   smallint[];
     v_offsets bigint[];
     v_audited bigint[];
+    v_broker  int := job_broker(p_job_id);
     v_now     timestamptz;
 BEGIN
     IF coalesce(cardinality(p_topic), 0) = 0 THEN
@@ -57,13 +58,13 @@ BEGIN
         INSERT INTO remote_segments
         SELECT s.topic_id, s.partition_index, s.end_offset, v_new, s.segment_id, s.file_id, s.partition_key,
                s.start_offset, s.leader_epoch, s.max_timestamp, s.size, segment_delete_started(), p_cause, 0,
-               s.reference, -1, p_job_id, to_ms(v_now), v_now, NULL, s.metadata_partition, v_offsets[number]
+               s.reference, v_broker, p_job_id, to_ms(v_now), v_now, NULL, s.metadata_partition, v_offsets[number]
           FROM (SELECT (v_ended[number]).*) AS s;
         INSERT INTO remote_segment_events (metadata_partition, audit_offset, log_offset, api_key, topic_id,
                                            partition_index, end_offset, epoch, state, cause, broker_id, event_ms,
                                            segment_id, file_id, job_id)
         SELECT s.metadata_partition, v_audited[number], v_offsets[number], 1, s.topic_id, s.partition_index,
-               s.end_offset, v_new, segment_delete_started(), p_cause, -1, to_ms(v_now), s.segment_id, s.file_id, p_job_id
+               s.end_offset, v_new, segment_delete_started(), p_cause, v_broker, to_ms(v_now), s.segment_id, s.file_id, p_job_id
           FROM (SELECT (v_ended[number]).*) AS s;
     END LOOP;
     UPDATE remote_segments s SET reference = reference_released()

@@ -56,6 +56,7 @@ DECLARE
     v_parts   smallint[];
     v_offsets bigint[];
     v_audited bigint[];
+    v_broker  int := job_broker(p_job_id);
     v_now     timestamptz;
 BEGIN
     IF coalesce(cardinality(p_topic), 0) = 0 THEN
@@ -72,7 +73,8 @@ BEGIN
     v_now := wall_time();
     WITH moved AS (
         UPDATE remote_segments s
-           SET state = p_state, cause = p_cause, job_id = p_job_id, event_ms = to_ms(v_now), log_offset = k.log_offset,
+           SET state = p_state, cause = p_cause, job_id = p_job_id, broker_id = v_broker, event_ms = to_ms(v_now),
+               log_offset = k.log_offset,
                due_at = CASE WHEN p_state <> segment_copy_finished() THEN v_now END
           FROM unnest(p_topic, p_index, p_end, p_epoch, v_offsets, v_audited)
                AS k (topic_id, partition_index, end_offset, epoch, log_offset, audit_offset)

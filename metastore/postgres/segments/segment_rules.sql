@@ -27,6 +27,13 @@ BEGIN
         p_segment.topic_id, p_segment.partition_index, p_segment.end_offset, p_segment.epoch, p_segment.state, p_to;
 END $$;
 
+-- The broker id of records that a job causes: of the agent in its holder's process; -1 for a process without an agent,
+-- and without a job.
+-- Locks: none. Idempotent: reads only. Cost: one index probe.
+CREATE OR REPLACE FUNCTION job_broker(p_job_id bigint) RETURNS int
+LANGUAGE sql STABLE
+RETURN coalesce((SELECT broker_id FROM jobs WHERE job_id = p_job_id), -1);
+
 -- Whether an upload may still be under way: the lease that started it holds.
 -- Locks: none. Idempotent: reads only. Cost: one index probe.
 CREATE OR REPLACE FUNCTION segment_is_leased(p_segment remote_segments) RETURNS boolean

@@ -77,6 +77,7 @@ DECLARE
     v_parts   smallint[];
     v_offsets bigint[];
     v_audited bigint[];
+    v_broker  int := job_broker(p_job_id);
     v_now     timestamptz;
 BEGIN
     SELECT array_agg(number ORDER BY number), array_agg(metadata_partition(p.topic_id, p.partition_index) ORDER BY number)
@@ -99,13 +100,13 @@ BEGIN
             metadata_partition, log_offset)
         SELECT p.topic_id, p.partition_index, p_end[number], p_epoch, p_segment[number], p_file_id, p.partition_key,
                p_start[number], p_leader_epoch[number], p_time[number], p_size[number], segment_copy_started(),
-               p_cause, 0, reference_held(), -1, p_job_id, to_ms(v_now), v_now, part, log_offset
+               p_cause, 0, reference_held(), v_broker, p_job_id, to_ms(v_now), v_now, part, log_offset
           FROM unnest(v_numbers, v_parts, v_offsets) AS t (number, part, log_offset)
           JOIN partitions p ON p.partition_key = p_key[number]
         ON CONFLICT (topic_id, partition_index, end_offset, epoch) DO UPDATE
            SET segment_id = excluded.segment_id, file_id = excluded.file_id, start_offset = excluded.start_offset,
                leader_epoch = excluded.leader_epoch, max_timestamp = excluded.max_timestamp, size = excluded.size,
-               event_ms = excluded.event_ms, due_at = excluded.due_at, log_offset = excluded.log_offset
+               broker_id = excluded.broker_id, event_ms = excluded.event_ms, due_at = excluded.due_at, log_offset = excluded.log_offset
         RETURNING *
     )
     INSERT INTO remote_segment_events (metadata_partition, audit_offset, log_offset, api_key, topic_id, partition_index,
