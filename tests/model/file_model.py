@@ -18,11 +18,12 @@ from headrace.metastore.api.compaction import Swap, SwapOutcome
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.read import Extent, LogStartMove
 from headrace.metastore.api.retention import LogStartAnswer, LogStartTarget
-from headrace.storage.clock import SystemClock
+from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.file_id import born_ms
 from tests.model.metastore_model import ANSWERS_KEPT_MS, BORN_AHEAD_MS, ModelMetastore
 
 SETTLED_MS = 75 * 60_000
+ENDING = (FileState.CONDEMNED, FileState.DELETING)
 
 
 class ShiftedClock(SystemClock):
@@ -36,11 +37,12 @@ class ShiftedClock(SystemClock):
 
 @dataclass
 class ModelFile:
-    """One row. `dead_ms` is None while an extent is in it."""
+    """One row. `dead_ms` is None while an extent is in it; `segments` counts the references of keys."""
 
     state: FileState
     named_ms: int
     dead_ms: int | None
+    segments: int = 0
 
 
 class FileView(NamedTuple):
@@ -55,7 +57,7 @@ class FileView(NamedTuple):
 class ModelWithFiles(ModelMetastore):
     """The model, and the ends of its files."""
 
-    def __init__(self, clock: ShiftedClock, *, shards: int) -> None:
+    def __init__(self, clock: Clock, *, shards: int) -> None:
         super().__init__(clock, shards=shards)
         self.files: dict[uuid.UUID, ModelFile] = {}
         self.purges: set[int] = set()
@@ -120,6 +122,13 @@ class ModelWithFiles(ModelMetastore):
 
     # -- FileApi
 
+    def condemn(self, file_id: uuid.UUID) -> bool:
+        """See ModelMetastore; whether the object may be deleted now."""
+        if file_id not in self.files:
+            self.files[file_id] = self._new(FileState.CONDEMNED)
+            self.condemned.add(file_id)
+        return self.files[file_id].state is FileState.CONDEMNED
+
     def condemn_files(self, file_ids: Sequence[uuid.UUID], *, min_age_ms: int) -> list[uuid.UUID]:
         """See metastore.api.files.FileApi; in order of the ids."""
         for file_id in file_ids:
@@ -134,9 +143,10 @@ class ModelWithFiles(ModelMetastore):
         taken = []
         for file_id, file in sorted(self.files.items()):
             if file.named_ms < settled_ms:
-                if file.state is FileState.LIVE and file.dead_ms is not None and file.dead_ms < pinned_ms:
+                is_dead = file.dead_ms is not None and file.dead_ms < pinned_ms and not file.segments
+                if file.state is FileState.LIVE and is_dead:
                     file.state = FileState.DELETING
-                if file.state is not FileState.LIVE:
+                if file.state in ENDING:
                     taken.append((file_id, file.state is FileState.CONDEMNED))
         return taken
 
@@ -146,7 +156,7 @@ class ModelWithFiles(ModelMetastore):
         gone = [
             file_id
             for file_id in file_ids
-            if (file := self.files.get(file_id)) and file.state is not FileState.LIVE and file.named_ms < settled_ms
+            if (file := self.files.get(file_id)) and file.state in ENDING and file.named_ms < settled_ms
         ]
         for file_id in gone:
             del self.files[file_id]

@@ -6,7 +6,7 @@ under the job loop. Invariant: one list, gone through from the start, each time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.metastore.api.jobs import Job, JobSchedule, JobState, JobToken, NewJob
@@ -44,8 +44,10 @@ class ModelJob:
 class ModelJobs:
     """JobApi. Nothing is ever concurrent here."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, next_epoch: Callable[[], int] | None = None) -> None:
+        """`next_epoch`: the cluster's counter; without one each job counts its leases."""
         self.clock = clock
+        self._next_epoch = next_epoch
         self.controller_epoch = 1
         self.jobs: list[ModelJob] = []
 
@@ -100,7 +102,8 @@ class ModelJobs:
                 job.state, job.ended_ms = JobState.GIVEN_UP, now
                 job.last_error = job.last_error or "its leases ran out"
                 continue
-            job.state, job.epoch, job.worker, job.attempts = JobState.LEASED, job.epoch + 1, worker, job.attempts + 1
+            job.epoch = job.epoch + 1 if self._next_epoch is None else self._next_epoch()
+            job.state, job.worker, job.attempts = JobState.LEASED, worker, job.attempts + 1
             job.leased_ms, job.due_ms = now, now + lease_ms
             token = JobToken(job.job_id, job.epoch)
             return Job(token, job.kind, job.key, job.payload, job.attempts, job.progress)
@@ -159,6 +162,14 @@ class ModelJobs:
         for job in old[:limit]:
             self.jobs.remove(job)
         return len(old[:limit])
+
+    def assert_held(self, token: JobToken) -> None:
+        """What fences a worker's calls."""
+        self._held(token)
+
+    def is_held(self, token: JobToken) -> bool:
+        """Whether that lease holds."""
+        return any((job.job_id, job.epoch) == token and job.state is JobState.LEASED for job in self.jobs)
 
     # -- inside
 

@@ -2,7 +2,8 @@
 -- extents gets its DELETE_STARTED now, in the transaction that made its records unreachable.
 -- Replaced in place it gets it under its own key: a key with a higher epoch may be what is read. Removed by a log start or
 -- with its partition, it gets it under a new key with an epoch drawn here, which takes the reference over: all that was
--- ever uploaded for this end offset goes (a key may open at DELETE_STARTED).
+-- ever uploaded for this end offset goes (a key may open at DELETE_STARTED). Of keys with one end offset that end
+-- together, the highest epoch's reference is taken over; the release of the new key takes the others' along.
 -- Every place that removes extents calls this, and nothing else counts live extents down.
 -- Locks: the keys' rows, in order; the heads' rows, ascending. After files' rows, before commit shards.
 -- Idempotent: no, the caller removes an extent once. Cost: one HOT update per segment; two more writes when it ends.
@@ -50,6 +51,9 @@ BEGIN
     END IF;
 
     v_new := nextval('segment_epochs');
+    SELECT array_agg(h::remote_segments ORDER BY h.topic_id, h.partition_index, h.end_offset) INTO v_ended
+      FROM (SELECT DISTINCT ON (topic_id, partition_index, end_offset) k.* FROM unnest(v_ended) AS k
+             ORDER BY topic_id, partition_index, end_offset, epoch DESC) AS h;
     SELECT array_agg((v_ended[i]).metadata_partition ORDER BY i) INTO v_parts FROM generate_subscripts(v_ended, 1) AS i;
     SELECT array_agg(log_offset ORDER BY number), array_agg(audit_offset ORDER BY number) INTO v_offsets, v_audited
       FROM next_log_offsets(v_parts, true);
