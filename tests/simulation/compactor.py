@@ -91,13 +91,8 @@ class SimulatedCompactor:
                 self._store(plan, file, rng)
 
     def _store(self, plan: Plan, file: MergedFile, rng: random.Random) -> None:
-        merged = Merged(new_file_id(plan.made_ms, rng, plan.level), file.swaps, {})
-        for swap in file.swaps:
-            offset = swap.base_offset
-            for position, header in walk_batches(memoryview(file.body)[: swap.position + swap.length], swap.position):
-                for record in range(offset, offset + header.last_offset_delta + 1):
-                    merged.places[swap.partition_key, record] = position, header.size
-                offset += header.last_offset_delta + 1
+        file_id = new_file_id(plan.made_ms, rng, plan.level)
+        merged = Merged(file_id, file.swaps, places_of(file.swaps, file.body))
         self._world.note("merged", str(merged.file_id), *[swap[:3] for swap in merged.swaps])
         self._world.bucket.put(object_key(merged.file_id), file.body)
         for _ in range(rng.choice((1, 1, 2))):
@@ -109,3 +104,15 @@ class SimulatedCompactor:
         if rng.random() < 0.5 and not self._world.plan.failovers:
             for file_id in sorted({entry.file_id for swap in merged.swaps for entry in swap.inputs}):
                 self._world.sweeper.clean(file_id)
+
+
+def places_of(swaps: Sequence[Swap], body: bytes) -> dict[tuple[int, int], tuple[int, int]]:
+    """See Merged."""
+    places = {}
+    for swap in swaps:
+        offset = swap.base_offset
+        for position, header in walk_batches(memoryview(body)[: swap.position + swap.length], swap.position):
+            for record in range(offset, offset + header.last_offset_delta + 1):
+                places[swap.partition_key, record] = position, header.size
+            offset += header.last_offset_delta + 1
+    return places

@@ -21,12 +21,21 @@ from typing import TYPE_CHECKING, TypeVar
 
 from headrace.metastore.api.commit import BatchOutcome, FileAnswer, FileCommit, FileStatus
 from headrace.metastore.api.life import Server, ServerLife
-from headrace.metastore.api.read import ALL_BYTES, ExtentQuery, FeedPage, OffsetAnswer, OffsetQuery, PartitionExtents
+from headrace.metastore.api.read import (
+    ALL_BYTES,
+    Extent,
+    ExtentQuery,
+    FeedPage,
+    OffsetAnswer,
+    OffsetQuery,
+    PartitionExtents,
+)
 from headrace.metastore.life.numbers import NO_LIFE, epoch_floor, log_floor
 from headrace.metastore.log.image import MetadataImage
 from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
 from headrace.storage.records.header import read_header
 from tests.model.metastore_model import ModelMetastore
+from tests.model.segment_end_model import ModelLifecycle
 from tests.simulation.clocks import SimulatedClock
 from tests.simulation.faults import Fault
 from tests.simulation.marks import Marks
@@ -75,7 +84,9 @@ class Database:
     def __init__(self, world: World, shards: int) -> None:
         self._world = world
         self.clock = SimulatedClock(world.loop)
-        self.model = ModelMetastore(self.clock, shards=shards)
+        self.model: ModelMetastore = (ModelLifecycle if world.plan.has_segments else ModelMetastore)(
+            self.clock, shards=shards
+        )
         self.metadata = Metadata(self.model, world.plan.racks)
         self.is_up = True
         self.timeline = self.begun_timeline = 1
@@ -225,6 +236,10 @@ class Database:
         outcomes, extents = self.model.decide_swaps(merged.file_id, merged.swaps)
         self.model.announce_swaps(extents)
         self._world.note("swapped", str(merged.file_id), outcomes)
+        self.follow(extents, merged.places)
+
+    def follow(self, extents: Sequence[Extent], places: Mapping[tuple[int, int], tuple[int, int]]) -> None:
+        """Extents took over; `places`: (partition key, offset) of each record -> position and size of its batch."""
         self._world.keyed.changed([extent.partition_key for extent in extents])
         for extent in extents:
             place = self.metadata.place(extent.partition_key)
@@ -233,7 +248,7 @@ class Database:
                 is_covered = extent.base_offset <= committed.base_offset <= extent.last_offset
                 if (committed.key, committed.outcome) == (place.key, BatchOutcome.APPENDED) and is_covered:
                     committed.file_id = extent.file_id
-                    committed.position, committed.length = merged.places[place.key, committed.base_offset]
+                    committed.position, committed.length = places[place.key, committed.base_offset]
                     self.stripped[place.key, committed.base_offset] = committed.identity
 
     def _batches_of(self, file: FileCommit) -> Iterator[Batch]:

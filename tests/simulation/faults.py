@@ -60,6 +60,7 @@ class Fault(enum.StrEnum):
     SWEPT = "sweeper run"
     MERGED = "extents merged and swapped"
     CLEANED = "pass of cleaning by key begun"
+    WORKED = "job on a cluster with keys of segments begun"
     EPOCH_RAISED = "leader epoch raised"
     TOPIC_DELETED = "topic deleted"
     TOPIC_CREATED = "topic created again"

@@ -20,6 +20,7 @@ from headrace.metastore.life.numbers import log_floor
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.metastore.postgres.life.life import reborn
 from tests.model.metastore_model import ModelMetastore
+from tests.model.segment_end_model import ModelLifecycle
 
 if TYPE_CHECKING:
     from tests.simulation.database import MetastoreLine
@@ -113,6 +114,8 @@ class Metadata:
         topic_id = uuid.UUID(int=number << 64 | next(self._serials))
         topic = Topic(name, topic_id, number, partitions, is_mortal, stamps, is_compacted=is_compacted)
         self.topics.append(topic)
+        if isinstance(self._model, ModelLifecycle):
+            self._model.topic_ids[number] = topic_id
         self._model.create_topic(number, partitions)
         image = TopicImage(topic.topic_id, number, name, partitions, partitions, (0,) * partitions)
         configs = {"message.timestamp.type": "LogAppendTime"} if stamps else {}

@@ -64,6 +64,7 @@ BLOWS: Mapping[Fault, int] = {
 
 
 _EARLY_FLUSHES, _SHORT_MEMORY, _FAILOVERS, _CLEANING = 0x5EED_0001, 0x5EED_0002, 0x5EED_0003, 0x5EED_0004
+_SEGMENTS = 0x5EED_0005
 """Mixed into the seed for what was added later, so that older decisions of a seed stay."""
 
 
@@ -75,6 +76,10 @@ _NOT_WITH_FAILOVERS = (Fault.SWEPT, Fault.CONDEMNED_AT_STEP, Fault.INCARNATION)
 
 FIRST_SEED_WITH_CLEANING = 1 << 41
 """Schedules of these seeds and above have a compacted topic (keyed.py, cleaner.py)."""
+
+
+FIRST_SEED_WITH_SEGMENTS = 1 << 42
+"""Schedules of these seeds and above are of a cluster with keys for merged files (segment_workers.py)."""
 
 
 class Failover(NamedTuple):
@@ -112,6 +117,7 @@ class Plan:
     failovers: Sequence[Failover] = ()
     keyed_producers: int = 0
     keyed_readers: int = 0
+    has_segments: bool = False
 
     @property
     def is_prompt(self) -> bool:
@@ -121,6 +127,8 @@ class Plan:
 
 def make_plan(seed: int) -> Plan:
     """The plan of the seed, always the same."""
+    if seed >= FIRST_SEED_WITH_SEGMENTS:
+        return _with_segments(_plan(seed))
     if seed >= FIRST_SEED_WITH_CLEANING:
         return _with_cleaning(_plan(seed))
     return _with_failovers(_plan(seed)) if seed >= FIRST_SEED_WITH_FAILOVERS else _plan(seed)
@@ -174,6 +182,31 @@ def _with_cleaning(plan: Plan) -> Plan:
         rates={} if rng.random() < 0.3 else plan.rates,
         keyed_producers=rng.choice((1, 2)),
         keyed_readers=rng.choice((1, 2)),
+    )
+
+
+def _with_segments(plan: Plan) -> Plan:
+    """Few clients. Without another incarnation, which ends all deletions, and without bits altered on the way: a merge
+    reads what is damaged a second time, and copies it if that is damaged too.
+    """
+    rng = random.Random(plan.seed ^ _SEGMENTS)
+    blows = {fault: times for fault, times in plan.blows.items() if fault not in (Fault.INCARNATION, Fault.MERGED)}
+    blows |= {Fault.LOG_START_MOVED: rng.randint(0, 4), Fault.TOPIC_DELETED: rng.randint(0, 2)}
+    blows |= {Fault.DATABASE_JUMP: rng.randint(0, 3)}
+    is_calm = rng.random() < 0.2
+    return replace(
+        plan,
+        seconds=plan.seconds + 1.0,
+        patient_producers=1,
+        java_producers=0,
+        careful_producers=0,
+        pipelined_producers=1,
+        forgetful_producers=0,
+        consumers=0,
+        askers=0,
+        blows=blows,
+        rates={} if is_calm else {fault: rate for fault, rate in plan.rates.items() if fault is not Fault.ALTERED},
+        has_segments=True,
     )
 
 

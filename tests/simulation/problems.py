@@ -51,6 +51,8 @@ class Kind(enum.StrEnum):
     """More files than the budget of early flushes allows, or one closed early where that gains nothing."""
     STUCK = "stuck"
     """Everything is calm, and still there is no definite answer."""
+    LIFECYCLE = "illegal lifecycle"
+    """A record, key or reference of a remote segment that may not be so."""
     CRASHED = "crashed"
     """A bug surfaced as an unexpected exception."""
 

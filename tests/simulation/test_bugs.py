@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.house.requirements_report import load_rows
+from tests.simulation import bugs_segments
 from tests.simulation.bug import Bug
 from tests.simulation.bugs import BUGS, SEEDS_MAX
 from tests.simulation.problems import Kind
@@ -33,7 +34,7 @@ def test_the_list_is_long_and_each_bug_breaks_a_promise() -> None:
 
 def test_every_kind_of_problem_is_caught_in_some_bug() -> None:
     """Else a class of the checker might detect nothing, unnoticed."""
-    assert {bug.caught_as[0] for bug in BUGS} == set(Kind)
+    assert {bug.caught_as[0] for bug in (*BUGS, *bugs_segments.BUGS)} == set(Kind)
 
 
 def test_a_bug_is_gone_once_it_is_taken_out() -> None:

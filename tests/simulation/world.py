@@ -42,6 +42,7 @@ from tests.simulation.plan import Plan, make_plan
 from tests.simulation.problems import Kind, Problem
 from tests.simulation.produce_call import Sent
 from tests.simulation.reading import Listing, Poll
+from tests.simulation.segment_workers import SegmentWorkers
 from tests.simulation.sweeper import Sweeper
 
 CALM_SECONDS_MAX = 60.0
@@ -97,6 +98,7 @@ class World:
         self.compactor = SimulatedCompactor(self)
         self.keyed = KeyedLog(self)
         self.cleaner = SimulatedCleaner(self)
+        self.workers = SegmentWorkers(self) if plan.has_segments else None
         self.agents = [SimulatedAgent(self, node_id) for node_id in range(1, plan.agents + 1)]
         self.polls: list[Poll] = []
         self.listings: list[Listing] = []
@@ -239,6 +241,8 @@ class World:
             ]
             consumers += [KeyedReader(self, f"keyed-reader-{number}", rng) for number in range(plan.keyed_readers)]
             self.spawn(self.cleaner.run())
+        if self.workers:
+            self.spawn(self.workers.run())
         producing = [self.spawn(producer.run()) for producer in producers]
         consuming = [self.spawn(consumer.run()) for consumer in consumers]
         for number in range(plan.askers):
@@ -252,6 +256,8 @@ class World:
         await self.wait_for_the_late()
         await self.cleaner.settle()
         await self.wait_for_the_late()
+        if self.workers:
+            await self.workers.settle()
         self.is_final = True
         await self._see_the_end(consuming, consumers)
         self.sweeper.sweep_all()
