@@ -190,7 +190,7 @@ def _audit_lines(found: Audit, stopped: str) -> Iterator[str]:
     yield f"dead files    {found.dead_files:>14,}   {found.dead_file_bytes:,} bytes, deleted after file.delete.delay.ms"
     yield f"objects       {found.objects:>14,}   {found.object_bytes:,} bytes"
     yield f"unnamed       {found.unnamed:>14,}   {found.unnamed_bytes:,} bytes, swept once they are old enough"
-    yield f"condemned     {found.condemned:>14,}   foreign keys {found.foreign:,}"
+    yield f"condemned     {found.condemned:>14,}   reserved {found.reserved:,}   foreign keys {found.foreign:,}"
     yield f"amplification {found.amplification:>14.2f}   reclaimable {found.reclaimable_bytes:,} bytes"
     if stopped:
         yield f"deletion is stopped: {stopped} (--resume-janitor allows it again)"

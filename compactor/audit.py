@@ -71,6 +71,8 @@ class Audit:
     """Dead files that wait for file.delete.delay.ms or for the janitor."""
     dead_file_bytes: int = 0
     condemned: int = 0
+    reserved: int = 0
+    """Ids of uploads under way, or that the cleanup of segments will end."""
     objects: int = 0
     object_bytes: int = 0
     unnamed: int = 0
@@ -178,6 +180,9 @@ class _FileCheck:
         if file.state is FileState.STAGED and not file.extents:
             async with gate:
                 await self._check_staged(file)
+            return
+        if file.state is FileState.RESERVED and not file.extents:
+            found.reserved += 1
             return
         live_bytes = sum(extent.length for extent in file.extents)
         if file.state is FileState.CONDEMNED:

@@ -31,7 +31,7 @@ DAY_MS = 86_400_000
 
 
 def lifecycle_configs(
-    topic: str, *, tombstone_retention_ms: int = DAY_MS, audit_retention_ms: int = 30 * DAY_MS
+    topic: str, *, tombstone_retention_ms: int = DAY_MS, audit_retention_ms: int = 90 * DAY_MS
 ) -> dict[str, str]:
     """The topic's own configs. The defaults are those of the settings segments.tombstone.retention.ms and
     segments.audit.retention.ms.

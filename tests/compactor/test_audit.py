@@ -173,6 +173,23 @@ async def test_rows_with_wrong_values(world: CompactionWorld, sql: str, expected
     assert set(await _kinds(world, deep=True)) == expected
 
 
+async def test_an_upload_under_way_is_no_violation(world: CompactionWorld) -> None:
+    """Its row comes before its object; without its state it is a file that was counted wrongly."""
+    await _fill(world, files=1)
+    file_id = new_file_id(time.time_ns() // 1_000_000, world.rng, 1)
+    async with session(world.url) as raw:
+        await raw.execute(
+            "INSERT INTO segment_files (file_id, state, level, size, body_bytes, live_bytes, committed_at)"
+            " VALUES (%s, 4, 1, 0, 0, 0, now())",
+            (file_id,),
+        )
+    found = await _audit(world)
+    assert (found.reserved, found.violations) == (1, [])
+    async with session(world.url) as raw:
+        await raw.execute("UPDATE segment_files SET state = 0 WHERE file_id = %s", (file_id,))
+    assert await _kinds(world) == [Kind.MISCOUNTED]
+
+
 async def test_unnamed_objects_are_a_violation_once_they_are_not_young(world: CompactionWorld) -> None:
     now_ms = time.time_ns() // 1_000_000
     for age_ms in (0, HOUR_MS, 10 * HOUR_MS):
