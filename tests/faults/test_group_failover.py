@@ -103,15 +103,23 @@ class Scene:
         return [len(reader.changes) for reader in self.readers]
 
     def close(self) -> None:
-        """What the last commits stored is where each group stopped reading."""
+        """What was committed is where each group stopped reading. The commits while they read are waited for: a
+        library tries the one of its close only once."""
+        self.until(
+            lambda: all(self.committed(group) == self.sent for group in self.groups()), "all positions committed"
+        )
         for reader in self.readers:
             reader.closing.set()
         for reader in self.readers:
             reader.close()
         for group in self.groups():
-            request = confluent_kafka.ConsumerGroupTopicPartitions(group)
-            found = self.admin.list_consumer_group_offsets([request])[group].result(30).topic_partitions
-            assert sum(position.offset for position in found) == self.sent, group
+            assert self.committed(group) == self.sent, group
+
+    def committed(self, group: str) -> int:
+        """The sum of a group's stored offsets."""
+        request = confluent_kafka.ConsumerGroupTopicPartitions(group)
+        found = self.admin.list_consumer_group_offsets([request])[group].result(30).topic_partitions
+        return sum(position.offset for position in found)
 
 
 @pytest.fixture
