@@ -90,7 +90,7 @@ async def plan_put_back(
         body = await store.get(object_key(file_id))
         for entry in verify_segment(body).partitions:
             topic, base = topics.get(entry.topic_id), bases.get(entry.partition_key)
-            if topic is None or entry.partition_index >= len(topic.leader_epochs) or base is None:
+            if topic is None or not topic.has(entry.partition_index) or base is None:
                 continue
             if entry.record_count != sum(
                 r.last_offset - r.base_offset + 1 for r in ranges if r.partition_key == entry.partition_key

@@ -126,7 +126,7 @@ class Retention:
         found, undecided = dict[int, RetentionRule](), set[str]()
         for topic in image.topics_by_name.values():
             rule = topic_rule(image, topic.name, undecided)
-            for index in range(len(topic.leader_epochs)):
+            for index in topic.indexes:
                 if (key := topic.key(index)) is not None:
                     found[key] = rule
         for setting in SETTINGS_OF_RULES:

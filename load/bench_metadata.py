@@ -23,12 +23,12 @@ from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.cluster.routing import Routes
 from headrace.metastore.log.image import AgentImage, MetadataImage
+from headrace.metastore.log.partition_records import encode_plain_partition
 from headrace.metastore.log.records import (
     BrokerEndpoint,
     RegisterBrokerRecord,
     TopicRecord,
     UnfenceBrokerRecord,
-    encode_plain_partition,
     encode_record,
 )
 from headrace.metastore.log.replay import apply

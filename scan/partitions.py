@@ -110,10 +110,10 @@ def _matching(image: MetadataImage, pattern: str) -> list[TopicImage]:
 
 def _partitions(topic: TopicImage, indexes: Sequence[int] | None) -> list[ScanPartition]:
     found = []
-    for index in range(len(topic.leader_epochs)) if indexes is None else indexes:
+    for index in topic.indexes if indexes is None else indexes:
         key = topic.key(index)
         if key is None:
-            count = len(topic.leader_epochs)
+            count = topic.partition_count
             raise NotFoundError(f"partition does not exist: topic={topic.name} partition={index} partitions={count}")
         found.append(ScanPartition(topic.name, index, key, topic.topic_id))
     return found

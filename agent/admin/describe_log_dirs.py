@@ -73,7 +73,7 @@ class DescribeLogDirs:
         found = {}
         for name in sorted(image.topics_by_name if asked is None else image.topics_by_name.keys() & asked.keys()):
             topic = image.topics_by_name[name]
-            for index in range(len(topic.leader_epochs)):
+            for index in topic.indexes:
                 key = topic.key(index)
                 if key is None or (asked is not None and index not in asked[name]):
                     continue

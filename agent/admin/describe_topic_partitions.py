@@ -113,11 +113,11 @@ class _Page:
         return self._next is not None
 
     def _add_partitions(self, topic: TopicImage, first: int) -> None:
-        indexes = range(first, len(topic.leader_epochs))
+        indexes = [index for index in topic.indexes if index >= first]
         shown = indexes[: self._left]
         self._left -= len(shown)
         if len(shown) < len(indexes):
-            self._next = (topic.name, shown.stop)
+            self._next = (topic.name, indexes[len(shown)])
         kind = "DescribeTopicPartitionsResponsePartition"
         self._topics.append(
             self._schema.make(

@@ -79,7 +79,7 @@ class MetadataRendering:
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=rendered_topic(topic.name) is not None,
-            partitions=tuple(self.partition(topic, index) for index in range(len(topic.leader_epochs))),
+            partitions=tuple(self.partition(topic, index) for index in topic.indexes),
             topic_authorized_operations=TOPIC_OPERATIONS if self.topic_operations else NOT_ASKED,
         )
 

@@ -129,7 +129,7 @@ def _full(setting: str, most: int) -> TopicRefusal:
 
 def image_partitions(image: MetadataImage) -> int:
     """Partitions of all topics."""
-    return sum(len(topic.leader_epochs) for topic in image.topics_by_number.values())
+    return sum(topic.partition_count for topic in image.topics_by_number.values())
 
 
 def _added(judgements: Iterable[Judgement], image: MetadataImage) -> tuple[int, int]:

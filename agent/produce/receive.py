@@ -149,7 +149,7 @@ class Receiver:
         work = LoopWork()
         for topic, wanted, replies in zip(topics, produce.topics, pending.reply.topics, strict=True):
             for partition, reply in zip(wanted.partitions, replies.partitions, strict=True):
-                if topic is None or not 0 <= partition.index < len(topic.leader_epochs):
+                if topic is None or not topic.has(partition.index):
                     read_only = rendered_topic(wanted.topic_id or wanted.name) is not None
                     self._refuse(READ_ONLY if read_only else missing, pending, reply)
                     continue
@@ -210,9 +210,8 @@ def _has_all(topics: Topics, produce: ProduceRequest) -> bool:
     for topic, wanted in zip(topics, produce.topics, strict=True):
         if topic is None:
             return False
-        count = len(topic.leader_epochs)
         for partition in wanted.partitions:  # a loop, for it runs once per batch
-            if not 0 <= partition.index < count:
+            if not topic.has(partition.index):
                 return False
     return True
 

@@ -116,7 +116,7 @@ def _topic(topic: TopicImage) -> Mapping[str, Node]:
         "initialPartitionCount": topic.initial_partition_count,
         "undeletedPartitionCount": topic.undeleted_partition_count,
     }
-    partitions = {str(index): Directory(partial(_partition, topic, index)) for index in range(len(topic.leader_epochs))}
+    partitions = {str(index): Directory(partial(_partition, topic, index)) for index in topic.indexes}
     return {"data": text(about), "id": plain(topic.topic_id), "name": topic.name, **partitions}
 
 

@@ -185,8 +185,7 @@ def compacted_partitions(image: MetadataImage) -> dict[int, CleaningRule]:
 
         rule = cleaning_rule(value)
         if rule is not None:
-            keys = (topic.key(index) for index in range(len(topic.leader_epochs)))
-            found.update((key, rule) for key in keys if key is not None)
+            found.update((key, rule) for index in topic.indexes if (key := topic.key(index)) is not None)
     return found
 
 

@@ -33,7 +33,7 @@ SEGMENT_KEYS = "remote.log.metadata.compaction"
 only rises."""
 
 SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
-    {METADATA_FORMAT: FeatureRange(1, 3), SEGMENT_KEYS: FeatureRange(1, 1)}
+    {METADATA_FORMAT: FeatureRange(1, 4), SEGMENT_KEYS: FeatureRange(1, 1)}
 )
 """What this version of the software supports, of the features that a cluster can use at a level."""
 

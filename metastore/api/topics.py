@@ -7,9 +7,18 @@ topic before or after, never between.
 
 from __future__ import annotations
 
+import enum
 import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
+
+
+class PartitionState(enum.IntEnum):
+    """What a partition takes; stored in partitions.state. A later one may have 2 and 3: a topic that doubles."""
+
+    TAKES_RECORDS = 0
+    MARKED = 1
+    """No new records; it is removed once it is empty."""
 
 
 class NewTopic(NamedTuple):

@@ -5,12 +5,14 @@ Invariant: a record is written only at a metadata.format that has it, and a form
 every registered agent supports it: so no agent reads a record that it does not know.
     format 1  KIP-631's 15 record types, in version 0; a log that says nothing
     format 2  and our additional types (metastore/log/records.py) to 104, in version 0
-    format 3  and agents that are hidden and shown again; new clusters
+    format 3  and agents that are hidden and shown again
+    format 4  and leader epochs that rise with a topic's count, marked and removed partitions; new clusters
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS, SUPPORTED_FEATURES
 from headrace.metastore.log.image import MetadataImage
@@ -18,11 +20,18 @@ from headrace.metastore.log.records import (
     OWN_TYPES,
     FeatureLevelRecord,
     HideBrokerRecord,
+    MarkPartitionRecord,
     MetadataRecord,
+    PartitionCountRecord,
+    PartitionRecord,
     RemoveFeatureLevelRecord,
+    RemovePartitionRecord,
     ShowBrokerRecord,
 )
 from headrace.storage.errors import InvalidError, UnsupportedFeatureError
+
+PARTITION_CHANGES_FORMAT = 4
+"""The metadata.format with which leader epochs rise when a count changes, and partitions may be removed."""
 
 
 def required_format(records: Iterable[MetadataRecord]) -> int:
@@ -31,6 +40,10 @@ def required_format(records: Iterable[MetadataRecord]) -> int:
 
 
 def _format_of(record: MetadataRecord) -> int:
+    if isinstance(record, PartitionCountRecord | MarkPartitionRecord | RemovePartitionRecord):
+        return PARTITION_CHANGES_FORMAT
+    if isinstance(record, PartitionRecord) and (record.source >= 0 or record.before_deletion or record.is_removed):
+        return PARTITION_CHANGES_FORMAT
     if isinstance(record, HideBrokerRecord | ShowBrokerRecord):
         return 3
     return 2 if record.record_type >= OWN_TYPES else 1
@@ -60,12 +73,23 @@ def change_feature(image: MetadataImage, name: str, level: int, *, allow_downgra
         return None
     if level < current and name == SEGMENT_KEYS:
         raise InvalidError(f"level cannot go down: feature={name} active={current}")
+    if level < current and name == METADATA_FORMAT and level < PARTITION_CHANGES_FORMAT and _changed_topics(image):
+        raise InvalidError(
+            f"level cannot go down, as older agents do not know changed partitions: feature={name} active={current}"
+            f" topics={_changed_topics(image)}"
+        )
     if level < current and not allow_downgrade:
         raise InvalidError(f"level would go down, which was not asked for: feature={name} active={current}")
     _refuse_unsupported(image, name, level)
     if level == 0:
         return RemoveFeatureLevelRecord(name=name)
     return FeatureLevelRecord(name=name, min_feature_level=SUPPORTED_FEATURES[name].min_level, max_feature_level=level)
+
+
+def _changed_topics(image: MetadataImage) -> list[str]:
+    """Some topics with partitions that only format 4 describes."""
+    changed = (t.name for t in image.topics_by_id.values() if t.created_from or t.before_deletion or t.removed)
+    return list(islice(changed, 3))
 
 
 def _refuse_unsupported(image: MetadataImage, name: str, level: int) -> None:

@@ -8,7 +8,7 @@ only one that makes the next from it, metastore/log/snapshot.py the only one tha
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +22,7 @@ from headrace.metastore.log.records import (
     DelegationTokenRecord,
     EntityData,
 )
+from headrace.metastore.partitions.topic_partitions import CreatedFrom, OrderedPartition, TopicPartitions
 
 OLDEST_METADATA_FORMAT = 1
 """Of a log that says nothing about it."""
@@ -65,7 +66,7 @@ ANYBODY = Assignment(())
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """One topic. `leader_epochs[i]` belongs to partition i."""
+    """One topic. `leader_epochs[i]` belongs to partition i; those of removed partitions are kept."""
 
     topic_id: uuid.UUID
     topic_number: int
@@ -76,12 +77,50 @@ class TopicImage:
     leader_epochs: tuple[int, ...]
     assignments: Mapping[int, Assignment] = field(default_factory=_empty)
     """By partition index; those without preferred agents are left out."""
+    created_from: Mapping[int, CreatedFrom] = field(default_factory=_empty)
+    """By partition index: those that an expansion created."""
+    before_deletion: Mapping[int, Mapping[int, int]] = field(default_factory=_empty)
+    """Marked partition -> each of its ancestors -> that one's leader epoch before it rose."""
+    removed: frozenset[int] = frozenset()
+    """Indexes of partitions that are gone; each may be used again."""
+
+    @property
+    def indexes(self) -> Sequence[int]:
+        """Of the partitions that exist, ascending."""
+        every = range(len(self.leader_epochs))
+        return tuple(index for index in every if index not in self.removed) if self.removed else every
+
+    @property
+    def marked(self) -> Sequence[int]:
+        """The partitions that exist and take no new records, ascending."""
+        return sorted(self.before_deletion)
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions exist."""
+        return len(self.leader_epochs) - len(self.removed)
+
+    @property
+    def ordered_partitions(self) -> TopicPartitions:
+        """What changes of the count are planned from (metastore/partitions/changes.py)."""
+        count = len(self.leader_epochs)
+        partitions = tuple(
+            OrderedPartition(
+                epoch, self.created_from.get(i), self.before_deletion.get(i, MappingProxyType({})), i in self.removed
+            )
+            for i, epoch in enumerate(self.leader_epochs)
+        )
+        if self.undeleted_partition_count < 0:
+            return TopicPartitions(count, count, partitions)
+        return TopicPartitions(self.initial_partition_count, self.undeleted_partition_count, partitions)
+
+    def has(self, partition_index: int) -> bool:
+        """Whether there is such a partition."""
+        return 0 <= partition_index < len(self.leader_epochs) and partition_index not in self.removed
 
     def key(self, partition_index: int) -> int | None:
         """The partition's key; None when there is no such partition."""
-        if 0 <= partition_index < len(self.leader_epochs):
-            return partition_key(self.topic_number, partition_index)
-        return None
+        return partition_key(self.topic_number, partition_index) if self.has(partition_index) else None
 
     def assignment(self, partition_index: int) -> Assignment:
         """Which agents are preferred for the partition."""

@@ -1,4 +1,4 @@
-"""The metadata log's records: framing, the 15 types of KIP-631, and the removals that it lacks.
+"""The metadata log's records: framing, the 15 types of KIP-631, and those that it lacks.
 
 Place: written by metastore/postgres/cluster/, read by metastore/log/image.py and the log's tools.
 Invariant: a record's bytes are `frame type, record type, version` as unsigned varints, then the
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, TypeVar, dataclass_transform
 
@@ -50,11 +50,6 @@ NullableText = Annotated[str | None, String()]
 Blob = Annotated[bytes, NotNull(Bytes())]
 Int32s = Annotated[tuple[int, ...], NotNull(Array(Fixed("i")))]
 Texts = Annotated[tuple[str, ...], NotNull(Array(NotNull(String())))]
-
-
-_PLAIN_PARTITION = struct.Struct(">3si16s4siib")
-_PLAIN_PARTITION_FRAME = bytes((FRAME_TYPE, 3, VERSION))
-_NO_ARRAYS = bytes((1, 1, 1, 1))
 
 
 class MetadataRecord:
@@ -100,47 +95,6 @@ def decode_record(data: bytes) -> MetadataRecord:
     if reader.position != reader.end:
         raise CorruptError(f"metadata record has surplus bytes: record={cls.__name__} of={len(data)}")
     return record
-
-
-def plain_partition(data: bytes) -> tuple[int, bytes, int] | None:
-    """(partition, topic id, leader epoch) of a PartitionRecord without preferred agents; None for any other record.
-
-    A log is mostly these, and read so they cost a tenth.
-    """
-    if len(data) != _PLAIN_PARTITION.size or not data.startswith(_PLAIN_PARTITION_FRAME):
-        return None
-    _, partition_id, topic_id, arrays, leader, leader_epoch, tags = _PLAIN_PARTITION.unpack(data)
-    return (partition_id, topic_id, leader_epoch) if (arrays, leader, tags) == (_NO_ARRAYS, -1, 0) else None
-
-
-def encode_plain_partition(partition_id: int, topic_id: bytes, leader_epoch: int) -> bytes:
-    """The framed bytes that plain_partition reads."""
-    return _PLAIN_PARTITION.pack(_PLAIN_PARTITION_FRAME, partition_id, topic_id, _NO_ARRAYS, -1, leader_epoch, 0)
-
-
-def encode_new_partitions(
-    topic_id: uuid.UUID, indexes: range, preferred: Sequence[Sequence[int]], *, leader_epoch: int
-) -> list[bytes]:
-    """A framed PartitionRecord for each; `preferred`: node ids for each in turn, or empty for none.
-
-    `leader_epoch`: the first of this life of the metastore (metastore/life/numbers.py).
-    """
-    if not preferred:
-        return [encode_plain_partition(index, topic_id.bytes, leader_epoch) for index in indexes]
-    return [
-        encode_record(
-            PartitionRecord(
-                partition_id=index,
-                topic_id=topic_id,
-                replicas=tuple(agents),
-                isr=(),
-                removing_replicas=(),
-                adding_replicas=(),
-                leader_epoch=leader_epoch,
-            )
-        )
-        for index, agents in zip(indexes, preferred, strict=True)
-    ]
 
 
 def record_types() -> list[type[MetadataRecord]]:
@@ -206,8 +160,24 @@ class TopicRecord(MetadataRecord):
     topic_number: Annotated[int, Fixed("q"), Tag(OWN_TAGS + 2)] = -1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AncestorEpoch:
+    """The leader epoch of a marked partition's ancestor, before it rose."""
+
+    ancestor: Int32
+    leader_epoch: Int32
+
+
+_ANCESTORS = NotNull(Array(Structure(AncestorEpoch)))
+
+
 @_record(3)
 class PartitionRecord(MetadataRecord):
+    """The tagged fields are ours, of metadata.format 4. `source` and its epoch: of a partition of an expansion.
+
+    The index is the next one, or that of a removed partition. The last two are set in snapshots only.
+    """
+
     partition_id: Int32 = -1
     topic_id: Id
     replicas: Int32s
@@ -216,6 +186,10 @@ class PartitionRecord(MetadataRecord):
     adding_replicas: Int32s
     leader: Int32 = -1
     leader_epoch: Int32 = -1
+    source: Annotated[int, Fixed("i"), Tag(OWN_TAGS)] = -1
+    source_epoch: Annotated[int, Fixed("i"), Tag(OWN_TAGS + 1)] = -1
+    before_deletion: Annotated[tuple[AncestorEpoch, ...], _ANCESTORS, Tag(OWN_TAGS + 2)] = ()
+    is_removed: Annotated[bool, Fixed("?"), Tag(OWN_TAGS + 3)] = False
 
 
 @_record(4)
@@ -382,3 +356,33 @@ class ShowBrokerRecord(MetadataRecord):
 
     broker_id: Int32
     broker_epoch: Int64
+
+
+@_record(OWN_TYPES + 7)
+class PartitionCountRecord(MetadataRecord):
+    """How many partitions of the topic take new records from now on.
+
+    The leader epochs of those that took them until now rise by one. PartitionRecords of new partitions follow, or a
+    MarkPartitionRecord for each that no longer takes any.
+    """
+
+    topic_id: Id
+    initial_partition_count: Int32
+    undeleted_partition_count: Int32
+
+
+@_record(OWN_TYPES + 8)
+class MarkPartitionRecord(MetadataRecord):
+    """The partition takes no new records, and is removed when it is empty."""
+
+    partition_id: Int32
+    topic_id: Id
+    before_deletion: Annotated[tuple[AncestorEpoch, ...], _ANCESTORS]
+
+
+@_record(OWN_TYPES + 9)
+class RemovePartitionRecord(MetadataRecord):
+    """A marked partition is gone. Its leader epoch is remembered: the index may return."""
+
+    partition_id: Int32
+    topic_id: Id

@@ -15,8 +15,10 @@ from types import MappingProxyType
 from typing import Any
 
 from headrace.metastore.api.agents import FeatureRange, Listener
+from headrace.metastore.log.changing_partitions import ChangingPartitions
 from headrace.metastore.log.features import refuse_unknown_format
-from headrace.metastore.log.image import ANYBODY, AgentImage, Assignment, MetadataImage, TopicImage
+from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
+from headrace.metastore.log.partition_records import plain_partition
 from headrace.metastore.log.records import (
     TOPIC_RESOURCE,
     AccessControlRecord,
@@ -27,14 +29,17 @@ from headrace.metastore.log.records import (
     FeatureLevelRecord,
     FenceBrokerRecord,
     HideBrokerRecord,
+    MarkPartitionRecord,
     MetadataRecord,
     PartitionChangeRecord,
+    PartitionCountRecord,
     PartitionRecord,
     QuotaRecord,
     RegisterBrokerRecord,
     RemoveAccessControlRecord,
     RemoveDelegationTokenRecord,
     RemoveFeatureLevelRecord,
+    RemovePartitionRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
     ShowBrokerRecord,
@@ -43,7 +48,6 @@ from headrace.metastore.log.records import (
     UnregisterBrokerRecord,
     UserScramCredentialRecord,
     decode_record,
-    plain_partition,
 )
 from headrace.storage.errors import CorruptError
 
@@ -68,10 +72,8 @@ class ImageBuilder:
         self._topics = image.topics_by_id
         self._own_topics: dict[uuid.UUID, TopicImage] | None = None
         """What `_topics` is once one changed: there may be 100,000, and most later records are not theirs."""
-        self._epochs: dict[uuid.UUID, list[int]] = {}
-        """Leader epochs of topics that got partitions here: a tuple would be copied for each."""
-        self._assignments: dict[uuid.UUID, dict[int, Assignment]] = {}
-        """The same for another kind."""
+        self._changing: dict[uuid.UUID, ChangingPartitions] = {}
+        """Of the topics with partitions that changed here."""
         self._agents = dict(image.agents)
         self._configs = dict(image.configs)
         self._features = dict(image.features)
@@ -93,7 +95,7 @@ class ImageBuilder:
             else:
                 index, plain_id, epoch = plain
                 if plain_id != topic_id:
-                    topic_id, epochs = plain_id, self._epochs_of(uuid.UUID(bytes=plain_id))
+                    topic_id, epochs = plain_id, self._partitions_of(uuid.UUID(bytes=plain_id)).epochs
                 if index != len(epochs):
                     raise self._out_of_turn(uuid.UUID(bytes=topic_id), index)
                 epochs.append(epoch)
@@ -101,11 +103,8 @@ class ImageBuilder:
 
     def finish(self) -> MetadataImage:
         """The image at the builder's offset; what did not change is shared with the one before."""
-        for topic_id, epochs in self._epochs.items():
-            self._writable_topics()[topic_id] = _with_epochs(self._topics[topic_id], epochs)
-        for topic_id, assignments in self._assignments.items():
-            changed = replace(self._topics[topic_id], assignments=MappingProxyType(assignments))
-            self._writable_topics()[topic_id] = changed
+        for topic_id, partitions in self._changing.items():
+            self._writable_topics()[topic_id] = partitions.applied_to(self._topics[topic_id])
         return MetadataImage(
             offset=self.offset,
             **self._topic_maps(),
@@ -149,42 +148,34 @@ class ImageBuilder:
         )
 
     def _partition(self, record: PartitionRecord) -> None:
-        epochs = self._epochs_of(record.topic_id)
-        if record.partition_id != len(epochs):
+        if not self._partitions_of(record.topic_id).create(record):
             raise self._out_of_turn(record.topic_id, record.partition_id)
-        epochs.append(record.leader_epoch)
-        assignment = Assignment(record.replicas, record.adding_replicas, record.removing_replicas)
-        self._assign(record.topic_id, record.partition_id, assignment)
 
     def _partition_change(self, record: PartitionChangeRecord) -> None:
-        """Leader and in-sync replicas of another writer mean nothing here: both follow from live agents."""
-        known = record.partition_id in range(len(self._epochs_of(record.topic_id)))
-        if not known:
+        if not self._partitions_of(record.topic_id).assign(record):
             raise self._contradiction(f"change of an unknown partition: partition={record.partition_id}")
-        old = self._assignments_of(record.topic_id).get(record.partition_id, ANYBODY)
-        changed = Assignment(
-            old.replicas if record.replicas is None else record.replicas,
-            old.adding if record.adding_replicas is None else record.adding_replicas,
-            old.removing if record.removing_replicas is None else record.removing_replicas,
-        )
-        self._assign(record.topic_id, record.partition_id, changed)
+
+    def _partition_count(self, record: PartitionCountRecord) -> None:
+        if not self._partitions_of(record.topic_id).set_count(record):
+            raise self._contradiction(f"count cannot be: topic_id={record.topic_id} {record.undeleted_partition_count}")
+
+    def _mark_partition(self, record: MarkPartitionRecord) -> None:
+        if not self._partitions_of(record.topic_id).mark(record):
+            raise self._contradiction(f"mark of a partition that takes records: partition={record.partition_id}")
+
+    def _remove_partition(self, record: RemovePartitionRecord) -> None:
+        if not self._partitions_of(record.topic_id).remove(record.partition_id):
+            raise self._contradiction(f"removal of a partition that is not marked: partition={record.partition_id}")
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
         topic = self._writable_topics().pop(record.topic_id, None)
         if topic is None:
             raise self._contradiction(f"removal of an unknown topic: topic_id={record.topic_id}")
-        self._epochs.pop(record.topic_id, None)
-        self._assignments.pop(record.topic_id, None)
+        self._changing.pop(record.topic_id, None)
         self._configs.pop((TOPIC_RESOURCE, topic.name), None)
         for node_id, failed in list(self._failed.items()):
             if record.topic_id in failed:
                 self._set_failed(node_id, {key: value for key, value in failed.items() if key != record.topic_id})
-
-    def _assign(self, topic_id: uuid.UUID, index: int, assignment: Assignment) -> None:
-        if assignment != ANYBODY:
-            self._assignments_of(topic_id)[index] = assignment
-        elif index in self._assignments_of(topic_id):
-            del self._assignments_of(topic_id)[index]
 
     def _known_topic(self, topic_id: uuid.UUID) -> TopicImage:
         topic = self._topics.get(topic_id)
@@ -192,15 +183,10 @@ class ImageBuilder:
             raise self._contradiction(f"partition of an unknown topic: topic_id={topic_id}")
         return topic
 
-    def _epochs_of(self, topic_id: uuid.UUID) -> list[int]:
-        if topic_id not in self._epochs:
-            self._epochs[topic_id] = list(self._known_topic(topic_id).leader_epochs)
-        return self._epochs[topic_id]
-
-    def _assignments_of(self, topic_id: uuid.UUID) -> dict[int, Assignment]:
-        if topic_id not in self._assignments:
-            self._assignments[topic_id] = dict(self._known_topic(topic_id).assignments)
-        return self._assignments[topic_id]
+    def _partitions_of(self, topic_id: uuid.UUID) -> ChangingPartitions:
+        if topic_id not in self._changing:
+            self._changing[topic_id] = ChangingPartitions(self._known_topic(topic_id))
+        return self._changing[topic_id]
 
     # -- agents
 
@@ -303,16 +289,6 @@ class ImageBuilder:
         return CorruptError(f"{event} offset={self.offset}")
 
 
-def _with_epochs(topic: TopicImage, epochs: list[int]) -> TopicImage:
-    """Partitions that came after the topic's own record count, too, where that stated a count."""
-    count = topic.undeleted_partition_count
-    return replace(
-        topic,
-        leader_epochs=tuple(epochs),
-        undeleted_partition_count=count if count < 0 else max(count, len(epochs)),
-    )
-
-
 def _set_value(resources: dict[Any, Mapping[str, Any]], resource: Any, name: str, value: Any) -> None:
     """Set or, with None, take away one value of a resource; a resource without values goes."""
     values = {key: kept for key, kept in resources.get(resource, {}).items() if key != name}
@@ -327,6 +303,9 @@ _HANDLERS: Mapping[type[MetadataRecord], Callable[[ImageBuilder, Any], None]] = 
     TopicRecord: ImageBuilder._topic,
     PartitionRecord: ImageBuilder._partition,
     PartitionChangeRecord: ImageBuilder._partition_change,
+    PartitionCountRecord: ImageBuilder._partition_count,
+    MarkPartitionRecord: ImageBuilder._mark_partition,
+    RemovePartitionRecord: ImageBuilder._remove_partition,
     RemoveTopicRecord: ImageBuilder._remove_topic,
     ConfigRecord: ImageBuilder._config,
     RegisterBrokerRecord: ImageBuilder._register,

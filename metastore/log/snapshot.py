@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from crc32c import crc32c
 
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
+from headrace.metastore.log.partition_records import ancestor_epochs, encode_plain_partition
 from headrace.metastore.log.records import (
     BrokerEndpoint,
     BrokerFeature,
@@ -36,7 +37,6 @@ from headrace.metastore.log.records import (
     TopicWithFailures,
     UnfenceBrokerRecord,
     UserScramCredentialRecord,
-    encode_plain_partition,
     encode_record,
 )
 from headrace.metastore.log.replay import ImageBuilder
@@ -152,22 +152,30 @@ def _topic(topic: TopicImage) -> Iterator[bytes]:
             topic_number=topic.topic_number,
         )
     )
+    special = topic.assignments.keys() | topic.created_from.keys() | topic.before_deletion.keys() | topic.removed
     for index, epoch in enumerate(topic.leader_epochs):
-        if index not in topic.assignments:
+        if index in special:
+            yield encode_record(_special_partition(topic, index))
+        else:
             yield encode_plain_partition(index, topic.topic_id.bytes, epoch)
-            continue
-        assignment = topic.assignments[index]
-        yield encode_record(
-            PartitionRecord(
-                partition_id=index,
-                topic_id=topic.topic_id,
-                replicas=assignment.replicas,
-                isr=(),
-                removing_replicas=assignment.removing,
-                adding_replicas=assignment.adding,
-                leader_epoch=epoch,
-            )
-        )
+
+
+def _special_partition(topic: TopicImage, index: int) -> PartitionRecord:
+    assignment = topic.assignment(index)
+    source, source_epoch = topic.created_from.get(index, (-1, -1))
+    return PartitionRecord(
+        partition_id=index,
+        topic_id=topic.topic_id,
+        replicas=assignment.replicas,
+        isr=(),
+        removing_replicas=assignment.removing,
+        adding_replicas=assignment.adding,
+        leader_epoch=topic.leader_epochs[index],
+        source=source,
+        source_epoch=source_epoch,
+        before_deletion=ancestor_epochs(topic.before_deletion.get(index, {})),
+        is_removed=index in topic.removed,
+    )
 
 
 def _agent(agent: AgentImage) -> Iterator[MetadataRecord]:

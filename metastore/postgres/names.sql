@@ -25,6 +25,12 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 3;
 CREATE OR REPLACE FUNCTION file_reserved() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 4;
 
+-- partitions.state: metastore.api.topics.PartitionState
+CREATE OR REPLACE FUNCTION state_takes_records() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 0::smallint;
+CREATE OR REPLACE FUNCTION state_marked() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1::smallint;
+
 -- What became of a file in a commit: metastore.api.commit.FileStatus
 CREATE OR REPLACE FUNCTION commit_committed() RETURNS smallint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 0::smallint;

@@ -146,8 +146,18 @@ partitions = Table(
     _column("removed_bytes", BigInteger(), default="0"),
     _column("extents_from", BigInteger(), default="0"),
     _column("created_at", TIMESTAMP, default="clock_timestamp()"),
+    _column("state", SmallInteger(), default="0"),
     UniqueConstraint("topic_id", "partition_index"),
     postgresql_with={"fillfactor": 70},
+)
+removed_partitions = Table(
+    "removed_partitions",
+    metadata,
+    _column("partition_key", BigInteger(), key=True),
+    _column("topic_id", Uuid()),
+    _column("high_watermark", BigInteger()),
+    _column("leader_epoch", Integer()),
+    Index("removed_partitions_topic", "topic_id"),
 )
 configs = Table(
     "configs",

@@ -116,6 +116,8 @@ CALLED_FROM_OUTSIDE = {"buffer_updated", "get_buffer", "connection_made", "conne
     "streamWriter",
 }  # fmt: skip
 UNUSED_BUT_KEPT = {
+    "PartitionState": "what SQL stores of a partition",
+    "change_records": "what the log says of a change",
     "NO_BROKER": "what remote_segments holds for workers",
     "UNKNOWN": "Kafka's number for what is never stored",
     "is_power_of_two_times": "tests hold doubling to it",

@@ -49,7 +49,7 @@ async def test_records_are_appended_at_the_expected_head_only(metastore: Postgre
 @pytest.mark.requirement("C2")
 async def test_a_record_that_the_active_format_lacks_is_refused(metastore: PostgresMetastore) -> None:
     image = await load_image(metastore)
-    assert image.metadata_format == 3, "what a new cluster starts with"
+    assert image.metadata_format == 4, "what a new cluster starts with"
     down = change_feature(image, METADATA_FORMAT, 1, allow_downgrade=True)
     assert down is not None
     assert await metastore.append_records(image.offset, [down])

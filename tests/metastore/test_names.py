@@ -19,6 +19,7 @@ from headrace.metastore.api.segments import (
     SegmentCause,
     StartOutcome,
 )
+from headrace.metastore.api.topics import PartitionState
 from headrace.metastore.lifecycle.states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.records import (
@@ -44,6 +45,7 @@ ENUMS: dict[str, type[enum.IntEnum]] = {
     "cause": SegmentCause,
     "reference": ReferenceState,
     "start": StartOutcome,
+    "state": PartitionState,
 }
 NAMES = {f"{prefix}_{member.name.lower()}": int(member) for prefix, kind in ENUMS.items() for member in kind} | {
     "topic_resource": TOPIC_RESOURCE,

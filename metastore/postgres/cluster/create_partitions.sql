@@ -1,5 +1,6 @@
 -- Append new partitions' records to topics and write their projection, unless the log has moved on: then
 -- false, and nothing happened.
+-- Leader epochs stay, so keys go on being placed by modulo: the new count counts as the initial one.
 -- Locks: metadata_head; last, for no longer than it takes to end, the topics' commit shards: a commit compares
 -- the count that its batches were partitioned by, and must not see half of this.
 -- Idempotent: a repeated call finds the head moved and does nothing.
@@ -34,7 +35,7 @@ BEGIN
       FROM unnest(p_topic_ids, p_first_indexes, p_counts) AS g (topic_id, first_index, count)
            JOIN topics t USING (topic_id),
            generate_series(g.first_index, g.count - 1) AS i;
-    UPDATE topics t SET undeleted_partition_count = g.count
+    UPDATE topics t SET undeleted_partition_count = g.count, initial_partition_count = g.count
       FROM unnest(p_topic_ids, p_counts) AS g (topic_id, count)
      WHERE t.topic_id = g.topic_id;
     -- no other session sees any of it yet: the locks only keep this transaction from ending in the middle of a commit

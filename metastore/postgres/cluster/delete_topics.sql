@@ -16,6 +16,7 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM append_metadata(p_expected_head, p_records);
+    DELETE FROM removed_partitions WHERE topic_id = ANY (p_topic_ids);
     WITH deleted AS (DELETE FROM topics WHERE topic_id = ANY (p_topic_ids) RETURNING name)
     SELECT array_agg(name) INTO v_names FROM deleted;
     IF cardinality(v_names) IS DISTINCT FROM cardinality(p_topic_ids) THEN

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from headrace.metastore.api.topics import NewTopic, PartitionGrowth
 from headrace.metastore.keys import PARTITION_BITS
 from headrace.metastore.life.numbers import epoch_floor, life_of_offset
+from headrace.metastore.log.partition_records import encode_new_partitions
 from headrace.metastore.log.records import (
     TOPIC_RESOURCE,
     ConfigRecord,
     RemoveTopicRecord,
     TopicRecord,
-    encode_new_partitions,
     encode_record,
 )
 from headrace.metastore.postgres.statement import Pool, Statement

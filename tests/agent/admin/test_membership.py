@@ -37,7 +37,7 @@ def _registration(world: World, node_id: int, incarnation: uuid.UUID, **more: An
         "incarnation_id": incarnation,
         "listeners": [("Listener", {"name": "PLAINTEXT", "host": "h", "port": 9092, "security_protocol": 0})],
         "features": [
-            ("Feature", {"name": METADATA_FORMAT, "min_supported_version": 1, "max_supported_version": 3}),
+            ("Feature", {"name": METADATA_FORMAT, "min_supported_version": 1, "max_supported_version": 4}),
         ],
         "rack": "a",
         "is_migrating_zk_broker": False,
@@ -178,7 +178,7 @@ async def _set_format(world: World, version: int, level: int, upgrade_type: int,
 async def test_feature_levels_go_up_and_on_request_down(world: World, version: int) -> None:
     await world.agent(3)
     start = world.view.image.metadata_format
-    assert start == 3
+    assert start == 4
     refused = await _set_format(world, version, 1, upgrade_type=1)
     assert refused.error_code is ErrorCode.invalid_update_version
     assert (await _set_format(world, version, 1, upgrade_type=2)).error_code is ErrorCode.none
@@ -194,7 +194,7 @@ async def test_a_validated_update_changes_nothing(world: World) -> None:
     update = {"feature": METADATA_FORMAT, "max_version_level": 1, "upgrade_type": 2}
     fields = {"feature_updates": [("FeatureUpdateKey", update)], "validate_only": True}
     assert (await world.ask(ApiKey.UPDATE_FEATURES, 1, **fields)).error_code is ErrorCode.none
-    assert (await world.view.catch_up()).metadata_format == 3
+    assert (await world.view.catch_up()).metadata_format == 4
     assert (await world.ask(ApiKey.UPDATE_FEATURES, 1, feature_updates=[])).error_code is ErrorCode.invalid_request
 
 
@@ -216,8 +216,8 @@ async def test_segments_have_no_keys_while_a_running_compactor_does_not_know_the
 async def test_api_versions_shows_supported_and_finalized_features(world: World, version: int) -> None:
     answer = await world.ask(ApiKey.API_VERSIONS, version, client_software_name="t", client_software_version="1")
     supported = [(f.name, f.min_version, f.max_version) for f in answer.supported_features]
-    assert supported == [(METADATA_FORMAT, 1, 3), (SEGMENT_KEYS, 1, 1)]
-    assert [(f.name, f.max_version_level) for f in answer.finalized_features] == [(METADATA_FORMAT, 3)]
+    assert supported == [(METADATA_FORMAT, 1, 4), (SEGMENT_KEYS, 1, 1)]
+    assert [(f.name, f.max_version_level) for f in answer.finalized_features] == [(METADATA_FORMAT, 4)]
     assert answer.finalized_features_epoch == world.view.image.offset
     assert {row.api_key for row in answer.api_keys} >= {45, 46, 55, 57, 60, 62, 63, 64}
 

@@ -24,6 +24,7 @@ from headrace.metastore.api.reports import JobCount
 from headrace.metastore.api.settings import SettingProposals
 from headrace.metastore.api.topics import NewTopic, PartitionGrowth
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
+from headrace.metastore.log.partition_records import encode_new_partitions
 from headrace.metastore.log.records import (
     BrokerEndpoint,
     BrokerFeature,
@@ -38,7 +39,6 @@ from headrace.metastore.log.records import (
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
-    encode_new_partitions,
     encode_record,
 )
 from headrace.storage.errors import AlreadyExistsError, FencedError, HeadraceError, InvalidError, TruncatedError

@@ -6,6 +6,8 @@ import random
 import uuid
 from collections.abc import Callable
 
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.partition_records import change_records
 from headrace.metastore.log.records import (
     AccessControlRecord,
     BrokerEndpoint,
@@ -37,6 +39,8 @@ from headrace.metastore.log.records import (
     UserScramCredentialRecord,
     encode_record,
 )
+from headrace.metastore.log.replay import apply
+from headrace.metastore.partitions.changes import change_count, removals
 
 
 def topic_records(topic_id: uuid.UUID, name: str, count: int) -> list[MetadataRecord]:
@@ -85,6 +89,9 @@ class History:
             self._create,
             self._create,
             self._delete,
+            self._change_count,
+            self._change_count,
+            self._remove_partitions,
             self._reassign,
             self._configure,
             self._register,
@@ -118,6 +125,27 @@ class History:
         gone = self._rng.choice(sorted(self._topics))
         del self._topics[gone]
         return [RemoveTopicRecord(topic_id=gone)]
+
+    def _change_count(self) -> list[MetadataRecord]:
+        """In either direction; sometimes the plain way of the formats below 4."""
+        if not self._topics:
+            return []
+        topic = apply(MetadataImage(), self.framed()).topics_by_id[self._rng.choice(sorted(self._topics))]
+        if not topic.created_from and not topic.removed and self._rng.random() < 0.2:
+            return [partition_record(topic.topic_id, len(topic.leader_epochs))]
+        counts = topic.ordered_partitions
+        most = counts.undeleted if counts.marked else counts.initial + 6
+        change = change_count(counts, self._rng.randint(counts.initial, most))
+        return [] if change is None else change_records(topic, change)
+
+    def _remove_partitions(self) -> list[MetadataRecord]:
+        """Some of the marked ones of some topic."""
+        topics = [t for t in apply(MetadataImage(), self.framed()).topics_by_number.values() if t.marked]
+        if not topics:
+            return []
+        topic = self._rng.choice(topics)
+        gone = removals(topic.ordered_partitions, topic.marked)
+        return [record for each in gone[: self._rng.randint(1, 4)] for record in change_records(topic, each)]
 
     def _reassign(self) -> list[MetadataRecord]:
         if not self._topics:

@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
+import uuid
+from dataclasses import replace
+
 import pytest
 
 from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS
 from headrace.metastore.log.features import change_feature, required_format
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import FeatureLevelRecord, RegisterBrokerRecord, encode_record, record_types
+from headrace.metastore.log.records import (
+    AncestorEpoch,
+    FeatureLevelRecord,
+    MetadataRecord,
+    PartitionCountRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    encode_record,
+    record_types,
+)
 from headrace.metastore.log.replay import apply
 from headrace.storage.errors import InvalidError, UnsupportedFeatureError
-from tests.metastore.log.log_histories import agent_record
+from tests.metastore.log.log_histories import agent_record, partition_record, topic_records
 
 LEVEL_2 = FeatureLevelRecord(name=METADATA_FORMAT, min_feature_level=1, max_feature_level=2)
 
 
 @pytest.mark.requirement("C2")
 def test_format_1_has_the_seeds_types_and_later_ones_ours_too() -> None:
-    formats = {kind.record_type: required_format([object.__new__(kind)]) for kind in record_types()}
+    formats = {kind.record_type: required_format([_blank(kind)]) for kind in record_types()}
     assert [kind for kind, needed in formats.items() if needed == 1] == [*range(15)]
     assert [kind for kind, needed in formats.items() if needed == 2] == [*range(100, 105)]
     assert [kind for kind, needed in formats.items() if needed == 3] == [105, 106]
-    assert required_format([object.__new__(kind) for kind in record_types()]) == 3
+    assert [kind for kind, needed in formats.items() if needed == 4] == [107, 108, 109]
+    assert required_format([_blank(kind) for kind in record_types()]) == 4
     assert required_format([]) == 1
+    plain = partition_record(uuid.UUID(int=1), 3)
+    for tagged in (
+        {"source": 1},
+        {"is_removed": True},
+        {"before_deletion": (AncestorEpoch(ancestor=1, leader_epoch=0),)},
+    ):
+        assert required_format([replace(plain, **tagged)]) == 4  # type: ignore[arg-type]
+
+
+def _blank(kind: type[MetadataRecord]) -> MetadataRecord:
+    return partition_record(uuid.UUID(int=1), 0) if kind is PartitionRecord else object.__new__(kind)
 
 
 def test_a_level_goes_up_and_down_only_when_asked() -> None:
@@ -39,9 +63,9 @@ def test_a_level_goes_up_and_down_only_when_asked() -> None:
     assert apply(new, [encode_record(down)]).metadata_format == 1
 
 
-@pytest.mark.parametrize("level", [0, 4])
+@pytest.mark.parametrize("level", [0, 5])
 def test_levels_that_this_software_lacks_are_refused(level: int) -> None:
-    with pytest.raises(UnsupportedFeatureError, match=rf"level={level} known=1\.\.3"):
+    with pytest.raises(UnsupportedFeatureError, match=rf"level={level} known=1\.\.4"):
         change_feature(MetadataImage(), METADATA_FORMAT, level, allow_downgrade=True)
 
 
@@ -73,3 +97,15 @@ def test_the_level_of_segment_keys_only_rises() -> None:
     for level in (0, -1):
         with pytest.raises(InvalidError, match="level cannot go down"):
             change_feature(raised, SEGMENT_KEYS, level, allow_downgrade=True)
+
+
+@pytest.mark.requirement("P3")
+def test_the_format_stays_while_a_topic_has_partitions_that_older_agents_would_misread() -> None:
+    topic_id = uuid.UUID(int=1)
+    level = FeatureLevelRecord(name=METADATA_FORMAT, min_feature_level=1, max_feature_level=4)
+    grown = PartitionCountRecord(topic_id=topic_id, initial_partition_count=1, undeleted_partition_count=2)
+    created = replace(partition_record(topic_id, 1), source=0, source_epoch=1)
+    records = [level, *topic_records(topic_id, "orders", 1), grown, created]
+    image = apply(MetadataImage(), [encode_record(record) for record in records])
+    with pytest.raises(InvalidError, match=r"level cannot go down.*topics=\['orders'\]"):
+        change_feature(image, METADATA_FORMAT, 3, allow_downgrade=True)

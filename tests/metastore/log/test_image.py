@@ -116,7 +116,7 @@ def test_a_controlled_shutdown_takes_an_agent_out_of_routing_until_it_registers_
 
 def test_a_format_of_a_newer_software_is_named_and_refused() -> None:
     record = FeatureLevelRecord(name="metadata.format", min_feature_level=1, max_feature_level=99)
-    with pytest.raises(UnsupportedFeatureError, match=r"level=99 known=1\.\.3"):
+    with pytest.raises(UnsupportedFeatureError, match=r"level=99 known=1\.\.4"):
         _image(record)
 
 

@@ -13,8 +13,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from headrace.metastore.log import records as module
+from headrace.metastore.log.partition_records import encode_plain_partition, plain_partition
 from headrace.metastore.log.records import (
     AccessControlRecord,
+    AncestorEpoch,
     BrokerEndpoint,
     BrokerFeature,
     ConfigRecord,
@@ -26,14 +28,17 @@ from headrace.metastore.log.records import (
     FeatureLevelRecord,
     FenceBrokerRecord,
     HideBrokerRecord,
+    MarkPartitionRecord,
     MetadataRecord,
     PartitionChangeRecord,
+    PartitionCountRecord,
     PartitionRecord,
     QuotaRecord,
     RegisterBrokerRecord,
     RemoveAccessControlRecord,
     RemoveDelegationTokenRecord,
     RemoveFeatureLevelRecord,
+    RemovePartitionRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
     ShowBrokerRecord,
@@ -43,9 +48,7 @@ from headrace.metastore.log.records import (
     UnregisterBrokerRecord,
     UserScramCredentialRecord,
     decode_record,
-    encode_plain_partition,
     encode_record,
-    plain_partition,
     record_types,
 )
 from headrace.metastore.log.wire import Reader, Tag, write_uvarint
@@ -81,8 +84,12 @@ OWN_NAMES = (
     "ControlledShutdownRecord",
     "HideBrokerRecord",
     "ShowBrokerRecord",
+    "PartitionCountRecord",
+    "MarkPartitionRecord",
+    "RemovePartitionRecord",
 )
-"""The removals that KIP-631 lacks, the announcement of a shutdown, and agents hidden from clients: 100 to 106."""
+"""The removals that KIP-631 lacks, the announcement of a shutdown, agents hidden from clients, and changes of counts:
+100 to 109."""
 
 GOLDEN: list[tuple[MetadataRecord, str]] = [
     (
@@ -198,6 +205,33 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
     (ControlledShutdownRecord(broker_id=7, broker_epoch=9), "006800 00000007 0000000000000009 00"),
     (HideBrokerRecord(broker_id=7, broker_epoch=9), "006900 00000007 0000000000000009 00"),
     (ShowBrokerRecord(broker_id=7, broker_epoch=9), "006a00 00000007 0000000000000009 00"),
+    (
+        PartitionRecord(
+            partition_id=9,
+            topic_id=ID,
+            replicas=(),
+            isr=(),
+            removing_replicas=(),
+            adding_replicas=(),
+            leader=-1,
+            leader_epoch=5,
+            source=1,
+            source_epoch=4,
+            before_deletion=(AncestorEpoch(ancestor=1, leader_epoch=6),),
+            is_removed=True,
+        ),
+        f"000300 00000009 {ID_HEX} 01 01 01 01 ffffffff 00000005 04"
+        " 904e 04 00000001 914e 04 00000004 924e 0a 02 00000001 00000006 00 934e 01 01",
+    ),
+    (
+        PartitionCountRecord(topic_id=ID, initial_partition_count=8, undeleted_partition_count=13),
+        f"006b00 {ID_HEX} 00000008 0000000d 00",
+    ),
+    (
+        MarkPartitionRecord(partition_id=9, topic_id=ID, before_deletion=(AncestorEpoch(ancestor=1, leader_epoch=6),)),
+        f"006c00 00000009 {ID_HEX} 02 00000001 00000006 00 00",
+    ),
+    (RemovePartitionRecord(partition_id=9, topic_id=ID), f"006d00 00000009 {ID_HEX} 00"),
 ]
 
 
@@ -221,7 +255,7 @@ def test_a_record_opens_with_its_frame_type_its_number_and_its_version(record: M
 
 @pytest.mark.requirement("C2")
 def test_all_fifteen_types_and_our_own_are_there_under_their_numbers() -> None:
-    assert [cls.record_type for cls in record_types()] == [*range(15), *range(100, 107)]
+    assert [cls.record_type for cls in record_types()] == [*range(15), *range(100, 110)]
     assert [cls.__name__ for cls in record_types()] == [*SEEDS_NAMES, *OWN_NAMES]
     assert {type(record) for record, _ in GOLDEN} == set(record_types())
 
@@ -281,7 +315,7 @@ def test_a_record_that_is_cut_off_or_has_surplus_bytes_is_corrupt(record: Metada
 
 
 @settings(max_examples=300)
-@given(st.binary(max_size=60), st.sampled_from([*range(15), *range(100, 105)]))
+@given(st.binary(max_size=60), st.sampled_from([*range(15), *range(100, 110)]))
 def test_any_bytes_give_a_record_or_a_named_error(body: bytes, record_type: int) -> None:
     try:
         record = decode_record(bytes([0, record_type, 0]) + body)

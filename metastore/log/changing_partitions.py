@@ -1,0 +1,129 @@
+"""The partitions of one topic while records are applied to them: a mutable copy of a TopicImage's.
+
+Place: inside metastore/log/replay.py.
+Invariant: the partitions of the initial count come first, and only they have no source. So a partition that was added
+without one (below metadata.format 4, where epochs do not rise) belongs to the initial count: until then keys are placed
+by modulo of the count, which is linear hashing with this initial count.
+A method that returns False has refused a record that contradicts what came before it; nothing changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from headrace.metastore.log.image import ANYBODY, Assignment, TopicImage
+from headrace.metastore.log.records import (
+    AncestorEpoch,
+    MarkPartitionRecord,
+    PartitionChangeRecord,
+    PartitionCountRecord,
+    PartitionRecord,
+)
+from headrace.metastore.partitions.topic_partitions import CreatedFrom
+
+
+class ChangingPartitions:
+    """`epochs`: of each partition; an ordinary new one is appended here without further ado."""
+
+    def __init__(self, topic: TopicImage) -> None:
+        self.epochs = list(topic.leader_epochs)
+        self._initial, self._undeleted = topic.initial_partition_count, topic.undeleted_partition_count
+        self._assignments = dict(topic.assignments)
+        self._created_from = dict(topic.created_from)
+        self._before_deletion = dict(topic.before_deletion)
+        self._removed = set(topic.removed)
+
+    def create(self, record: PartitionRecord) -> bool:
+        """The next index, or one that was removed."""
+        index = record.partition_id
+        if index == len(self.epochs):
+            self.epochs.append(record.leader_epoch)
+        elif index in self._removed and record.leader_epoch >= self.epochs[index]:
+            self._removed.remove(index)
+            self.epochs[index] = record.leader_epoch
+        else:
+            return False
+        if record.source >= 0:
+            self._created_from[index] = CreatedFrom(record.source, record.source_epoch)
+        if record.before_deletion:
+            self._before_deletion[index] = _by_ancestor(record.before_deletion)
+        if record.is_removed:
+            self._removed.add(index)
+        self._set_assignment(index, Assignment(record.replicas, record.adding_replicas, record.removing_replicas))
+        return True
+
+    def assign(self, record: PartitionChangeRecord) -> bool:
+        """Leader and in-sync replicas of another writer mean nothing here: both follow from live agents."""
+        if not self._has(record.partition_id):
+            return False
+        old = self._assignments.get(record.partition_id, ANYBODY)
+        changed = Assignment(
+            old.replicas if record.replicas is None else record.replicas,
+            old.adding if record.adding_replicas is None else record.adding_replicas,
+            old.removing if record.removing_replicas is None else record.removing_replicas,
+        )
+        self._set_assignment(record.partition_id, changed)
+        return True
+
+    def set_count(self, record: PartitionCountRecord) -> bool:
+        """The epochs of the partitions that took records until now rise."""
+        self._count_plain()
+        count = self._undeleted if self._undeleted >= 0 else len(self.epochs)
+        if not 0 < record.initial_partition_count <= record.undeleted_partition_count or count > len(self.epochs):
+            return False
+        for index in range(count):
+            self.epochs[index] += 1
+        self._initial, self._undeleted = record.initial_partition_count, record.undeleted_partition_count
+        return True
+
+    def mark(self, record: MarkPartitionRecord) -> bool:
+        """A partition beyond the count."""
+        if not self._has(record.partition_id) or record.partition_id < self._undeleted or not record.before_deletion:
+            return False
+        self._before_deletion[record.partition_id] = _by_ancestor(record.before_deletion)
+        return True
+
+    def remove(self, index: int) -> bool:
+        """A marked partition."""
+        if not self._has(index) or index not in self._before_deletion:
+            return False
+        self._removed.add(index)
+        del self._before_deletion[index]
+        self._created_from.pop(index, None)
+        self._assignments.pop(index, None)
+        return True
+
+    def applied_to(self, topic: TopicImage) -> TopicImage:
+        """The topic with these partitions."""
+        self._count_plain()
+        return replace(
+            topic,
+            initial_partition_count=self._initial,
+            undeleted_partition_count=self._undeleted,
+            leader_epochs=tuple(self.epochs),
+            assignments=MappingProxyType(self._assignments),
+            created_from=MappingProxyType(self._created_from),
+            before_deletion=MappingProxyType(self._before_deletion),
+            removed=frozenset(self._removed),
+        )
+
+    def _count_plain(self) -> None:
+        """Partitions without a source count as initial ones, where the topic's own record stated a count."""
+        if self._undeleted >= 0:
+            plain = len(self.epochs) - len(self._created_from) - len(self._removed)
+            self._initial, self._undeleted = max(self._initial, plain), max(self._undeleted, plain)
+
+    def _has(self, index: int) -> bool:
+        return 0 <= index < len(self.epochs) and index not in self._removed
+
+    def _set_assignment(self, index: int, assignment: Assignment) -> None:
+        if assignment != ANYBODY:
+            self._assignments[index] = assignment
+        else:
+            self._assignments.pop(index, None)
+
+
+def _by_ancestor(before: tuple[AncestorEpoch, ...]) -> Mapping[int, int]:
+    return MappingProxyType({each.ancestor: each.leader_epoch for each in before})
