@@ -6,12 +6,17 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
+from headrace.metastore.partitions.partitioners import PARTITIONERS
 from load.dev_server import DevServer
 from tests.compat.clients import CLIENTS, Client, pairs
+from tests.confluent_records import read
 
 RECORDS = 10_000
 PARTITIONS = 4
+PARTITIONER_OF = {"confluent": "crc32", "kcat": "crc32", "sarama": "fnv1a"}
+"""The others': murmur2."""
 pytestmark = pytest.mark.xdist_group("compat")
 
 
@@ -44,6 +49,28 @@ def test_reads_what_every_client_wrote(reader: Client, server: DevServer, topics
         values = reader.consume(server.bootstrap, topic, RECORDS)
         assert sorted(values) == sorted(value.decode() for _, value in pairs(writer, RECORDS)), writer
         assert_order_per_key(values)
+
+
+@pytest.mark.requirement("X5")
+def test_every_key_is_where_the_writers_partitioner_puts_it(server: DevServer, topics: dict[str, str]) -> None:
+    for writer, topic in topics.items():
+        name = PARTITIONER_OF.get(writer, "murmur2")
+        placed = {partition: keys_of(server.bootstrap, topic, partition) for partition in range(PARTITIONS)}
+        assert sum(map(len, placed.values())) == len({key for key, _ in pairs(writer, RECORDS)})
+        for partition, keys in placed.items():
+            assert {PARTITIONERS[name](key) % PARTITIONS for key in keys} == {partition}, (writer, name)
+
+
+def keys_of(bootstrap: str, topic: str, partition: int) -> set[bytes]:
+    """All keys of a partition."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "keys", "enable.auto.commit": False})
+    place = TopicPartition(topic, partition, 0)
+    consumer.assign([place])
+    try:
+        messages = read(consumer, consumer.get_watermark_offsets(place)[1], 60)
+        return {key for message in messages if (key := message.key()) is not None}
+    finally:
+        consumer.close()
 
 
 def assert_order_per_key(values: list[str]) -> None:

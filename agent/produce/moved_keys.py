@@ -1,0 +1,33 @@
+"""Looks in a batch for a partition that is split in two for a key that the doubling moved.
+
+Place: between validate and the commit, for topics that double at this time only.
+Invariant: memory and time are those of open_batch's limits. Each different key is hashed once, and the first that moved
+ends the search. It runs on another thread: a batch may unpack to a lot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace.metastore.partitions.partitioners import moves
+from headrace.storage.records.codec import open_batch
+
+
+async def has_moved_key(batch: memoryview, partitioner: str, parent: int, count: int) -> bool:
+    """Whether the batch has one. `count`: the topic's before it doubled.
+
+    CorruptError or BatchTooLargeError if the records cannot be read: such a batch is refused, as in compacted topics.
+    """
+    return await asyncio.to_thread(find_moved_key, batch, partitioner, parent, count)
+
+
+def find_moved_key(batch: memoryview, partitioner: str, parent: int, count: int) -> bool:
+    """The same, on this thread."""
+    stays: set[bytes | None] = {None}
+    for record in open_batch(batch):
+        if record.key in stays:
+            continue
+        if moves(partitioner, record.key, parent, count):
+            return True
+        stays.add(record.key)
+    return False

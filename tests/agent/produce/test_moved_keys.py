@@ -1,0 +1,53 @@
+"""Batches for a partition that is split in two are searched for keys that moved."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.agent.produce.moved_keys import has_moved_key
+from headrace.metastore.partitions.murmur2 import key_hash
+from headrace.storage.errors import CorruptError
+from headrace.storage.records.codec import MAX_OPENED_BYTES, Record, encode_batch
+from headrace.storage.records.compression import Codec, compress
+from headrace.storage.records.errors import BatchTooLargeError
+from headrace.storage.records.header import HEADER_BYTES
+from tests.storage.batches import forge
+
+COUNT = 4
+KEYS = [b"key-%d" % number for number in range(400)]
+MOVED = [key for key in KEYS if key_hash(key) % 8 == 6]
+STAYING = [key for key in KEYS if key_hash(key) % 8 == 2]
+ELSEWHERE = [key for key in KEYS if key_hash(key) % 4 == 1]
+
+
+def _batch(keys: list[bytes | None], codec: Codec = Codec.NONE) -> memoryview:
+    records = [Record(index, 1_700_000_000_000, key, b"v") for index, key in enumerate(keys)]
+    return memoryview(encode_batch(records, codec=codec, base_offset=0))
+
+
+@pytest.mark.parametrize("codec", Codec)
+async def test_one_moved_key_is_found_wherever_it_is(codec: Codec) -> None:
+    staying: list[bytes | None] = [None, *STAYING, *ELSEWHERE, None]
+    assert not await has_moved_key(_batch(staying, codec), "murmur2", 2, COUNT)
+    for place in (0, len(staying) // 2, len(staying)):
+        keys = [*staying[:place], MOVED[0], *staying[place:]]
+        assert await has_moved_key(_batch(keys, codec), "murmur2", 2, COUNT)
+
+
+async def test_a_key_moves_by_the_partitioner_that_the_topic_names() -> None:
+    batches = [_batch([key]) for key in STAYING + MOVED]
+    by_crc32 = [await has_moved_key(batch, "crc32", 2, COUNT) for batch in batches]
+    by_murmur2 = [await has_moved_key(batch, "murmur2", 2, COUNT) for batch in batches]
+    assert by_murmur2 == [False] * len(STAYING) + [True] * len(MOVED)
+    assert by_crc32 != by_murmur2
+    assert any(by_crc32)
+
+
+async def test_a_batch_that_cannot_be_read_is_refused() -> None:
+    packed = compress(Codec.ZSTD, bytes(MAX_OPENED_BYTES + 1))
+    header = _batch([b"k"])[:HEADER_BYTES].tobytes()
+    bomb = forge(header + packed, batch_length=49 + len(packed), attributes=int(Codec.ZSTD))
+    with pytest.raises(BatchTooLargeError):
+        await has_moved_key(memoryview(bomb), "murmur2", 2, 4)
+    with pytest.raises(CorruptError):
+        await has_moved_key(memoryview(forge(_batch([b"k"] * 9), record_count=8)), "murmur2", 2, 4)
