@@ -26,6 +26,8 @@ from headrace.agent.admin.find_coordinator import FindCoordinator
 from headrace.agent.admin.init_producer_id import InitProducerId, ProducerIds
 from headrace.agent.admin.log_change import LogChange
 from headrace.agent.admin.metadata import Metadata
+from headrace.agent.admin.partition_leader_epochs import PartitionLeaderEpochs
+from headrace.agent.admin.topic_counts import CountsOfTopics
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.cluster.shared_address import SharedAddress
@@ -44,6 +46,7 @@ from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.ordered_requests import GROUP_POSITION_KEY, LEADER_EPOCHS_KEY
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
 
@@ -76,7 +79,9 @@ def register_handlers(
         ApiKey.PRODUCE: traffic.counted_produce(produce.handle),
         ApiKey.FETCH: fetch.handle_fetch,
         ApiKey.LIST_OFFSETS: fetch.handle_list_offsets,
-        ApiKey.METADATA: Metadata(cluster, creation, lambda: in_force.current().auto_create_topics_enable, shared),
+        ApiKey.METADATA: Metadata(
+            cluster, creation, lambda: in_force.current().auto_create_topics_enable, shared, CountsOfTopics(configs)
+        ),
         ApiKey.CREATE_TOPICS: CreateTopics(creation, configs),
         ApiKey.DELETE_TOPICS: DeleteTopics(cluster, metastore, clock),
         ApiKey.DELETE_RECORDS: DeleteRecords(cluster, metastore, configs, fetch.before_log_starts_move),
@@ -103,5 +108,7 @@ def register_handlers(
     for api_key, handler in (table | groups.handlers).items():
         dispatcher.register(api_key, forward.wrap(api_key, handler))
     forward.register(dispatcher)
+    dispatcher.register_unadvertised(GROUP_POSITION_KEY, forward.wrap(GROUP_POSITION_KEY, groups.position))
+    dispatcher.register_unadvertised(LEADER_EPOCHS_KEY, PartitionLeaderEpochs(cluster))
     if fetch.zone_cache is not None:
         dispatcher.register_unadvertised(ZONE_CACHE_KEY, fetch.zone_cache.handle)

@@ -88,6 +88,13 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         f"{_COMPACTED} a record without a value, which deletes its key, is kept this long after it was first cleaned.",
         Synonym("log.cleaner.delete.retention.ms"),
     ),
+    "enable.ordered.delivery": ConfigDefinition(
+        "true",
+        "boolean",
+        "Clients that keep the order of keys while the number of partitions changes (headrace.client) wait for it. With"
+        " false they place keys in the same way, and read each partition without waiting for others.",
+        ConfigEffect.WORKS,
+    ),
     "file.delete.delay.ms": _fixed(
         _long(
             60_000,

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.protocol import wire
+from headrace.protocol.partition_counts import NO_COUNT, sent_count
 from headrace.protocol.request import REQUEST_ELEMENTS_MAX
 from headrace.protocol.wire import INT32, NO_TAGS, LeaderHint, NodeEndpoint, Tags
 from headrace.storage.errors import InvalidError, TooManyElementsError
@@ -41,7 +42,10 @@ _EPOCH_END = struct.Struct(">iqB")
 
 @dataclass(slots=True)
 class FetchPartition:
-    """The fetch position of one partition. -1 for fields that the version lacks or the client did not set."""
+    """The fetch position of one partition. -1 for fields that the version lacks or the client did not set.
+
+    `partition_count` is the one that the client sent for the topic.
+    """
 
     index: int
     fetch_offset: int
@@ -49,6 +53,7 @@ class FetchPartition:
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
+    partition_count: int = NO_COUNT
 
 
 @dataclass(slots=True)
@@ -189,6 +194,9 @@ def _read_topics(body: memoryview, position: int, version: int) -> tuple[list[Fe
         tags = NO_TAGS
         if flexible:
             tags, position = wire.read_tags(body, position)
+            if tags and (count := sent_count(tags)) != NO_COUNT:
+                for partition in partitions:
+                    partition.partition_count = count
         topics.append(FetchTopic(name, topic_id, partitions, tags))
     return topics, position
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.protocol import wire
+from headrace.protocol.partition_counts import NO_COUNT, sent_count
 from headrace.protocol.request import REQUEST_ELEMENTS_MAX
 from headrace.protocol.wire import INT32, NO_TAGS, LeaderHint, NodeEndpoint, Tags
 from headrace.storage.errors import InvalidError, TooManyElementsError
@@ -41,12 +42,16 @@ class ProducePartition:
 
 @dataclass(slots=True)
 class ProduceTopic:
-    """`name` up to v12, `topic_id` from v13; the other is None. `tags` are the topic's tagged fields, unread."""
+    """`name` up to v12, `topic_id` from v13; the other is None. `tags` are the topic's tagged fields.
+
+    `partition_count`: by which the client chose the partitions; NO_COUNT if it sent none.
+    """
 
     name: str | None
     topic_id: uuid.UUID | None
     partitions: list[ProducePartition]
     tags: Tags = field(default_factory=dict)
+    partition_count: int = NO_COUNT
 
 
 @dataclass(slots=True)
@@ -142,7 +147,7 @@ def _read_topic(body: memoryview, position: int, version: int, flexible: bool) -
         return ProduceTopic(name, topic_id, partitions, NO_TAGS), position
     partitions, position = _read_flexible_partitions(body, position, count)
     tags, position = wire.read_tags(body, position)
-    return ProduceTopic(name, topic_id, partitions, tags), position
+    return ProduceTopic(name, topic_id, partitions, tags, sent_count(tags) if tags else NO_COUNT), position
 
 
 def _read_partitions(body: memoryview, position: int, count: int) -> tuple[list[ProducePartition], int]:

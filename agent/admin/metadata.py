@@ -4,8 +4,8 @@ Place: a client's first request, and its request after every routing error.
 Invariant: answered from one image, without a query; the agent catches up first only if the image lacks a requested
 name or id. An answer without unknown topics is encoded once per (image, version, client
 zone, listener, request body) and reused. Agents are shown with their addresses of the listener on which the request
-came in (KIP-103).
-Source: KIP-4, KIP-204/430 (authorized operations), KIP-516 (topic ids), KIP-1102 (top-level error).
+came in (KIP-103). Partition counts go only to clients that ask for them.
+Source: KIP-4, KIP-253 (counts), KIP-204/430 (authorized operations), KIP-516 (topic ids), KIP-1102 (top-level error).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.metadata_response import MetadataRendering, TopicError
+from headrace.agent.admin.topic_counts import CountsOfTopics
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_names import why_illegal
 from headrace.agent.admin.topic_rules import TopicRefusal, WantedTopic
@@ -25,6 +26,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.rendered_topics import rendered_topic
+from headrace.protocol.partition_counts import asks_for_counts, with_counts
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, response_header
 from headrace.storage.errors import UnavailableError
@@ -47,8 +49,10 @@ class Metadata:
         creation: TopicCreation,
         auto_create_topics: Callable[[], bool],
         shared: SharedAddress | None = None,
+        counts: CountsOfTopics | None = None,
     ) -> None:
         self._shared = shared
+        self._counts = counts
         self._cluster = cluster
         self._creation = creation
         self._auto_create_topics = auto_create_topics
@@ -72,7 +76,11 @@ class Metadata:
             topic_operations=getattr(entity, "include_topic_authorized_operations", False),
             cluster_operations=getattr(entity, "include_cluster_authorized_operations", False),
         )
-        response = Response(schema.encode(request.correlation_id, rendering.response(topics)))
+        header, body = schema.encode(request.correlation_id, rendering.response(topics))
+        if self._counts is not None and schema.flexible and asks_for_counts(request.body):
+            described = (self._counts(image, topic) for topic in topics if isinstance(topic, TopicImage))
+            body = with_counts(bytes(body), described)
+        response = Response([header, body])
         if key is not None and not any(isinstance(topic, TopicError) for topic in topics):
             self._keep(image, key, response)
         return response

@@ -152,7 +152,10 @@ class FetchHandler:
         memory: ReplyClaim,
     ) -> list[Answer]:
         """One reply per requested partition, in order. `deadline` on the clock's monotonic time."""
-        requested = [RequestedPartition(*ref, partition.current_leader_epoch) for ref, partition in wanted.items()]
+        requested = [
+            RequestedPartition(*ref, partition.current_leader_epoch, partition.partition_count)
+            for ref, partition in wanted.items()
+        ]
         resolved = await resolve(self._view, requested)
         elsewhere = [-1 if answer.error else self._elsewhere(fetch.rack_id, answer.key) for answer in resolved]
         queries = [

@@ -1,9 +1,9 @@
 """Resolves the names in a request to partition keys, or to an error for each name.
 
 Place: first step of Fetch and ListOffsets, before any look-up.
-Invariant: a request resolves all names with one image. A name is unknown, or a leader epoch too new, only after
-the image caught up with the end of the metadata log.
-Source: KIP-320 (leader epochs), KIP-516 (topic ids).
+Invariant: a request resolves all names with one image. A name is unknown, a leader epoch too new, or a partition
+count wrong, only after the image caught up with the end of the metadata log.
+Source: KIP-253 (partition counts), KIP-320 (leader epochs), KIP-516 (topic ids).
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import MetadataImage
-from headrace.protocol.errors import READ_FAILED
+from headrace.metastore.log.topic_counts import undeleted_count
+from headrace.protocol.errors import INVALID_PARTITION_METADATA, READ_FAILED
+from headrace.protocol.partition_counts import NO_COUNT
 from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
@@ -26,16 +28,22 @@ TopicRef = str | uuid.UUID
 """A topic as in the request: a name or an id."""
 
 _MAY_BE_NEWS = frozenset(
-    (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id, ErrorCode.unknown_leader_epoch)
+    (
+        int(ErrorCode.unknown_topic_or_partition),
+        int(ErrorCode.unknown_topic_id),
+        int(ErrorCode.unknown_leader_epoch),
+        INVALID_PARTITION_METADATA,
+    )
 )
 
 
 class RequestedPartition(NamedTuple):
-    """A partition of a request; `leader_epoch` is the client's, -1 if it sent none."""
+    """A partition of a request; `leader_epoch` and `partition_count` are the client's, -1 if it sent none."""
 
     topic: TopicRef
     partition: int
     leader_epoch: int
+    partition_count: int = NO_COUNT
 
 
 class Resolved(NamedTuple):
@@ -75,6 +83,8 @@ def _resolve(image: MetadataImage, partition: RequestedPartition) -> Resolved:
     key = topic.key(partition.partition)
     if key is None:
         return Resolved(-1, ErrorCode.unknown_topic_or_partition)
+    if partition.partition_count not in (NO_COUNT, undeleted_count(topic)):
+        return Resolved(-1, INVALID_PARTITION_METADATA)
     if partition.leader_epoch >= 0:
         current = topic.leader_epochs[partition.partition]
         if partition.leader_epoch < current:

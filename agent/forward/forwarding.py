@@ -20,6 +20,8 @@ from headrace.agent.forward.wire import ForwardOutcome
 from headrace.metastore.log.image import AgentImage
 from headrace.protocol import wire
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_versions import APIS
+from headrace.protocol.ordered_requests import GROUP_POSITION_KEY
 from headrace.protocol.request import CloseConnection, Request, RequestHandler, Response
 from headrace.protocol.typed import decode, schema
 from headrace.storage.errors import TooManyElementsError
@@ -33,6 +35,7 @@ OF_ONE_GROUP = frozenset(
         ApiKey.OFFSET_COMMIT,
         ApiKey.OFFSET_DELETE,
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        GROUP_POSITION_KEY,
     }
 )
 """Their first field is the group's id."""
@@ -73,7 +76,8 @@ class Forwarding:
     def _of_one_group(self, request: Request, local: RequestHandler) -> Awaitable[Response]:
         """Sent before this returns: requests of a connection keep their order."""
         try:
-            group_id, _ = wire.read_string(request.body, 0, schema(request.api_key, request.api_version).flexible)
+            flexible = request.api_key in APIS and schema(request.api_key, request.api_version).flexible
+            group_id, _ = wire.read_string(request.body, 0, flexible)
         except wire.MALFORMED:
             return local(request)  # which refuses it
         agent = self._other(self._view.coordinator(group_id))

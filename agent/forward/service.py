@@ -27,6 +27,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.agents import Listener
 from headrace.metastore.api.groups import GroupApi
 from headrace.metastore.log.image import AgentImage, MetadataImage
+from headrace.protocol.ordered_requests import GROUP_POSITION_KEY
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
 
@@ -68,7 +69,9 @@ class ForwardService:
 
         self.links = Links(make_link, inter_broker)
         nowhere = GroupHandlers(api, _NoCoordinator(view), settings, clock, rng, CollectorRegistry())
-        self._forwarding = Forwarding(view, shared, self.links, nowhere.handlers)
+        self._forwarding = Forwarding(
+            view, shared, self.links, {**nowhere.handlers, GROUP_POSITION_KEY: nowhere.position}
+        )
         self._server = ForwardServer(secret, lambda: view.node_id, now_ms, dispatcher.handle, FORWARDED, rng, metrics)
 
     def wrap(self, api_key: int, handler: RequestHandler) -> RequestHandler:

@@ -28,6 +28,7 @@ from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.groups.offsets.commit_request import OffsetCommit
 from headrace.agent.groups.offsets.fetch_request import OffsetFetch
 from headrace.agent.groups.offsets.group_offsets import GroupOffsets
+from headrace.agent.groups.positions import ConsumerGroupPosition
 from headrace.agent.groups.values import GroupEffect
 from headrace.agent.limit_metrics import limits_reached
 from headrace.config.settings import Settings
@@ -72,6 +73,8 @@ class GroupHandlers:
         coordinator = ClassicCoordinator(self.groups, clock, restore_classic)
         administration = GroupAdministration(api, self.groups)
         offsets = GroupOffsets(api, self.groups, clock, metrics)
+        self.position: RequestHandler = ConsumerGroupPosition(self.groups, cluster, clock)
+        """Not advertised."""
         self.handlers: dict[int, RequestHandler] = {
             ApiKey.OFFSET_COMMIT: OffsetCommit(offsets, cluster, in_force),
             ApiKey.OFFSET_FETCH: OffsetFetch(offsets, cluster),

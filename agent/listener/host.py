@@ -21,6 +21,7 @@ from headrace.agent.listener.reply_memory import ReplyMemory
 from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
+from headrace.protocol.ordered_requests import CLIENT_KEYS
 from headrace.protocol.request import ClientConnection, RequestHandler
 from headrace.storage.clock import Clock
 
@@ -80,7 +81,7 @@ class Limits:
             return UNKNOWN_FRAME_BYTES, "unauthenticated"
         if api_key == ApiKey.PRODUCE:
             return self.socket_request_max_bytes, "socket.request.max.bytes"
-        if api_key in APIS:
+        if api_key in APIS or api_key in CLIENT_KEYS:
             return self.control_request_max_bytes, "control.request.max.bytes"
         if client.is_link:
             return self.control_request_max_bytes + ENVELOPE_BYTES, "control.request.max.bytes"

@@ -34,6 +34,8 @@ class Arrival(NamedTuple):
     header: BatchHeader
     request: PendingRequest
     reply: ProducePartitionReply
+    partition_count: int = -1
+    """By which the client chose the partition; -1 if it sent none."""
 
     @property
     def stream(self) -> Stream:

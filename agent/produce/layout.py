@@ -50,6 +50,7 @@ def _place(writer: SegmentWriter, laid: Laid, leader_epoch: int) -> list[PlacedB
         header.highest_timestamp,
         *producer,
         leader_epoch,
+        members[0][1].partition_count,
     )
     return [
         PlacedBatch(batch, before, arrival.owner, header.is_log_append_time, arrival.request, arrival.reply)

@@ -1,8 +1,8 @@
 """Merging small batches at ingestion: neighbours of one partition become one larger batch.
 
 Place: as a file is laid out, before the segment writer. Pure.
-Invariant: only uncompressed batches without a producer id, of one timestamp type, that stand side by
-side are merged: the commit may drop a single batch of an idempotent producer, never a part of one. A
+Invariant: only uncompressed batches without a producer id, of one timestamp type and partition count, that stand side
+by side are merged: the commit may drop a single batch of an idempotent producer, never a part of one. A
 record keeps its key, value, headers, timestamp and place; `records_before` turns the merged batch's
 offset back into each request's own. Records are only opened where that pays (few of them, in many
 batches); bytes that do not parse stay as they came, for their reader to refuse. Compressed batches are left to
@@ -57,7 +57,7 @@ def merge(run: Sequence[Arrival], max_bytes: int) -> Iterator[Laid]:
                 group, size = [], 0
             yield Laid(arrival.data, header, [(0, arrival)])
             continue
-        if group and (size + header.size > max_bytes or group[0].header.attributes != header.attributes):
+        if group and (size + header.size > max_bytes or not _are_alike(group[0], arrival)):
             yield from _laid(group)
             group, size = [], 0
         group.append(arrival)
@@ -72,6 +72,10 @@ def _is_small(header: BatchHeader, max_bytes: int) -> bool:
         and header.record_count <= RECORDS_MAX
         and header.size <= max_bytes
     )
+
+
+def _are_alike(first: Arrival, other: Arrival) -> bool:
+    return first.header.attributes == other.header.attributes and first.partition_count == other.partition_count
 
 
 def _laid(group: list[Arrival]) -> Iterator[Laid]:

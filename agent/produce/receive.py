@@ -157,7 +157,7 @@ class Receiver:
                 if isinstance(verdict, Accepted):
                     if not verdict.is_read:
                         unread.append(len(arrivals))
-                    arrivals.append(_arrival(request, topic, verdict, pending, reply))
+                    arrivals.append(_arrival(request, topic, verdict, pending, reply, wanted.partition_count))
                 else:
                     self._refuse(verdict, pending, reply)
         return Received(pending, arrivals, image.offset, frozenset(unread))
@@ -217,7 +217,12 @@ def _has_all(topics: Topics, produce: ProduceRequest) -> bool:
 
 
 def _arrival(
-    request: Request, topic: TopicImage, accepted: Accepted, pending: PendingRequest, reply: ProducePartitionReply
+    request: Request,
+    topic: TopicImage,
+    accepted: Accepted,
+    pending: PendingRequest,
+    reply: ProducePartitionReply,
+    partition_count: int,
 ) -> Arrival:
     data, header, _ = accepted
     index = reply.index
@@ -231,4 +236,5 @@ def _arrival(
         header,
         pending,
         reply,
+        partition_count,
     )

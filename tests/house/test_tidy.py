@@ -116,6 +116,11 @@ CALLED_FROM_OUTSIDE = {"buffer_updated", "get_buffer", "connection_made", "conne
     "streamWriter",
 }  # fmt: skip
 UNUSED_BUT_KEPT = {
+    "count_tags": "for headrace.client",
+    "encode_epochs_request": "for headrace.client",
+    "decode_epochs_response": "for headrace.client",
+    "encode_position_request": "for headrace.client",
+    "decode_position_response": "for headrace.client",
     "PartitionState": "what SQL stores of a partition",
     "change_records": "what the log says of a change",
     "NO_BROKER": "what remote_segments holds for workers",

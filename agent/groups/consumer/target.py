@@ -13,6 +13,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Collection, Mapping
 
+from headrace.agent.groups.consumer.assignors.apart import Marked, assign_apart
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions, Subscriber
 from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.rules import ASSIGNORS
@@ -32,7 +33,7 @@ class Target:
         """Of the group epochs that begin from now on."""
         self.epoch = 0
         self.topics_digest = b""
-        """Of the subscribed topics and their partition counts that the group was judged by last."""
+        """Of the subscribed topics, their partition counts and marks, that the group was judged by last."""
         self.subscribed: frozenset[str] = frozenset()
         """Their names."""
         self._assignors = assignors
@@ -74,7 +75,7 @@ class Target:
         if not changed and self.is_judged_by(topics.by_name):
             return False
         subscribed = _NO_TOPICS.union(*_subscriptions(members, topics).values())
-        digest = _digest(topics.counts(subscribed))
+        digest = _digest(topics.counts(subscribed), topics.marked(subscribed))
         changed = changed or digest != self.topics_digest
         self._seen, self.topics_digest = topics.by_name, digest
         self.subscribed = frozenset(topics.by_number[number].name for number in subscribed)
@@ -91,8 +92,9 @@ class Target:
             Subscriber(m.member_id, m.instance_id, subscriptions[m.topic_names, m.topic_pattern], self.of(m.member_id))
             for m in members
         ]
-        counts = topics.counts(_NO_TOPICS.union(*subscriptions.values()))
-        self._parts = ASSIGNORS[self.assignor(members)](subscribers, counts)
+        wanted = _NO_TOPICS.union(*subscriptions.values())
+        assign = ASSIGNORS[self.assignor(members)]
+        self._parts = assign_apart(assign, subscribers, topics.counts(wanted), topics.marked(wanted))
         self.epoch = self.group_epoch
         return True
 
@@ -110,6 +112,8 @@ def _subscriptions(
     return {(names, pattern): topics.of(names, pattern) for names, pattern in different}
 
 
-def _digest(counts: Mapping[int, int]) -> bytes:
+def _digest(counts: Mapping[int, int], marked: Marked) -> bytes:
+    """The same as of agents that know no marks, as long as there are none."""
     text = ",".join(f"{number}:{counts[number]}" for number in sorted(counts))
+    text += "".join(f";{number}:{'-'.join(map(str, marked[number]))}" for number in sorted(marked))
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -4,7 +4,7 @@ Place: asked by group.py, which judges a group by one picture of the topics at a
 Patterns come from clients. RE2 matches any pattern in time linear in the name, and a
 pattern's program is bounded (`PROGRAM_BYTES`), so neither can be used to stop the agent; Kafka uses
 the same syntax. Matches are kept per pattern until topics come or go, and are made on a thread.
-Invariant: two pictures have the same `by_name` only if no topic came, went or grew between them.
+Invariant: two pictures have the same `by_name` only if no topic came, went or changed its partitions between them.
 Source: KIP-848 (SubscribedTopicRegex).
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import re2
@@ -20,6 +20,7 @@ import re2
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import TopicImage
 from headrace.metastore.log.rendered_topics import RENDERED_TOPICS, rendered_topic
+from headrace.metastore.log.topic_counts import undeleted_count
 
 PATTERN_CHARACTERS_MAX = 4_096
 PROGRAM_BYTES = 256 * 1024
@@ -45,8 +46,12 @@ class KnownTopics:
         return named | self.matches[pattern] if pattern else named
 
     def counts(self, numbers: Iterable[int]) -> dict[int, int]:
-        """Topic number -> partitions."""
-        return {number: len(self.by_number[number].leader_epochs) for number in numbers}
+        """Topic number -> partitions that take records."""
+        return {number: undeleted_count(self.by_number[number]) for number in numbers}
+
+    def marked(self, numbers: Iterable[int]) -> dict[int, Sequence[int]]:
+        """Topic number -> indexes of the partitions that are marked for deletion, of topics that have any."""
+        return {number: marked for number in numbers if (marked := self.by_number[number].marked)}
 
 
 class GroupTopics:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.agent.groups.consumer.assignors.apart import assign_apart
 from headrace.agent.groups.consumer.assignors.assignor import Assignor, Partitions, Subscriber, partitions_of
 from headrace.agent.groups.consumer.assignors.range import assign_ranges
 from headrace.agent.groups.consumer.assignors.uniform import assign_uniformly
@@ -149,3 +150,45 @@ def test_a_static_member_keeps_its_range_under_another_member_id() -> None:
         ]
 
     assert assign_ranges(between("0"), {1: 9})["0"] == assign_ranges(between("zz"), {1: 9})["zz"]
+
+
+@pytest.mark.requirement("P7")
+@BOTH
+@given(
+    counts=st.dictionaries(st.integers(1, 3), st.integers(1, 9), min_size=1, max_size=3),
+    gaps=st.dictionaries(st.integers(1, 3), st.sets(st.integers(0, 9), min_size=1), max_size=3),
+    members=st.integers(1, 5),
+)
+def test_live_and_marked_partitions_are_spread_separately(
+    assign: Assignor, counts: dict[int, int], gaps: dict[int, set[int]], members: int
+) -> None:
+    """Marked ones are above the count, with gaps where others were removed."""
+    marked = {number: [counts[number] + gap for gap in sorted(gaps[number])] for number in counts.keys() & gaps.keys()}
+    everyone = members_of([frozenset(counts)] * members)
+    given_to = assign_apart(assign, everyone, counts, marked)
+    live = {member_id: {key for key in keys if not _is_marked(key, marked)} for member_id, keys in given_to.items()}
+    draining = {member_id: keys - live[member_id] for member_id, keys in given_to.items()}
+    assert sorted(key for keys in live.values() for key in keys) == partitions_of(counts)
+    assert sorted(key for keys in draining.values() for key in keys) == sorted(
+        partition_key(number, index) for number, indexes in marked.items() for index in indexes
+    )
+    if assign is assign_uniformly:
+        for part in (live, draining):
+            sizes = sorted(map(len, part.values()))
+            assert sizes[-1] - sizes[0] <= 1
+
+
+@pytest.mark.requirement("P7")
+def test_a_mark_moves_nothing_that_need_not_move() -> None:
+    members = members_of([frozenset({1})] * 3)
+    before = assign_apart(assign_uniformly, members, {1: 13}, {})
+    after = assign_apart(assign_uniformly, members_of([frozenset({1})] * 3, before), {1: 9}, {1: [9, 10, 11, 12]})
+    again = assign_apart(assign_uniformly, members_of([frozenset({1})] * 3, after), {1: 9}, {1: [9, 10, 11, 12]})
+    assert again == after
+    emptied = assign_apart(assign_uniformly, members_of([frozenset({1})] * 3, after), {1: 9}, {1: [10, 12]})
+    assert moved(after, emptied) == 0
+
+
+def _is_marked(key: int, marked: Mapping[int, Sequence[int]]) -> bool:
+    number, index = split_partition_key(key)
+    return index in marked.get(number, ())

@@ -1,0 +1,159 @@
+"""ConsumerGroupPosition: members of a group report how far they are, and ask how far others are.
+
+Place: a handler at the group's coordinator, for members that wait as metastore/partitions/waiting.py says.
+Invariant: a position was reported by a member of the present generation to this coordinator; all others are "not yet
+included". A member that is behind the group's epoch reports nothing: what it reads may belong to another one soon.
+Forgetting is always safe: a member sees in the answer that its position is missing, and reports it again. So the memory
+is bounded (POSITIONS_MAX), and the groups that asked least recently are forgotten.
+Source: KIP-253, change 7.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.classic.group import ClassicGroup
+from headrace.agent.groups.consumer.group import ConsumerGroup
+from headrace.agent.groups.held_groups import HeldGroups
+from headrace.agent.groups.names import storable
+from headrace.agent.groups.values import MemberRef
+from headrace.metastore.log.image import MetadataImage
+from headrace.protocol.ordered_requests import (
+    NO_POSITION,
+    VERSION,
+    GroupPositionRequest,
+    GroupPositionResponse,
+    PartitionPosition,
+    decode_position_request,
+    encode_position_response,
+)
+from headrace.protocol.request import CloseConnection, Request, Response
+from headrace.protocol.typed import response_header
+from headrace.storage.clock import Clock
+
+POSITIONS_MAX = 200_000
+"""Positions and questions of all groups together."""
+_COMMIT_VERSION = 10
+"""Of OffsetCommit: members are judged as they are there, by generation or member epoch."""
+
+Ref = tuple[str, int]
+"""Topic name, partition."""
+Asked = Mapping[str, Sequence[PartitionPosition]]
+
+
+@dataclass(slots=True)
+class _Generation:
+    """What members said in it. `name`: the coordinator's claim and the group's generation or epoch."""
+
+    name: tuple[int, int]
+    positions: dict[Ref, int] = field(default_factory=dict)
+    waiting: dict[str, frozenset[Ref]] = field(default_factory=dict)
+    """Member id -> what it asks for."""
+
+    @property
+    def size(self) -> int:
+        return len(self.positions) + sum(map(len, self.waiting.values()))
+
+
+class GroupPositionMemory:
+    """Positions by group, of one generation each."""
+
+    def __init__(self, positions_max: int = POSITIONS_MAX) -> None:
+        self._positions_max = positions_max
+        self._groups: OrderedDict[str, _Generation] = OrderedDict()
+        self._size = 0
+
+    def exchange(self, group_id: str, generation: tuple[int, int], member_id: str, said: Asked) -> dict[Ref, int]:
+        """Take what the member says; every partition that a member waits for, with its position or NO_POSITION."""
+        known = self._groups.pop(group_id, None)
+        self._size -= known.size if known else 0
+        if known is None or known.name != generation:
+            known = _Generation(generation)
+        asked = set()
+        for topic, partitions in said.items():
+            for each in partitions:
+                if each.position >= 0:
+                    known.positions[topic, each.partition] = each.position
+                if each.need_position:
+                    asked.add((topic, each.partition))
+        known.waiting[member_id] = frozenset(asked)
+        self._keep(group_id, known)
+        wanted = frozenset[Ref]().union(*known.waiting.values())
+        return {ref: known.positions.get(ref, NO_POSITION) for ref in sorted(wanted)}
+
+    def _keep(self, group_id: str, known: _Generation) -> None:
+        if known.size > self._positions_max:
+            return
+        self._groups[group_id] = known
+        self._size += known.size
+        while self._size > self._positions_max:
+            _, oldest = self._groups.popitem(last=False)
+            self._size -= oldest.size
+
+
+class ConsumerGroupPosition:
+    """The handler."""
+
+    def __init__(self, groups: HeldGroups, cluster: ClusterView, clock: Clock) -> None:
+        self._groups, self._cluster, self._clock = groups, cluster, clock
+        self._memory = GroupPositionMemory()
+
+    async def __call__(self, request: Request) -> Response:
+        if request.api_version != VERSION:
+            raise CloseConnection("consumer group position: unsupported version")
+        asked = decode_position_request(request.body, request.connection.request_elements_max)
+        body = encode_position_response(await self._answer(asked))
+        return Response([response_header(request.correlation_id, False), body])
+
+    async def _answer(self, asked: GroupPositionRequest) -> GroupPositionResponse:
+        if not storable(asked.group_id):
+            return GroupPositionResponse(ErrorCode.invalid_group_id, {})
+        held = await self._groups.find(asked.group_id)
+        if isinstance(held, ErrorCode):
+            return GroupPositionResponse(held, {})
+        if asked.generation < 0:
+            return GroupPositionResponse(ErrorCode.unknown_member_id, {})
+        member = MemberRef(asked.member_id, None, asked.generation)
+        code = held.group.check_commit(self._clock.monotonic(), member, _COMMIT_VERSION)
+        if code is not ErrorCode.none:
+            return GroupPositionResponse(code, {})
+        known = _existing(self._cluster.image, asked.topics)
+        generation = _generation(held.group)
+        if generation != asked.generation:  # a consumer group has a newer epoch, which the member will learn
+            return GroupPositionResponse(ErrorCode.none, _nothing_known(known))
+        found = self._memory.exchange(asked.group_id, (held.epoch, generation), asked.member_id, known)
+        return GroupPositionResponse(ErrorCode.none, _by_topic(found))
+
+
+def _generation(group: object) -> int:
+    if isinstance(group, ConsumerGroup):
+        return group.target.group_epoch
+    assert isinstance(group, ClassicGroup)
+    return group.generation
+
+
+def _existing(image: MetadataImage, topics: Asked) -> dict[str, list[PartitionPosition]]:
+    found = {}
+    for name, partitions in topics.items():
+        if (topic := image.topics_by_name.get(name)) is not None:
+            found[name] = [each for each in partitions if topic.key(each.partition) is not None]
+    return found
+
+
+def _nothing_known(said: Asked) -> dict[str, list[PartitionPosition]]:
+    return {
+        topic: [PartitionPosition(each.partition, True) for each in partitions if each.need_position]
+        for topic, partitions in said.items()
+    }
+
+
+def _by_topic(found: Mapping[Ref, int]) -> dict[str, list[PartitionPosition]]:
+    topics: dict[str, list[PartitionPosition]] = {}
+    for (topic, index), position in found.items():
+        topics.setdefault(topic, []).append(PartitionPosition(index, True, position))
+    return topics
