@@ -9,9 +9,11 @@ After a crash nothing acknowledged is lost; clients retry batches with an unknow
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -25,6 +27,8 @@ from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.cluster.zone_traffic import ZoneTraffic
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.service import FetchService
+from headrace.agent.fetch.zone_cache.asking import Connect
+from headrace.agent.fetch.zone_cache.connection import open_connection
 from headrace.agent.forward.service import ForwardService
 from headrace.agent.groups.handlers import GroupHandlers
 from headrace.agent.handlers import register_handlers
@@ -38,14 +42,18 @@ from headrace.agent.peer_health.reports import AgentReports
 from headrace.agent.peer_health.wire import API_KEY as PEER_HEALTH_KEY
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
-from headrace.config.listeners import deprecated_forms, listeners
+from headrace.agent.security.listener_security import ListenerSecurity, link_context
+from headrace.agent.security.sasl.authentication import Authentication
+from headrace.agent.security.sasl.credentials import Credentials
+from headrace.config.listeners import Endpoint, SecurityProtocol, deprecated_forms, listeners
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import Listener
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.settings_in_force import SettingsInForce
-from headrace.protocol.request import Request, Response
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.storage.clock import Clock
 from headrace.storage.objects.store import ObjectStore
 
@@ -67,13 +75,20 @@ class Broker:
         rng: random.Random,
         registry: CollectorRegistry,
         on_settled: Callable[[FileTrace], None] = lambda trace: None,
+        nonces: random.Random | None = None,
     ) -> None:
-        """`on_settled` gets the times of each flushed file's steps: for load reports."""
+        """`on_settled` gets the times of each flushed file's steps: for load reports. `nonces` None: those of the
+        operating system."""
+        self._nonces = nonces or random.SystemRandom()
+        self._securities: dict[str, ListenerSecurity] = {}
+        """Of the listeners that are not PLAINTEXT, by name."""
         self.settings = settings
         self._on_settled = on_settled
         self._store, self._metastore, self._clock, self._rng = store, metastore, clock, rng
         self._registry = registry
         self._configs = EffectiveConfigs(settings)
+        self._serve: RequestHandler
+        """Set when the agent serves."""
         self._serving = asyncio.Event()
         self._early = 0
         """Requests that arrived before the agent served and have not started. Later requests may not overtake
@@ -199,6 +214,7 @@ class Broker:
                 e.name,
                 for_agents=e.name == found.inter_broker and e != found.serving[0],
                 proxy_protocol=e.name in found.proxied,
+                security=self._security(e),
             )
             for e in found.serving
         ]
@@ -207,6 +223,12 @@ class Broker:
             Listener(e.name, e.host, e.port or port, e.security_protocol)
             for e, port in zip(found.advertised, ports, strict=True)
         )
+
+    def _security(self, endpoint: Endpoint) -> ListenerSecurity | None:
+        if endpoint.security_protocol is SecurityProtocol.PLAINTEXT:
+            return None
+        security = self._securities[endpoint.name] = ListenerSecurity(self.settings, endpoint, self._clock)
+        return security
 
     def _compose_cluster(self) -> Cluster:
         settings = self.settings
@@ -242,6 +264,7 @@ class Broker:
         settings, clock, rng = self.settings, self._clock, self._rng
         traffic = ZoneTraffic(settings.broker_rack, self._registry)
         shared = self._shared_address(cluster)
+        connect = partial(open_connection, tls=link_context(settings, clock))
         self._fetch = FetchService(
             self._store,
             self._metastore,
@@ -255,6 +278,7 @@ class Broker:
             zone_secret=zone_secret,
             traffic=traffic,
             shared_address=shared,
+            connect=connect,
         )
         self._produce = ProducePipeline(
             self._store,
@@ -275,7 +299,7 @@ class Broker:
             self._listener.produce_bytes,
         )
         self._groups = GroupHandlers(self._metastore, cluster, settings, clock, rng, self._registry)
-        self._forward = self._compose_forwarding(cluster, shared, zone_secret)
+        self._forward = self._compose_forwarding(cluster, shared, zone_secret, connect)
         register_handlers(
             self._dispatcher,
             settings=settings,
@@ -292,6 +316,7 @@ class Broker:
             is_active_controller=lambda: self.is_active_controller(),
             limits_reached=limits_reached(self._registry),
         )
+        self._authenticate(cluster, zone_secret)
         self._reports = AgentReports(
             zone_secret,
             cluster,
@@ -300,15 +325,34 @@ class Broker:
             clock,
             rng,
             listeners(settings).inter_broker,
+            connect,
         )
         self._dispatcher.register_unadvertised(PEER_HEALTH_KEY, self._reports.handle)
+
+    def _authenticate(self, cluster: Cluster, secret: bytes) -> None:
+        """Serve SaslHandshake and SaslAuthenticate, and check the clients that must authenticate."""
+        credentials = Credentials(
+            lambda: cluster.image,
+            lambda: self.settings.delegation_token_secret_key,
+            self._clock,
+            hmac.digest(secret, b"salts of unknown users", "sha256"),
+        )
+        authentication = Authentication(self._securities, credentials, self._clock, self._nonces, self._registry)
+        self._dispatcher.register(ApiKey.SASL_HANDSHAKE, authentication.handshake)
+        self._dispatcher.register(ApiKey.SASL_AUTHENTICATE, authentication.authenticate)
+        if any(security.must_authenticate for security in self._securities.values()):
+            self._serve = authentication.gate(self._dispatcher.handle)
+        else:
+            self._serve = self._dispatcher.handle
 
     def _shared_address(self, cluster: Cluster) -> SharedAddress:
         in_force = SettingsInForce(self.settings, lambda: cluster.image)
         between = listeners(self.settings).inter_broker
         return SharedAddress(cluster, lambda: in_force.current().advertised_shared, between, self._advertised)
 
-    def _compose_forwarding(self, cluster: Cluster, shared: SharedAddress, secret: bytes) -> ForwardService:
+    def _compose_forwarding(
+        self, cluster: Cluster, shared: SharedAddress, secret: bytes, connect: Connect
+    ) -> ForwardService:
         forward = ForwardService(
             secret,
             cluster,
@@ -321,6 +365,7 @@ class Broker:
             self._rng,
             self._registry,
             inter_broker=listeners(self.settings).inter_broker,
+            connect=connect,
         )
         cluster.follower.on_image.append(forward.links.on_image)
         return forward
@@ -329,12 +374,12 @@ class Broker:
         if self._early or not self._serving.is_set():
             self._early += 1
             return self._handle_early(request)
-        return self._dispatcher.handle(request)
+        return self._serve(request)
 
     async def _handle_early(self, request: Request) -> Response:
         await self._serving.wait()
         self._early -= 1
-        return await self._dispatcher.handle(request)
+        return await self._serve(request)
 
     def _image(self) -> MetadataImage:
         return MetadataImage() if self.cluster is None else self.cluster.image

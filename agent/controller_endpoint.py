@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -20,6 +21,7 @@ from headrace.agent.admin.fetch_snapshot import FetchSnapshot
 from headrace.agent.admin.log_change import LogChange
 from headrace.agent.admin.partition_reassignments import AlterPartitionReassignments, ListPartitionReassignments
 from headrace.agent.admin.update_features import UpdateFeatures
+from headrace.agent.cluster.agent_links import open_link
 from headrace.agent.cluster.controller import Controller, ControllerTimes
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
 from headrace.agent.cluster.follower import MetadataFollower
@@ -28,7 +30,8 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
-from headrace.config.listeners import Endpoint, listeners
+from headrace.agent.security.listener_security import ListenerSecurity, link_context
+from headrace.config.listeners import Endpoint, SecurityProtocol, listeners
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
@@ -61,10 +64,11 @@ class ControllerEndpoint:
             rng=rng,
             metrics=ControllerMetrics(registry),
             schedules=lambda image: schedules(configs, image),
+            connect=partial(open_link, tls=link_context(settings, clock)),
             listener=listeners(settings).inter_broker,
         )
         self.port = 0
-        self._settings = settings
+        self._settings, self._clock = settings, clock
         self._dispatcher = Dispatcher(lambda: view.image)
         for api_key, handler in controller_handlers(
             metastore, view, settings, clock, lambda: self.controller.is_active
@@ -76,7 +80,9 @@ class ControllerEndpoint:
     async def start(self, endpoint: Endpoint | None) -> None:
         """Try to acquire the lease, and listen if an endpoint is given. OSError if the address cannot be bound."""
         if endpoint is not None:
-            self.port = await self._listener.start(endpoint.host, endpoint.port)
+            is_plain = endpoint.security_protocol is SecurityProtocol.PLAINTEXT
+            security = None if is_plain else ListenerSecurity(self._settings, endpoint, self._clock)
+            self.port = await self._listener.start(endpoint.host, endpoint.port, endpoint.name, security=security)
         self.controller.start()
 
     async def stop(self, grace_seconds: float) -> None:

@@ -19,6 +19,8 @@ from headrace.config.cluster_settings import ClusterSettings
 from headrace.config.settings import Settings
 
 ENV_PREFIX = "HEADRACE_"
+OVERRIDES = "listener_overrides"
+"""The field that is no setting: config/listener_overrides.py."""
 
 
 class SettingScope(enum.Enum):
@@ -48,7 +50,7 @@ class Declared(NamedTuple):
 @functools.cache
 def declared() -> dict[str, Declared]:
     """Every setting by its dotted name: by scope, then in the order of declaration."""
-    found = map(_declared, msgspec.structs.fields(Settings))
+    found = (_declared(field) for field in msgspec.structs.fields(Settings) if field.name != OVERRIDES)
     return {setting.name: setting for setting in sorted(found, key=lambda setting: _SCOPES.index(setting.scope))}
 
 

@@ -4,26 +4,43 @@
 Place: called once, when a process is composed.
 Invariant: each listener of the broker has a name, an address to bind, and one advertised address, to which clients of
 this listener are sent. The listener for controllers is never advertised. The first listener is one for clients, unless
-there is none but that of inter.broker.listener.name. Unsupported listeners (TLS, SASL) are refused by name, and so is
-an advertised address that no client could connect to.
+there is none but that of inter.broker.listener.name. A listener with TLS has a key. An advertised address that no
+client could connect to is refused.
 Source: KIP-631, configurations; KIP-103 (listener names).
 """
 
 from __future__ import annotations
 
+import enum
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from headrace.config.errors import ConfigError
+from headrace.config.listener_overrides import for_listener
 from headrace.config.settings import Settings
 
 _LISTENER = re.compile(r"([A-Za-z][A-Za-z0-9_]*)://(\[[0-9A-Fa-f:]*\]|[^:\[\]/]*):(\d{1,5})")
 _MAPPED = re.compile(r"([A-Za-z][A-Za-z0-9_]*):([A-Za-z_]+)")
 _EVERY_ADDRESS = ("0.0.0.0", "::")
-_OTHER_PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 BROKER, CONTROLLER, COMPACTOR = "broker", "controller", "compactor"
-PLAINTEXT = 0
-"""Kafka's number of the security protocol."""
+
+
+class SecurityProtocol(enum.IntEnum):
+    """Kafka's numbers."""
+
+    PLAINTEXT = 0
+    SSL = 1
+    SASL_PLAINTEXT = 2
+    SASL_SSL = 3
+
+    @property
+    def has_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def has_sasl(self) -> bool:
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +50,7 @@ class Endpoint:
     name: str
     host: str
     port: int
-    security_protocol: int = PLAINTEXT
+    security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +85,26 @@ def roles(settings: Settings) -> frozenset[str]:
 
 def listeners(settings: Settings) -> Listeners:
     """The listeners to bind and to advertise. ConfigError names the setting that is wrong."""
-    _check_protocols(settings)
     serving, controller = _bound(settings)
+    protocols = _protocols(settings)
+    serving = [_secured(settings, endpoint, protocols) for endpoint in serving]
+    controller = controller and _secured(settings, controller, protocols)
     between = settings.inter_broker_listener_name.strip().upper() or None
     if between is not None and between not in {endpoint.name for endpoint in serving} and BROKER in roles(settings):
         raise ConfigError(f"inter.broker.listener.name: not a listener of this broker: {between}")
     serving = sorted(serving, key=lambda endpoint: endpoint.name == between)  # stable: others keep their order
     advertised = _advertised(settings, serving) if BROKER in roles(settings) else serving
+    by_name = {endpoint.name: endpoint.security_protocol for endpoint in serving}
+    advertised = [replace(endpoint, security_protocol=by_name[endpoint.name]) for endpoint in advertised]
     return Listeners(tuple(serving), controller, tuple(advertised), between, _proxied(settings, serving, between))
+
+
+def link_endpoint(settings: Settings) -> Endpoint:
+    """Name and protocol of the listener that agents use between each other; host and port are of no use."""
+    name = settings.inter_broker_listener_name.strip().upper()
+    if not name:
+        return listeners(settings).serving[0]
+    return Endpoint(name, "", 0, _protocols(settings).get(name, SecurityProtocol.PLAINTEXT))
 
 
 def _proxied(settings: Settings, serving: list[Endpoint], between: str | None) -> frozenset[str]:
@@ -179,18 +208,35 @@ def _endpoint(setting: str, text: str) -> Endpoint:
     match = _LISTENER.fullmatch(text)
     if match is None or int(match[3]) > 65_535:
         raise ConfigError(f"{setting}: not of the form NAME://host:port: {text!r}")
-    if match[1].upper() in _OTHER_PROTOCOLS:
-        raise ConfigError(f"{setting}: only PLAINTEXT is supported, terminate TLS in front of it: {text}")
     return Endpoint(match[1].upper(), match[2].strip("[]") or "0.0.0.0", int(match[3]))
 
 
-def _check_protocols(settings: Settings) -> None:
-    """listener.security.protocol.map may say that a listener uses PLAINTEXT; ConfigError for anything else."""
+def _protocols(settings: Settings) -> Mapping[str, SecurityProtocol]:
+    """By the listeners' names: those that are protocols, and those of listener.security.protocol.map."""
+    found = {protocol.name: protocol for protocol in SecurityProtocol}
     for text in filter(None, map(str.strip, settings.listener_security_protocol_map.split(","))):
         match = _MAPPED.fullmatch(text)
-        if match is None:
-            raise ConfigError(f"listener.security.protocol.map: not of the form NAME:PROTOCOL: {text!r}")
-        if match[2].upper() != "PLAINTEXT" and match[1].upper() not in _OTHER_PROTOCOLS:
+        if match is None or match[2].upper() not in SecurityProtocol.__members__:
+            known = ", ".join(SecurityProtocol.__members__)
             raise ConfigError(
-                f"listener.security.protocol.map: only PLAINTEXT is supported, terminate TLS in front of it: {text}"
+                f"listener.security.protocol.map: not of the form NAME:PROTOCOL, with one of {known}: {text!r}"
             )
+        found[match[1].upper()] = SecurityProtocol[match[2].upper()]
+    return found
+
+
+def _secured(settings: Settings, endpoint: Endpoint, protocols: Mapping[str, SecurityProtocol]) -> Endpoint:
+    """With its protocol. ConfigError if that needs a setting."""
+    protocol = protocols.get(endpoint.name, SecurityProtocol.PLAINTEXT)
+    own = for_listener(settings, endpoint.name)
+    if protocol.has_tls and not own.ssl_keystore_location:
+        raise ConfigError(f"ssl.keystore.location: listener {endpoint.name} uses {protocol.name} and has no key")
+    if protocol.has_tls and own.ssl_client_auth != "none" and not own.ssl_truststore_location:
+        raise ConfigError(f"ssl.truststore.location: ssl.client.auth={own.ssl_client_auth} needs it: {endpoint.name}")
+    if (
+        protocol.has_sasl
+        and "OAUTHBEARER" in own.sasl_enabled_mechanisms
+        and not own.sasl_oauthbearer_jwks_endpoint_url
+    ):
+        raise ConfigError(f"sasl.oauthbearer.jwks.endpoint.url: OAUTHBEARER needs it: {endpoint.name}")
+    return replace(endpoint, security_protocol=protocol)

@@ -18,9 +18,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.config.declared import ENV_PREFIX, declared
+from headrace.config import listener_overrides
+from headrace.config.declared import ENV_PREFIX, Declared, declared
 from headrace.config.errors import ConfigError
 from headrace.config.refused import why_not_in_files
+from headrace.config.security_settings import SECRETS
 from headrace.config.settings import Settings
 
 TEST_PREFIX = "HEADRACE_TEST_"
@@ -55,7 +57,11 @@ def load(
     ]
     found = [given._replace(value=None) if _is_left_unset(given) else given for given in found]
     _refuse(complaint for given in found if (complaint := _complaint(given)))
-    return msgspec.convert({given.key: given.value for given in found}, Settings, strict=False)
+    own = {str(given.key): given.value for given in found if given.key in declared()}
+    overrides = listener_overrides.grouped(
+        (str(given.key), _converted(given)) for given in found if given.key not in own
+    )
+    return msgspec.convert(own | {"listener.name": overrides}, Settings, strict=False)
 
 
 def _properties(path: Path) -> Iterator[_Given]:
@@ -81,6 +87,8 @@ def _environment(environ: Mapping[str, str]) -> Iterator[_Given]:
     for variable, value in environ.items():
         if variable in names:
             yield _Given(variable, names[variable], value)
+        elif (key := listener_overrides.key_of_variable(variable.removeprefix(ENV_PREFIX))) is not None:
+            yield _Given(variable, key, value)
         elif variable.startswith(ENV_PREFIX) and not variable.startswith(TEST_PREFIX):
             reason = why_not_in_files(variable.removeprefix(ENV_PREFIX).replace("_", ".").lower())
             told = f"not used here: {reason}" if reason else f"unknown environment variable{_suggest(variable, names)}"
@@ -97,15 +105,33 @@ def _complaint(given: _Given) -> str | None:
     where, key, value = given
     if key is None:
         return f"{where}: {value}"
-    if key not in declared():
+    setting = _setting(key)
+    if setting is None:
         reason = why_not_in_files(key)
         told = f"{key} is not used here: {reason}" if reason else f"unknown setting {key}{_suggest(key, declared())}"
         return f"{where}: {told}"
     try:
-        msgspec.convert(value, declared()[key].annotation, strict=False)
+        msgspec.convert(value, setting.annotation, strict=False)
     except msgspec.ValidationError:
-        return f"{where}: {key}: invalid value {value!r} (accepted: {declared()[key].accepted})"
+        return f"{where}: {key}: invalid value {_shown(setting, value)} (accepted: {setting.accepted})"
     return None
+
+
+def _setting(key: str | None) -> Declared | None:
+    """What a key sets, for all listeners or for one."""
+    override = listener_overrides.split_key(key or "")
+    return declared().get(override[1] if override else key or "")
+
+
+def _converted(given: _Given) -> object:
+    """The value of a setting of one listener."""
+    setting = _setting(given.key)
+    assert setting is not None, given.key
+    return msgspec.convert(given.value, setting.annotation, strict=False)
+
+
+def _shown(setting: Declared, value: object) -> str:
+    return "(not shown)" if setting.name in SECRETS else repr(value)
 
 
 def _refuse(complaints: Iterable[str]) -> None:

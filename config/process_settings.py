@@ -1,6 +1,6 @@
 """The settings that each process may have for itself: addresses, connections, memory, pace.
 
-Place: the first part of config/settings.py.
+Place: the second part of config/settings.py.
 Invariant: no setting here decides which data the cluster keeps, or how its processes agree on who does what. Those
 are in cluster_settings.py.
 """
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 
 from headrace.config.bounds import NodeId, NonNegativeInt, Port, PositiveInt
+from headrace.config.security_settings import SecuritySettings
 
 
-class ProcessSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProcessSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Scope `process`."""
 
     # -- identity and listeners
@@ -62,7 +63,10 @@ class ProcessSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = field(default="", name="controller.listener.names")
     listener_security_protocol_map: Annotated[
         str,
-        Meta(description="NAME:PROTOCOL, comma-separated. So far every listener uses PLAINTEXT, also without it."),
+        Meta(
+            description="NAME:PROTOCOL, comma-separated: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. A listener that it"
+            " does not name uses the protocol that its name is, else PLAINTEXT."
+        ),
     ] = field(default="", name="listener.security.protocol.map")
     proxy_protocol_listeners: Annotated[
         str,

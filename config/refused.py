@@ -10,6 +10,7 @@ Source: Kafka 4's broker configs; KIP-631, configurations (new, renamed and depr
 from __future__ import annotations
 
 from headrace.config.config_definition import ConfigEffect
+from headrace.config.listener_overrides import overridable
 from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
 
 _NO_QUORUM = "Postgres replaces the Raft quorum: set metastore.url, and controller.lease.ms for takeovers"
@@ -17,10 +18,14 @@ _NO_DISK = "no data is kept on local disks: data is stored in bucket, metadata i
 _NO_CONTROLLER_SESSION = (
     "agents reach the active controller through the metastore; its credentials are part of metastore.url"
 )
-_NO_INTER_BROKER = "agents use PLAINTEXT between each other, at the listener of inter.broker.listener.name"
+_NO_INTER_BROKER = (
+    "agents authenticate to each other by a secret of the cluster, at the listener of inter.broker.listener.name"
+)
 _NO_AUTHORIZER = "ACLs are stored and listed but not enforced yet"
-_NO_TLS = "listeners support only PLAINTEXT: terminate TLS in front of them"
-_NO_SASL = "listeners support only PLAINTEXT, without authentication"
+_NO_STORE = "keys and certificates are PEM files: set ssl.keystore.location and ssl.truststore.location"
+_NO_ENGINE = "TLS is OpenSSL's: it has no providers, factories and algorithms of Java"
+_NO_JAAS = "there is no JAAS: set sasl.enabled.mechanisms, and add users with kafka-configs --entity-type users"
+_NO_KERBEROS = "GSSAPI is not supported: use SCRAM, OAUTHBEARER or client certificates"
 _NO_THREADS = "an agent uses one event loop, not thread pools: run more agents instead"
 _NO_REPLICAS = "the object store replicates the data, agents copy no data to each other"
 _NO_LOG_SEGMENTS = (
@@ -48,8 +53,6 @@ _REFUSED = {
     "broker.id.generation.enable": "leave node.id unset: an id is leased from the metastore",
     "client.quota.callback.class": _NO_PLUGINS,
     "config.providers": "values are used as written: pass secrets in HEADRACE_* variables",
-    "connection.failed.authentication.delay.ms": _NO_SASL,
-    "connections.max.reauth.ms": _NO_SASL,
     "control.plane.listener.name": "the controller sends no requests to agents: there is no such listener",
     "controlled.shutdown.": "an agent always shuts down in a controlled way: see shutdown.grace.ms",
     "controller.quorum.": _NO_QUORUM,
@@ -73,7 +76,7 @@ _REFUSED = {
     "kafka.metrics.": _OWN_METRICS,
     "leader.imbalance.": "leadership follows the set of active agents at once: there is no imbalance",
     "leader.replication.": _NO_REPLICAS,
-    "listener.name.": "settings apply to every listener: they have no listener name as prefix",
+    "listener.name.": "only the settings of encryption and authentication can be set for one listener",
     "log.cleaner.io.buffer.": "the key map is always filled: see log.cleaner.dedupe.buffer.size for its memory",
     "log.cleaner.threads": "the number of jobs that clean, merge, expire and delete is compactor.threads",
     "log.dir": _NO_DISK,
@@ -119,7 +122,9 @@ _REFUSED = {
     "request.timeout.ms": "agents send no requests to each other; see s3.request.timeout.ms and"
     " metastore.statement.timeout.ms",
     "reserved.broker.max.id": "leave node.id unset: an id is leased from the metastore",
-    "sasl.": _NO_SASL,
+    "sasl.": _NO_JAAS,
+    "sasl.kerberos.": _NO_KERBEROS,
+    "sasl.oauthbearer.": "keys come from a file: see sasl.oauthbearer.jwks.endpoint.url",
     "sasl.mechanism.controller.protocol": _NO_CONTROLLER_SESSION,
     "sasl.mechanism.inter.broker.protocol": _NO_INTER_BROKER,
     "security.inter.broker.protocol": _NO_INTER_BROKER,
@@ -130,7 +135,10 @@ _REFUSED = {
     "socket.receive.buffer.bytes": "sockets use the buffer size of the operating system",
     "socket.send.buffer.bytes": "sockets use the buffer size of the operating system",
     "socket.connection.setup.": _NO_INTER_BROKER,
-    "ssl.": _NO_TLS,
+    "ssl.": _NO_ENGINE,
+    "ssl.allow.": _NO_ENGINE,
+    "ssl.keystore.": _NO_STORE,
+    "ssl.truststore.": _NO_STORE,
     "super.users": _NO_AUTHORIZER,
     "telemetry.": "client telemetry is not supported",
     "transaction.": _NO_TRANSACTIONS,
@@ -143,7 +151,9 @@ _REFUSED = {
 
 
 def why_refused(name: str) -> str | None:
-    """The reason why Headrace refuses a Kafka setting; None for any other name."""
+    """The reason why Headrace refuses a Kafka setting; None for any other name, and for one that is declared."""
+    if name in overridable():
+        return None
     prefixes = [name[: end + 1] for end, letter in enumerate(name) if letter == "."]
     return next((_REFUSED[key] for key in (name, *reversed(prefixes)) if key in _REFUSED), None)
 

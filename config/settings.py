@@ -10,7 +10,8 @@ may have another).
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from msgspec import Meta, field
 
@@ -40,3 +41,8 @@ class Settings(ClusterSettings, frozen=True, kw_only=True, forbid_unknown_fields
             description="A partition above this size loses its oldest records, without retention.bytes; -1: none.",
         ),
     ] = field(default=-1, name="log.retention.bytes")
+
+    listener_overrides: Annotated[
+        Mapping[str, Mapping[str, Any]],
+        Meta(description="Listener -> setting -> value (config/listener_overrides.py)."),
+    ] = field(default_factory=dict, name="listener.name")

@@ -46,7 +46,12 @@ class ClientConnection:
     connection_id: int
     peer: str
     principal: str | None = None
-    """The authenticated principal as type:name; None on PLAINTEXT listeners, which do not authenticate."""
+    """The authenticated principal as type:name; None on PLAINTEXT listeners, which do not authenticate, and before
+    SaslAuthenticate."""
+    must_authenticate: bool = False
+    """It came in on a listener with SASL."""
+    sasl: Any = None
+    """The state of its authentication (agent/security/sasl)."""
     produce_order: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by a Produce request that cannot be appended at once, until its batches are in the buffer."""
     produce_queue: int = 0

@@ -12,6 +12,7 @@ import asyncio
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
@@ -136,13 +137,18 @@ class _TcpLink:
         self._writer.transport.abort()
 
 
-async def open_link(host: str, port: int) -> AgentLink:
-    """A TCP connection with keepalives. OSError if no address of the host takes one: with an errno that says that the
-    agent is gone only if every address says so."""
+async def open_link(host: str, port: int, tls: Callable[[], ssl.SSLContext | None] = lambda: None) -> AgentLink:
+    """A connection with keepalives, encrypted if `tls` returns a context.
+
+    OSError if no address of the host takes one: with an errno that says that the agent is gone only if every address
+    says so.
+    """
     loop, errors = asyncio.get_running_loop(), list[OSError]()
     for *_, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         try:
-            reader, writer = await asyncio.open_connection(str(address[0]), port)
+            context = tls()
+            name = None if context is None else host
+            reader, writer = await asyncio.open_connection(str(address[0]), port, ssl=context, server_hostname=name)
         except OSError as error:
             errors.append(error)
             continue

@@ -34,6 +34,8 @@ from headrace.agent.fetch.seek import Seeker
 from headrace.agent.fetch.sessions import FetchSessions
 from headrace.agent.fetch.timestamps import TimestampSearch
 from headrace.agent.fetch.waiters import Waiters
+from headrace.agent.fetch.zone_cache.asking import Connect
+from headrace.agent.fetch.zone_cache.connection import open_connection
 from headrace.agent.fetch.zone_cache.service import ZoneCache
 from headrace.config.listeners import listeners
 from headrace.config.settings import Settings
@@ -65,7 +67,10 @@ class FetchService:
         zone_secret: bytes | None = None,
         traffic: ZoneTraffic | None = None,
         shared_address: SharedAddress | None = None,
+        connect: Connect = open_connection,
     ) -> None:
+        """`connect`: to other agents."""
+        self._connect = connect
         self._view = view
         self._on_metadata_moved = on_metadata_moved
         metrics = FetchMetrics(registry)
@@ -129,6 +134,7 @@ class FetchService:
             metrics,
             registry,
             timeout_ms=settings.zone_cache_timeout_ms,
+            connect=self._connect,
             listener=listeners(settings).inter_broker,
         )
 

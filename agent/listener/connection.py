@@ -102,6 +102,21 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._host.metrics.connections.inc()
         if reason:
             self._give_up(reason)
+            return
+        try:
+            self._identify()
+        except PermissionError as error:
+            logger.warning("connection refused: peer=%s reason=%s", self._client.peer, error)
+            self._give_up("certificate")
+
+    def _identify(self) -> None:
+        """By the client's certificate, if the listener's protocol says so."""
+        security = self._entrance.security
+        if security is not None:
+            encrypted = self._transport.get_extra_info("ssl_object")
+            certificate = None if encrypted is None else encrypted.getpeercert(binary_form=True)
+            self._client.must_authenticate = security.must_authenticate
+            self._client.principal = security.principal(certificate)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         vacant = self._frames.vacant()
@@ -118,12 +133,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._cut(_NO_BYTES)
         else:
             self._cut(self._host.slab[:nbytes])
-
-    def start_with(self, data: bytes) -> None:
-        """The first bytes, which were read before this protocol was the transport's."""
-        self._host.metrics.received_bytes.inc(len(data))
-        if data and not self._transport.is_closing():
-            self._cut(memoryview(data))
 
     def pause_writing(self) -> None:
         self._writer.pause()

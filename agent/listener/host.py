@@ -18,6 +18,7 @@ from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.listener.replies import Slot
 from headrace.agent.listener.reply_memory import ReplyMemory
+from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
@@ -55,8 +56,6 @@ class Limits:
     max_connection_creation_rate: int = 2**31 - 1
     local_connections: int = 0
     """Connections beyond the limit that are left to this machine."""
-    authenticates: bool = False
-    """Whether clients have to authenticate before they are served."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Limits:
@@ -77,7 +76,7 @@ class Limits:
 
     def largest_frame(self, api_key: int, client: ClientConnection) -> tuple[int, str]:
         """(bytes of the largest frame that is read, the limit's name)."""
-        if self.authenticates and client.principal is None:
+        if client.must_authenticate and client.principal is None:
             return UNKNOWN_FRAME_BYTES, "unauthenticated"
         if api_key == ApiKey.PRODUCE:
             return self.socket_request_max_bytes, "socket.request.max.bytes"
@@ -90,10 +89,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """One bound address: the listener's name, and who may connect to it."""
+    """One bound address: the listener's name, and who may connect to it. `security` None: PLAINTEXT."""
 
     name: str
     admission: Admission
+    security: ListenerSecurity | None = None
 
 
 class ConnectionHost:
@@ -158,12 +158,12 @@ class ConnectionHost:
         """Whether a frame or a reply waits for memory."""
         return self.budget.waiting > 0 or self.requests.waiting > 0 or self.replies.waiting > 0
 
-    def entrance(self, name: str, *, for_agents: bool) -> Entrance:
+    def entrance(self, name: str, security: ListenerSecurity | None, *, for_agents: bool) -> Entrance:
         """For a new listener. Connections of agents count separately, so that clients cannot take them
         all, as in Kafka."""
         if not for_agents:
-            return Entrance(name, self.admission)
-        return Entrance(name, Admission(lambda: self.limits.max_connections, self.clock))
+            return Entrance(name, self.admission, security)
+        return Entrance(name, Admission(lambda: self.limits.max_connections, self.clock), security)
 
     def next_connection_id(self) -> int:
         """A number that no other connection of this listener has."""

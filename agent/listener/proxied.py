@@ -1,8 +1,10 @@
-"""A connection on a listener with PROXY protocol, until its header is complete; then it becomes a KafkaConnection.
+"""A connection on a listener with PROXY protocol, until its header is complete; then its TLS
+handshake begins, or it becomes a KafkaConnection.
 
 Place: created by the server for listeners of proxy.protocol.listeners.
 Invariant: no byte is served before the header; a connection without one is closed within HEADER_SECONDS, and at most
 WAITING_MAX connections of a listener wait for theirs. Limits by address count the client's address, not the balancer's.
+It reads no byte after the header: a TLS handshake must see all bytes that follow.
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from headrace.agent.listener.connection import KafkaConnection
-from headrace.agent.listener.host import ConnectionHost, Entrance
-from headrace.agent.listener.proxy_header import read_proxy_header
+from headrace.agent.listener.handshakes import Handshakes
+from headrace.agent.listener.host import ConnectionHost
+from headrace.agent.listener.proxy_header import missing_bytes, read_proxy_header
 from headrace.storage.errors import InvalidError
 
 logger = logging.getLogger(__name__)
@@ -21,15 +23,16 @@ HEADER_SECONDS = 5.0
 WAITING_MAX = 1_000
 
 
-class ProxiedConnection(asyncio.Protocol):
+class ProxiedConnection(asyncio.BufferedProtocol):
     """The asyncio protocol of a connection before its header."""
 
     _transport: asyncio.Transport
 
-    def __init__(self, host: ConnectionHost, entrance: Entrance, waiting: set[ProxiedConnection]) -> None:
+    def __init__(self, host: ConnectionHost, handshakes: Handshakes, waiting: set[ProxiedConnection]) -> None:
         """`waiting`: the connections of this listener without a header."""
-        self._host, self._entrance, self._waiting = host, entrance, waiting
+        self._host, self._handshakes, self._waiting = host, handshakes, waiting
         self._data = b""
+        self._part = bytearray()
         self._timer: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -41,8 +44,12 @@ class ProxiedConnection(asyncio.Protocol):
         self._waiting.add(self)
         self._timer = asyncio.get_running_loop().create_task(self._expire())
 
-    def data_received(self, data: bytes) -> None:
-        self._data += data
+    def get_buffer(self, sizehint: int) -> bytearray:
+        self._part = bytearray(missing_bytes(self._data))
+        return self._part
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._data += self._part[:nbytes]
         try:
             header = read_proxy_header(self._data)
         except InvalidError as error:
@@ -51,11 +58,9 @@ class ProxiedConnection(asyncio.Protocol):
         if header is None:
             return
         self._stop_waiting()
-        rest = self._data[header.size :]
-        connection = KafkaConnection(self._host, self._entrance, header.client)
-        self._transport.set_protocol(connection)
-        connection.connection_made(self._transport)
-        connection.start_with(rest)
+        protocol = self._handshakes.protocol(header.client)
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()

@@ -54,6 +54,14 @@ def read_proxy_header(data: bytes) -> ProxyHeader | None:
     return ProxyHeader((str(ipaddress.ip_address(source)), port), size)
 
 
+def missing_bytes(data: bytes) -> int:
+    """How many bytes belong to the header for certain, beyond those that read_proxy_header needs more of."""
+    if len(data) < _FIXED.size:
+        return _FIXED.size - len(data)
+    length: int = _FIXED.unpack_from(data)[3]
+    return _FIXED.size + length - len(data)
+
+
 def proxy_header(client: tuple[str, int], server: tuple[str, int]) -> bytes:
     """The header that a balancer sends for this client."""
     source, destination = ipaddress.ip_address(client[0]), ipaddress.ip_address(server[0])

@@ -14,12 +14,13 @@ from collections.abc import Callable
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from headrace.agent.listener.connection import KafkaConnection
 from headrace.agent.listener.descriptors import BACKLOG
+from headrace.agent.listener.handshakes import Handshakes
 from headrace.agent.listener.host import ConnectionHost, Entrance, Limits
 from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.listener.proxied import ProxiedConnection
+from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError
@@ -64,15 +65,16 @@ class KafkaListener:
         *,
         for_agents: bool = False,
         proxy_protocol: bool = False,
+        security: ListenerSecurity | None = None,
     ) -> int:
         """Listen, also at one more address; port 0 picks a free one. Returns the port. InvalidError if the address
         cannot be bound.
 
         `name`: the listener's, which handlers see. `for_agents`: other agents connect to it.
-        `proxy_protocol`: connections begin with a header that names the client.
+        `proxy_protocol`: connections begin with a header that names the client. `security`: TLS and SASL, if any.
         """
         loop = asyncio.get_running_loop()
-        entrance = self._host.entrance(name, for_agents=for_agents)
+        entrance = self._host.entrance(name, security, for_agents=for_agents)
         try:
             make = self._make(entrance, proxy_protocol=proxy_protocol)
             server = await loop.create_server(make, host, port, backlog=BACKLOG)
@@ -89,10 +91,11 @@ class KafkaListener:
         return bound
 
     def _make(self, entrance: Entrance, *, proxy_protocol: bool) -> Callable[[], asyncio.BaseProtocol]:
+        handshakes = Handshakes(self._host, entrance)
         if not proxy_protocol:
-            return lambda: KafkaConnection(self._host, entrance)
+            return handshakes.protocol
         waiting: set[ProxiedConnection] = set()
-        return lambda: ProxiedConnection(self._host, entrance, waiting)
+        return lambda: ProxiedConnection(self._host, handshakes, waiting)
 
     def suspend(self, suspended: bool) -> None:
         """Close all connections and accept none, until called with False: this agent has nothing to say to clients."""

@@ -4,7 +4,8 @@ Place: last step of every request. asyncio joins the buffers it gets and copies 
 once. This writer therefore passes buffers to the kernel by gather writes, and only if the kernel accepts no more, it
 gives one small buffer to the transport, which signals when there is room again. For a fast reader this costs as much
 as a join (load/bench_codec.py); for a slow one it avoids copies of its whole response.
-Invariant: bytes are sent in the order of `send`; nothing is written directly while the transport holds bytes.
+Invariant: bytes are sent in the order of `add`; nothing is written directly while the transport holds bytes, and on an
+encrypted connection never: the socket below it would send them as they are.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import os
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 _LENGTH = struct.Struct(">i")
 _MAX_BUFFERS = 512
@@ -26,12 +28,14 @@ class ReplyWriter:
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._socket = transport.get_extra_info("socket")
+        self._is_encrypted = transport.get_extra_info("sslcontext") is not None
+        self._socket: Any = None if self._is_encrypted else transport.get_extra_info("socket")
         self._queue: list[bytes | memoryview] = []
         self.pending_bytes = 0
         """Bytes that neither the kernel nor the transport has."""
         self._blocked = False
-        transport.set_write_buffer_limits(high=0)
+        # asyncio's TLS transport pauses at its limit, not above it
+        transport.set_write_buffer_limits(high=1 if self._is_encrypted else 0, low=0)
 
     @property
     def blocked(self) -> bool:
@@ -55,7 +59,9 @@ class ReplyWriter:
     def flush(self) -> None:
         """Send as much as the kernel accepts. After a socket error the connection is aborted."""
         while self._queue and not self._blocked and not self._transport.is_closing():
-            if self._gather_write():
+            if self._is_encrypted:
+                self._hand_over_pieces()
+            elif self._gather_write():
                 self._hand_over_piece()
 
     def pause(self) -> None:
@@ -100,6 +106,22 @@ class ReplyWriter:
         del self._queue[:whole]
         self._queue[0] = memoryview(self._queue[0])[written:]
         return True
+
+    def _hand_over_pieces(self) -> None:
+        """Small buffers together: each write is at least one TLS record."""
+        count = size = 0
+        for buffer in self._queue:
+            if count and size + len(buffer) > _PIECE_BYTES:
+                break
+            count += 1
+            size += len(buffer)
+        if size > _PIECE_BYTES:
+            self._hand_over_piece()
+            return
+        data = b"".join(self._queue[:count])
+        del self._queue[:count]
+        self.pending_bytes -= size
+        self._transport.write(data)
 
     def _hand_over_piece(self) -> None:
         first = memoryview(self._queue[0])

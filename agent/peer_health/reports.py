@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.fetch.zone_cache.asking import Connect
 from headrace.agent.fetch.zone_cache.connection import PeerConnection, open_connection
 from headrace.agent.peer_health.wire import (
     ANSWER_BYTES,
@@ -48,8 +49,10 @@ class AgentReports:
         clock: Clock,
         rng: random.Random,
         listener: str | None = None,
+        connect: Connect = open_connection,
     ) -> None:
         """`own_reached`: the dependencies that this process reaches now. `listener`: inter.broker.listener.name."""
+        self._connect = connect
         self._secret = secret
         self._view = view
         self._own_reached = own_reached
@@ -85,7 +88,7 @@ class AgentReports:
         connection: PeerConnection | None = None
         try:
             address = agent.endpoint(self._listener)
-            connection = await open_connection(address.host, address.port)
+            connection = await self._connect(address.host, address.port)
             question = Question(self._now_ms(), self._view.node_id, agent.node_id)
             correlation_id = connection.next_id()
             frame, mac = encode_question(question, self._secret, correlation_id)

@@ -177,7 +177,7 @@ def test_a_node_id_in_use_keeps_a_second_process_out_until_its_time_is_up(
     ("more", "reason"),
     [
         (["--process-roles", "controller"], "node.id is not set"),
-        (["--listeners", "SSL://127.0.0.1:0"], "only PLAINTEXT is supported"),
+        (["--listeners", "SSL://127.0.0.1:0"], "listener SSL uses SSL and has no key"),
     ],
 )
 def test_what_cannot_be_started_says_why(

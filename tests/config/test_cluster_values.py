@@ -27,6 +27,8 @@ PROCESS_PREFIXES = (
         "process.roles",
         "broker.rack",
         "listener",
+        "ssl.",
+        "sasl.",
         "inter.broker.listener.name",
         "controller.listener.names",
         "kafka.",

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.config.declared import declared
 from headrace.config.errors import ConfigError
+from headrace.config.listener_overrides import for_listener
 from headrace.config.listeners import BROKER, CONTROLLER, Endpoint, Listeners, deprecated_forms, listeners, roles
 from headrace.config.load import load
 from headrace.config.refused import why_not_in_files, why_refused
@@ -39,7 +40,7 @@ KAFKAS = [
     "delete.topic.enable",
     "group.coordinator.threads",
     "group.share.max.size",
-    "listener.name.plaintext.ssl.keystore.location",
+    "listener.name.plaintext.plain.sasl.jaas.config",
     "log.cleaner.threads",
     "log.flush.interval.messages",
     "log.flush.scheduler.interval.ms",
@@ -60,10 +61,11 @@ KAFKAS = [
     "remote.log.storage.system.enable",
     "replica.fetch.max.bytes",
     "replica.lag.time.max.ms",
-    "sasl.enabled.mechanisms",
+    "sasl.jaas.config",
     "socket.receive.buffer.bytes",
     "socket.send.buffer.bytes",
-    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.provider",
     "transaction.state.log.min.isr",
     "transaction.state.log.replication.factor",
     "transactional.id.expiration.ms",
@@ -123,7 +125,7 @@ def test_the_longest_name_has_the_word() -> None:
     assert why_refused("replica.selector.class") != why_refused("replica.fetch.max.bytes")
     assert why_refused("replica") is None
     assert why_refused("replication") is None
-    assert why_refused("sasl.mechanism.inter.broker.protocol") != why_refused("sasl.enabled.mechanisms")
+    assert why_refused("sasl.mechanism.inter.broker.protocol") != why_refused("sasl.jaas.config")
 
 
 def _listeners(**given: str) -> Listeners:
@@ -170,7 +172,7 @@ def test_listeners_name_one_for_clients_and_one_for_controllers() -> None:
     [
         ({"on": "localhost:9092"}, "not of the form"),
         ({"on": "PLAINTEXT://h:99999"}, "not of the form"),
-        ({"on": "SASL_SSL://h:1"}, "only PLAINTEXT is supported"),
+        ({"on": "SASL_SSL://h:1"}, "ssl.keystore.location: listener SASL_SSL uses SASL_SSL and has no key"),
         ({"on": "A://h:1,B://h:1"}, "the same address"),
         ({"on": "A://h:1,B://h:2,C://h:3", "names": "B,C"}, "at most one listener is for controllers"),
         ({"on": "A://h:1", "between": "B"}, "inter.broker.listener.name: not a listener of this broker: B"),
@@ -180,7 +182,8 @@ def test_listeners_name_one_for_clients_and_one_for_controllers() -> None:
         ({"on": "A://h:1", "proxied": "B"}, "proxy.protocol.listeners: not a listener of this broker: B"),
         ({"on": "A://h:1", "proxied": "A"}, "agents connect to each other without a balancer"),
         ({"on": "A://h:1,B://h:2", "proxied": "B", "between": "B"}, "agents connect to each other without"),
-        ({"map": "A:SSL"}, "only PLAINTEXT is supported"),
+        ({"on": "A://h:1", "map": "A:SSL"}, "ssl.keystore.location: listener A uses SSL and has no key"),
+        ({"map": "A:TLS"}, "not of the form NAME:PROTOCOL, with one of PLAINTEXT, SSL"),
         ({"map": "A"}, "not of the form NAME:PROTOCOL"),
         ({"on": "A://h:1,A://h:2"}, "duplicate name"),
         ({"names": "CONTROLLER"}, "listeners must be set"),
@@ -188,7 +191,7 @@ def test_listeners_name_one_for_clients_and_one_for_controllers() -> None:
         ({"on": "A://h:1,C://h:2", "names": "C", "roles": "broker"}, "does not include controller"),
         ({"on": "C://h:2", "names": "C"}, "no listener is left for clients"),
         ({"told": "localhost:9092"}, r"advertised\.listeners: not of the form"),
-        ({"told": "SSL://h:1"}, r"advertised\.listeners: only PLAINTEXT is supported"),
+        ({"told": "SSL://h:1"}, r"listens as PLAINTEXT, not as SSL"),
         ({"told": "PLAINTEXT://h:1,PLAINTEXT_HOST://localhost:2"}, "not as PLAINTEXT_HOST"),
         ({"told": "EXTERNAL://h:1"}, "listens as PLAINTEXT, not as EXTERNAL"),
         ({"on": "A://:1,C://:2", "names": "C", "told": "C://h:2"}, "listens as A, not as C"),
@@ -266,3 +269,28 @@ def test_roles_run_together_or_separately() -> None:
     assert roles(load(flags={"process.roles": "controller"})) == {CONTROLLER}
     with pytest.raises(ConfigError):
         load(flags={"process.roles": "zookeeper"})
+
+
+@pytest.mark.requirement("C13.2")
+def test_a_setting_can_be_given_for_one_listener(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("ssl.client.auth=requested\nlistener.name.Ext.ssl.client.auth=required\n")
+    environ = {"HEADRACE_LISTENER_NAME_IN_SIDE_SSL_KEYSTORE_LOCATION": "/keys"}
+    settings = load(path=file, environ=environ, flags={"listener.name.ext.connections.max.reauth.ms": "7"})
+    assert for_listener(settings, "EXT").ssl_client_auth == "required"
+    assert for_listener(settings, "ext").connections_max_reauth_ms == 7
+    assert for_listener(settings, "OTHER").ssl_client_auth == "requested"
+    assert for_listener(settings, "IN_SIDE").ssl_keystore_location == "/keys"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("listener.name.ext.ssl.client.auth", "maybe", "invalid value 'maybe'"),
+        ("listener.name.ext.linger.ms", "5", "only the settings of encryption and authentication"),
+        ("listener.name.ssl.client.auth", "none", "only the settings of encryption and authentication"),
+    ],
+)
+def test_what_a_listener_cannot_have_is_refused(key: str, value: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        load(flags={key: value})

@@ -35,6 +35,8 @@ def test_the_vectors_are_all_there() -> None:
         ApiKey.CREATE_DELEGATION_TOKEN,
         ApiKey.RENEW_DELEGATION_TOKEN,
         ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.SASL_AUTHENTICATE,
     }
     assert {v.api_key for v in SERVED} == set(APIS) - never_captured
 

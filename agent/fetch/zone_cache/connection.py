@@ -9,6 +9,8 @@ Every failure closes the connection, and all callers that wait on it get an erro
 from __future__ import annotations
 
 import asyncio
+import ssl
+from collections.abc import Callable
 
 from headrace.agent.listener.frames import FrameReader
 from headrace.protocol import wire
@@ -120,10 +122,12 @@ class PeerConnection(asyncio.BufferedProtocol):
             answer.set_result(frame)
 
 
-async def open_connection(host: str, port: int) -> PeerConnection:
-    """Connect; UnavailableError if that fails."""
+async def open_connection(
+    host: str, port: int, tls: Callable[[], ssl.SSLContext | None] = lambda: None
+) -> PeerConnection:
+    """Connect, encrypted if `tls` returns a context; UnavailableError if that fails."""
     try:
-        _, protocol = await asyncio.get_running_loop().create_connection(PeerConnection, host, port)
+        _, protocol = await asyncio.get_running_loop().create_connection(PeerConnection, host, port, ssl=tls())
     except OSError as error:
         raise UnavailableError(f"zone cache: cannot connect: host={host} port={port} error={error}") from error
     return protocol

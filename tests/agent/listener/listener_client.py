@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
+from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.storage.clock import Clock, SystemClock
 
@@ -96,12 +97,15 @@ class Listening:
 
 @asynccontextmanager
 async def listening(
-    handler: RequestHandler, allowed: Limits | None = None, clock: Clock | None = None
+    handler: RequestHandler,
+    allowed: Limits | None = None,
+    clock: Clock | None = None,
+    security: ListenerSecurity | None = None,
 ) -> AsyncIterator[Listening]:
     """A listener until the block ends; then it is drained."""
     registry = CollectorRegistry()
     listener = KafkaListener(handler, allowed or limits(), clock or SystemClock(), registry)
-    port = await listener.start("127.0.0.1", 0)
+    port = await listener.start("127.0.0.1", 0, security=security)
     try:
         yield Listening(listener, port, registry)
     finally:

@@ -8,8 +8,12 @@ import struct
 import pytest
 
 from headrace.agent.listener.host import Limits
+from headrace.agent.security.listener_security import ListenerSecurity
+from headrace.config.listeners import listeners
+from headrace.config.load import load
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Request, Response
+from headrace.storage.clock import SystemClock
 from tests.agent.listener.listener_client import (
     MIB,
     Client,
@@ -74,7 +78,9 @@ async def test_an_api_that_is_not_kafkas_gets_small_frames_only() -> None:
 
 
 async def test_before_authentication_frames_are_small() -> None:
-    async with listening(echo, _limits(authenticates=True)) as server:
+    settings = load(flags={"listeners": "SASL_PLAINTEXT://127.0.0.1:0"})
+    security = ListenerSecurity(settings, listeners(settings).serving[0], SystemClock())
+    async with listening(echo, _limits(), security=security) as server:
         client = await server.connect()
         await client.send(produce_frame(1, 400 * KIB))
         assert (await client.reply())[0] == 1

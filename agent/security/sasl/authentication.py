@@ -1,0 +1,189 @@
+"""SaslHandshake (key 17) and SaslAuthenticate (36), and what is served before and after them.
+
+Place: between the listener and the dispatcher, on every connection of a listener with SASL.
+Invariant: before a client has authenticated, only ApiVersions, SaslHandshake and SaslAuthenticate are served. After a
+failed authentication a connection is of no further use, so each guess costs a connection and the delay. An
+authentication ends with its time, with the delegation token, and when the user's credential changes.
+Source: KIP-43, KIP-152 (SaslAuthenticate), KIP-368 (re-authentication).
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import random
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+from prometheus_client import CollectorRegistry, Counter
+
+from headrace.agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE_KEY
+from headrace.agent.forward.wire import ENVELOPE_KEY, OPEN_KEY
+from headrace.agent.peer_health.wire import API_KEY as PEER_HEALTH_KEY
+from headrace.agent.security.listener_security import ListenerSecurity
+from headrace.agent.security.sasl.credentials import HASHES, Credentials
+from headrace.agent.security.sasl.exchange import Authenticated, AuthenticationFailed, SaslExchange
+from headrace.agent.security.sasl.oauthbearer import OauthBearerExchange
+from headrace.agent.security.sasl.plain import PlainExchange
+from headrace.agent.security.sasl.scram import ScramExchange
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request import ClientConnection, CloseConnection, Request, RequestHandler, Response
+from headrace.protocol.typed import decode, reply
+from headrace.storage.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+_BEFORE = frozenset({int(ApiKey.API_VERSIONS), int(ApiKey.SASL_HANDSHAKE), int(ApiKey.SASL_AUTHENTICATE)})
+BETWEEN_AGENTS = frozenset({PEER_HEALTH_KEY, ZONE_CACHE_KEY, OPEN_KEY, ENVELOPE_KEY})
+"""Their handlers serve only who knows the cluster's secret."""
+_UNCHECKED = _BEFORE | BETWEEN_AGENTS
+_NONCE_BITS = 192
+_REFUSED = "Authentication failed: invalid credentials"
+"""All that a client gets to know."""
+
+
+@dataclass(slots=True)
+class SaslState:
+    """Of one connection."""
+
+    mechanism: str = ""
+    exchange: SaslExchange | None = None
+    authenticated: Authenticated | None = None
+    ends_at: float | None = None
+    """By the monotonic clock."""
+    has_failed: bool = False
+
+
+class Authentication:
+    """For the listeners of one agent; `securities` by their names."""
+
+    def __init__(
+        self,
+        securities: Mapping[str, ListenerSecurity],
+        credentials: Credentials,
+        clock: Clock,
+        rng: random.Random,
+        registry: CollectorRegistry,
+    ) -> None:
+        """`rng` draws nonces, which must not be guessed."""
+        self._securities, self._credentials, self._clock, self._rng = securities, credentials, clock, rng
+        self._count = Counter(
+            "headrace_authentications",
+            "Authentications by SASL that ended, by listener, mechanism and result.",
+            ["listener", "mechanism", "result"],
+            registry=registry,
+        )
+
+    def gate(self, handle: RequestHandler) -> RequestHandler:
+        """`handle` for requests of clients that are authenticated where they must be; CloseConnection for others."""
+
+        def gated(request: Request) -> Awaitable[Response]:
+            connection = request.connection
+            if connection.must_authenticate and request.api_key not in _UNCHECKED:
+                self._check(connection)
+            return handle(request)
+
+        return gated
+
+    async def handshake(self, request: Request) -> Response:
+        """Choose a mechanism."""
+        schema, entity = decode(request)
+        security = self._securities.get(request.connection.listener)
+        if not request.connection.must_authenticate or security is None:
+            return reply(request, schema.response(error_code=ErrorCode.illegal_sasl_state, mechanisms=()))
+        if request.api_version == 0:
+            raise CloseConnection("SaslHandshake 0: its messages have no frames")
+        state = _state(request.connection)
+        code = ErrorCode.none
+        if entity.mechanism not in security.mechanisms:
+            code = ErrorCode.unsupported_sasl_mechanism
+        elif state.authenticated is not None and entity.mechanism != state.mechanism:
+            code = ErrorCode.illegal_sasl_state  # KIP-368: the mechanism stays the same
+        else:
+            state.mechanism = entity.mechanism
+            state.exchange = self._exchange(entity.mechanism, security)
+        return reply(request, schema.response(error_code=code, mechanisms=security.mechanisms))
+
+    async def authenticate(self, request: Request) -> Response:
+        """One message of the mechanism."""
+        schema, entity = decode(request)
+        state = _state(request.connection)
+        if state.has_failed:
+            raise CloseConnection("authentication failed before")
+        code, answer = ErrorCode.illegal_sasl_state, b""
+        message: str | None = "SaslHandshake comes first"
+        lifetime_ms = 0
+        if state.exchange is not None:
+            code, message = ErrorCode.none, None
+            try:
+                step = await state.exchange.step(bytes(entity.auth_bytes))
+                answer = step if isinstance(step, bytes) else step.answer
+                if isinstance(step, Authenticated):
+                    lifetime_ms = self._succeeded(request.connection, state, step)
+            except AuthenticationFailed as error:
+                await self._failed(request, state, error)
+                code, message, answer = ErrorCode.sasl_authentication_failed, _REFUSED, b""
+        response = schema.response(
+            error_code=code,
+            error_message=message,
+            auth_bytes=answer,
+            session_lifetime=datetime.timedelta(milliseconds=lifetime_ms),
+        )
+        return reply(request, response)
+
+    def _exchange(self, mechanism: str, security: ListenerSecurity) -> SaslExchange:
+        if mechanism in HASHES:
+            nonce = f"{self._rng.getrandbits(_NONCE_BITS):x}"
+            return ScramExchange(mechanism, self._credentials, nonce)
+        if mechanism == "PLAIN":
+            return PlainExchange(self._credentials)
+        assert security.token_keys is not None, "config/listeners.py refuses OAUTHBEARER without keys"
+        return OauthBearerExchange(security.settings, security.token_keys, self._clock)
+
+    def _succeeded(self, connection: ClientConnection, state: SaslState, result: Authenticated) -> int:
+        """How long it is valid, in ms; 0: without an end. AuthenticationFailed if the principal is another one."""
+        if connection.principal not in (None, result.principal):
+            raise AuthenticationFailed("the principal changed at re-authentication")
+        settings = self._securities[connection.listener].settings
+        ends = [settings.connections_max_reauth_ms] if settings.connections_max_reauth_ms else []
+        if result.expires_ms is not None:
+            ends.append(max(1, result.expires_ms - self._clock.wall_ms()))
+        lifetime_ms = min(ends, default=0)
+        state.ends_at = self._clock.monotonic() + lifetime_ms / 1000 if lifetime_ms else None
+        state.authenticated, state.exchange = result, None
+        connection.principal = result.principal
+        self._count.labels(connection.listener, state.mechanism, "succeeded").inc()
+        return lifetime_ms
+
+    async def _failed(self, request: Request, state: SaslState, error: AuthenticationFailed) -> None:
+        connection = request.connection
+        state.has_failed, state.exchange = True, None
+        self._count.labels(connection.listener, state.mechanism, "failed").inc()
+        logger.warning(
+            "authentication failed: listener=%s mechanism=%s peer=%s client_id=%r reason=%s",
+            connection.listener,
+            state.mechanism,
+            connection.peer,
+            request.client_id,
+            error,
+        )
+        delay_ms = self._securities[connection.listener].settings.connection_failed_authentication_delay_ms
+        await self._clock.sleep(delay_ms / 1000)
+
+    def _check(self, connection: ClientConnection) -> None:
+        """CloseConnection unless the client is authenticated, still."""
+        state = _state(connection)
+        if state.authenticated is None or state.has_failed:
+            raise CloseConnection("not authenticated")
+        if state.ends_at is not None and self._clock.monotonic() > state.ends_at:
+            raise CloseConnection("authentication has ended: the client did not authenticate again")
+        if not self._credentials.holds(state.authenticated):
+            raise CloseConnection("the credential was changed or removed")
+
+
+def _state(connection: ClientConnection) -> SaslState:
+    if connection.sasl is None:
+        connection.sasl = SaslState()
+    state: SaslState = connection.sasl
+    return state
