@@ -32,7 +32,9 @@ PIPE_WIDTH = 1_000_000
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """The address of the cluster, and the output format."""
     parser.add_argument("--bootstrap-server", "-b", metavar="SERVERS", help="host:port pairs, comma-separated")
-    parser.add_argument("--config", "-c", type=Path, metavar="FILE", help="properties file of the admin client")
+    parser.add_argument(
+        "--config", "--command-config", "-c", type=Path, metavar="FILE", help="properties file of the admin client"
+    )
     parser.add_argument("--json", action="store_true", help="JSON for scripts instead of a table")
 
 

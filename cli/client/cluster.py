@@ -21,7 +21,7 @@ from kio.schema.api_versions.v0.response import ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 
 from headrace.cli.client.messages import VERSIONS, Message, message
-from headrace.cli.client.transport import ClientConfig, exchange
+from headrace.cli.client.transport import ClientConfig, connect, exchange
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import InvalidError, NotFoundError, RetryableError, UnavailableError
@@ -162,7 +162,7 @@ class KafkaCluster:
         return list(answer.topics)
 
     def _connect(self, address: tuple[str, int]) -> socket.socket:
-        return socket.create_connection(address, self._config.request_timeout_ms / 1000)
+        return connect(self._config, address)
 
 
 def require(code: ErrorCode, message: str | None = None, about: str = "") -> None:

@@ -13,9 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kio.schema.errors import ErrorCode
+from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
+from kio.schema.sasl_authenticate.v2.response import SaslAuthenticateResponse
+from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
+from headrace.cli.client.login import PLAINTEXT, SETTINGS, Login
 from headrace.config.errors import ConfigError
 from headrace.config.load import read_properties
 from headrace.storage.errors import CorruptError, InvalidError, UnavailableError
@@ -26,7 +32,7 @@ TIMEOUT_MS_MAX = 2**31 - 1
 RESPONSE_BYTES_MAX = 64 * 1024 * 1024
 API_VERSIONS_KEY = 18
 """The API with the old response header in every version."""
-_SETTINGS = ("bootstrap.servers", "client.id", "request.timeout.ms", "security.protocol")
+_SETTINGS = ("bootstrap.servers", "client.id", "request.timeout.ms", *SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,7 @@ class ClientConfig:
     bootstrap_servers: tuple[tuple[str, int], ...]
     client_id: str = "headrace"
     request_timeout_ms: int = 30_000
+    login: Login = PLAINTEXT
 
 
 def client_config(bootstrap: str | None, path: Path | None) -> ClientConfig:
@@ -44,15 +51,13 @@ def client_config(bootstrap: str | None, path: Path | None) -> ClientConfig:
     for name in given:
         if name not in _SETTINGS:
             raise ConfigError(f"{path}: unknown setting {name} (known: {', '.join(_SETTINGS)})")
-    if given.get("security.protocol", "PLAINTEXT") != "PLAINTEXT":
-        raise ConfigError(f"{path}: security.protocol: only PLAINTEXT is supported")
     servers = bootstrap or given.get("bootstrap.servers")
     if not servers:
         raise ConfigError("set --bootstrap-server, or bootstrap.servers in the file of --config")
     timeout = given.get("request.timeout.ms", "30000")
     if not timeout.isdecimal() or not 0 < int(timeout) <= TIMEOUT_MS_MAX:
         raise ConfigError(f"{path}: request.timeout.ms is not a number of milliseconds: {timeout}")
-    return ClientConfig(parse_servers(servers), given.get("client.id", "headrace"), int(timeout))
+    return ClientConfig(parse_servers(servers), given.get("client.id", "headrace"), int(timeout), Login.of(given))
 
 
 def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
@@ -73,11 +78,42 @@ def ask(config: ClientConfig, request: Any, response_type: type[Any]) -> Any:
     failures = []
     for host, port in config.bootstrap_servers:
         try:
-            with socket.create_connection((host, port), config.request_timeout_ms / 1000) as connection:
+            with connect(config, (host, port)) as connection:
                 return exchange(connection, config.client_id, request, response_type)
         except OSError as error:
             failures.append(f"{host}:{port} {error}")
     raise UnavailableError(f"no server answered: {'; '.join(failures)}")
+
+
+def connect(config: ClientConfig, address: tuple[str, int]) -> socket.socket:
+    """A connection that requests can be sent on. OSError if it cannot be made; InvalidError if the server refuses the
+    client, ConfigError for files that cannot be used."""
+    connection = socket.create_connection(address, config.request_timeout_ms / 1000)
+    try:
+        connection = config.login.encrypt(connection, address[0])
+        if config.login.uses_sasl:
+            _authenticate(connection, config)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _authenticate(connection: socket.socket, config: ClientConfig) -> None:
+    request = SaslHandshakeRequest(mechanism=config.login.mechanism)
+    answer = exchange(connection, config.client_id, request, SaslHandshakeResponse)
+    if answer.error_code is not ErrorCode.none:
+        offered = ", ".join(answer.mechanisms)
+        raise InvalidError(f"sasl.mechanism: refused: {answer.error_code.name}; the server has: {offered or 'none'}")
+
+    def send(message: bytes) -> bytes:
+        request = SaslAuthenticateRequest(auth_bytes=message)
+        answer = exchange(connection, config.client_id, request, SaslAuthenticateResponse)
+        if answer.error_code is not ErrorCode.none:
+            raise InvalidError(answer.error_message or answer.error_code.name)
+        return bytes(answer.auth_bytes)
+
+    config.login.authenticate(send)
 
 
 def exchange(connection: socket.socket, client_id: str, request: Any, response_type: type[Any]) -> Any:

@@ -160,7 +160,9 @@ def test_addresses_may_have_node_ids_brackets_and_no_port() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("security.protocol=SSL", "only PLAINTEXT"),
+        ("security.protocol=TLS", "security.protocol: not one of PLAINTEXT, SSL"),
+        ("security.protocol=SASL_SSL", "sasl.mechanism: not one of PLAIN, SCRAM"),
+        ("ssl.truststore.type=JKS", "only PEM files"),
         ("linger.ms=5", "unknown setting linger.ms"),
         ("request.timeout.ms=soon", "not a number"),
         ("client.id=x", "set --bootstrap-server"),

@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
 )
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from headrace.cli.main import main
 from tests.agent.security.certificates import Authority
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.confluent_records import read
@@ -147,11 +148,26 @@ def _refusal(settings: dict[str, Any]) -> str:
     return str(errors[0]) if errors else "no error"
 
 
+def _tool(cluster: SecureCluster, path: Path, password: str, mechanism: str) -> int:
+    """The exit status of `headrace topics list`."""
+    path.write_text(
+        f"bootstrap.servers=localhost:{cluster.client.rpartition(':')[2]}\n"
+        f"security.protocol=SASL_SSL\nssl.truststore.location={cluster.authority.path}\nsasl.mechanism={mechanism}\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required"
+        f' username="orders" password="{password}";\n'
+    )
+    return main(["topics", "list", "--command-config", str(path)])
+
+
 @pytest.mark.requirement("C13.2", "X2")
-def test_others_are_kept_out(cluster: SecureCluster) -> None:
+def test_others_are_kept_out(cluster: SecureCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
         _same_answer_to_unknown_user(cluster, mechanism)
     _foreign_tokens(cluster)
+    for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
+        assert _tool(cluster, tmp_path / "admin", PASSWORD, mechanism) == 0
+        assert _tool(cluster, tmp_path / "admin", "wrong", mechanism) == 1
+    assert "Authentication failed: invalid credentials" in capsys.readouterr().err
     _without_tls_or_authentication(cluster)
     _removed_user(cluster)
 
