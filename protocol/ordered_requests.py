@@ -2,7 +2,7 @@
 
 Place: between the handlers of an agent and headrace.client, under private API keys that are not advertised.
 Both have request header v1 and response header v0; strings have an int16 length, arrays an int32 count, and there are
-no tagged fields. docs/understand/ORDERED_DELIVERY.md describes them byte by byte.
+no tagged fields. docs/understand/ORDERED_REQUESTS.md describes them byte by byte.
 Invariant: see protocol/wire.py. Both sides use this module, so what one writes the other reads.
 Source: KIP-253, protocol changes 3 to 5; `source` and the epochs per ancestor are additions (decisions/0049).
 """

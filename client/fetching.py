@@ -1,0 +1,168 @@
+"""Fetches for the partitions of a member: one long poll per agent at a time.
+
+Place: a task of consumer.py; fills the buffers of partition_reader.py.
+Invariant: a record is buffered only if its leader epoch is known to `TopicOrder`: a higher one means that the count
+changed, and what has to be waited for is not known yet. Then, and after a refusal for the count, `needs_metadata` is
+set. An answer for a reader that has moved meanwhile is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from kio.schema.errors import ErrorCode
+
+from headrace.client.cluster import FETCHES, ClientCluster
+from headrace.client.fetch_wire import (
+    VERSION,
+    FetchedPartition,
+    TopicPositions,
+    decode_fetch_response,
+    encode_fetch_request,
+)
+from headrace.client.frame import Frame
+from headrace.client.offsets import TopicPartition
+from headrace.client.order import TopicOrder
+from headrace.client.partition_reader import PartitionReader
+from headrace.protocol.api_keys import ApiKey
+from headrace.storage.clock import Clock
+from headrace.storage.errors import UnavailableError
+from headrace.storage.records.check import split_batches
+from headrace.storage.records.codec import decode_records
+from headrace.storage.records.header import read_header
+
+log = logging.getLogger(__name__)
+
+MAX_WAIT_MS = 250
+MAX_BYTES, PARTITION_BYTES = 16 * 1024 * 1024, 1024 * 1024
+
+
+class Fetching:
+    """`changed` is called when there is anything new for `getmany`."""
+
+    def __init__(
+        self,
+        cluster: ClientCluster,
+        readers: Mapping[TopicPartition, PartitionReader],
+        orders: Mapping[str, TopicOrder],
+        clock: Clock,
+        changed: Callable[[], None],
+    ) -> None:
+        self._cluster, self._readers, self._orders, self._clock, self._changed = (
+            cluster,
+            readers,
+            orders,
+            clock,
+            changed,
+        )
+        self.needs_metadata = False
+        self.out_of_range: dict[TopicPartition, tuple[int, int]] = {}
+        """Partition -> log start and high watermark: the reader's position is outside the log."""
+        self._wake = asyncio.Event()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def look_again(self) -> None:
+        """A reader may be fetched that could not be before."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        try:
+            while True:
+                self._wake.clear()
+                for node_id, readers in self._wanted().items():
+                    if node_id not in self._tasks:
+                        self._tasks[node_id] = asyncio.create_task(self._fetch(node_id, readers))
+                await self._wake.wait()
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+
+    def _wanted(self) -> dict[int, list[PartitionReader]]:
+        wanted: defaultdict[int, list[PartitionReader]] = defaultdict(list)
+        for reader in self._readers.values():
+            if reader.wants_records and reader.partition not in self.out_of_range:
+                try:
+                    wanted[self._cluster.leader(*reader.partition)].append(reader)
+                except UnavailableError:
+                    self.needs_metadata = True
+                    self._changed()
+        return wanted
+
+    async def _fetch(self, node_id: int, readers: list[PartitionReader]) -> None:
+        try:
+            asked = {reader.partition: (reader, reader.next_fetch) for reader in readers}
+            body = encode_fetch_request(
+                self._topics(asked), max_wait_ms=MAX_WAIT_MS, max_bytes=MAX_BYTES, partition_bytes=PARTITION_BYTES
+            )
+            frame = Frame(ApiKey.FETCH, VERSION, body, flexible=True)
+            code, found = decode_fetch_response(await self._cluster.send(node_id, frame, FETCHES))
+            failed = [each.partition for each in found if self._take(each, asked)]
+            if code or failed:
+                await self._pause()
+        except UnavailableError as error:
+            log.info("fetch failed: node=%d error=%s", node_id, error)
+            self.needs_metadata = True
+            await self._pause()
+        finally:
+            self._tasks.pop(node_id, None)
+            self._wake.set()
+            self._changed()
+
+    async def _pause(self) -> None:
+        self._changed()
+        await self._clock.sleep(self._cluster.settings.retry_backoff_ms / 1000)
+
+    def _topics(self, asked: Mapping[TopicPartition, tuple[PartitionReader, int]]) -> list[TopicPositions]:
+        topics: dict[str, TopicPositions] = {}
+        for (name, index), (_, offset) in asked.items():
+            counts = self._orders[name].described.counts
+            wanted = topics.setdefault(name, TopicPositions(counts.topic_id, counts.undeleted, []))
+            wanted.positions.append((index, offset))
+        return list(topics.values())
+
+    def _take(self, found: FetchedPartition, asked: Mapping[TopicPartition, tuple[PartitionReader, int]]) -> bool:
+        """Whether it has to be asked for again after a pause."""
+        names = {order.described.counts.topic_id: name for name, order in self._orders.items()}
+        partition = names.get(found.topic_id, ""), found.partition
+        reader, offset = asked.get(partition, (None, -1))
+        if reader is None or self._readers.get(partition) is not reader or reader.next_fetch != offset:
+            return False
+        if found.error_code == ErrorCode.offset_out_of_range:
+            self.out_of_range[partition] = found.log_start, found.high_watermark
+            return True
+        if found.error_code:
+            log.info("fetch refused: topic=%s partition=%d code=%d", *partition, found.error_code)
+            self.needs_metadata = True
+            return True
+        reader.high_watermark = found.high_watermark
+        return self._buffer(reader, found.records)
+
+    def _buffer(self, reader: PartitionReader, records: memoryview) -> bool:
+        name, index = reader.partition
+        known = self._orders[name].described.leader_epochs.get(index, -1)
+        for batch in split_batches(_whole(records)):
+            header = read_header(batch)
+            if header.leader_epoch > known:
+                self.needs_metadata = True
+                return True
+            at_least = reader.next_fetch
+            for record in decode_records(batch):
+                if record.offset >= at_least:
+                    reader.buffer.append((record, header.leader_epoch))
+            reader.next_fetch = max(at_least, header.base_offset + header.last_offset_delta + 1)
+        return False
+
+
+def _whole(records: memoryview) -> memoryview:
+    """Without a batch that is cut off at the end."""
+    end = 0
+    while len(records) - end >= 12:
+        size = int.from_bytes(records[end + 8 : end + 12], "big") + 12
+        if size > len(records) - end:
+            break
+        end += size
+    return records[:end]

@@ -1,0 +1,1 @@
+"""headrace.client: the producer and consumer that keep the order of keys."""
