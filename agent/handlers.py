@@ -26,7 +26,9 @@ from headrace.agent.admin.find_coordinator import FindCoordinator
 from headrace.agent.admin.init_producer_id import InitProducerId, ProducerIds
 from headrace.agent.admin.log_change import LogChange
 from headrace.agent.admin.metadata import Metadata
+from headrace.agent.admin.partition_counts import PartitionCounts
 from headrace.agent.admin.partition_leader_epochs import PartitionLeaderEpochs
+from headrace.agent.admin.set_partition_count import SetPartitionCount
 from headrace.agent.admin.topic_counts import CountsOfTopics
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_rules import TopicDefaults
@@ -48,6 +50,7 @@ from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.ordered_requests import GROUP_POSITION_KEY, LEADER_EPOCHS_KEY
 from headrace.protocol.request import RequestHandler
+from headrace.protocol.set_partition_count import SET_PARTITION_COUNT_KEY
 from headrace.storage.clock import Clock
 
 
@@ -75,6 +78,7 @@ def register_handlers(
         limits_reached.labels(setting).inc()
 
     creation = TopicCreation(cluster, metastore, clock, rng, lambda: TopicDefaults.of(in_force.current()), on_limit)
+    counts = PartitionCounts(cluster, metastore, clock, creation.defaults, on_limit)
     table: dict[int, RequestHandler] = {
         ApiKey.PRODUCE: traffic.counted_produce(produce.handle),
         ApiKey.FETCH: fetch.handle_fetch,
@@ -87,7 +91,7 @@ def register_handlers(
         ApiKey.DELETE_RECORDS: DeleteRecords(cluster, metastore, configs, fetch.before_log_starts_move),
         ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirs(cluster, metastore, settings.bucket, shared),
         ApiKey.DESCRIBE_PRODUCERS: DescribeProducers(cluster, metastore),
-        ApiKey.CREATE_PARTITIONS: CreatePartitions(cluster, metastore, clock, creation.defaults, on_limit),
+        ApiKey.CREATE_PARTITIONS: CreatePartitions(counts),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: DescribeTopicPartitions(cluster, shared),
         ApiKey.ELECT_LEADERS: ElectLeaders(cluster),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpoch(cluster, metastore),
@@ -110,5 +114,6 @@ def register_handlers(
     forward.register(dispatcher)
     dispatcher.register_unadvertised(GROUP_POSITION_KEY, forward.wrap(GROUP_POSITION_KEY, groups.position))
     dispatcher.register_unadvertised(LEADER_EPOCHS_KEY, PartitionLeaderEpochs(cluster))
+    dispatcher.register_unadvertised(SET_PARTITION_COUNT_KEY, SetPartitionCount(counts))
     if fetch.zone_cache is not None:
         dispatcher.register_unadvertised(ZONE_CACHE_KEY, fetch.zone_cache.handle)

@@ -65,9 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     creating.add_argument("--if-not-exists", action="store_true", help="do nothing if the topic exists")
     creating.add_argument("--validate-only", action="store_true", help="check the request without applying it")
-    altering = commands.add_parser("alter", help="add partitions, change configs")
+    altering = commands.add_parser("alter", help="change the number of partitions, change configs")
     altering.add_argument("topic")
-    altering.add_argument("--partitions", type=partitions, metavar="N", help="new number of partitions")
+    altering.add_argument(
+        "--partitions",
+        type=partitions,
+        metavar="N",
+        help="new number of partitions; a lower one (Headrace only) removes partitions once they are empty",
+    )
     altering.add_argument(
         "--delete-config",
         action="append",
@@ -142,7 +147,7 @@ def run_alter(args: argparse.Namespace) -> int:
         if changes:
             cluster.look_again(lambda: change_configs(cluster, (TOPIC, args.topic), changes))
         if args.partitions is not None:
-            cluster.look_again(lambda: _grow(cluster, args.topic, args.partitions))
+            _set_count(cluster, args.topic, args.partitions)
     say(args, f"topic {args.topic} altered", topic=args.topic, outcome="altered")
     return 0
 
@@ -199,6 +204,14 @@ def _create(cluster: KafkaCluster, args: argparse.Namespace) -> Any:
     if answer.error_code is ErrorCode.not_controller:
         require(answer.error_code)
     return answer
+
+
+def _set_count(cluster: KafkaCluster, topic: str, count: int) -> None:
+    (found,) = cluster.metadata([topic])
+    if count < len(found.partitions):
+        cluster.set_partition_count(topic, count, int(TIMEOUT.total_seconds() * 1000))
+    else:
+        cluster.look_again(lambda: _grow(cluster, topic, count))
 
 
 def _grow(cluster: KafkaCluster, topic: str, count: int) -> None:

@@ -46,6 +46,7 @@ _BATCH_CODES: dict[BatchOutcome, int] = {
     BatchOutcome.UNKNOWN_PARTITION: ErrorCode.unknown_topic_or_partition,
     BatchOutcome.PARTITION_COUNT_MISMATCH: INVALID_PARTITION_METADATA,
     BatchOutcome.LEADER_EPOCH_MISMATCH: ErrorCode.not_leader_or_follower,
+    BatchOutcome.PARTITION_MARKED: ErrorCode.not_leader_or_follower,  # every client asks for metadata again
     BatchOutcome.DUPLICATE_SEQUENCE: ErrorCode.duplicate_sequence_number,  # libraries report success without an offset
 }
 

@@ -4,7 +4,7 @@ Place: two tasks, with four rounds each per controller.lease.ms: one acquires an
 lease, the other does the work, so that slow work cannot cost the lease. Standbys follow the log, so that a new active
 controller has the state of the previous one: all state is in the log.
 The active controller hides agents that are gone, fences agents with expired leases, completes reassignments,
-removes expired delegation tokens, writes snapshots and truncates the log. Clients do not see it.
+removes expired delegation tokens and emptied partitions, writes snapshots and truncates the log. Clients do not see it.
 Invariant: every action is fenced by the controller epoch in SQL, so a controller that was paused and resumes
 after a takeover changes nothing. It considers itself active only until its lease, counted from before
 the request was sent, has expired. After a crash, a standby takes over within the lease; at once if it finds that the
@@ -25,6 +25,7 @@ from typing import Protocol
 from headrace.agent.cluster.agent_links import AgentLinks, Connect, open_link
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
 from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.partition_removal import PartitionRemover, RemovalApi
 from headrace.agent.cluster.setting_agreement import SettingRecorder, SettingRecorderApi
 from headrace.config.settings import Settings
 from headrace.metastore.api.cluster import ClusterApi
@@ -50,7 +51,7 @@ SCHEDULE_SECONDS = 30.0
 TRUNCATED_ROWS = 10_000
 
 
-class ControllerMetastore(ClusterApi, ControllerApi, SettingRecorderApi, Protocol):
+class ControllerMetastore(ClusterApi, ControllerApi, SettingRecorderApi, RemovalApi, Protocol):
     """The metastore operations that a controller needs."""
 
     async def schedule_jobs(self, controller_epoch: int, schedules: Sequence[JobSchedule]) -> None:
@@ -122,6 +123,7 @@ class Controller:
         self._granted_ms = times().granted_ms
         self._schedules = schedules
         self._settings = SettingRecorder(api, clock)
+        self._remover = PartitionRemover(api, follower, clock)
         self._next_snapshot_check = 0.0
         self._next_schedule = 0.0
         self._links = AgentLinks(self._on_gone, clock, connect, listener)
@@ -184,6 +186,7 @@ class Controller:
         if lease is not None and is_active:
             await self._append_due(lease.controller_epoch, image)
             await self._settings.record(lease.controller_epoch, image)
+            await self._remover.step(lease.controller_epoch)
             self._keep_snapshots(lease.controller_epoch)
             await self._keep_schedules(lease.controller_epoch, image)
 

@@ -21,8 +21,9 @@ from kio.schema.api_versions.v0.response import ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 
 from headrace.cli.client.messages import VERSIONS, Message, message
-from headrace.cli.client.transport import ClientConfig, connect, exchange
+from headrace.cli.client.transport import ClientConfig, connect, exchange, exchange_frame
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.set_partition_count import CountRequest, decode_count_response, encode_count_request
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import InvalidError, NotFoundError, RetryableError, UnavailableError
 
@@ -115,6 +116,22 @@ class KafkaCluster:
             if node_id in self._connections:
                 self._connections.pop(node_id).close()
             raise UnavailableError(f"broker did not answer: node={node_id} {error}") from error
+
+    def set_partition_count(self, topic: str, count: int, timeout_ms: int) -> None:
+        """Headrace's request for a count, also a lower one; InvalidError if it is refused or the cluster is another.
+
+        Kafka's brokers end the connection for an API that they do not know.
+        """
+        request = CountRequest(topic, count, timeout_ms)
+        try:
+            answer = decode_count_response(
+                memoryview(
+                    exchange_frame(self._connections[ANY], encode_count_request(request, self._config.client_id, 1))
+                )
+            )
+        except OSError as error:
+            raise UnavailableError(f"no answer to a request that only Headrace serves: {error}") from error
+        require(ErrorCode(answer.error_code), answer.message, topic)
 
     def look_again(self, work: Callable[[], T]) -> T:
         """The result of `work`, repeated while it reaches the wrong broker."""

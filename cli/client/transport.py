@@ -122,17 +122,22 @@ def exchange(connection: socket.socket, client_id: str, request: Any, response_t
     OSError if the connection fails, CorruptError for bytes that are no response, InvalidError for values that the
     protocol cannot carry.
     """
-    connection.sendall(_frame(client_id, request))
-    (size,) = struct.unpack(">i", _read(connection, 4))
     header_size = 5 if request.__flexible__ and request.__api_key__ != API_VERSIONS_KEY else 4
-    if not header_size <= size <= RESPONSE_BYTES_MAX:
-        raise CorruptError(f"not a Kafka response: size={size}")
-    answer = _read(connection, size)
+    answer = exchange_frame(connection, _frame(client_id, request), header_size)
     try:
         entity, _ = entity_reader(response_type)(memoryview(answer), header_size)
     except (SerialError, ValueError, IndexError, struct.error) as error:
         raise CorruptError(f"cannot parse response: {error}") from error
     return entity
+
+
+def exchange_frame(connection: socket.socket, frame: bytes, bytes_min: int = 4) -> bytes:
+    """The response's bytes after their length, for a request that is encoded already. Errors as `exchange`."""
+    connection.sendall(frame)
+    (size,) = struct.unpack(">i", _read(connection, 4))
+    if not bytes_min <= size <= RESPONSE_BYTES_MAX:
+        raise CorruptError(f"not a Kafka response: size={size}")
+    return _read(connection, size)
 
 
 def _is_host(text: str) -> bool:

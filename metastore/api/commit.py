@@ -66,6 +66,8 @@ class BatchOutcome(enum.IntEnum):
     LEADER_EPOCH_MISMATCH = 6
     DUPLICATE_SEQUENCE = 7
     """Stored before the producer's last 5 batches: its offset is not known any more (decisions/0037)."""
+    PARTITION_MARKED = 8
+    """The partition takes no new records: the client asks for metadata and chooses another one."""
 
 
 class BatchAnswer(NamedTuple):

@@ -12,6 +12,8 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from headrace.metastore.partitions.changes import Expansion, Removal, Shrinking
+
 
 class PartitionState(enum.IntEnum):
     """What a partition takes; stored in partitions.state. A later one may have 2 and 3: a topic that doubles."""
@@ -43,6 +45,30 @@ class PartitionGrowth(NamedTuple):
     preferred: Sequence[Sequence[int]] = ()
 
 
+class CountChange(NamedTuple):
+    """What a topic's partitions become, planned from the image at the expected head. `initial`: its initial count.
+
+    `preferred`: node ids for each created partition in turn, best first; empty: none.
+    """
+
+    topic_id: uuid.UUID
+    initial: int
+    change: Expansion | Shrinking
+    preferred: Sequence[Sequence[int]] = ()
+
+
+class RemovalOutcome(enum.IntEnum):
+    """What became of a removal."""
+
+    REMOVED = 0
+    HEAD_MOVED = 1
+    """Nothing happened: plan again."""
+    NOT_EMPTY = 2
+    """Nothing happened: it has records, or a decided bulk write will append some."""
+    UNFINISHED = 3
+    """Some of its rows are gone: ask again."""
+
+
 class TopicApi(Protocol):
     """Creating and deleting topics (C4, C5)."""
 
@@ -57,10 +83,24 @@ class TopicApi(Protocol):
 
 
 class PartitionApi(Protocol):
-    """Growth of topics."""
+    """Growth and shrinking of topics."""
 
     async def create_partitions(self, expected_head: int, growths: Sequence[PartitionGrowth]) -> bool:
         """Append a PartitionRecord per new partition, and their projection, in one transaction.
 
         False, and nothing happened, when the log's head is not `expected_head` (catch up and judge again).
+        """
+
+    async def change_partition_counts(self, expected_head: int, changes: Sequence[CountChange]) -> bool:
+        """Append the records of new counts, and their projection, in one transaction; not below metadata.format 4.
+
+        A commit has the counts, leader epochs and marks from before it or from after it. Same contract as above.
+        """
+
+    async def remove_partition(
+        self, controller_epoch: int, expected_head: int, topic_id: uuid.UUID, removal: Removal, *, limit: int
+    ) -> RemovalOutcome:
+        """Remove a marked partition that is empty, with up to `limit` rows of each kind that it has left per call.
+
+        Its high watermark and leader epoch are remembered. FencedError for a stale controller epoch.
         """

@@ -12,7 +12,6 @@ import struct
 import uuid
 from collections.abc import Mapping, Sequence
 
-from headrace.metastore.log.image import TopicImage
 from headrace.metastore.log.records import (
     FRAME_TYPE,
     VERSION,
@@ -73,18 +72,17 @@ def encode_new_partitions(
     ]
 
 
-def change_records(topic: TopicImage, change: Change, preferred: Sequence[Sequence[int]] = ()) -> list[MetadataRecord]:
+def change_records(
+    topic_id: uuid.UUID, initial: int, change: Change, preferred: Sequence[Sequence[int]] = ()
+) -> list[MetadataRecord]:
     """What the log says of a change of the topic's partitions (metastore/partitions/changes.py).
 
-    `preferred`: node ids for each created partition in turn, or empty for none.
+    `initial`: its initial count. `preferred`: node ids for each created partition in turn, or empty for none.
     """
-    topic_id = topic.topic_id
     if isinstance(change, Removal):
         return [RemovePartitionRecord(topic_id=topic_id, partition_id=change.partition)]
     count = PartitionCountRecord(
-        topic_id=topic_id,
-        initial_partition_count=topic.ordered_partitions.initial,
-        undeleted_partition_count=change.undeleted,
+        topic_id=topic_id, initial_partition_count=initial, undeleted_partition_count=change.undeleted
     )
     if isinstance(change, Shrinking):
         return [

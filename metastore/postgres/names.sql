@@ -31,6 +31,16 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 0::smallint;
 CREATE OR REPLACE FUNCTION state_marked() RETURNS smallint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1::smallint;
 
+-- What became of a removal: metastore.api.topics.RemovalOutcome
+CREATE OR REPLACE FUNCTION removal_removed() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 0;
+CREATE OR REPLACE FUNCTION removal_head_moved() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1;
+CREATE OR REPLACE FUNCTION removal_not_empty() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 2;
+CREATE OR REPLACE FUNCTION removal_unfinished() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 3;
+
 -- What became of a file in a commit: metastore.api.commit.FileStatus
 CREATE OR REPLACE FUNCTION commit_committed() RETURNS smallint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 0::smallint;
@@ -58,6 +68,8 @@ CREATE OR REPLACE FUNCTION batch_leader_epoch_mismatch() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 6;
 CREATE OR REPLACE FUNCTION batch_duplicate_sequence() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 7;
+CREATE OR REPLACE FUNCTION batch_partition_marked() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 8;
 
 -- What became of a bulk write: metastore.api.bulk.BulkOutcome
 CREATE OR REPLACE FUNCTION bulk_decided() RETURNS smallint

@@ -119,8 +119,6 @@ CALLED_FROM_OUTSIDE = {"buffer_updated", "get_buffer", "connection_made", "conne
     "streamWriter",
 }  # fmt: skip
 UNUSED_BUT_KEPT = {
-    "PartitionState": "what SQL stores of a partition",
-    "change_records": "what the log says of a change",
     "send_and_wait": "for applications",
     "NO_BROKER": "what remote_segments holds for workers",
     "UNKNOWN": "Kafka's number for what is never stored",

@@ -19,7 +19,7 @@ from headrace.metastore.api.segments import (
     SegmentCause,
     StartOutcome,
 )
-from headrace.metastore.api.topics import PartitionState
+from headrace.metastore.api.topics import PartitionState, RemovalOutcome
 from headrace.metastore.lifecycle.states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.records import (
@@ -46,6 +46,7 @@ ENUMS: dict[str, type[enum.IntEnum]] = {
     "reference": ReferenceState,
     "start": StartOutcome,
     "state": PartitionState,
+    "removal": RemovalOutcome,
 }
 NAMES = {f"{prefix}_{member.name.lower()}": int(member) for prefix, kind in ENUMS.items() for member in kind} | {
     "topic_resource": TOPIC_RESOURCE,

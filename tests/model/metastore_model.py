@@ -109,6 +109,10 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         """The count that producers are checked against (P4)."""
         self.partition_counts[topic_number] = undeleted
 
+    def mark_partition(self, key: int) -> None:
+        """What shrinking does, besides the count."""
+        self.partitions[key].is_marked = True
+
     def register_agent(self, node_id: int, broker_epoch: int) -> None:
         """From now on (node id, broker epoch) may commit."""
         self.agents[node_id] = broker_epoch
@@ -181,6 +185,8 @@ class ModelMetastore(ModelRetention, ModelCompaction):
             return BatchAnswer(BatchOutcome.LEADER_EPOCH_MISMATCH, -1, -1)
         if batch.partition_count not in (-1, self.partition_counts[split_partition_key(batch.partition_key)[0]]):
             return BatchAnswer(BatchOutcome.PARTITION_COUNT_MISMATCH, -1, -1)
+        if partition.is_marked:
+            return BatchAnswer(BatchOutcome.PARTITION_MARKED, -1, -1)
         base_offset = partition.high_watermark
         if batch.producer_id >= 0:
             outcome = judge(state, batch, self._may_have_expired(partition, batch.producer_id))

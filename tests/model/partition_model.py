@@ -18,6 +18,7 @@ class ModelPartition:
     extents: list[Extent] = field(default_factory=list)
     created_ms: int = 0
     producers: dict[int, ProducerState] = field(default_factory=dict)
+    is_marked: bool = False
 
     @property
     def visible_extents(self) -> list[Extent]:

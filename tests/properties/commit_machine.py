@@ -117,6 +117,14 @@ class CommitMachine(RuleBasedStateMachine):
         self.model.set_leader_epoch(key, self.model.partitions[key].leader_epoch + 1)
         self.sql("UPDATE partitions SET leader_epoch = leader_epoch + 1 WHERE partition_key = %(key)s", key=key)
 
+    @rule(which=st.integers(0, 5))
+    def mark_partition(self, which: int) -> None:
+        """It takes no new records from now on; a few are enough."""
+        key = self.live_key(which)
+        if sum(partition.is_marked for partition in self.model.partitions.values()) == 0:
+            self.model.mark_partition(key)
+            self.sql("UPDATE partitions SET state = 1 WHERE partition_key = %(key)s", key=key)
+
     @rule(
         wanted=st.lists(st.tuples(st.integers(0, 5), st.floats(-0.2, 1.2) | st.none()), min_size=1, max_size=3),
         most=st.integers(1, 3) | st.just(1000),

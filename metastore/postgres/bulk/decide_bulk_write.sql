@@ -33,7 +33,7 @@ BEGIN
     END IF;
     SELECT min(key) INTO v_unknown
       FROM (SELECT DISTINCT unnest(run_key) AS key FROM bulk_write_chunks c WHERE c.attempt = p_attempt) AS k
-     WHERE NOT EXISTS (SELECT FROM partitions p WHERE p.partition_key = key);
+     WHERE NOT EXISTS (SELECT FROM partitions p WHERE p.partition_key = key AND p.state = state_takes_records());
     IF v_unknown IS NOT NULL THEN
         RETURN QUERY SELECT bulk_unknown_partition(), NULL::uuid, 0, 0, v_unknown;
         RETURN;

@@ -11,10 +11,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from headrace.metastore.api.topics import NewTopic, PartitionGrowth
+from headrace.metastore.api.topics import CountChange, NewTopic, PartitionGrowth, PartitionState, RemovalOutcome
 from headrace.metastore.keys import PARTITION_BITS
 from headrace.metastore.life.numbers import epoch_floor, life_of_offset
-from headrace.metastore.log.partition_records import encode_new_partitions
+from headrace.metastore.log.partition_records import change_records, encode_new_partitions
 from headrace.metastore.log.records import (
     TOPIC_RESOURCE,
     ConfigRecord,
@@ -22,12 +22,15 @@ from headrace.metastore.log.records import (
     TopicRecord,
     encode_record,
 )
+from headrace.metastore.partitions.changes import Expansion, Removal, Shrinking
 from headrace.metastore.postgres.statement import Pool, Statement
-from headrace.storage.errors import InvalidError
+from headrace.storage.errors import FencedError, InvalidError
 
 _CREATE_TOPICS = Statement("create_topics", writes=True)
 _DELETE_TOPICS = Statement("delete_topics", writes=True)
 _CREATE_PARTITIONS = Statement("create_partitions", writes=True)
+_CHANGE_PARTITION_COUNTS = Statement("change_partition_counts", writes=True)
+_REMOVE_PARTITION = Statement("remove_partition", writes=True)
 
 
 class PostgresTopics:
@@ -94,6 +97,59 @@ class PostgresTopics:
             counts=[growth.partition_count for growth in growths],
         )
         return bool(created)
+
+    async def change_partition_counts(self, expected_head: int, changes: Sequence[CountChange]) -> bool:
+        """One transaction for all of them."""
+        raised = [
+            (topic_id, index, epoch, _state_after(change, index))
+            for topic_id, _, change, _ in changes
+            for index, epoch in sorted(change.epochs.items())
+        ]
+        created = [
+            (topic_id, index, partition.leader_epoch)
+            for topic_id, _, change, _ in changes
+            if isinstance(change, Expansion)
+            for index, partition in sorted(change.created.items())
+        ]
+        (changed,) = await _CHANGE_PARTITION_COUNTS.row(
+            self.pool,
+            expected_head=expected_head,
+            records=[encode_record(record) for change in changes for record in change_records(*change)],
+            topic_ids=[change.topic_id for change in changes],
+            initials=[change.initial for change in changes],
+            counts=[change.change.undeleted for change in changes],
+            raised_topics=[topic_id for topic_id, _, _, _ in raised],
+            raised_indexes=[index for _, index, _, _ in raised],
+            raised_epochs=[epoch for _, _, epoch, _ in raised],
+            raised_states=[state for _, _, _, state in raised],
+            created_topics=[topic_id for topic_id, _, _ in created],
+            created_indexes=[index for _, index, _ in created],
+            created_epochs=[epoch for _, _, epoch in created],
+        )
+        return bool(changed)
+
+    async def remove_partition(
+        self, controller_epoch: int, expected_head: int, topic_id: uuid.UUID, removal: Removal, *, limit: int
+    ) -> RemovalOutcome:
+        """FencedError for a stale epoch."""
+        (record,) = change_records(topic_id, -1, removal)
+        (outcome,) = await _REMOVE_PARTITION.row(
+            self.pool,
+            controller_epoch=controller_epoch,
+            expected_head=expected_head,
+            record=encode_record(record),
+            topic_id=topic_id,
+            index=removal.partition,
+            limit=limit,
+        )
+        if outcome is None:
+            raise FencedError(f"controller epoch is stale: controller_epoch={controller_epoch}")
+        return RemovalOutcome(outcome)
+
+
+def _state_after(change: Expansion | Shrinking, index: int) -> PartitionState:
+    is_marked = isinstance(change, Shrinking) and index in change.marked
+    return PartitionState.MARKED if is_marked else PartitionState.TAKES_RECORDS
 
 
 def _first_epoch(head: int) -> int:

@@ -72,7 +72,7 @@ BEGIN
     -- Are the partitions what their batches expect?
     SELECT array_agg(p.leader_epoch ORDER BY part), array_agg(h.high_watermark ORDER BY part),
            array_agg(h.row ORDER BY part),
-           coalesce(bool_and(p.partition_key IS NOT NULL AND k.leader_epoch IN (-1, p.leader_epoch)
+           coalesce(bool_and(p.partition_key IS NOT NULL AND p.state = state_takes_records() AND k.leader_epoch IN (-1, p.leader_epoch)
                              AND (count = -1 OR count = (SELECT undeleted_partition_count FROM topics
                                                           WHERE topic_number = key >> 24))), true)
       INTO v_part_epoch, v_part_head, v_part_row, v_part_regular

@@ -5,7 +5,7 @@
 -- tests/model/producer_model.py says the same in plain Python.
 --
 -- outcome comes as appended, or with the refusal that a batch gets unless it is a duplicate (partition count,
--- leader epoch), or with one that is final (-1, unknown partition). original and append_time are a duplicate's
+-- leader epoch, marked partition), or with one that is final (-1, unknown partition). original and append_time are a duplicate's
 -- first base offset and time; original -n names batch n of this call: its offset is not known yet.
 -- A producer that a partition does not know may start above 0 only if the partition may have forgotten it: both are
 -- older than the expiration (docs/decisions/0012). An id that was never leased belongs to no producer of that age.
@@ -36,7 +36,8 @@ BEGIN
           FROM unnest(p_batch_prod, p_batch_records, p_batch_epoch, p_batch_sequence)
                WITH ORDINALITY AS b (prod, records, epoch, sequence, i)
          WHERE prod > 0 AND NOT p_prod_regular[prod]
-           AND outcome[i] IN (batch_appended(), batch_partition_count_mismatch(), batch_leader_epoch_mismatch())
+           AND outcome[i] IN (batch_appended(), batch_partition_count_mismatch(), batch_leader_epoch_mismatch(),
+                           batch_partition_marked())
          ORDER BY prod, i
     LOOP
         IF b.prod <> v_prod THEN
@@ -100,6 +101,7 @@ RETURN ('x' || encode(substring(p_ring FROM p_place + 1 FOR 8), 'hex'))::bit(64)
 
 -- Whether the partition may have known this producer and forgotten it: both are there for longer than the expiration.
 -- A producer is as old as its id's block, less the time in which an agent may hand the id out.
+-- A partition with an index that was removed and is used again has forgotten all producers from before its return.
 CREATE OR REPLACE FUNCTION state_may_have_expired(p_key bigint, p_producer_id bigint, p_expiration_ms bigint)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL SAFE AS $$
@@ -114,5 +116,10 @@ BEGIN
          LIMIT 1
     ), false) AND coalesce((
         SELECT to_ms(created_at) < v_before FROM partitions WHERE partition_key = p_key
-    ), false);
+    ), false) OR EXISTS (
+        SELECT FROM removed_partitions r
+          JOIN partitions p USING (partition_key)
+          JOIN producer_id_blocks b ON b.leased_at < p.created_at
+         WHERE r.partition_key = p_key AND p_producer_id BETWEEN b.first_id AND b.last_id
+    );
 END $$;

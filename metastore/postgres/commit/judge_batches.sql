@@ -1,7 +1,7 @@
 -- Go through a call's batches one by one, because not all of them can be accepted as they are, and make
 -- the columns of what is left: the same columns that staging.py made for the case that nothing is refused.
 -- Refusals are judged in this order: unknown partition, duplicate, leader epoch, partition count
--- (a duplicate is answered as one even when the topic has grown: P4), producer epoch, sequence.
+-- (a duplicate is answered as one even when the topic has grown: P4), marked partition, producer epoch, sequence.
 -- Locks: none; the caller holds the shards' locks. Idempotent: reads only.
 -- Cost: set-based, but for producers that are not regular (fold_producers).
 CREATE OR REPLACE FUNCTION judge_batches(
@@ -29,6 +29,8 @@ BEGIN
                     WHEN count <> -1 AND count <> (SELECT undeleted_partition_count FROM topics
                                                     WHERE topic_number = p_part_key[part] >> 24)
                          THEN batch_partition_count_mismatch()
+                    WHEN (SELECT state FROM partitions WHERE partition_key = p_part_key[part]) = state_marked()
+                         THEN batch_partition_marked()
                     ELSE batch_appended() END
           FROM unnest(p_batch_file, p_batch_part, p_batch_leader_epoch, p_batch_count)
                WITH ORDINALITY AS b (file, part, leader_epoch, count, i)

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.admin.create_partitions import CreatePartitions
 from headrace.agent.admin.describe_topic_partitions import DescribeTopicPartitions
 from headrace.agent.admin.elect_leaders import ElectLeaders
+from headrace.agent.admin.partition_counts import PartitionCounts
 from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.cluster.cluster import Cluster
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
@@ -34,13 +35,14 @@ class Admin:
         self.api = FakeClusterApi(clock)
         self.cluster: Cluster = an_agent(self.api)
         self.limits_reached: list[str] = []
-        self.create_partitions = CreatePartitions(
+        self.counts = PartitionCounts(
             self.cluster,
             self.api,
             clock,
             lambda: TopicDefaults(1, 1, partitions_max=20_000),
             self.limits_reached.append,
         )
+        self.create_partitions = CreatePartitions(self.counts)
         self.describe = DescribeTopicPartitions(self.cluster)
         self.elect_leaders = ElectLeaders(self.cluster)
 

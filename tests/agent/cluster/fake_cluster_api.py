@@ -21,10 +21,12 @@ from headrace.metastore.api.controller import ControllerLease, SnapshotState
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.reports import JobCount
+from headrace.metastore.api.retention import OldestExtents, OldestQuery
 from headrace.metastore.api.settings import SettingProposals
-from headrace.metastore.api.topics import NewTopic, PartitionGrowth
+from headrace.metastore.api.topics import CountChange, NewTopic, PartitionGrowth, RemovalOutcome
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
-from headrace.metastore.log.partition_records import encode_new_partitions
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.partition_records import change_records, encode_new_partitions
 from headrace.metastore.log.records import (
     BrokerEndpoint,
     BrokerFeature,
@@ -41,6 +43,8 @@ from headrace.metastore.log.records import (
     UnregisterBrokerRecord,
     encode_record,
 )
+from headrace.metastore.log.replay import apply
+from headrace.metastore.partitions.changes import Removal
 from headrace.storage.errors import AlreadyExistsError, FencedError, HeadraceError, InvalidError, TruncatedError
 from tests.manual_clock import ManualClock
 
@@ -95,6 +99,8 @@ class FakeClusterApi:
     scheduled: list[list[str]] = field(default_factory=list)
     job_counts: list[JobCount] = field(default_factory=list)
     """The kinds of each call."""
+    empty_partitions: set[tuple[uuid.UUID, int]] = field(default_factory=set)
+    """(topic id, index) of partitions without records: a marked one of them may be removed."""
     latency: float = 0.0
     """Seconds of the test's clock that each call takes, before anything is done."""
 
@@ -206,6 +212,39 @@ class FakeClusterApi:
             self.add_partitions(*growth)
         self._end("create_partitions")
         return True
+
+    async def change_partition_counts(self, expected_head: int, changes: Sequence[CountChange]) -> bool:
+        await self._begin("change_partition_counts")
+        if not self._compare(expected_head):
+            return False
+        self.append(*(record for change in changes for record in change_records(*change)))
+        self._end("change_partition_counts")
+        return True
+
+    async def remove_partition(
+        self, controller_epoch: int, expected_head: int, topic_id: uuid.UUID, removal: Removal, *, limit: int
+    ) -> RemovalOutcome:
+        await self._begin("remove_partition")
+        self._require_controller(controller_epoch)
+        if not self._compare(expected_head):
+            return RemovalOutcome.HEAD_MOVED
+        if (topic_id, removal.partition) not in self.empty_partitions:
+            return RemovalOutcome.NOT_EMPTY
+        self.append(*change_records(topic_id, -1, removal))
+        self._end("remove_partition")
+        return RemovalOutcome.REMOVED
+
+    async def oldest_extents(self, queries: Sequence[OldestQuery]) -> tuple[int, list[OldestExtents]]:
+        """Of partitions, log start and high watermark are what the controller looks at."""
+        await self._begin("oldest_extents")
+        empty = {self.image.topics_by_id[topic_id].key(index) for topic_id, index in self.empty_partitions}
+        heads = [(query.partition_key, 0 if query.partition_key in empty else 9) for query in queries]
+        return 0, [OldestExtents(key, True, 0, head, 0, False, []) for key, head in heads]
+
+    @property
+    def image(self) -> MetadataImage:
+        """What the log says, as of its head."""
+        return apply(MetadataImage(), self.log)
 
     async def register_agent(self, registration: AgentRegistration) -> RegisteredAgent:
         await self._begin("register_agent")

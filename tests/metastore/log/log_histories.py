@@ -136,7 +136,7 @@ class History:
         counts = topic.ordered_partitions
         most = counts.undeleted if counts.marked else counts.initial + 6
         change = change_count(counts, self._rng.randint(counts.initial, most))
-        return [] if change is None else change_records(topic, change)
+        return [] if change is None else change_records(topic.topic_id, counts.initial, change)
 
     def _remove_partitions(self) -> list[MetadataRecord]:
         """Some of the marked ones of some topic."""
@@ -145,7 +145,11 @@ class History:
             return []
         topic = self._rng.choice(topics)
         gone = removals(topic.ordered_partitions, topic.marked)
-        return [record for each in gone[: self._rng.randint(1, 4)] for record in change_records(topic, each)]
+        return [
+            record
+            for each in gone[: self._rng.randint(1, 4)]
+            for record in change_records(topic.topic_id, topic.initial_partition_count, each)
+        ]
 
     def _reassign(self) -> list[MetadataRecord]:
         if not self._topics:
