@@ -161,7 +161,9 @@ class History(FileEnds):
             partition = self.model.partitions[key]
             offsets = [-1, self.rng.randint(partition.log_start_offset, partition.high_watermark)]
             targets.append(LogStartTarget(key, self.rng.choice(offsets)))
-        most = self.rng.choice([2, 1000])
+        return self._move(targets, self.rng.choice([2, 1000]))
+
+    def _move(self, targets: list[LogStartTarget], most: int) -> Operation:
         moves: list[LogStartMove] = []
 
         async def modelled(model: ModelWithFiles) -> list[LogStartAnswer]:

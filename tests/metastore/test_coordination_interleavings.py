@@ -12,6 +12,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import HeadraceError
 from tests.metastore.coordination import CoordinationHistory
+from tests.metastore.count_interleavings import CountHistory
 from tests.metastore.growth_interleavings import GrowthHistory
 from tests.metastore.interleavings import Unexplained
 from tests.metastore.sql_sources import source_of
@@ -117,5 +118,63 @@ async def test_a_planted_bug_of_growth_is_caught(metastore_url: str, bug: str) -
     try:
         with pytest.raises((Unexplained, HeadraceError)):
             await _grow(metastore_url, store, 0, 150)
+    finally:
+        await store.close()
+
+
+COUNT_BUGS = {
+    "a commit that does not look at marks": ("commit_files", " AND p.state = state_takes_records()", ""),
+    "a count that is not written with the epochs": (
+        "change_partition_counts",
+        "undeleted_partition_count = g.count",
+        "undeleted_partition_count = t.undeleted_partition_count",
+    ),
+    "epochs that do not rise with the count": (
+        "change_partition_counts",
+        "SET leader_epoch = r.epoch, state",
+        "SET state",
+    ),
+    "an index that returns begins at 0": ("change_partition_counts", "coalesce(r.high_watermark, 0)", "0"),
+    "a removal of what is not empty": ("remove_partition", "RETURN removal_not_empty();", "NULL;"),
+    "a removal that leaves producer states": (
+        "remove_partition",
+        "AND producer_id IN (SELECT",
+        "AND false AND producer_id IN (SELECT",
+    ),
+    "a removal that no reader hears of": (
+        "remove_partition",
+        "    PERFORM append_feed(v_partition.shard, feed_topic_deleted(), int8send(v_key));\n",
+        "",
+    ),
+}
+
+
+async def _change_counts(url: str, store: PostgresMetastore, seed: int, rounds: int) -> None:
+    history = CountHistory(url, store, seed, ends_files=False)
+    await history.begin()
+    for _ in range(rounds):
+        await history.round()
+    await history.end()
+
+
+@pytest.mark.requirement("P2", "P3", "P4")
+@pytest.mark.parametrize("seed", range(2))
+async def test_some_order_explains_commits_during_changes_of_counts(
+    metastore: PostgresMetastore, metastore_url: str, seed: int
+) -> None:
+    await _change_counts(metastore_url, metastore, seed, 20)
+
+
+@pytest.mark.parametrize("bug", COUNT_BUGS)
+async def test_a_planted_bug_of_changes_is_caught(metastore_url: str, bug: str) -> None:
+    function, right, wrong = COUNT_BUGS[bug]
+    source = source_of(function)
+    assert right in source, f"the bug has to be planted elsewhere: {right}"
+    with psycopg.connect(metastore_url, autocommit=True) as connection:
+        connection.execute(source.replace(right, wrong).encode())
+    store = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=6))
+    try:
+        with pytest.raises((Unexplained, HeadraceError)):
+            await _change_counts(metastore_url, store, 0, 150)
     finally:
         await store.close()

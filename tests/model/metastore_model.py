@@ -29,8 +29,10 @@ from headrace.metastore.api.read import (
     PartitionExtents,
 )
 from headrace.metastore.api.retention import LogStartTarget
+from headrace.metastore.api.topics import RemovalOutcome
 from headrace.metastore.keys import commit_shard, partition_key, split_partition_key
 from headrace.metastore.life.numbers import NUMBER_BITS
+from headrace.metastore.partitions.changes import Expansion, Shrinking
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import born_ms
@@ -60,6 +62,8 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         self.partitions: dict[int, ModelPartition] = {}
         self.leftovers: dict[int, list[Extent]] = {}
         """Extents of deleted partitions: they are not read, and nothing here purges them."""
+        self.removed_heads: dict[int, int] = {}
+        """High watermarks of removed partitions: an index that returns goes on there."""
         self.partition_counts: dict[int, int] = {}
         """Topic number -> undeleted partition count."""
         self.agents: dict[int, int] = {}
@@ -112,6 +116,30 @@ class ModelMetastore(ModelRetention, ModelCompaction):
     def mark_partition(self, key: int) -> None:
         """What shrinking does, besides the count."""
         self.partitions[key].is_marked = True
+
+    def change_count(self, topic_number: int, change: Expansion | Shrinking) -> None:
+        """A new count, in one step."""
+        for index, epoch in change.epochs.items():
+            self.partitions[partition_key(topic_number, index)].leader_epoch = epoch
+        if isinstance(change, Shrinking):
+            for index in change.marked:
+                self.mark_partition(partition_key(topic_number, index))
+        else:
+            for index, created in change.created.items():
+                key = partition_key(topic_number, index)
+                head = self.removed_heads.get(key, 0)
+                self.partitions[key] = ModelPartition(created.leader_epoch, head, head, created_ms=self.clock.wall_ms())
+        self.partition_counts[topic_number] = change.undeleted
+
+    def remove_partition(self, key: int) -> RemovalOutcome:
+        """A marked one."""
+        partition = self.partitions[key]
+        assert partition.is_marked
+        if partition.extents or partition.log_start_offset < partition.high_watermark:
+            return RemovalOutcome.NOT_EMPTY
+        self.removed_heads[key] = self.partitions.pop(key).high_watermark
+        self._append_feed(self._shard(key), FeedKind.TOPIC_DELETED, deleted_keys=[key])
+        return RemovalOutcome.REMOVED
 
     def register_agent(self, node_id: int, broker_epoch: int) -> None:
         """From now on (node id, broker epoch) may commit."""

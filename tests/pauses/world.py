@@ -18,9 +18,11 @@ from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.log.delegation_tokens import TokenTimes, issue_token
 from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.partition_records import change_records
 from headrace.metastore.log.records import FeatureLevelRecord
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot
+from headrace.metastore.partitions.changes import change_count
 from headrace.protocol.request import ClientConnection
 from headrace.storage.file_id import object_key
 from headrace.storage.records.header import read_header
@@ -139,13 +141,20 @@ class World:
         self._judge(survivor)
 
     def _give_the_controller_work(self) -> None:
-        """A log with a snapshot, and a token that expires while an agent is paused."""
+        """A log with a snapshot, a token that expires while an agent is paused, and a marked partition to remove."""
         log = self.servers.cluster
         times = TokenTimes(max_lifetime_ms=1_000, expiry_ms=1_000)
         log.append(
             FeatureLevelRecord(name=METADATA_FORMAT, min_feature_level=1, max_feature_level=2),
             issue_token("t", "User:ann", (), max_lifetime_ms=-1, times=times, now_ms=self.clock.wall_ms()),
         )
+        shrunk = log.add_topic("shrunk", 1)
+        for count in (2, 1):
+            topic = log.image.topics_by_id[shrunk].ordered_partitions
+            change = change_count(topic, count)
+            assert change is not None
+            log.append(*change_records(shrunk, topic.initial, change))
+        log.empty_partitions.add((shrunk, 1))
         image = apply(MetadataImage(), log.log)
         log.snapshots.append(StoredSnapshot(image.offset, encode_snapshot(image)))
 
