@@ -28,15 +28,17 @@ from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.partition_removal import PartitionRemover, RemovalApi
 from headrace.agent.cluster.setting_agreement import SettingRecorder, SettingRecorderApi
 from headrace.config.settings import Settings
+from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.api.controller import ControllerApi, ControllerLease, SnapshotState
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.reports import JobCount
 from headrace.metastore.log.delegation_tokens import expired_tokens
+from headrace.metastore.log.features import SCRAM_KEYS_FORMAT
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.log.reassignment import completions
-from headrace.metastore.log.records import MetadataRecord
+from headrace.metastore.log.records import FeatureLevelRecord, MetadataRecord
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError, HeadraceError
@@ -125,6 +127,8 @@ class Controller:
         self._settings = SettingRecorder(api, clock)
         self._remover = PartitionRemover(api, follower, clock)
         self._next_snapshot_check = 0.0
+        self._snapshot_end = -1
+        """Where the newest snapshot ended when this process looked last."""
         self._next_schedule = 0.0
         self._links = AgentLinks(self._on_gone, clock, connect, listener)
         self._tasks: list[asyncio.Task[None]] = []
@@ -226,11 +230,23 @@ class Controller:
     async def _append_due(self, epoch: int, image: MetadataImage) -> None:
         """Append changes caused by time and other agents. If the log changed, the next round decides again."""
         expired = expired_tokens(image, self._clock.wall_ms())
-        due: list[MetadataRecord] = [*completions(image), *expired]
+        due: list[MetadataRecord] = [*completions(image), *expired, *await self._repeated_level(image)]
         if not due:
             return
         appended = await self._api.append_records(image.offset, due, controller_epoch=epoch)
         logger.info("appended due records: records=%d tokens=%d appended=%s", len(due), len(expired), appended)
+
+    async def _repeated_level(self, image: MetadataImage) -> list[MetadataRecord]:
+        """A record that changes nothing, so that a second snapshot can follow the first: see _log_has_passwords."""
+        if self._snapshot_end != image.offset or not await self._log_has_passwords(image):
+            return []
+        self._next_snapshot_check = 0.0
+        levels = image.features[METADATA_FORMAT]
+        return [
+            FeatureLevelRecord(
+                name=METADATA_FORMAT, min_feature_level=levels.min_level, max_feature_level=levels.max_level
+            )
+        ]
 
     async def _keep_schedules(self, epoch: int, image: MetadataImage) -> None:
         now = self._clock.monotonic()
@@ -249,18 +265,26 @@ class Controller:
 
     async def _snapshot(self, epoch: int) -> None:
         try:
-            state = await self._api.snapshot_state()
-            if self._times().snapshot_is_due(state):
-                image = self._follower.image
+            state, image = await self._api.snapshot_state(), self._follower.image
+            is_wanted = image.offset > state.end_offset and await self._log_has_passwords(image)
+            if self._times().snapshot_is_due(state) or is_wanted:
                 data = await asyncio.to_thread(_verified_snapshot, image)
                 await self._api.save_snapshot(epoch, StoredSnapshot(image.offset, data))
                 logger.info("metadata snapshot written: end_offset=%d size=%d", image.offset, len(data))
                 state = await self._api.snapshot_state()
+            self._snapshot_end = state.end_offset
             self._metrics.snapshot_lag.set(state.log_records)
             while await self._api.truncate_metadata(epoch, TRUNCATED_ROWS) == TRUNCATED_ROWS:
                 pass
         except HeadraceError as error:
             logger.warning("metadata snapshot failed: error=%s", error)
+
+    async def _log_has_passwords(self, image: MetadataImage) -> bool:
+        """Whether the log still has salted passwords that nothing needs any more: after two snapshots without them the
+        log before the older one is dropped."""
+        if image.metadata_format < SCRAM_KEYS_FORMAT or not image.passwords_until:
+            return False
+        return await self._api.metadata_log_start() < image.passwords_until - 1
 
     def _become(self, lease: ControllerLease | None) -> None:
         was, now = (held is not None and held.is_own for held in (self._lease, lease))

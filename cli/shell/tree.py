@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.cli.record_json import plain
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
-from headrace.metastore.log.records import CredentialInfo, EntityData
+from headrace.metastore.log.records import CredentialInfo, EntityData, ScramKeys
 
 RESOURCE_NAMES = {2: "topics", 4: "brokers"}
 """ConfigResource types, as directories below /configs."""
@@ -146,10 +146,14 @@ def _entity(entity: tuple[EntityData, ...]) -> str:
     )
 
 
-def _scram(credentials: tuple[CredentialInfo, ...]) -> Mapping[str, Node]:
+def _secrets(credential: CredentialInfo | ScramKeys) -> tuple[str, ...]:
+    return ("saltedPassword",) if isinstance(credential, CredentialInfo) else ("storedKey", "serverKey")
+
+
+def _scram(credentials: tuple[CredentialInfo | ScramKeys, ...]) -> Mapping[str, Node]:
     return {
         MECHANISMS.get(found.mechanism, str(found.mechanism)): text(
-            {"iterations": found.iterations, "salt": REDACTED, "saltedPassword": REDACTED}
+            {"iterations": found.iterations, "salt": REDACTED} | dict.fromkeys(_secrets(found), REDACTED)
         )
         for found in credentials
     }

@@ -6,7 +6,8 @@ every registered agent supports it: so no agent reads a record that it does not 
     format 1  KIP-631's 15 record types, in version 0; a log that says nothing
     format 2  and our additional types (metastore/log/records.py) to 104, in version 0
     format 3  and agents that are hidden and shown again
-    format 4  and leader epochs that rise with a topic's count, marked and removed partitions; new clusters
+    format 4  and leader epochs that rise with a topic's count, marked and removed partitions; keys of SCRAM instead of
+              salted passwords; new clusters
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ from headrace.metastore.log.records import (
     RemoveFeatureLevelRecord,
     RemovePartitionRecord,
     ShowBrokerRecord,
+    UserScramKeysRecord,
 )
 from headrace.storage.errors import InvalidError, UnsupportedFeatureError
 
 PARTITION_CHANGES_FORMAT = 4
 """The metadata.format with which leader epochs rise when a count changes, and partitions may be removed."""
+SCRAM_KEYS_FORMAT = 4
+"""The metadata.format with which no salted password is in the log: replay.py derives the keys of those before it."""
 
 
 def required_format(records: Iterable[MetadataRecord]) -> int:
@@ -42,6 +46,8 @@ def required_format(records: Iterable[MetadataRecord]) -> int:
 def _format_of(record: MetadataRecord) -> int:
     if isinstance(record, PartitionCountRecord | MarkPartitionRecord | RemovePartitionRecord):
         return PARTITION_CHANGES_FORMAT
+    if isinstance(record, UserScramKeysRecord):
+        return SCRAM_KEYS_FORMAT
     if isinstance(record, PartitionRecord) and (record.source >= 0 or record.before_deletion or record.is_removed):
         return PARTITION_CHANGES_FORMAT
     if isinstance(record, HideBrokerRecord | ShowBrokerRecord):
@@ -77,6 +83,11 @@ def change_feature(image: MetadataImage, name: str, level: int, *, allow_downgra
         raise InvalidError(
             f"level cannot go down, as older agents do not know changed partitions: feature={name} active={current}"
             f" topics={_changed_topics(image)}"
+        )
+    if level < SCRAM_KEYS_FORMAT <= current and name == METADATA_FORMAT and image.scram_credentials:
+        raise InvalidError(
+            f"level cannot go down, as older agents do not know the keys of users: feature={name} active={current}"
+            f" users={list(islice(image.scram_credentials, 3))}"
         )
     if level < current and not allow_downgrade:
         raise InvalidError(f"level would go down, which was not asked for: feature={name} active={current}")

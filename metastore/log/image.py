@@ -21,6 +21,7 @@ from headrace.metastore.log.records import (
     CredentialInfo,
     DelegationTokenRecord,
     EntityData,
+    ScramKeys,
 )
 from headrace.metastore.partitions.topic_partitions import CreatedFrom, OrderedPartition, TopicPartitions
 
@@ -178,8 +179,10 @@ class MetadataImage:
     features: Mapping[str, FeatureRange] = field(default_factory=_empty)
     """The levels that the cluster uses."""
     access_controls: frozenset[AccessControlRecord] = frozenset()
-    scram_credentials: Mapping[str, tuple[CredentialInfo, ...]] = field(default_factory=_empty)
-    """User name -> one credential per mechanism."""
+    scram_credentials: Mapping[str, tuple[CredentialInfo | ScramKeys, ...]] = field(default_factory=_empty)
+    """User name -> one credential per mechanism; salted passwords only below SCRAM_KEYS_FORMAT."""
+    passwords_until: int = field(default=0, compare=False)
+    """The log before this offset may have salted passwords, as far as the process saw it; 0: no part of it."""
     delegation_tokens: Mapping[str, DelegationTokenRecord] = field(default_factory=_empty)
     """By token id."""
     quotas: Mapping[tuple[EntityData, ...], Mapping[str, float]] = field(default_factory=_empty)

@@ -386,3 +386,22 @@ class RemovePartitionRecord(MetadataRecord):
 
     partition_id: Int32
     topic_id: Id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramKeys:
+    """Instead of CredentialInfo: StoredKey and ServerKey of RFC 5802, which do not allow a login."""
+
+    mechanism: Int8
+    salt: Blob
+    iterations: Int32
+    stored_key: Blob
+    server_key: Blob
+
+
+@_record(OWN_TYPES + 11)
+class UserScramKeysRecord(MetadataRecord):
+    """All of the user's credentials, instead of a UserScramCredentialRecord."""
+
+    user_name: Text
+    keys: Annotated[tuple[ScramKeys, ...], NotNull(Array(Structure(ScramKeys)))]

@@ -14,9 +14,9 @@ from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from headrace.metastore.api.agents import FeatureRange, Listener
+from headrace.metastore.api.agents import METADATA_FORMAT, FeatureRange, Listener
 from headrace.metastore.log.changing_partitions import ChangingPartitions
-from headrace.metastore.log.features import refuse_unknown_format
+from headrace.metastore.log.features import SCRAM_KEYS_FORMAT, refuse_unknown_format
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.metastore.log.partition_records import plain_partition
 from headrace.metastore.log.records import (
@@ -24,6 +24,7 @@ from headrace.metastore.log.records import (
     AccessControlRecord,
     ConfigRecord,
     ControlledShutdownRecord,
+    CredentialInfo,
     DelegationTokenRecord,
     FailedReplicasRecord,
     FeatureLevelRecord,
@@ -42,13 +43,16 @@ from headrace.metastore.log.records import (
     RemovePartitionRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
+    ScramKeys,
     ShowBrokerRecord,
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
     UserScramCredentialRecord,
+    UserScramKeysRecord,
     decode_record,
 )
+from headrace.metastore.log.scram_keys import as_keys
 from headrace.storage.errors import CorruptError
 
 
@@ -79,6 +83,7 @@ class ImageBuilder:
         self._features = dict(image.features)
         self._access_controls = set(image.access_controls)
         self._credentials = dict(image.scram_credentials)
+        self._passwords_until = image.passwords_until
         self._tokens = dict(image.delegation_tokens)
         self._quotas = dict(image.quotas)
         self._failed = dict(image.failed_replicas)
@@ -113,6 +118,7 @@ class ImageBuilder:
             features=MappingProxyType(self._features),
             access_controls=frozenset(self._access_controls),
             scram_credentials=MappingProxyType(self._credentials),
+            passwords_until=self._passwords_until,
             delegation_tokens=MappingProxyType(self._tokens),
             quotas=MappingProxyType(self._quotas),
             failed_replicas=MappingProxyType(self._failed),
@@ -259,6 +265,9 @@ class ImageBuilder:
     def _feature(self, record: FeatureLevelRecord) -> None:
         refuse_unknown_format(record)
         self._features[record.name] = FeatureRange(record.min_feature_level, record.max_feature_level)
+        if record.name == METADATA_FORMAT and self._has_keys_only() and self._passwords_until:
+            self._passwords_until = self.offset
+            self._credentials = {user: tuple(map(as_keys, held)) for user, held in self._credentials.items()}
 
     def _remove_feature(self, record: RemoveFeatureLevelRecord) -> None:
         self._features.pop(record.name, None)
@@ -271,7 +280,16 @@ class ImageBuilder:
         self._access_controls.discard(AccessControlRecord(**named))
 
     def _credential(self, record: UserScramCredentialRecord) -> None:
-        self._credentials[record.user_name] = record.credential_infos
+        held: tuple[CredentialInfo | ScramKeys, ...] = record.credential_infos
+        self._credentials[record.user_name] = tuple(map(as_keys, held)) if self._has_keys_only() else held
+        self._passwords_until = self.offset + 1
+
+    def _keys(self, record: UserScramKeysRecord) -> None:
+        self._credentials[record.user_name] = record.keys
+
+    def _has_keys_only(self) -> bool:
+        active = self._features.get(METADATA_FORMAT)
+        return active is not None and active.max_level >= SCRAM_KEYS_FORMAT
 
     def _remove_credential(self, record: RemoveUserScramCredentialRecord) -> None:
         self._credentials.pop(record.user_name, None)
@@ -322,6 +340,7 @@ _HANDLERS: Mapping[type[MetadataRecord], Callable[[ImageBuilder, Any], None]] = 
     AccessControlRecord: ImageBuilder._access_control,
     RemoveAccessControlRecord: ImageBuilder._remove_access_control,
     UserScramCredentialRecord: ImageBuilder._credential,
+    UserScramKeysRecord: ImageBuilder._keys,
     RemoveUserScramCredentialRecord: ImageBuilder._remove_credential,
     DelegationTokenRecord: ImageBuilder._token,
     RemoveDelegationTokenRecord: ImageBuilder._remove_token,

@@ -36,10 +36,10 @@ from headrace.metastore.log.records import (
     TopicRecord,
     TopicWithFailures,
     UnfenceBrokerRecord,
-    UserScramCredentialRecord,
     encode_record,
 )
 from headrace.metastore.log.replay import ImageBuilder
+from headrace.metastore.log.scram_keys import credentials_record
 from headrace.metastore.log.wire import Reader, write_uvarint
 from headrace.storage.errors import CorruptError, InvalidError
 
@@ -205,7 +205,7 @@ def _security(image: MetadataImage) -> Iterator[MetadataRecord]:
     """Everything that has nothing to do with topics and agents, and what agents failed at."""
     yield from image.access_controls
     for user, credentials in image.scram_credentials.items():
-        yield UserScramCredentialRecord(user_name=user, credential_infos=credentials)
+        yield credentials_record(user, credentials)
     yield from image.delegation_tokens.values()
     for entity, values in image.quotas.items():
         for key, value in values.items():

@@ -1,6 +1,7 @@
 """DescribeUserScramCredentials (key 50) and AlterUserScramCredentials (51), version 0.
 
-Place: request fields to UserScramCredentialRecords in the metadata log, and the image back to fields.
+Place: request fields to UserScramKeysRecords in the metadata log (UserScramCredentialRecords below SCRAM_KEYS_FORMAT),
+and the image back to fields.
 Invariant: the client sends a salted and hashed password, never the password; neither is ever returned. Each user gets
 a separate result, and the request as a whole never an error: librdkafka aborts its process
 on a top-level error of key 50. A user with one refused change keeps all credentials.
@@ -18,13 +19,15 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.log_change import PATIENCE_SECONDS, LogChange, Verdict
 from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.log.features import SCRAM_KEYS_FORMAT
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import (
     CredentialInfo,
     MetadataRecord,
     RemoveUserScramCredentialRecord,
-    UserScramCredentialRecord,
+    ScramKeys,
 )
+from headrace.metastore.log.scram_keys import as_keys, credentials_record
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 from headrace.storage.errors import HeadraceError
@@ -87,7 +90,9 @@ class AlterUserScramCredentials:
         return reply(request, schema.response(throttle_time=NO_THROTTLE, results=results))
 
 
-def _described(schema: Schema, user: str, known: Mapping[str, tuple[CredentialInfo, ...]], times: int) -> Any:
+def _described(
+    schema: Schema, user: str, known: Mapping[str, tuple[CredentialInfo | ScramKeys, ...]], times: int
+) -> Any:
     code, message, infos = ErrorCode.none, None, known.get(user, ())
     if times > 1:
         code, message, infos = ErrorCode.duplicate_resource, f"duplicate user: {user}", ()
@@ -153,7 +158,7 @@ def _records(image: MetadataImage, entity: Any, refused: Iterable[str]) -> list[
     """One record for each user with changed credentials."""
     old = image.scram_credentials
     new = {
-        change.name: {info.mechanism: info for info in old.get(change.name, ())}
+        change.name: dict[int, CredentialInfo | ScramKeys]((info.mechanism, info) for info in old.get(change.name, ()))
         for change in (*entity.deletions, *entity.upsertions)
         if change.name not in refused
     }
@@ -162,12 +167,14 @@ def _records(image: MetadataImage, entity: Any, refused: Iterable[str]) -> list[
             del new[deletion.name][deletion.mechanism]
     for upsertion in entity.upsertions:
         if upsertion.name in new:
-            new[upsertion.name][upsertion.mechanism] = CredentialInfo(
+            info = CredentialInfo(
                 mechanism=upsertion.mechanism,
                 salt=upsertion.salt,
                 salted_password=upsertion.salted_password,
                 iterations=upsertion.iterations,
             )
+            has_keys = image.metadata_format >= SCRAM_KEYS_FORMAT
+            new[upsertion.name][upsertion.mechanism] = as_keys(info) if has_keys else info
     return [
         _record(user, tuple(infos[mechanism] for mechanism in sorted(infos)))
         for user, infos in new.items()
@@ -175,7 +182,5 @@ def _records(image: MetadataImage, entity: Any, refused: Iterable[str]) -> list[
     ]
 
 
-def _record(user: str, infos: tuple[CredentialInfo, ...]) -> MetadataRecord:
-    if not infos:
-        return RemoveUserScramCredentialRecord(user_name=user)
-    return UserScramCredentialRecord(user_name=user, credential_infos=infos)
+def _record(user: str, held: tuple[CredentialInfo | ScramKeys, ...]) -> MetadataRecord:
+    return credentials_record(user, held) if held else RemoveUserScramCredentialRecord(user_name=user)

@@ -17,7 +17,8 @@ from typing import NamedTuple
 from headrace.agent.security.sasl.exchange import Authenticated
 from headrace.metastore.log.delegation_tokens import is_expired, token_hmac
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import CredentialInfo
+from headrace.metastore.log.records import ScramKeys
+from headrace.metastore.log.scram_keys import as_keys, scram_keys
 from headrace.storage.clock import Clock
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -27,33 +28,13 @@ ITERATIONS = 4096
 """Of delegation tokens, and of users that do not exist."""
 
 
-class ScramKeys(NamedTuple):
-    """What the server needs of a password."""
-
-    salt: bytes
-    iterations: int
-    stored_key: bytes
-    server_key: bytes
-
-    @classmethod
-    def of(cls, digest: str, salt: bytes, iterations: int, salted_password: bytes) -> ScramKeys:
-        """From SaltedPassword."""
-        client_key = hmac.digest(salted_password, b"Client Key", digest)
-        return cls(
-            salt,
-            iterations,
-            hashlib.new(digest, client_key).digest(),
-            hmac.digest(salted_password, b"Server Key", digest),
-        )
-
-
 class KnownUser(NamedTuple):
     """`principal` None: there is no such user, and `keys` are of no password."""
 
     principal: str | None
     keys: ScramKeys
     credential: object = None
-    """The record's part that it comes from."""
+    """What the metadata log has."""
     expires_ms: int | None = None
     token_id: str | None = None
 
@@ -70,23 +51,21 @@ class Credentials:
 
     def user(self, mechanism: str, name: str) -> KnownUser:
         """The user's credential for this mechanism."""
-        digest = HASHES[mechanism]
         for info in self._image().scram_credentials.get(name, ()):
             if info.mechanism == NUMBERS[mechanism]:
-                keys = ScramKeys.of(digest, info.salt, info.iterations, info.salted_password)
-                return KnownUser(f"User:{name}", keys, info)
-        return KnownUser(None, self._no_keys(digest, name))
+                keys = as_keys(info)
+                return KnownUser(f"User:{name}", keys, keys)
+        return KnownUser(None, self._no_keys(mechanism, name))
 
     async def token(self, mechanism: str, token_id: str) -> KnownUser:
         """The delegation token's; its principal is the owner."""
-        digest = HASHES[mechanism]
         token, secret = self._image().delegation_tokens.get(token_id), self._token_secret()
         if token is None or secret is None or is_expired(token, self._clock.wall_ms()):
-            return KnownUser(None, self._no_keys(digest, token_id))
+            return KnownUser(None, self._no_keys(mechanism, token_id))
         password = base64.b64encode(token_hmac(secret, token_id))
         salt = self._salt(token_id)
-        salted = await salted_password(digest, password, salt, ITERATIONS)
-        keys = ScramKeys.of(digest, salt, ITERATIONS, salted)
+        salted = await salted_password(HASHES[mechanism], password, salt, ITERATIONS)
+        keys = scram_keys(NUMBERS[mechanism], salt, ITERATIONS, salted)
         return KnownUser(token.owner, keys, token_id, token.expiration_timestamp, token_id)
 
     def holds(self, authenticated: Authenticated) -> bool:
@@ -94,10 +73,10 @@ class Credentials:
         image, credential = self._image(), authenticated.credential
         if authenticated.token_id is not None:
             return authenticated.token_id in image.delegation_tokens
-        if not isinstance(credential, CredentialInfo):
+        if not isinstance(credential, ScramKeys):
             return True
         name = authenticated.principal.removeprefix("User:")
-        return credential in image.scram_credentials.get(name, ())
+        return credential in map(as_keys, image.scram_credentials.get(name, ()))
 
     async def fitting(self, name: str, password: str) -> KnownUser | None:
         """The user, by one of the credentials that this password fits."""
@@ -105,14 +84,14 @@ class Credentials:
         for mechanism, digest in HASHES.items():
             known = self.user(mechanism, name)
             salted = await salted_password(digest, password.encode(), known.keys.salt, known.keys.iterations)
-            keys = ScramKeys.of(digest, known.keys.salt, known.keys.iterations, salted)
+            keys = scram_keys(NUMBERS[mechanism], known.keys.salt, known.keys.iterations, salted)
             if hmac.compare_digest(keys.stored_key, known.keys.stored_key) and known.principal is not None:
                 fits = known
         return fits
 
-    def _no_keys(self, digest: str, name: str) -> ScramKeys:
-        nothing = hmac.digest(self._pepper, b"no password\0" + name.encode(), digest)
-        return ScramKeys(self._salt(name), ITERATIONS, nothing, nothing)
+    def _no_keys(self, mechanism: str, name: str) -> ScramKeys:
+        nothing = hmac.digest(self._pepper, b"no password\0" + name.encode(), HASHES[mechanism])
+        return scram_keys(NUMBERS[mechanism], self._salt(name), ITERATIONS, nothing)
 
     def _salt(self, name: str) -> bytes:
         return hmac.digest(self._pepper, b"salt\0" + name.encode(), "sha256")

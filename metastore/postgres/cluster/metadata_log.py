@@ -25,6 +25,7 @@ from headrace.metastore.log.records import (
     RemoveFeatureLevelRecord,
     RemoveUserScramCredentialRecord,
     UserScramCredentialRecord,
+    UserScramKeysRecord,
     encode_record,
 )
 from headrace.metastore.postgres.statement import Pool, Statement
@@ -41,6 +42,7 @@ _APPENDABLE = (
     AccessControlRecord,
     RemoveAccessControlRecord,
     UserScramCredentialRecord,
+    UserScramKeysRecord,
     RemoveUserScramCredentialRecord,
     DelegationTokenRecord,
     RemoveDelegationTokenRecord,

@@ -24,9 +24,14 @@ from headrace.metastore.api.reports import JobCount
 from headrace.metastore.log.delegation_tokens import TokenTimes, issue_token
 from headrace.metastore.log.image import Assignment, MetadataImage
 from headrace.metastore.log.reassignment import reassign
-from headrace.metastore.log.records import FeatureLevelRecord
+from headrace.metastore.log.records import (
+    CredentialInfo,
+    FeatureLevelRecord,
+    MetadataRecord,
+    UserScramCredentialRecord,
+)
 from headrace.metastore.log.replay import apply
-from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
+from headrace.metastore.log.snapshot import decode_snapshot, encode_snapshot, load_snapshot
 from headrace.storage.clock import Clock
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
@@ -368,3 +373,37 @@ async def test_expired_tokens_are_dropped_where_the_log_has_a_record_for_it(
     assert len(api.log) == head + (level == 2), "once"
     for candidate in (active, standby):
         await candidate.controller.stop()
+
+
+def _user_with_password(password: bytes) -> UserScramCredentialRecord:
+    info = CredentialInfo(mechanism=1, salt=b"s", salted_password=password, iterations=4096)
+    return UserScramCredentialRecord(user_name="a", credential_infos=(info,))
+
+
+@pytest.mark.requirement("X2")
+@pytest.mark.parametrize("is_planted", [False, True])
+async def test_after_the_format_is_raised_no_salted_password_is_left(
+    api: FakeClusterApi, fake_clock: ManualClock, monkeypatch: pytest.MonkeyPatch, *, is_planted: bool
+) -> None:
+    """Neither in the log nor in a snapshot. The planted bug: one snapshot, and the log before the older one stays."""
+    if is_planted:
+        monkeypatch.setattr(Controller, "_repeated_level", _nothing_is_due)
+    password = b"a salted password"
+    api.append(FeatureLevelRecord(name=METADATA_FORMAT, min_feature_level=1, max_feature_level=3))
+    api.append(_user_with_password(password))
+    one = Candidate(api, 1)
+    await fake_clock.advance(40)
+    assert any(password in record for record in api.log)
+    api.append(FeatureLevelRecord(name=METADATA_FORMAT, min_feature_level=1, max_feature_level=4))
+    await fake_clock.advance(120)
+    held = [*api.log[api.log_start :], *(b"".join(decode_snapshot(kept.data)[1]) for kept in api.snapshots)]
+    assert any(password in part for part in held) == is_planted
+    assert len(one.follower.image.scram_credentials["a"]) == 1
+    head = len(api.log)
+    await fake_clock.advance(120)
+    assert len(api.log) == head, "once"
+    await one.controller.stop()
+
+
+async def _nothing_is_due(self: Controller, image: MetadataImage) -> list[MetadataRecord]:
+    return []

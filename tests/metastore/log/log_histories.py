@@ -37,9 +37,11 @@ from headrace.metastore.log.records import (
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
     UserScramCredentialRecord,
+    UserScramKeysRecord,
     encode_record,
 )
 from headrace.metastore.log.replay import apply
+from headrace.metastore.log.scram_keys import as_keys
 from headrace.metastore.partitions.changes import change_count, removals
 
 
@@ -213,6 +215,7 @@ class History:
             self._rng.choice(
                 (
                     UserScramCredentialRecord(user_name=user, credential_infos=(info,)),
+                    UserScramKeysRecord(user_name=user, keys=(as_keys(info),)),
                     RemoveUserScramCredentialRecord(user_name=user),
                 )
             )

@@ -41,12 +41,14 @@ from headrace.metastore.log.records import (
     RemovePartitionRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
+    ScramKeys,
     ShowBrokerRecord,
     TopicRecord,
     TopicWithFailures,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
     UserScramCredentialRecord,
+    UserScramKeysRecord,
     decode_record,
     encode_record,
     record_types,
@@ -87,6 +89,7 @@ OWN_NAMES = (
     "PartitionCountRecord",
     "MarkPartitionRecord",
     "RemovePartitionRecord",
+    "UserScramKeysRecord",
 )
 """The removals that KIP-631 lacks, the announcement of a shutdown, agents hidden from clients, and changes of counts:
 100 to 109."""
@@ -232,6 +235,13 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
         f"006c00 00000009 {ID_HEX} 02 00000001 00000006 00 00",
     ),
     (RemovePartitionRecord(partition_id=9, topic_id=ID), f"006d00 00000009 {ID_HEX} 00"),
+    (
+        UserScramKeysRecord(
+            user_name="u",
+            keys=(ScramKeys(mechanism=2, salt=b"\x00\xff", iterations=4096, stored_key=b"\x01", server_key=b""),),
+        ),
+        "006f00 0275 02 02 0300ff 00001000 0201 01 00 00",
+    ),
 ]
 
 
@@ -255,7 +265,7 @@ def test_a_record_opens_with_its_frame_type_its_number_and_its_version(record: M
 
 @pytest.mark.requirement("C2")
 def test_all_fifteen_types_and_our_own_are_there_under_their_numbers() -> None:
-    assert [cls.record_type for cls in record_types()] == [*range(15), *range(100, 110)]
+    assert [cls.record_type for cls in record_types()] == [*range(15), *range(100, 110), 111]
     assert [cls.__name__ for cls in record_types()] == [*SEEDS_NAMES, *OWN_NAMES]
     assert {type(record) for record, _ in GOLDEN} == set(record_types())
 
