@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed-$(shell cat pyproject.toml requirements/test.lock | 
 
 .DEFAULT_GOAL := help
 # HEADRACE_TEST_TOOLS: where `make tools` installs (default ~/.cache/headrace-test-tools)
-.PHONY: help setup release tools deploy-tools image demo test test-all check format docs requirements bench compat apps spark-versions torture hostile hostile-zone attacks kubernetes kubernetes-tools lock clean
+.PHONY: help setup release tools deploy-tools image demo demo-growth test test-all check format docs requirements bench compat apps spark-versions torture hostile hostile-zone attacks kubernetes kubernetes-tools lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ $(STAMP):
 
 demo: setup ## two agents, a real data set through real clients, one agent killed half-way
 	@$(BIN)/python -m load.demo
+
+demo-growth: setup ## a topic grows from 8 to 13 partitions and shrinks to 9 under load, order per key checked
+	@$(BIN)/python -m load.growth
 
 tools: setup ## install what the tests need: a real S3 server, clients in other languages
 	@$(BIN)/python -m load.tools
@@ -111,4 +114,4 @@ lock: setup ## pin the newest dependencies that pyproject.toml allows
 		--no-emit-index-url --no-header pyproject.toml -o requirements/test.lock
 
 clean: ## remove what the commands above made
-	@rm -rf $(VENV) .demo build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .demo .demo-growth build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

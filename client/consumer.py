@@ -173,6 +173,10 @@ class OrderedConsumer:
         """The positions after all records that were returned. UnavailableError if they may not be stored."""
         await self._ownership.commit(self._readers)
 
+    async def coordinator(self) -> int:
+        """The node id of the group's coordinator; UnavailableError while there is none."""
+        return await self._membership.coordinator()
+
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that the member owns."""
         return frozenset(self._readers)
