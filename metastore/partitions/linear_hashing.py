@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 def place(hashed: int, initial: int, count: int) -> int:
     """The partition of a key with this hash, which is not negative. For a record without a key: of a random number."""
-    size = initial << _rounds(initial, count)
+    size = split_size(initial, count)
     index = hashed % (2 * size)
     return index if index < count else index - size
 
@@ -58,6 +58,11 @@ def is_power_of_two_times(initial: int, count: int) -> bool:
     """Whether hash modulo count is the placement, so that doubling and halving move keys only between p and
     p + count."""
     return count == initial << _rounds(initial, count)
+
+
+def split_size(initial: int, count: int) -> int:
+    """How many partitions there were when the present round of splits began."""
+    return initial << _rounds(initial, count)
 
 
 def _rounds(initial: int, count: int) -> int:

@@ -1,7 +1,8 @@
-"""Kafka's default partitioner: murmur2 of the key; records without a key go round the partitions. Pure.
+"""Where rows go: by murmur2 of the key and linear hashing; records without a key go round the partitions. Pure.
 
 Place: in a task, for rows without a partition.
-Invariant: a key goes to the partition to which Java's producer sends it, so its records stay in order there.
+Invariant: a key goes where headrace.client sends it, so its records stay in order there; at a count of the initial one
+times a power of two that is where Java's producer sends it, too.
 Source: org.apache.kafka.common.utils.Utils.murmur2, BuiltInPartitioner.
 """
 
@@ -10,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+
+from headrace.metastore.partitions.linear_hashing import split_size
 
 STICKY_ROWS = 500
 """So many keyless rows in a row go to one partition: small batches for each row would compress worse."""
@@ -48,11 +51,15 @@ def _of_one_length(data: np.ndarray[tuple[int, int], np.dtype[np.uint8]], length
     return h ^ h >> np.uint32(15)
 
 
-def partitions_of(keys: Sequence[bytes | None], partitions: int, keyless_before: int) -> tuple[list[int], int]:
-    """The partition of each row, and the number of keyless rows so far, these included."""
+def partitions_of(
+    keys: Sequence[bytes | None], initial: int, partitions: int, keyless_before: int
+) -> tuple[list[int], int]:
+    """The partition of each row, and the number of keyless rows so far, these included. `initial`: the initial count."""
     chosen = np.empty(len(keys), np.int64)
     keyless = np.fromiter((key is None for key in keys), bool, len(keys))
     count = int(keyless.sum())
     chosen[keyless] = (np.arange(keyless_before, keyless_before + count) // STICKY_ROWS) % partitions
-    chosen[~keyless] = (murmur2([key for key in keys if key is not None]) & _MASK) % np.uint32(partitions)
+    size = split_size(initial, partitions)
+    places = (murmur2([key for key in keys if key is not None]) & _MASK).astype(np.int64) % (2 * size)
+    chosen[~keyless] = np.where(places < partitions, places, places - size)
     return chosen.tolist(), keyless_before + count

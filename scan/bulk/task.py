@@ -122,7 +122,9 @@ class BulkTask:
     ) -> list[int]:
         if topic.needs_keys and None in keys:
             raise BulkWriteError(f"compacted topics take no record without a key: topic={topic.name}")
-        chosen, self._keyless[topic.name] = partitions_of(keys, topic.partitions, self._keyless[topic.name])
+        chosen, self._keyless[topic.name] = partitions_of(
+            keys, topic.initial_partitions, topic.partitions, self._keyless[topic.name]
+        )
         if given is None:
             return chosen
         wanted = [given[row] if given[row] is not None else one for row, one in zip(rows, chosen, strict=True)]

@@ -28,7 +28,9 @@ class WritableTopic:
     name: str
     topic_id: uuid.UUID
     topic_number: int
+    initial_partitions: int
     partitions: int
+    """Those that take records: the ones with a lower index."""
     max_message_bytes: int
     codec: Codec | None
     """None: the writer's."""
@@ -62,11 +64,13 @@ def _writable(image: MetadataImage, configs: EffectiveConfigs, topic: TopicImage
     def value(name: str) -> str:
         return configs.topic_value(image, topic.name, name)
 
+    counts = topic.ordered_partitions
     return WritableTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         topic_number=topic.topic_number,
-        partitions=len(topic.leader_epochs),
+        initial_partitions=counts.initial,
+        partitions=counts.undeleted,
         max_message_bytes=int(value("max.message.bytes")),
         codec=_CODECS.get(value("compression.type")),
         needs_keys="compact" in value("cleanup.policy"),

@@ -17,6 +17,8 @@ from headrace.compactor.audit import audit
 from headrace.compactor.sweeper import Sweeper
 from headrace.config.settings import Settings
 from headrace.metastore.log.loading import load_image
+from headrace.metastore.partitions.linear_hashing import place
+from headrace.metastore.partitions.murmur2 import key_hash
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan.bulk.commit import BulkCommit
 from headrace.scan.bulk.options import WRITE_OPTIONS, parse_write_options
@@ -78,11 +80,19 @@ class Attempts:
 @given(st.lists(st.binary(max_size=40), max_size=30))
 def test_keys_go_where_javas_producer_sends_them(keys: list[bytes]) -> None:
     assert murmur2(keys).tolist() == [kafka_murmur2(key) & 0xFFFFFFFF for key in keys]
-    assert partitions_of(keys, 7, 0) == ([(kafka_murmur2(key) & 0x7FFFFFFF) % 7 for key in keys], 0)
+    assert partitions_of(keys, 7, 7, 0) == ([(kafka_murmur2(key) & 0x7FFFFFFF) % 7 for key in keys], 0)
+
+
+@pytest.mark.requirement("P1")
+@pytest.mark.parametrize(("initial", "count"), [(1, 1), (1, 6), (7, 13), (7, 14), (3, 100)])
+def test_rows_of_a_topic_with_a_changed_count_go_where_our_clients_send_them(initial: int, count: int) -> None:
+    keys = [str(number).encode() for number in range(500)]
+    found, _ = partitions_of(keys, initial, count, 0)
+    assert found == [place(key_hash(key), initial, count) for key in keys]
 
 
 def test_rows_without_a_key_go_round_the_partitions() -> None:
-    found, count = partitions_of([None] * (STICKY_ROWS + 1) + [b"key"], 3, 2 * STICKY_ROWS)
+    found, count = partitions_of([None] * (STICKY_ROWS + 1) + [b"key"], 3, 3, 2 * STICKY_ROWS)
     assert found[:-1] == [2] * STICKY_ROWS + [0]
     assert count == 3 * STICKY_ROWS + 1
 
