@@ -54,7 +54,10 @@ def _of_one_length(data: np.ndarray[tuple[int, int], np.dtype[np.uint8]], length
 def partitions_of(
     keys: Sequence[bytes | None], initial: int, partitions: int, keyless_before: int
 ) -> tuple[list[int], int]:
-    """The partition of each row, and the number of keyless rows so far, these included. `initial`: the initial count."""
+    """The partition of each row, and the number of keyless rows so far, these included.
+
+    `initial`: the initial count.
+    """
     chosen = np.empty(len(keys), np.int64)
     keyless = np.fromiter((key is None for key in keys), bool, len(keys))
     count = int(keyless.sum())

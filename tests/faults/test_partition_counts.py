@@ -154,3 +154,19 @@ def _read(agent: AgentUnderTest) -> set[tuple[int, bytes]]:
     consumer.close()
     assert set(found.values()) == {1}
     return set(found)
+
+
+@pytest.mark.requirement("P3")
+def test_retention_empties_marked_partitions_and_they_are_removed(agent_settings: dict[str, object]) -> None:
+    """Active data, too."""
+    with AgentUnderTest(agent_settings | {"log.retention.check.interval.ms": 300}) as agent:
+        admin = AdminClient({"bootstrap.servers": agent.kafka})
+        admin.create_topics([NewTopic(TOPIC, 2)])[TOPIC].result(SECONDS_MAX)
+        assert alter(agent, 4) == 0
+        sender = Sender(agent.kafka)
+        sender.send(range(4), "old")
+        assert alter(agent, 2) == 0
+        assert indexes(admin) == [0, 1, 2, 3]
+        assert main(["topics", "alter", TOPIC, "--set", "retention.ms=1", "-b", agent.kafka]) == 0
+        until("the emptied partitions are removed", lambda: indexes(admin) == [0, 1])
+        assert sender.errors == []
