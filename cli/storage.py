@@ -15,6 +15,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headrace.cli.first_users import add_users, parse_user
 from headrace.cli.options import S3, add_settings, settings_from
 from headrace.config.cluster_values import proposed
 from headrace.config.errors import ConfigError
@@ -49,6 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     making.add_argument(
         "--ignore-formatted", "-g", action="store_true", help="skip a part that is formatted instead of failing"
     )
+    making.add_argument(
+        "--add-scram",
+        "-S",
+        action="append",
+        default=[],
+        metavar="SCRAM-SHA-512=[name=USER,password-file=PATH]",
+        help="a user of the new cluster; may be repeated",
+    )
     add_settings(making, (*SHOWN, "commit.shards"), every=False)
     making.set_defaults(run=run_format)
     drawing = commands.add_parser("random-uuid", help="print a random cluster id")
@@ -79,6 +88,7 @@ def run_info(args: argparse.Namespace) -> int:
 def run_format(args: argparse.Namespace) -> int:
     """Format the parts that are not formatted; errors as `format_storage`."""
     settings = _complete(settings_from(args))
+    users = [parse_user(text) for text in args.add_scram]
     lines = asyncio.run(
         format_storage(
             settings,
@@ -87,6 +97,8 @@ def run_format(args: argparse.Namespace) -> int:
             with_values=args.config is not None,
         )
     )
+    if users:
+        lines += asyncio.run(add_users(settings, users))
     for line in lines:
         print(line)
     return 0

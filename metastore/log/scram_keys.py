@@ -1,8 +1,8 @@
 """What the server needs of a SCRAM password: StoredKey and ServerKey, derived from the salted password.
 
 Place: under replay.py, which derives them when the log still has salted passwords, and the request that sets passwords.
-Invariant: the keys only check a login; with the salted password of KIP-631's record one can log in. Both can be searched
-for a weak password.
+Invariant: the keys only check a login; with the salted password of KIP-631's record one can log in. Both can be
+searched for a weak password.
 Source: RFC 5802, section 3.
 """
 

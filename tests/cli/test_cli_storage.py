@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import subprocess
 import sys
@@ -10,13 +11,17 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from headrace.agent.security.sasl.credentials import Credentials
 from headrace.cli.main import main
 from headrace.cli.process.open_process import open_agent
 from headrace.config.cluster_values import proposed
 from headrace.config.settings import Settings
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import ConfigRecord, decode_record
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.formatted import formatted_cluster_id
+from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import (
     OBJECT_KEY,
@@ -236,3 +241,53 @@ def test_a_process_on_unformatted_storage_says_what_to_run(
     flags = ["--metastore-url", postgres_server.url(name), "--bucket", tmp_path.as_uri(), "--http-port", "0"]
     assert main([command, *flags]) == 1
     assert "headrace storage format" in capsys.readouterr().err
+
+
+@pytest.mark.requirement("X2")
+async def test_a_new_cluster_has_its_first_users(
+    places: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A login with the password works; the command can be repeated, and does not change a user."""
+    secret = tmp_path / "secret"
+    secret.write_text("open sesame\n")
+    users = [f"SCRAM-SHA-{bits}=[name=admin,password-file={secret}]" for bits in (256, 512)]
+    flags = [part for user in users for part in ("--add-scram", user)]
+    assert await asyncio.to_thread(main, ["storage", "format", "-t", SEEDS_OWN, *places, *flags]) == 0
+    assert "Adding user admin" in capsys.readouterr().out
+    image = await _image(places)
+    credentials = Credentials(lambda: image, lambda: None, SystemClock(), b"pepper")
+    assert await credentials.fitting("admin", "open sesame") is not None
+    assert await credentials.fitting("admin", "open sesame\n") is None
+    assert len(image.scram_credentials["admin"]) == 2
+    secret.write_text("another")
+    assert await asyncio.to_thread(main, ["storage", "format", "-g", "-t", SEEDS_OWN, *places, *flags]) == 0
+    assert "Skipping user admin" in capsys.readouterr().out
+    assert (await _image(places)).scram_credentials == image.scram_credentials
+
+
+async def _image(places: list[str]) -> MetadataImage:
+    metastore = await PostgresMetastore.open(places[1], Settings(metastore_url=places[1]))
+    try:
+        return await load_image(metastore)
+    finally:
+        await metastore.close()
+
+
+@pytest.mark.parametrize(
+    ("user", "reason"),
+    [
+        ("admin", "not of the form SCRAM-SHA-512="),
+        ("SCRAM-SHA-1=[name=a,password-file=x]", "not of the form"),
+        ("SCRAM-SHA-512=[name=a,password=x]", "arguments are no place for a password"),
+        ("SCRAM-SHA-512=[name=a,password-file=/nowhere]", "cannot read: /nowhere"),
+        ("SCRAM-SHA-512=[name=a,password-file=/dev/null]", "empty password"),
+        ("SCRAM-SHA-512=[name=a,password-file=x,iterations=1]", "not between 4096 and 16384: 1"),
+        ("SCRAM-SHA-512=[name=,password-file=x]", "not of the form"),
+    ],
+)
+def test_first_users_that_cannot_be_added_leave_everything_unformatted(
+    user: str, reason: str, places: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["storage", "format", "-t", SEEDS_OWN, *places, "--add-scram", user]) == 1
+    assert reason in capsys.readouterr().err
+    assert formatted_cluster_id(places[1]) is None
