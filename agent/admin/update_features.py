@@ -14,9 +14,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.log_change import LogChange, Verdict
-from headrace.metastore.api.agents import SEGMENT_KEYS
+from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS
 from headrace.metastore.api.settings import SettingsApi
-from headrace.metastore.log.features import change_feature
+from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT, change_feature
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import MetadataRecord
 from headrace.protocol.errors import feature_error
@@ -25,6 +25,8 @@ from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 from headrace.storage.errors import HeadraceError, InvalidError, UnsupportedFeatureError
 
 UPGRADE = 1
+_COMPACTORS_NEED = {SEGMENT_KEYS: 1, METADATA_FORMAT: PARTITION_CHANGES_FORMAT}
+"""The lowest levels for which running compactors are looked at."""
 
 
 class UpdateFeatures:
@@ -61,9 +63,11 @@ class UpdateFeatures:
         return refused[0] if refused else verdict
 
     async def _refuse_for_compactors(self, updates: Any) -> None:
-        """UnsupportedFeatureError if a running one lacks the level: its swaps would be refused."""
+        """UnsupportedFeatureError if a running one lacks the level: its swaps would be refused, or it could not read
+        the metadata log."""
         for update in updates:
-            if update.feature == SEGMENT_KEYS and update.max_version_level > 0:
+            lowest = _COMPACTORS_NEED.get(update.feature)
+            if lowest is not None and update.max_version_level >= lowest:
                 lacking = await self._processes.compactors_without(update.feature, update.max_version_level)
                 if lacking:
                     raise UnsupportedFeatureError(

@@ -198,6 +198,21 @@ async def test_a_validated_update_changes_nothing(world: World) -> None:
     assert (await world.ask(ApiKey.UPDATE_FEATURES, 1, feature_updates=[])).error_code is ErrorCode.invalid_request
 
 
+@pytest.mark.requirement("P2")
+async def test_counts_do_not_change_while_a_running_compactor_cannot_read_the_log_then(world: World) -> None:
+    await world.agent(3)
+    await _set_format(world, 1, 2, upgrade_type=2)
+    older = SettingReport(uuid.uuid4(), "host-17", ("compactor",), None, {}, features={METADATA_FORMAT: 3})
+    await world.api.report_settings(older)
+    refused = await _set_format(world, 1, 4, 1)
+    assert refused.error_code is ErrorCode.invalid_update_version
+    assert "processes=host-17" in (refused.error_message or "")
+    assert (await _set_format(world, 1, 3, 1)).error_code is ErrorCode.none
+    await world.api.withdraw_settings(older.incarnation_id)
+    assert (await _set_format(world, 1, 4, 1)).error_code is ErrorCode.none
+    assert world.view.image.metadata_format == 4
+
+
 async def test_segments_have_no_keys_while_a_running_compactor_does_not_know_them(world: World) -> None:
     await world.agent(3)
     older = SettingReport(uuid.uuid4(), "host-17", ("compactor",), None, {}, features={})
