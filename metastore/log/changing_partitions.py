@@ -10,8 +10,10 @@ A method that returns False has refused a record that contradicts what came befo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Generic, TypeVar
 
 from headrace.metastore.log.image import ANYBODY, Assignment, TopicImage
 from headrace.metastore.log.records import (
@@ -23,6 +25,26 @@ from headrace.metastore.log.records import (
 )
 from headrace.metastore.partitions.topic_partitions import CreatedFrom
 
+_T = TypeVar("_T")
+
+
+class _Copied(Generic[_T]):
+    """A mapping by partition index that is copied when it is first written: most topics have empty ones."""
+
+    __slots__ = ("_own", "now")
+
+    def __init__(self, shared: Mapping[int, _T]) -> None:
+        self.now = shared
+        self._own: dict[int, _T] | None = None
+
+    @property
+    def own(self) -> dict[int, _T]:
+        """To be written."""
+        if self._own is None:
+            self._own = dict(self.now)
+            self.now = MappingProxyType(self._own)
+        return self._own
+
 
 class ChangingPartitions:
     """`epochs`: of each partition; an ordinary new one is appended here without further ado."""
@@ -30,10 +52,10 @@ class ChangingPartitions:
     def __init__(self, topic: TopicImage) -> None:
         self.epochs = list(topic.leader_epochs)
         self._initial, self._undeleted = topic.initial_partition_count, topic.undeleted_partition_count
-        self._assignments = dict(topic.assignments)
-        self._created_from = dict(topic.created_from)
-        self._before_deletion = dict(topic.before_deletion)
-        self._removed = set(topic.removed)
+        self._assignments, self._created_from = _Copied(topic.assignments), _Copied(topic.created_from)
+        self._before_deletion = _Copied(topic.before_deletion)
+        self._removed: AbstractSet[int] = topic.removed
+        """A set of this topic's own once a partition was removed or has returned."""
 
     def create(self, record: PartitionRecord) -> bool:
         """The next index, or one that was removed."""
@@ -41,16 +63,16 @@ class ChangingPartitions:
         if index == len(self.epochs):
             self.epochs.append(record.leader_epoch)
         elif index in self._removed and record.leader_epoch >= self.epochs[index]:
-            self._removed.remove(index)
+            self._own_removed().remove(index)
             self.epochs[index] = record.leader_epoch
         else:
             return False
         if record.source >= 0:
-            self._created_from[index] = CreatedFrom(record.source, record.source_epoch)
+            self._created_from.own[index] = CreatedFrom(record.source, record.source_epoch)
         if record.before_deletion:
-            self._before_deletion[index] = _by_ancestor(record.before_deletion)
+            self._before_deletion.own[index] = _by_ancestor(record.before_deletion)
         if record.is_removed:
-            self._removed.add(index)
+            self._own_removed().add(index)
         self._set_assignment(index, Assignment(record.replicas, record.adding_replicas, record.removing_replicas))
         return True
 
@@ -58,7 +80,7 @@ class ChangingPartitions:
         """Leader and in-sync replicas of another writer mean nothing here: both follow from live agents."""
         if not self._has(record.partition_id):
             return False
-        old = self._assignments.get(record.partition_id, ANYBODY)
+        old = self._assignments.now.get(record.partition_id, ANYBODY)
         changed = Assignment(
             old.replicas if record.replicas is None else record.replicas,
             old.adding if record.adding_replicas is None else record.adding_replicas,
@@ -82,17 +104,16 @@ class ChangingPartitions:
         """A partition beyond the count."""
         if not self._has(record.partition_id) or record.partition_id < self._undeleted or not record.before_deletion:
             return False
-        self._before_deletion[record.partition_id] = _by_ancestor(record.before_deletion)
+        self._before_deletion.own[record.partition_id] = _by_ancestor(record.before_deletion)
         return True
 
     def remove(self, index: int) -> bool:
         """A marked partition."""
-        if not self._has(index) or index not in self._before_deletion:
+        if not self._has(index) or index not in self._before_deletion.now:
             return False
-        self._removed.add(index)
-        del self._before_deletion[index]
-        self._created_from.pop(index, None)
-        self._assignments.pop(index, None)
+        self._own_removed().add(index)
+        for copied in (self._before_deletion, self._created_from, self._assignments):
+            copied.own.pop(index, None)
         return True
 
     def applied_to(self, topic: TopicImage) -> TopicImage:
@@ -103,26 +124,31 @@ class ChangingPartitions:
             initial_partition_count=self._initial,
             undeleted_partition_count=self._undeleted,
             leader_epochs=tuple(self.epochs),
-            assignments=MappingProxyType(self._assignments),
-            created_from=MappingProxyType(self._created_from),
-            before_deletion=MappingProxyType(self._before_deletion),
+            assignments=self._assignments.now,
+            created_from=self._created_from.now,
+            before_deletion=self._before_deletion.now,
             removed=frozenset(self._removed),
         )
 
     def _count_plain(self) -> None:
         """Partitions without a source count as initial ones, where the topic's own record stated a count."""
         if self._undeleted >= 0:
-            plain = len(self.epochs) - len(self._created_from) - len(self._removed)
+            plain = len(self.epochs) - len(self._created_from.now) - len(self._removed)
             self._initial, self._undeleted = max(self._initial, plain), max(self._undeleted, plain)
+
+    def _own_removed(self) -> set[int]:
+        if not isinstance(self._removed, set):
+            self._removed = set(self._removed)
+        return self._removed
 
     def _has(self, index: int) -> bool:
         return 0 <= index < len(self.epochs) and index not in self._removed
 
     def _set_assignment(self, index: int, assignment: Assignment) -> None:
         if assignment != ANYBODY:
-            self._assignments[index] = assignment
-        else:
-            self._assignments.pop(index, None)
+            self._assignments.own[index] = assignment
+        elif index in self._assignments.now:
+            del self._assignments.own[index]
 
 
 def _by_ancestor(before: tuple[AncestorEpoch, ...]) -> Mapping[int, int]:
