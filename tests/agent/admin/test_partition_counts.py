@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
-from kafka.protocol.admin import CreatePartitionsRequest
+from kafka.protocol.admin import CreatePartitionsRequest, DescribeTopicPartitionsRequest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.create_partitions import CreatePartitions
+from headrace.agent.admin.describe_topic_partitions import DescribeTopicPartitions
 from headrace.agent.admin.partition_counts import PartitionCounts, WantedCount
 from headrace.agent.admin.set_partition_count import SetPartitionCount
 from headrace.metastore.api.agents import METADATA_FORMAT
@@ -123,6 +125,30 @@ async def test_a_change_with_a_lost_answer_is_not_made_twice(world: World, wante
     world.api.fail_before["change_partition_counts"].append(UnavailableError("down"))
     (verdict,) = await world.counts.change([WantedCount("t", 3, may_shrink=True)], 10.0, validate_only=False)
     assert verdict.code is not ErrorCode.none
+
+
+@pytest.mark.requirement("P3")
+async def test_clients_see_the_holes_of_removed_partitions(world: World, fake_clock: ManualClock) -> None:
+    await world.ask(5)
+    await world.ask(2)
+    world.api.empty_partitions.add((world.topic_id, 3))
+    one = Candidate(world.api, 1)
+    await fake_clock.advance(5)
+    await one.controller.stop()
+    cluster = an_agent(world.api)
+
+    async def page(first: int) -> Any:
+        cursor = DescribeTopicPartitionsRequest.Cursor(topic_name="t", partition_index=first)
+        topic = DescribeTopicPartitionsRequest.TopicRequest(name="t")
+        asked = DescribeTopicPartitionsRequest(topics=[topic], response_partition_limit=3, cursor=cursor)
+        return await call(DescribeTopicPartitions(cluster), asked, 0)
+
+    shown = await page(0)
+    assert [each.partition_index for each in shown.topics[0].partitions] == [0, 1, 2]
+    assert shown.next_cursor.partition_index == 4
+    rest = await page(shown.next_cursor.partition_index)
+    assert [(each.partition_index, each.leader_epoch) for each in rest.topics[0].partitions] == [(4, 1)]
+    assert [world.topic.key(3), world.topic.has(4), world.topic.partition_count] == [None, True, 4]
 
 
 # -- removals
