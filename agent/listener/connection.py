@@ -87,6 +87,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._transport = transport
         self._writer = ReplyWriter(transport)
         self._replies = ReplyQueue(self._writer, self._host.metrics, self._host.replies)
+        self._writer.begin()
         peer = self._client_address or transport.get_extra_info("peername")
         self._client = ClientConnection(
             self._host.next_connection_id(),

@@ -34,8 +34,11 @@ class ReplyWriter:
         self.pending_bytes = 0
         """Bytes that neither the kernel nor the transport has."""
         self._blocked = False
+
+    def begin(self) -> None:
+        """Let the transport say when it holds bytes. It may say so at once: TLS has sent messages of its handshake."""
         # asyncio's TLS transport pauses at its limit, not above it
-        transport.set_write_buffer_limits(high=1 if self._is_encrypted else 0, low=0)
+        self._transport.set_write_buffer_limits(high=1 if self._is_encrypted else 0, low=0)
 
     @property
     def blocked(self) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,8 @@ from confluent_kafka.admin import (
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from headrace.cli.main import main
+from load.tools import JAVA_LIBRARIES, KAFKA_JARS, why_missing
+from tests import compat
 from tests.agent.security.certificates import Authority
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.confluent_records import read
@@ -43,6 +47,7 @@ class SecureCluster:
     agents: list[AgentUnderTest]
     client: str
     admin: str
+    link: str
     authority: Authority
     key: ec.EllipticCurvePrivateKey
 
@@ -100,11 +105,13 @@ def cluster(tmp_path: Path, agent_settings: dict[str, object]) -> Iterator[Secur
             "inter.broker.listener.name": "AGENTS",
             "ssl.keystore.location": str(authority.issue("agent")),
             "ssl.truststore.location": str(authority.path),
+            "delegation.token.secret.key": "a secret for tokens",
+            "connections.max.reauth.ms": 2_000,
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
             "sasl.oauthbearer.jwks.endpoint.url": f"file://{_jwks(directory, key)}",
         }
         agents.append(AgentUnderTest(settings, environment).__enter__())
-        addresses.append((client, admin))
+        addresses.append((client, admin, link))
     found = SecureCluster(agents, *addresses[0], authority, key)
     found.user("orders")
     try:
@@ -136,6 +143,75 @@ def _write_and_read(cluster: SecureCluster, mechanism: str) -> None:
     values = sorted(int(message.value()) for message in read(consumer, RECORDS, SECONDS_MAX))
     assert values == list(range(RECORDS))
     consumer.close()
+
+
+JAVA_LOGINS = {
+    "PLAIN": "plain.PlainLoginModule",
+    "SCRAM-SHA-256": "scram.ScramLoginModule",
+    "SCRAM-SHA-512": "scram.ScramLoginModule",
+}
+
+
+def _java_settings(cluster: SecureCluster, directory: Path, mechanism: str) -> Path:
+    """A properties file of Kafka's own client."""
+    lines = {
+        "bootstrap.servers": cluster.client,
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(cluster.authority.path),
+        "sasl.mechanism": mechanism,
+    }
+    if mechanism == "OAUTHBEARER":
+        token = directory / "token"
+        token.write_text(cluster.token("orders")[0])
+        module = "org.apache.kafka.common.security.oauthbearer."
+        lines["sasl.oauthbearer.token.endpoint.url"] = token.as_uri()
+        lines["sasl.jaas.config"] = f"{module}OAuthBearerLoginModule required;"
+        lines["sasl.login.callback.handler.class"] = f"{module}OAuthBearerLoginCallbackHandler"
+    elif mechanism == "SSL":
+        del lines["sasl.mechanism"]
+        lines["bootstrap.servers"] = cluster.link
+        lines["security.protocol"] = "SSL"
+        lines["ssl.keystore.type"] = "PEM"
+        lines["ssl.keystore.location"] = str(cluster.authority.issue("orders"))
+    else:
+        module = f"org.apache.kafka.common.security.{JAVA_LOGINS[mechanism]}"
+        lines["sasl.jaas.config"] = f'{module} required username="orders" password="{PASSWORD}";'
+    path = directory / f"{mechanism}.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    return path
+
+
+@pytest.mark.requirement("C13.2", "X2")
+def test_kafkas_own_client_by_each_mechanism_with_certificates_and_tokens(
+    cluster: SecureCluster, tmp_path: Path
+) -> None:
+    """One process for all, as a JVM takes seconds to start. Its connections authenticate again every 2 s."""
+    if reason := why_missing("kafka-clients") or why_missing("kafka"):
+        pytest.skip(reason)
+    files = {name: _java_settings(cluster, tmp_path, name) for name in (*JAVA_LOGINS, "OAUTHBEARER", "SSL")}
+    files["token"] = files["again"] = files["SCRAM-SHA-512"]
+    its_own = [*KAFKA_JARS.glob("jackson-*.jar"), *KAFKA_JARS.glob("jose4j-*.jar")]  # by which it reads tokens
+    libraries = ":".join(map(str, [JAVA_LIBRARIES / "*", *its_own]))
+    source = Path(compat.__file__).with_name("SecureClient.java")
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={(tmp_path / 'token').as_uri()}"
+    command = ["java", "-XX:TieredStopAtLevel=1", allowed, "-cp", libraries, str(source)]
+    arguments = [f"{name}={path}" for name, path in files.items()]
+    before = _succeeded(cluster, "SCRAM-SHA-512")
+    run = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=200, check=False)
+    told = [line for line in run.stdout.splitlines() if line.startswith("read ")]
+    assert told == [f"read {name} true" for name in files], run.stdout + run.stderr[-4000:]
+    assert _succeeded(cluster, "SCRAM-SHA-512") - before > 8, "six connections, and those that authenticated again"
+
+
+def _succeeded(cluster: SecureCluster, mechanism: str) -> float:
+    labels = f'headrace_authentications_total{{listener="CLIENT",mechanism="{mechanism}",result="succeeded"}}'
+    total = 0.0
+    for agent in cluster.agents:
+        with urllib.request.urlopen(f"http://{agent.http}/metrics", timeout=SECONDS_MAX) as response:
+            lines = response.read().decode().splitlines()
+        total += sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(labels))
+    return total
 
 
 def _refusal(settings: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ class Forwarding(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         self.writer = ReplyWriter(transport)
+        self.writer.begin()
 
     def pause_writing(self) -> None:
         self.writer.pause()

@@ -125,13 +125,13 @@ async def test_no_byte_of_a_record_passes_in_plain_text(tmp_path: Path) -> None:
 
 async def test_the_tap_sees_replies_that_pass_tls_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug: the writer uses the socket below TLS."""
-    original = ReplyWriter.__init__
+    original = ReplyWriter.begin
 
-    def past_tls(self: ReplyWriter, transport: asyncio.Transport) -> None:
-        original(self, transport)
-        self._is_encrypted, self._socket = False, transport.get_extra_info("socket")
+    def past_tls(self: ReplyWriter) -> None:
+        original(self)
+        self._is_encrypted, self._socket = False, self._transport.get_extra_info("socket")
 
-    monkeypatch.setattr(ReplyWriter, "__init__", past_tls)
+    monkeypatch.setattr(ReplyWriter, "begin", past_tls)
     async with serving(tmp_path) as world:
         with pytest.raises((ssl.SSLError, asyncio.IncompleteReadError)):
             await _send_marks(world)
