@@ -17,7 +17,7 @@ from headrace.client.cluster import ClientCluster
 from headrace.client.listeners import RebalanceListener
 from headrace.client.membership import ConsumerMembership, IdPartition
 from headrace.client.messages import message
-from headrace.client.offsets import EARLIEST, LATEST, TopicPartition, by_topic, log_offsets
+from headrace.client.offsets import EARLIEST, LATEST, TopicPartition, by_topic, log_offsets, partition_epochs
 from headrace.client.order import TopicOrder
 from headrace.client.partition_reader import PartitionReader
 from headrace.protocol.api_keys import ApiKey
@@ -164,8 +164,8 @@ class Ownership:
         """Without a committed offset. What was split off while the group read its source is read from its start."""
         if self._begin_at == EARLIEST:
             return start
-        created_from = self._orders[partition[0]].created_from(partition[1])
-        if created_from is not None and await self.committed([(partition[0], created_from.source)]):
+        source = (await partition_epochs(self._cluster, [partition]))[partition].source
+        if source >= 0 and await self.committed([(partition[0], source)]):
             return start
         return (await log_offsets(self._cluster, [partition], LATEST))[partition]
 

@@ -74,6 +74,8 @@ class OrderedProducer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for sender in self._senders.values():
+            sender.abandon()
         await self._cluster.close()
 
     async def flush(self) -> None:

@@ -104,8 +104,11 @@ class TopicSender:
         finally:
             for task in self._tasks:
                 task.cancel()
-            _fail(self.queue.drain(), UnavailableError("the producer was stopped; the record may be stored"))
-            self._space.set()
+
+    def abandon(self) -> None:
+        """Fail what is left, after `run` has ended."""
+        _fail(self.queue.drain(), UnavailableError("the producer was stopped; the record may be stored"))
+        self._space.set()
 
     async def _deliver(self, batch: ReadyBatch[Ticket], producer: tuple[int, int]) -> None:
         records = [each.record._replace(offset=at) for at, each in enumerate(batch.records)]
