@@ -81,10 +81,12 @@ class ClientCluster:
         frame = Frame(api.api_key, api.version, api.encode(**request), flexible=api.flexible)
         return api.decode(await self.send(node_id, frame))
 
-    async def refresh(self, names: Collection[str]) -> Mapping[str, OrderedTopic]:
+    async def refresh(self, names: Collection[str], node_id: int | None = None) -> Mapping[str, OrderedTopic]:
         """Ask for these topics; those that cannot be described now are left out. InvalidError for another system."""
         frame = Frame(ApiKey.METADATA, VERSION, encode_metadata_request(names), flexible=True)
-        found: ClusterMetadata = decode_metadata_response(await self.send(self.any_node(), frame))
+        found: ClusterMetadata = decode_metadata_response(
+            await self.send(self.any_node() if node_id is None else node_id, frame)
+        )
         if not found.has_counts:
             raise InvalidError("the cluster does not describe partition counts")
         self._nodes, self.topics, self.errors = found.nodes, found.topics, found.errors

@@ -82,6 +82,7 @@ class OrderedConsumer:
         self._readers: dict[TopicPartition, PartitionReader] = {}
         self._orders: dict[str, TopicOrder] = {}
         self._next_commit = self._next_exchange = self._next_metadata = 0.0
+        self._learned_epoch = 0
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -157,7 +158,10 @@ class OrderedConsumer:
             now = self._clock.monotonic()
             if records or now >= deadline:
                 return records
-            await self._wait_for_news(min(deadline, self._next_exchange, self._next_commit) - now)
+            until_exchange = self._next_exchange - now
+            await self._wait_for_news(
+                min(deadline - now, until_exchange if until_exchange > 0 else self._position_seconds)
+            )
 
     async def getone(self) -> ConsumedRecord:
         """The next record."""
@@ -196,7 +200,7 @@ class OrderedConsumer:
             await self._try(self._learn())
         await self._reset_positions()
         now = self._clock.monotonic()
-        if now >= self._next_exchange:
+        if now >= self._next_exchange and self._learned_epoch == self._membership.epoch > 0:
             self._next_exchange = now + self._position_seconds
             await self._try(self._positions.exchange())
         if self._auto_commit and now >= self._next_commit:
@@ -206,20 +210,25 @@ class OrderedConsumer:
 
     async def _learn_if_needed(self) -> None:
         is_old = self._clock.monotonic() >= self._next_metadata
-        is_new = any(not self._orders[topic].knows(index) for topic, index in self._readers)
+        is_new = self._membership.epoch != self._learned_epoch or any(
+            not self._orders[topic].knows(index) for topic, index in self._readers
+        )
         if is_old or is_new or self._fetching.needs_metadata or self._ownership.unknown():
             await self._learn()
 
     async def _learn(self) -> None:
-        """Metadata, and what the member's partitions wait for."""
-        described = await self._cluster.refresh(self._topics)
+        """Metadata, and what the member's partitions wait for. The coordinator's, so that in a new generation the
+        member knows at least the topics by which it began."""
+        epoch, node_id = self._membership.epoch, await self._membership.coordinator()
+        described = await self._cluster.refresh(self._topics, node_id)
         for name, order in self._orders.items():
             if name in described:
                 before = order.described.counts
-                await order.learn(self._cluster, described[name], [index for t, index in self._readers if t == name])
+                owned = [index for topic, index in self._readers if topic == name]
+                await order.learn(self._cluster, described[name], owned, node_id)
                 if order.described.counts != before:
                     self._membership.heartbeat_soon()
-        self._fetching.needs_metadata = False
+        self._fetching.needs_metadata, self._learned_epoch = False, epoch
         self._next_metadata = self._clock.monotonic() + self._metadata_seconds
         self._check_returned()
         self._fetching.look_again()

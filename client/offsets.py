@@ -79,13 +79,13 @@ async def epoch_ends(cluster: ClientCluster, asked: Collection[EpochOf]) -> dict
 
 
 async def partition_epochs(
-    cluster: ClientCluster, partitions: Collection[TopicPartition]
+    cluster: ClientCluster, partitions: Collection[TopicPartition], node_id: int | None = None
 ) -> dict[TopicPartition, PartitionEpochs]:
-    """PartitionLeaderEpochsForPartitions."""
+    """PartitionLeaderEpochsForPartitions, of any agent or a certain one."""
     if not partitions:
         return {}
     frame = Frame(LEADER_EPOCHS_KEY, VERSION, encode_epochs_request(by_topic(partitions)), flexible=False)
-    answer = decode_epochs_response(await cluster.send(cluster.any_node(), frame))
+    answer = decode_epochs_response(await cluster.send(cluster.any_node() if node_id is None else node_id, frame))
     found = {(topic, each.partition): each for topic, rows in answer.items() for each in rows if not each.error_code}
     return _complete(found, partitions)
 

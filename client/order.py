@@ -50,8 +50,11 @@ class TopicOrder:
         """enable.ordered.delivery."""
         return self.described.counts.is_ordered
 
-    async def learn(self, cluster: ClientCluster, described: OrderedTopic, owned: Collection[int]) -> None:
-        """Ask for what the member's partitions need. UnavailableError, and nothing has changed, if that fails."""
+    async def learn(
+        self, cluster: ClientCluster, described: OrderedTopic, owned: Collection[int], node_id: int
+    ) -> None:
+        """Ask this node for what the member's partitions need. UnavailableError, and nothing has changed, if that
+        fails."""
         name, counts = described.name, described.counts
         self._refuse_older(described)
         present = frozenset(index for index in owned if index in described.leader_epochs)
@@ -59,7 +62,7 @@ class TopicOrder:
             self._known = _Known(described, present, {}, {}, {})
             return
         asked = {(name, index) for index in present if index >= counts.initial} | {(name, m) for m in counts.marked}
-        epochs = {index: each for (_, index), each in (await partition_epochs(cluster, asked)).items()}
+        epochs = {index: each for (_, index), each in (await partition_epochs(cluster, asked, node_id)).items()}
         thresholds = {
             (name, epochs[index].source, epochs[index].after_creation)
             for index in present

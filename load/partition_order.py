@@ -167,11 +167,13 @@ class OrderWorld:
         if at == log.end or not self.may_deliver(index, at):
             return
         record = log.records[at]
-        name = record.producer, record.key
-        if self.delivered[name] >= record.number:
-            raise OrderError(f"key={record.key!r} delivered={self.delivered[name]} then={record.number}")
-        self.delivered[name] = record.number
+        self._judge((record.producer, record.key), record.number)
         self.positions[index] = at + 1
+
+    def _judge(self, name: tuple[int, bytes], number: int) -> None:
+        if self.delivered[name] >= number:
+            raise OrderError(f"key={name[1]!r} delivered={self.delivered[name]} then={number}")
+        self.delivered[name] = number
 
     def present(self) -> list[int]:
         """The partitions that members are assigned."""

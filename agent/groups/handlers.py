@@ -73,7 +73,9 @@ class GroupHandlers:
         coordinator = ClassicCoordinator(self.groups, clock, restore_classic)
         administration = GroupAdministration(api, self.groups)
         offsets = GroupOffsets(api, self.groups, clock, metrics)
-        self.position: RequestHandler = ConsumerGroupPosition(self.groups, cluster, clock)
+        self.position: RequestHandler = ConsumerGroupPosition(
+            self.groups, cluster, clock, lambda: consumer_groups.topics.topics().by_name
+        )
         """Not advertised."""
         self.handlers: dict[int, RequestHandler] = {
             ApiKey.OFFSET_COMMIT: OffsetCommit(offsets, cluster, in_force),

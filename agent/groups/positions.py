@@ -3,6 +3,8 @@
 Place: a handler at the group's coordinator, for members that wait as metastore/partitions/waiting.py says.
 Invariant: a position was reported by a member of the present generation to this coordinator; all others are "not yet
 included". A member that is behind the group's epoch reports nothing: what it reads may belong to another one soon.
+Nor does any member while the group has not been judged by the newest topics, and a partition that returns under its old
+index is another one: a position in the earlier one would release those that wait for the new one.
 Forgetting is always safe: a member sees in the answer that its position is missing, and reports it again. So the memory
 is bounded (POSITIONS_MAX), and the groups that asked least recently are forgotten.
 Source: KIP-253, change 7.
@@ -11,7 +13,7 @@ Source: KIP-253, change 7.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
@@ -22,7 +24,8 @@ from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.names import storable
 from headrace.agent.groups.values import MemberRef
-from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.partitions.topic_partitions import CreatedFrom
 from headrace.protocol.ordered_requests import (
     NO_POSITION,
     VERSION,
@@ -41,9 +44,9 @@ POSITIONS_MAX = 200_000
 _COMMIT_VERSION = 10
 """Of OffsetCommit: members are judged as they are there, by generation or member epoch."""
 
-Ref = tuple[str, int]
-"""Topic name, partition."""
-Asked = Mapping[str, Sequence[PartitionPosition]]
+Ref = tuple[str, int, CreatedFrom | None]
+"""Topic name, partition, and what the partition was created from: it differs each time that an index is used."""
+Said = Sequence[tuple[Ref, PartitionPosition]]
 
 
 @dataclass(slots=True)
@@ -68,23 +71,22 @@ class GroupPositionMemory:
         self._groups: OrderedDict[str, _Generation] = OrderedDict()
         self._size = 0
 
-    def exchange(self, group_id: str, generation: tuple[int, int], member_id: str, said: Asked) -> dict[Ref, int]:
+    def exchange(self, group_id: str, generation: tuple[int, int], member_id: str, said: Said) -> dict[Ref, int]:
         """Take what the member says; every partition that a member waits for, with its position or NO_POSITION."""
         known = self._groups.pop(group_id, None)
         self._size -= known.size if known else 0
         if known is None or known.name != generation:
             known = _Generation(generation)
         asked = set()
-        for topic, partitions in said.items():
-            for each in partitions:
-                if each.position >= 0:
-                    known.positions[topic, each.partition] = each.position
-                if each.need_position:
-                    asked.add((topic, each.partition))
+        for ref, each in said:
+            if each.position >= 0:
+                known.positions[ref] = each.position
+            if each.need_position:
+                asked.add(ref)
         known.waiting[member_id] = frozenset(asked)
         self._keep(group_id, known)
         wanted = frozenset[Ref]().union(*known.waiting.values())
-        return {ref: known.positions.get(ref, NO_POSITION) for ref in sorted(wanted)}
+        return {ref: known.positions.get(ref, NO_POSITION) for ref in sorted(wanted, key=lambda each: each[:2])}
 
     def _keep(self, group_id: str, known: _Generation) -> None:
         if known.size > self._positions_max:
@@ -99,8 +101,15 @@ class GroupPositionMemory:
 class ConsumerGroupPosition:
     """The handler."""
 
-    def __init__(self, groups: HeldGroups, cluster: ClusterView, clock: Clock) -> None:
-        self._groups, self._cluster, self._clock = groups, cluster, clock
+    def __init__(
+        self,
+        groups: HeldGroups,
+        cluster: ClusterView,
+        clock: Clock,
+        topics: Callable[[], Mapping[str, TopicImage]],
+    ) -> None:
+        """`topics`: by name, as consumer groups are judged by them."""
+        self._groups, self._cluster, self._clock, self._topics = groups, cluster, clock, topics
         self._memory = GroupPositionMemory()
 
     async def __call__(self, request: Request) -> Response:
@@ -122,38 +131,34 @@ class ConsumerGroupPosition:
         code = held.group.check_commit(self._clock.monotonic(), member, _COMMIT_VERSION)
         if code is not ErrorCode.none:
             return GroupPositionResponse(code, {})
-        known = _existing(self._cluster.image, asked.topics)
-        generation = _generation(held.group)
-        if generation != asked.generation:  # a consumer group has a newer epoch, which the member will learn
-            return GroupPositionResponse(ErrorCode.none, _nothing_known(known))
-        found = self._memory.exchange(asked.group_id, (held.epoch, generation), asked.member_id, known)
+        said = _existing(self._cluster.image, asked)
+        generation = _generation(held.group, self._topics())
+        if generation != asked.generation:  # the member's next heartbeat brings it to a newer epoch
+            nothing = {ref: NO_POSITION for ref, each in said if each.need_position}
+            return GroupPositionResponse(ErrorCode.none, _by_topic(nothing))
+        found = self._memory.exchange(asked.group_id, (held.epoch, generation), asked.member_id, said)
         return GroupPositionResponse(ErrorCode.none, _by_topic(found))
 
 
-def _generation(group: object) -> int:
+def _generation(group: object, by_name: Mapping[str, TopicImage]) -> int | None:
+    """None while it may be another one by the newest topics."""
     if isinstance(group, ConsumerGroup):
-        return group.target.group_epoch
+        return group.target.group_epoch if group.judges_by(by_name) else None
     assert isinstance(group, ClassicGroup)
     return group.generation
 
 
-def _existing(image: MetadataImage, topics: Asked) -> dict[str, list[PartitionPosition]]:
-    found = {}
-    for name, partitions in topics.items():
+def _existing(image: MetadataImage, asked: GroupPositionRequest) -> list[tuple[Ref, PartitionPosition]]:
+    found = []
+    for name, partitions in asked.topics.items():
         if (topic := image.topics_by_name.get(name)) is not None:
-            found[name] = [each for each in partitions if topic.key(each.partition) is not None]
+            rows = (each for each in partitions if topic.has(each.partition))
+            found += [((name, each.partition, topic.created_from.get(each.partition)), each) for each in rows]
     return found
-
-
-def _nothing_known(said: Asked) -> dict[str, list[PartitionPosition]]:
-    return {
-        topic: [PartitionPosition(each.partition, True) for each in partitions if each.need_position]
-        for topic, partitions in said.items()
-    }
 
 
 def _by_topic(found: Mapping[Ref, int]) -> dict[str, list[PartitionPosition]]:
     topics: dict[str, list[PartitionPosition]] = {}
-    for (topic, index), position in found.items():
+    for (topic, index, _), position in found.items():
         topics.setdefault(topic, []).append(PartitionPosition(index, True, position))
     return topics

@@ -29,6 +29,17 @@ def asks(*partitions: int) -> dict[str, list[PartitionPosition]]:
     return {"t": [PartitionPosition(index, True) for index in partitions]}
 
 
+def exchanged(
+    memory: GroupPositionMemory,
+    group: str,
+    generation: tuple[int, int],
+    member: str,
+    said: dict[str, list[PartitionPosition]],
+) -> dict[tuple[str, int], int]:
+    rows = [((topic, each.partition, None), each) for topic, partitions in said.items() for each in partitions]
+    return {ref[:2]: position for ref, position in memory.exchange(group, generation, member, rows).items()}
+
+
 def reports(**positions: int) -> dict[str, list[PartitionPosition]]:
     """p3=7: position 7 in partition 3."""
     return {"t": [PartitionPosition(int(name[1:]), False, at) for name, at in positions.items()]}
@@ -37,29 +48,29 @@ def reports(**positions: int) -> dict[str, list[PartitionPosition]]:
 @pytest.mark.requirement("P6")
 def test_a_member_learns_what_others_wait_for_and_how_far_they_are() -> None:
     memory = GroupPositionMemory()
-    assert memory.exchange("g", FIRST, "b", asks(3)) == {("t", 3): NO_POSITION}
-    assert memory.exchange("g", FIRST, "a", {}) == {("t", 3): NO_POSITION}
-    memory.exchange("g", FIRST, "a", reports(p3=7))
-    assert memory.exchange("g", FIRST, "b", asks(3)) == {("t", 3): 7}
-    assert memory.exchange("g", FIRST, "b", {}) == {}
+    assert exchanged(memory, "g", FIRST, "b", asks(3)) == {("t", 3): NO_POSITION}
+    assert exchanged(memory, "g", FIRST, "a", {}) == {("t", 3): NO_POSITION}
+    exchanged(memory, "g", FIRST, "a", reports(p3=7))
+    assert exchanged(memory, "g", FIRST, "b", asks(3)) == {("t", 3): 7}
+    assert exchanged(memory, "g", FIRST, "b", {}) == {}
 
 
 @pytest.mark.requirement("P6")
 @pytest.mark.parametrize("later", [(1, 2), (2, 1)], ids=["generation", "coordinator"])
 def test_positions_are_forgotten_with_the_generation_and_the_coordinator(later: tuple[int, int]) -> None:
     memory = GroupPositionMemory()
-    memory.exchange("g", FIRST, "a", reports(p3=7))
-    assert memory.exchange("g", later, "b", asks(3)) == {("t", 3): NO_POSITION}
+    exchanged(memory, "g", FIRST, "a", reports(p3=7))
+    assert exchanged(memory, "g", later, "b", asks(3)) == {("t", 3): NO_POSITION}
 
 
 def test_the_memory_is_bounded_and_forgets_the_group_that_asked_least_recently() -> None:
     memory = GroupPositionMemory(positions_max=4)
-    memory.exchange("old", FIRST, "a", reports(p1=1, p2=1))
-    memory.exchange("new", FIRST, "a", reports(p1=1, p2=1, p3=1))
-    assert memory.exchange("new", FIRST, "b", asks(1)) == {("t", 1): 1}
-    assert memory.exchange("old", FIRST, "b", asks(1)) == {("t", 1): NO_POSITION}
-    memory.exchange("large", FIRST, "a", reports(p1=1, p2=1, p3=1, p4=1, p5=1))
-    assert memory.exchange("large", FIRST, "b", asks(1)) == {("t", 1): NO_POSITION}
+    exchanged(memory, "old", FIRST, "a", reports(p1=1, p2=1))
+    exchanged(memory, "new", FIRST, "a", reports(p1=1, p2=1, p3=1))
+    assert exchanged(memory, "new", FIRST, "b", asks(1)) == {("t", 1): 1}
+    assert exchanged(memory, "old", FIRST, "b", asks(1)) == {("t", 1): NO_POSITION}
+    exchanged(memory, "large", FIRST, "a", reports(p1=1, p2=1, p3=1, p4=1, p5=1))
+    assert exchanged(memory, "large", FIRST, "b", asks(1)) == {("t", 1): NO_POSITION}
 
 
 @pytest.fixture

@@ -1,0 +1,48 @@
+"""Order per key through new generations and new coordinators; and planted bugs."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.agent.groups.positions import Ref
+from load.group_order import GroupWorld
+from load.partition_order import OrderError
+
+SEEDS = range(30)
+
+
+def test_order_per_key_is_kept_through_generations_and_coordinators() -> None:
+    generations = 0
+    for seed in SEEDS:
+        world = GroupWorld(seed)
+        world.run()
+        generations += world.generation
+    assert generations > len(SEEDS)
+
+
+class BelievesThatItWasHeard(GroupWorld):
+    """Members do not notice that a new coordinator knows nothing."""
+
+    def heard(self) -> None:
+        pass
+
+
+class SameIndexSamePartition(GroupWorld):
+    """The coordinator takes a position in a partition that was removed for one in its successor."""
+
+    def ref(self, index: int) -> Ref:
+        return "t", index, None
+
+
+def _found(world: type[GroupWorld]) -> bool:
+    for seed in range(6 * len(SEEDS)):
+        try:
+            world(seed).run()
+        except OrderError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("world", [BelievesThatItWasHeard, SameIndexSamePartition])
+def test_planted_bugs_are_found(world: type[GroupWorld]) -> None:
+    assert _found(world)
