@@ -25,6 +25,9 @@ The settings of encryption and authentication (`ssl.*`, `sasl.*`, `connections.m
 listener: `listener.name.external.ssl.client.auth=required`, in the environment
 `HEADRACE_LISTENER_NAME_EXTERNAL_SSL_CLIENT_AUTH`.
 
+A value may be a reference: `${env:NAME}` is the variable's value, `${file:/path}` the file's content, which errors do
+not show. Use it for passwords, also in the file of `--command-config`.
+
 On Kubernetes set `enableServiceLinks: false` in the pod. Otherwise a Service with the name `headrace` injects
 variables such as `HEADRACE_SERVICE_HOST`, which are refused as unknown.
 

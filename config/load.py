@@ -7,6 +7,7 @@ or out of bounds. One error message lists all problems.
 File: Java properties, as Kafka's server.properties (`linger.ms=100`, `#` comments).
 Environment: `HEADRACE_LINGER_MS`. `HEADRACE_TEST_*` is for the test suite and is ignored.
 Flags: `--linger-ms`.
+Each value may be a reference, `${env:NAME}` or `${file:/path}` (references.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import msgspec
 from headrace.config import listener_overrides
 from headrace.config.declared import ENV_PREFIX, Declared, declared
 from headrace.config.errors import ConfigError
+from headrace.config.references import resolved
 from headrace.config.refused import why_not_in_files
 from headrace.config.security_settings import SECRETS
 from headrace.config.settings import Settings
@@ -34,6 +36,8 @@ class _Given(NamedTuple):
     where: str
     key: str | None
     value: object
+    is_reference: bool = False
+    """The value came from a file or variable that it names: it may be a secret."""
 
 
 def read_properties(path: Path) -> dict[str, str]:
@@ -55,6 +59,7 @@ def load(
         *_environment(environ or {}),
         *(_Given("flags", key, value) for key, value in (flags or {}).items()),
     ]
+    found = [_resolved(given, environ or {}) for given in found]
     found = [given._replace(value=None) if _is_left_unset(given) else given for given in found]
     _refuse(complaint for given in found if (complaint := _complaint(given)))
     own = {str(given.key): given.value for given in found if given.key in declared()}
@@ -95,6 +100,15 @@ def _environment(environ: Mapping[str, str]) -> Iterator[_Given]:
             yield _Given(variable, None, told)
 
 
+def _resolved(given: _Given, environ: Mapping[str, str]) -> _Given:
+    """With the text that a reference names; as a line that is no setting, if that is not there."""
+    try:
+        value = resolved(given.value, environ)
+    except ConfigError as error:
+        return given._replace(key=None, value=f"{given.key}: {error}")
+    return given._replace(value=value, is_reference=value is not given.value)
+
+
 def _is_left_unset(given: _Given) -> bool:
     """An empty value of a setting that may be unset, for example in a pod on a node without a zone."""
     return given.value == "" and given.key in declared() and declared()[given.key].default is None
@@ -102,7 +116,7 @@ def _is_left_unset(given: _Given) -> bool:
 
 def _complaint(given: _Given) -> str | None:
     """None for a known setting with a valid value."""
-    where, key, value = given
+    where, key, value, _ = given
     if key is None:
         return f"{where}: {value}"
     setting = _setting(key)
@@ -113,7 +127,7 @@ def _complaint(given: _Given) -> str | None:
     try:
         msgspec.convert(value, setting.annotation, strict=False)
     except msgspec.ValidationError:
-        return f"{where}: {key}: invalid value {_shown(setting, value)} (accepted: {setting.accepted})"
+        return f"{where}: {key}: invalid value {_shown(setting, given)} (accepted: {setting.accepted})"
     return None
 
 
@@ -130,8 +144,8 @@ def _converted(given: _Given) -> object:
     return msgspec.convert(given.value, setting.annotation, strict=False)
 
 
-def _shown(setting: Declared, value: object) -> str:
-    return "(not shown)" if setting.name in SECRETS else repr(value)
+def _shown(setting: Declared, given: _Given) -> str:
+    return "(not shown)" if setting.name in SECRETS or given.is_reference else repr(given.value)
 
 
 def _refuse(complaints: Iterable[str]) -> None:

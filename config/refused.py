@@ -52,7 +52,7 @@ _REFUSED = {
     "broker.id": "renamed: set node.id",
     "broker.id.generation.enable": "leave node.id unset: an id is leased from the metastore",
     "client.quota.callback.class": _NO_PLUGINS,
-    "config.providers": "values are used as written: pass secrets in HEADRACE_* variables",
+    "config.providers": "${env:NAME} and ${file:/path} always work as values; other providers are Java classes",
     "control.plane.listener.name": "the controller sends no requests to agents: there is no such listener",
     "controlled.shutdown.": "an agent always shuts down in a controlled way: see shutdown.grace.ms",
     "controller.quorum.": _NO_QUORUM,

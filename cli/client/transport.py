@@ -7,6 +7,7 @@ Invariant: bootstrap servers are tried in order until one answers; the caller ev
 from __future__ import annotations
 
 import io
+import os
 import socket
 import struct
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from kio.serial.errors import SerialError
 from headrace.cli.client.login import PLAINTEXT, SETTINGS, Login
 from headrace.config.errors import ConfigError
 from headrace.config.load import read_properties
+from headrace.config.references import resolved
 from headrace.storage.errors import CorruptError, InvalidError, UnavailableError
 
 DEFAULT_PORT = 9092
@@ -47,7 +49,8 @@ class ClientConfig:
 
 def client_config(bootstrap: str | None, path: Path | None) -> ClientConfig:
     """From -b and the admin client's properties file; ConfigError if something is missing or unsupported."""
-    given = read_properties(path) if path is not None else {}
+    written = read_properties(path) if path is not None else {}
+    given = {name: str(resolved(value, os.environ)) for name, value in written.items()}
     for name in given:
         if name not in _SETTINGS:
             raise ConfigError(f"{path}: unknown setting {name} (known: {', '.join(_SETTINGS)})")
