@@ -115,6 +115,14 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         _long(LONG_MAX, "nothing is acknowledged before it is in object storage", Synonym("log.flush.interval.ms"))
     ),
     "follower.replication.throttled.replicas": _fixed(ConfigDefinition("", "list", _NO_REPLICAS)),
+    "headrace.partitioner": ConfigDefinition(
+        "murmur2",
+        "string",
+        "How producers that send no partition counts place keys: murmur2 is the default of Kafka's Java client,"
+        " franz-go, kafkajs, aiokafka and kafka-python, crc32 of librdkafka, fnv1a of sarama. While the topic doubles,"
+        " agents look by it for keys that moved.",
+        allowed=("crc32", "fnv1a", "murmur2"),
+    ),
     "index.interval.bytes": _fixed(_int(4_096, _NO_INDEX_FILES, Synonym("log.index.interval.bytes"))),
     "leader.replication.throttled.replicas": _fixed(ConfigDefinition("", "list", _NO_REPLICAS)),
     "local.retention.bytes": _fixed(_long(-2, _NO_LOCAL_LOG, Synonym("log.local.retention.bytes"), low=-2)),

@@ -48,6 +48,8 @@ _BATCH_CODES: dict[BatchOutcome, int] = {
     BatchOutcome.LEADER_EPOCH_MISMATCH: ErrorCode.not_leader_or_follower,
     BatchOutcome.PARTITION_MARKED: ErrorCode.not_leader_or_follower,  # every client asks for metadata again
     BatchOutcome.DUPLICATE_SEQUENCE: ErrorCode.duplicate_sequence_number,  # libraries report success without an offset
+    BatchOutcome.SENT_BACK: ErrorCode.not_leader_or_follower,  # every client asks for metadata, and sends it again
+    BatchOutcome.MOVED_KEY: ErrorCode.invalid_record,  # final; clients go on with the next batch
 }
 
 _FILE_CODES: dict[FileStatus, int] = {

@@ -27,6 +27,7 @@ from headrace.agent.cluster.controller_metrics import ControllerMetrics
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.partition_removal import PartitionRemover, RemovalApi
 from headrace.agent.cluster.setting_agreement import SettingRecorder, SettingRecorderApi
+from headrace.agent.cluster.split_boundaries import BoundaryApi, SplitBoundaries
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.api.cluster import ClusterApi
@@ -53,7 +54,7 @@ SCHEDULE_SECONDS = 30.0
 TRUNCATED_ROWS = 10_000
 
 
-class ControllerMetastore(ClusterApi, ControllerApi, SettingRecorderApi, RemovalApi, Protocol):
+class ControllerMetastore(ClusterApi, ControllerApi, SettingRecorderApi, RemovalApi, BoundaryApi, Protocol):
     """The metastore operations that a controller needs."""
 
     async def schedule_jobs(self, controller_epoch: int, schedules: Sequence[JobSchedule]) -> None:
@@ -126,6 +127,7 @@ class Controller:
         self._schedules = schedules
         self._settings = SettingRecorder(api, clock)
         self._remover = PartitionRemover(api, follower, clock)
+        self._boundaries = SplitBoundaries(api, follower, clock)
         self._next_snapshot_check = 0.0
         self._snapshot_end = -1
         """Where the newest snapshot ended when this process looked last."""
@@ -191,6 +193,7 @@ class Controller:
             await self._append_due(lease.controller_epoch, image)
             await self._settings.record(lease.controller_epoch, image)
             await self._remover.step(lease.controller_epoch)
+            await self._boundaries.step(lease.controller_epoch)
             self._keep_snapshots(lease.controller_epoch)
             await self._keep_schedules(lease.controller_epoch, image)
 

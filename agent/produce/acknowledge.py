@@ -31,7 +31,12 @@ log = logging.getLogger(__name__)
 ABANDON_AFTER_S = 5.0
 """A file that is delayed this long, and that no request waits for any more, is not stored or committed."""
 _RETRIABLE = frozenset(
-    {BatchOutcome.LEADER_EPOCH_MISMATCH, BatchOutcome.PARTITION_COUNT_MISMATCH, BatchOutcome.PARTITION_MARKED}
+    {
+        BatchOutcome.LEADER_EPOCH_MISMATCH,
+        BatchOutcome.PARTITION_COUNT_MISMATCH,
+        BatchOutcome.PARTITION_MARKED,
+        BatchOutcome.SENT_BACK,
+    }
 )
 """Refusals of a commit after which the client sends the same batch again."""
 

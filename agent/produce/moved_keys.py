@@ -9,8 +9,24 @@ from __future__ import annotations
 
 import asyncio
 
+from headrace.agent.produce.batches import Arrival
+from headrace.agent.produce.pending import Refusal
+from headrace.metastore.api.commit import MovedKeys
 from headrace.metastore.partitions.partitioners import moves
+from headrace.metastore.partitions.topic_partitions import Split
+from headrace.protocol.errors import error_code
+from headrace.storage.errors import HeadraceError
 from headrace.storage.records.codec import open_batch
+
+
+async def with_moved_keys(arrival: Arrival, partitioner: str, split: Split) -> Arrival | Refusal:
+    """The batch with MovedKeys in place of the count that its client did not send; why it is refused, if it is."""
+    parent = arrival.partition_index
+    try:
+        found = await has_moved_key(arrival.data, partitioner, parent, split.child - parent)
+    except HeadraceError as error:
+        return Refusal(error_code(error), str(error))
+    return arrival._replace(partition_count=MovedKeys.MOVED if found else MovedKeys.STAY)
 
 
 async def has_moved_key(batch: memoryview, partitioner: str, parent: int, count: int) -> bool:

@@ -20,6 +20,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.client_turns import ClientTurns, client_of
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.produce.batches import Arrival
+from headrace.agent.produce.moved_keys import with_moved_keys
 from headrace.agent.produce.pending import PendingRequest, Refusal
 from headrace.agent.produce.validate import (
     NO_TRANSACTIONS,
@@ -34,6 +35,7 @@ from headrace.agent.produce.validate import (
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.rendered_topics import rendered_topic
+from headrace.protocol.partition_counts import NO_COUNT
 from headrace.protocol.produce_codec import FIRST_BY_ID, ProducePartitionReply, ProduceRequest
 from headrace.protocol.request import Request
 from headrace.storage.clock import Clock
@@ -92,7 +94,7 @@ class Receiver:
         """
         image = self._view.image
         topics = _find_all(image, produce)
-        if not _has_all(topics, produce) or self._to_open(image, topics):
+        if not _has_all(topics, produce) or self._to_open(image, topics) or _splitting(topics):
             return None
         return self._judge(request, produce, image, topics)
 
@@ -103,6 +105,8 @@ class Receiver:
         received = self._judge(request, produce, image, topics, missing)
         if received.unread:
             received = await self.read_records(request, received)
+        if splitting := _splitting(topics):
+            received = await self._find_moved_keys(request, received, image, splitting)
         to_open = self._to_open(image, topics)
         if not to_open:
             return received
@@ -132,6 +136,24 @@ class Receiver:
             else:
                 self._refuse(refusal, arrival.request, arrival.reply)
         return received._replace(arrivals=arrivals, unread=frozenset())
+
+    async def _find_moved_keys(
+        self, request: Request, received: Received, image: MetadataImage, splitting: dict[uuid.UUID, TopicImage]
+    ) -> Received:
+        """Say of each batch for a partition that is split in two whether it has a key that moved."""
+        arrivals = []
+        for arrival in received.arrivals:
+            topic = splitting.get(arrival.topic_id)
+            split = None if topic is None else topic.splits.get(arrival.partition_index)
+            found: Arrival | Refusal = arrival
+            if topic is not None and split is not None and arrival.partition_count == NO_COUNT:
+                async with self._reading.turn(client_of(request)):
+                    found = await with_moved_keys(arrival, self._rules.rules(image, topic).partitioner, split)
+            if isinstance(found, Refusal):
+                self._refuse(found, arrival.request, arrival.reply)
+            else:
+                arrivals.append(found)
+        return received._replace(arrivals=arrivals)
 
     def _judge(
         self,
@@ -203,6 +225,11 @@ def _find_all(image: MetadataImage, produce: ProduceRequest) -> Topics:
         image.topics_by_name.get(topic.name or "") if topic.topic_id is None else image.topics_by_id.get(topic.topic_id)
         for topic in produce.topics
     ]
+
+
+def _splitting(topics: Topics) -> dict[uuid.UUID, TopicImage]:
+    """Those with partitions that a doubling split in two, by id."""
+    return {topic.topic_id: topic for topic in topics if topic is not None and topic.splits}
 
 
 def _has_all(topics: Topics, produce: ProduceRequest) -> bool:

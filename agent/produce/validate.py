@@ -62,6 +62,7 @@ class TopicRules:
     ahead_max_ms: int = LONG_MAX
     opens_records: bool = False
     """Whether headers are not enough: they say the latest time of a batch, but neither the earliest nor keys."""
+    partitioner: str = "murmur2"
 
 
 class RuleBook:
@@ -95,6 +96,7 @@ class RuleBook:
             behind_max_ms=behind_max_ms,
             ahead_max_ms=int(value("message.timestamp.after.max.ms")),
             opens_records=needs_keys or (behind_max_ms < LONG_MAX and not stamps_append_time),
+            partitioner=value("headrace.partitioner"),
         )
 
 

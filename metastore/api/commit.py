@@ -28,7 +28,8 @@ class StagedBatch(NamedTuple):
     leader_epoch: int = -1
     """The epoch under which the agent accepted it; -1 skips the check."""
     partition_count: int = -1
-    """The topic's undeleted partition count that the client chose the partition by; -1 if it sent none."""
+    """The topic's undeleted partition count that the client chose the partition by; if it sent none -1, or one of
+    MovedKeys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,18 @@ class BatchOutcome(enum.IntEnum):
     """Stored before the producer's last 5 batches: its offset is not known any more (decisions/0037)."""
     PARTITION_MARKED = 8
     """The partition takes no new records: the client asks for metadata and chooses another one."""
+    SENT_BACK = 9
+    """The topic doubles: the client asks for metadata, and sends the batch again (partitions/splitting.py)."""
+    MOVED_KEY = 10
+    """The topic has doubled, and the batch has a key that belongs to the child by now: it is never appended."""
+
+
+class MovedKeys(enum.IntEnum):
+    """What an agent says in place of a partition count of a batch for a partition that is split in two."""
+
+    STAY = -3
+    MOVED = -4
+    """Some key belongs to the child."""
 
 
 class BatchAnswer(NamedTuple):

@@ -22,6 +22,7 @@ from headrace.metastore.api.retention import RetentionApi
 from headrace.metastore.api.segment_logs import SegmentLogApi
 from headrace.metastore.api.segments import SegmentApi, SegmentCleanupApi
 from headrace.metastore.api.settings import SettingsApi
+from headrace.metastore.api.splits import SplitApi
 from headrace.metastore.api.topics import PartitionApi
 
 
@@ -32,6 +33,7 @@ class Metastore(
     LeaderEpochApi,
     ClusterApi,
     PartitionApi,
+    SplitApi,
     ConfigApi,
     ZoneSecretApi,
     ClusterFacts,

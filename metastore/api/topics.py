@@ -16,11 +16,15 @@ from headrace.metastore.partitions.changes import Expansion, Removal, Shrinking
 
 
 class PartitionState(enum.IntEnum):
-    """What a partition takes; stored in partitions.state. A later one may have 2 and 3: a topic that doubles."""
+    """What a partition takes; stored in partitions.state."""
 
     TAKES_RECORDS = 0
     MARKED = 1
     """No new records; it is removed once it is empty."""
+    SPLITS = 2
+    """The topic doubles: records of keys that move to its child only as metastore/partitions/splitting.py says."""
+    IS_CHILD = 3
+    """The other half of a partition that is split in two."""
 
 
 class NewTopic(NamedTuple):

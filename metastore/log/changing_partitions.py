@@ -22,8 +22,9 @@ from headrace.metastore.log.records import (
     PartitionChangeRecord,
     PartitionCountRecord,
     PartitionRecord,
+    SplitPartitionRecord,
 )
-from headrace.metastore.partitions.topic_partitions import CreatedFrom
+from headrace.metastore.partitions.topic_partitions import CreatedFrom, Split
 
 _T = TypeVar("_T")
 
@@ -53,7 +54,7 @@ class ChangingPartitions:
         self.epochs = list(topic.leader_epochs)
         self._initial, self._undeleted = topic.initial_partition_count, topic.undeleted_partition_count
         self._assignments, self._created_from = _Copied(topic.assignments), _Copied(topic.created_from)
-        self._before_deletion = _Copied(topic.before_deletion)
+        self._before_deletion, self._splits = _Copied(topic.before_deletion), _Copied(topic.splits)
         self._removed: AbstractSet[int] = topic.removed
         """A set of this topic's own once a partition was removed or has returned."""
 
@@ -98,6 +99,7 @@ class ChangingPartitions:
         for index in range(count):
             self.epochs[index] += 1
         self._initial, self._undeleted = record.initial_partition_count, record.undeleted_partition_count
+        self._splits = _Copied({})
         return True
 
     def mark(self, record: MarkPartitionRecord) -> bool:
@@ -105,6 +107,17 @@ class ChangingPartitions:
         if not self._has(record.partition_id) or record.partition_id < self._undeleted or not record.before_deletion:
             return False
         self._before_deletion.own[record.partition_id] = _by_ancestor(record.before_deletion)
+        return True
+
+    def split(self, record: SplitPartitionRecord) -> bool:
+        """A partition and its newest child, below the count; a boundary is set once."""
+        parent, child = record.partition_id, record.child
+        if not (self._has(parent) and self._has(child) and parent < child < self._undeleted):
+            return False
+        known, source = self._splits.now.get(parent), self._created_from.now.get(child)
+        if source is None or source.source != parent or (known is not None and known != (child, None)):
+            return False
+        self._splits.own[parent] = Split(child, None if record.boundary < 0 else record.boundary)
         return True
 
     def remove(self, index: int) -> bool:
@@ -128,6 +141,7 @@ class ChangingPartitions:
             created_from=self._created_from.now,
             before_deletion=self._before_deletion.now,
             removed=frozenset(self._removed),
+            splits=self._splits.now,
         )
 
     def _count_plain(self) -> None:

@@ -28,6 +28,7 @@ from headrace.metastore.log.records import (
     RemoveFeatureLevelRecord,
     RemovePartitionRecord,
     ShowBrokerRecord,
+    SplitPartitionRecord,
     UserScramKeysRecord,
 )
 from headrace.storage.errors import InvalidError, UnsupportedFeatureError
@@ -44,7 +45,7 @@ def required_format(records: Iterable[MetadataRecord]) -> int:
 
 
 def _format_of(record: MetadataRecord) -> int:
-    if isinstance(record, PartitionCountRecord | MarkPartitionRecord | RemovePartitionRecord):
+    if isinstance(record, PartitionCountRecord | MarkPartitionRecord | RemovePartitionRecord | SplitPartitionRecord):
         return PARTITION_CHANGES_FORMAT
     if isinstance(record, UserScramKeysRecord):
         return SCRAM_KEYS_FORMAT

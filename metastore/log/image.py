@@ -23,7 +23,7 @@ from headrace.metastore.log.records import (
     EntityData,
     ScramKeys,
 )
-from headrace.metastore.partitions.topic_partitions import CreatedFrom, OrderedPartition, TopicPartitions
+from headrace.metastore.partitions.topic_partitions import CreatedFrom, OrderedPartition, Split, TopicPartitions
 
 OLDEST_METADATA_FORMAT = 1
 """Of a log that says nothing about it."""
@@ -84,6 +84,8 @@ class TopicImage:
     """Marked partition -> each of its ancestors -> that one's leader epoch before it rose."""
     removed: frozenset[int] = frozenset()
     """Indexes of partitions that are gone; each may be used again."""
+    splits: Mapping[int, Split] = field(default_factory=_empty)
+    """By partition index: those that the topic's doubling split in two."""
 
     @property
     def indexes(self) -> Sequence[int]:

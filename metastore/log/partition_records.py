@@ -21,10 +21,11 @@ from headrace.metastore.log.records import (
     PartitionCountRecord,
     PartitionRecord,
     RemovePartitionRecord,
+    SplitPartitionRecord,
     encode_record,
 )
 from headrace.metastore.partitions.changes import Change, Removal, Shrinking
-from headrace.metastore.partitions.topic_partitions import OrderedPartition
+from headrace.metastore.partitions.topic_partitions import OrderedPartition, Split
 
 _PLAIN_PARTITION = struct.Struct(">3si16s4siib")
 _PLAIN_PARTITION_FRAME = bytes((FRAME_TYPE, 3, VERSION))
@@ -112,6 +113,12 @@ def _created(
         source=partition.created_from.source,
         source_epoch=partition.created_from.leader_epoch,
     )
+
+
+def split_record(topic_id: uuid.UUID, parent: int, split: Split) -> SplitPartitionRecord:
+    """Of a partition that a doubling split in two."""
+    boundary = -1 if split.boundary is None else split.boundary
+    return SplitPartitionRecord(partition_id=parent, topic_id=topic_id, child=split.child, boundary=boundary)
 
 
 def ancestor_epochs(before_deletion: Mapping[int, int]) -> tuple[AncestorEpoch, ...]:

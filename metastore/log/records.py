@@ -388,6 +388,19 @@ class RemovePartitionRecord(MetadataRecord):
     topic_id: Id
 
 
+@_record(OWN_TYPES + 10)
+class SplitPartitionRecord(MetadataRecord):
+    """The partition shares its keys with a child since the topic doubled; until the next change of the count.
+
+    Without a boundary (-1) readers do not begin with the child; with one, when they have read the partition up to it.
+    """
+
+    partition_id: Int32
+    topic_id: Id
+    child: Int32
+    boundary: Int64
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramKeys:
     """Instead of CredentialInfo: StoredKey and ServerKey of RFC 5802, which do not allow a login."""

@@ -45,6 +45,7 @@ from headrace.metastore.log.records import (
     RemoveUserScramCredentialRecord,
     ScramKeys,
     ShowBrokerRecord,
+    SplitPartitionRecord,
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
@@ -172,6 +173,10 @@ class ImageBuilder:
     def _remove_partition(self, record: RemovePartitionRecord) -> None:
         if not self._partitions_of(record.topic_id).remove(record.partition_id):
             raise self._contradiction(f"removal of a partition that is not marked: partition={record.partition_id}")
+
+    def _split_partition(self, record: SplitPartitionRecord) -> None:
+        if not self._partitions_of(record.topic_id).split(record):
+            raise self._contradiction(f"split of a partition that cannot be: partition={record.partition_id}")
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
         topic = self._writable_topics().pop(record.topic_id, None)
@@ -324,6 +329,7 @@ _HANDLERS: Mapping[type[MetadataRecord], Callable[[ImageBuilder, Any], None]] = 
     PartitionCountRecord: ImageBuilder._partition_count,
     MarkPartitionRecord: ImageBuilder._mark_partition,
     RemovePartitionRecord: ImageBuilder._remove_partition,
+    SplitPartitionRecord: ImageBuilder._split_partition,
     RemoveTopicRecord: ImageBuilder._remove_topic,
     ConfigRecord: ImageBuilder._config,
     RegisterBrokerRecord: ImageBuilder._register,

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from crc32c import crc32c
 
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
-from headrace.metastore.log.partition_records import ancestor_epochs, encode_plain_partition
+from headrace.metastore.log.partition_records import ancestor_epochs, encode_plain_partition, split_record
 from headrace.metastore.log.records import (
     BrokerEndpoint,
     BrokerFeature,
@@ -158,6 +158,8 @@ def _topic(topic: TopicImage) -> Iterator[bytes]:
             yield encode_record(_special_partition(topic, index))
         else:
             yield encode_plain_partition(index, topic.topic_id.bytes, epoch)
+    for index, split in topic.splits.items():
+        yield encode_record(split_record(topic.topic_id, index, split))
 
 
 def _special_partition(topic: TopicImage, index: int) -> PartitionRecord:

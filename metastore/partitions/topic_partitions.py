@@ -24,6 +24,16 @@ class CreatedFrom(NamedTuple):
     leader_epoch: int
 
 
+class Split(NamedTuple):
+    """A partition shares its keys with `child` since the topic doubled for clients that know only the count.
+
+    `boundary`: the offset from which on the partition has no key that moved; None while it may get some.
+    """
+
+    child: int
+    boundary: int | None = None
+
+
 class OrderedPartition(NamedTuple):
     """`before_deletion` (leaderEpochBeforeDeletion) is empty unless the partition is marked.
 

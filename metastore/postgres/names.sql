@@ -30,6 +30,10 @@ CREATE OR REPLACE FUNCTION state_takes_records() RETURNS smallint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 0::smallint;
 CREATE OR REPLACE FUNCTION state_marked() RETURNS smallint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1::smallint;
+CREATE OR REPLACE FUNCTION state_splits() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 2::smallint;
+CREATE OR REPLACE FUNCTION state_is_child() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 3::smallint;
 
 -- What became of a removal: metastore.api.topics.RemovalOutcome
 CREATE OR REPLACE FUNCTION removal_removed() RETURNS int
@@ -70,6 +74,16 @@ CREATE OR REPLACE FUNCTION batch_duplicate_sequence() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 7;
 CREATE OR REPLACE FUNCTION batch_partition_marked() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 8;
+CREATE OR REPLACE FUNCTION batch_sent_back() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 9;
+CREATE OR REPLACE FUNCTION batch_moved_key() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 10;
+
+-- What an agent says of a batch that has no partition count: metastore.api.commit.MovedKeys
+CREATE OR REPLACE FUNCTION keys_stay() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN -3;
+CREATE OR REPLACE FUNCTION keys_moved() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN -4;
 
 -- What became of a bulk write: metastore.api.bulk.BulkOutcome
 CREATE OR REPLACE FUNCTION bulk_decided() RETURNS smallint

@@ -30,7 +30,7 @@ _EXTENT = struct.Struct(">qqq16sqqiq")
 _ANSWER = struct.Struct(">hqq")
 _LOG_START = struct.Struct(">qq")
 _KEY = struct.Struct(">q")
-_OUTCOMES = tuple(BatchOutcome)
+_OUTCOMES = {int(outcome): outcome for outcome in BatchOutcome}
 
 
 class PackedArray(bytes):

@@ -159,6 +159,29 @@ removed_partitions = Table(
     _column("leader_epoch", Integer()),
     Index("removed_partitions_topic", "topic_id"),
 )
+partition_splits = Table(
+    "partition_splits",
+    metadata,
+    _column("parent_key", BigInteger(), key=True),
+    _column("child_key", BigInteger()),
+    _column("topic_id", Uuid()),
+    _column("producer_quiet_ms", BigInteger()),
+    _column("boundary_quiet_ms", BigInteger()),
+    _column("last_moved_ms", BigInteger()),
+    _column("boundary", BigInteger(), null=True),
+    UniqueConstraint("child_key"),
+    Index("partition_splits_topic", "topic_id"),
+    postgresql_with={"fillfactor": 50},
+)
+split_producers = Table(
+    "split_producers",
+    metadata,
+    _column("parent_key", BigInteger(), key=True),
+    _column("producer_id", BigInteger(), key=True),
+    _column("moved_ms", BigInteger()),
+    _column("has_switched", Boolean(), default="false"),
+    postgresql_with={"fillfactor": 70},
+)
 configs = Table(
     "configs",
     metadata,

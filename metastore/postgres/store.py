@@ -15,6 +15,7 @@ from headrace.metastore.postgres.bulk.bulk import PostgresBulkWrites
 from headrace.metastore.postgres.cleaning.cleaning import PostgresCleaning
 from headrace.metastore.postgres.cluster.agents import PostgresAgents
 from headrace.metastore.postgres.cluster.facts import PostgresClusterFacts
+from headrace.metastore.postgres.cluster.splits import PostgresSplits
 from headrace.metastore.postgres.cluster.topics import PostgresTopics
 from headrace.metastore.postgres.commit.commit_files import PostgresCommit
 from headrace.metastore.postgres.compaction.compaction import PostgresCompaction
@@ -50,6 +51,7 @@ class PostgresMetastore(
     PostgresFeed,
     PostgresLife,
     PostgresTopics,
+    PostgresSplits,
     PostgresAgents,
     PostgresClusterFacts,
     PostgresController,

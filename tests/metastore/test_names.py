@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from headrace.metastore.api.bulk import BulkOutcome
-from headrace.metastore.api.commit import BatchOutcome, FileStatus
+from headrace.metastore.api.commit import BatchOutcome, FileStatus, MovedKeys
 from headrace.metastore.api.compaction import SwapOutcome
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import JobState
@@ -47,6 +47,7 @@ ENUMS: dict[str, type[enum.IntEnum]] = {
     "start": StartOutcome,
     "state": PartitionState,
     "removal": RemovalOutcome,
+    "keys": MovedKeys,
 }
 NAMES = {f"{prefix}_{member.name.lower()}": int(member) for prefix, kind in ENUMS.items() for member in kind} | {
     "topic_resource": TOPIC_RESOURCE,

@@ -211,7 +211,8 @@ class ModelMetastore(ModelRetention, ModelCompaction):
             return BatchAnswer(BatchOutcome.DUPLICATE_SEQUENCE, -1, -1)
         if batch.leader_epoch not in (-1, partition.leader_epoch):
             return BatchAnswer(BatchOutcome.LEADER_EPOCH_MISMATCH, -1, -1)
-        if batch.partition_count not in (-1, self.partition_counts[split_partition_key(batch.partition_key)[0]]):
+        count = self.partition_counts[split_partition_key(batch.partition_key)[0]]
+        if batch.partition_count >= 0 and batch.partition_count != count:
             return BatchAnswer(BatchOutcome.PARTITION_COUNT_MISMATCH, -1, -1)
         if partition.is_marked:
             return BatchAnswer(BatchOutcome.PARTITION_MARKED, -1, -1)

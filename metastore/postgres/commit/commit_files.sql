@@ -14,7 +14,8 @@
 -- Output: one row per file, in order: metastore.api.commit.FileStatus, and its answer (packing.sql)
 -- if it is COMMITTED.
 --
--- Locks: the named partitions' commit shards, ascending; then the file ids, ascending.
+-- Locks: the named partitions' commit shards, ascending; then the file ids, ascending; while a topic doubles, then its
+-- splits, ascending.
 -- A producer's state may have expired after the cluster's producer.id.expiration.ms; p_producer_expiration_ms counts
 -- while the cluster has no value.
 -- Idempotent by file id: a file that is committed already gets the answer that it got first.
@@ -57,6 +58,8 @@ DECLARE
     v_hour         int;
     v_full         bigint[];   -- partitions with an open time block that is now full
     v_answer       bytea[];    -- by file
+    v_split_ms     bigint;
+    v_split        int[];      -- by batch: judge_splits; NULL: no partition is split in two
 BEGIN
     PERFORM lock_shards(array_agg(DISTINCT commit_shard(key, v_shards))) FROM unnest(p_part_key) AS key;
 
@@ -104,12 +107,23 @@ BEGIN
              GROUP BY file ORDER BY file);
     ELSE
         v_judged := true;
+        IF EXISTS (SELECT FROM partitions
+                    WHERE partition_key = ANY (p_part_key) AND state IN (state_splits(), state_is_child())) THEN
+            PERFORM lock_splits(p_part_key);
+            v_split_ms := wall_ms();
+            v_split := judge_splits(v_split_ms, p_part_key, p_batch_part, p_batch_prod, p_prod_id, p_batch_count);
+        END IF;
         SELECT j.batch_before, j.run_first, j.run_last, j.run_time, j.prod_last, j.recent, j.answer
           INTO p_batch_before, p_run_first, p_run_last, p_run_time, p_prod_last, p_recent, v_answer
           FROM judge_batches(v_ours, coalesce(cluster_setting('producer.id.expiration.ms')::bigint, p_producer_expiration_ms),
                              p_part_key, v_part_epoch, v_part_head, p_batch_file, p_batch_part, p_batch_prod, p_batch_records, p_batch_time, p_batch_epoch,
                              p_batch_sequence, p_batch_leader_epoch, p_batch_count, p_batch_run,
-                             p_prod_id, v_prod_regular) AS j;
+                             p_prod_id, v_prod_regular, v_split) AS j;
+        IF v_split IS NOT NULL THEN
+            PERFORM note_splits(v_split_ms, p_part_key, p_batch_part, p_batch_prod, p_prod_id, p_batch_count, v_split,
+                                array(SELECT last IS NOT NULL FROM unnest(p_prod_last) WITH ORDINALITY AS p (last, prod)
+                                       ORDER BY prod));
+        END IF;
         UPDATE segment_files f SET live_bytes = run.bytes, dead_at = CASE WHEN run.bytes = 0 THEN wall_time() END
           FROM (SELECT file, sum(bytes) AS bytes
                   FROM (SELECT file, 0 AS bytes FROM generate_subscripts(p_file_id, 1) AS file

@@ -37,7 +37,7 @@ BEGIN
                WITH ORDINALITY AS b (prod, records, epoch, sequence, i)
          WHERE prod > 0 AND NOT p_prod_regular[prod]
            AND outcome[i] IN (batch_appended(), batch_partition_count_mismatch(), batch_leader_epoch_mismatch(),
-                           batch_partition_marked())
+                              batch_partition_marked(), batch_sent_back(), batch_moved_key())
          ORDER BY prod, i
     LOOP
         IF b.prod <> v_prod THEN

@@ -9,6 +9,7 @@ CREATE OR REPLACE FUNCTION judge_batches(
     p_batch_file int[], p_batch_part int[], p_batch_prod int[], p_batch_records int[], p_batch_time bigint[],
     p_batch_epoch smallint[], p_batch_sequence int[], p_batch_leader_epoch int[], p_batch_count int[],
     p_batch_run int[], p_prod_id bigint[], p_prod_regular boolean[],
+    p_split int[],              -- by batch: judge_splits; NULL: no partition is split in two
     OUT batch_before bigint[], OUT run_first int[], OUT run_last int[], OUT run_time bigint[],
     OUT prod_last int[],        -- NULL: nothing of it was accepted
     OUT recent int[], OUT answer bytea[]
@@ -26,12 +27,12 @@ BEGIN
         SELECT CASE WHEN NOT p_ours[file] THEN -1
                     WHEN p_part_epoch[part] IS NULL THEN batch_unknown_partition()
                     WHEN leader_epoch NOT IN (-1, p_part_epoch[part]) THEN batch_leader_epoch_mismatch()
-                    WHEN count <> -1 AND count <> (SELECT undeleted_partition_count FROM topics
+                    WHEN count >= 0 AND count <> (SELECT undeleted_partition_count FROM topics
                                                     WHERE topic_number = p_part_key[part] >> 24)
                          THEN batch_partition_count_mismatch()
                     WHEN (SELECT state FROM partitions WHERE partition_key = p_part_key[part]) = state_marked()
                          THEN batch_partition_marked()
-                    ELSE batch_appended() END
+                    ELSE coalesce(p_split[i], batch_appended()) END
           FROM unnest(p_batch_file, p_batch_part, p_batch_leader_epoch, p_batch_count)
                WITH ORDINALITY AS b (file, part, leader_epoch, count, i)
          ORDER BY i);

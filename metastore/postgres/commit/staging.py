@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileCommit, StagedBatch
+from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileCommit, MovedKeys, StagedBatch
 from headrace.metastore.postgres.packing import (
     Column,
     PackedArray,
@@ -185,7 +185,8 @@ def _check(files: Sequence[FileCommit], file: Column, table: Column) -> None:
         & (batch.base_sequence <= _INT4_MAX)
         & (batch.leader_epoch >= -1)
         & (batch.leader_epoch <= _INT4_MAX)
-        & (batch.partition_count >= -1)
+        & (batch.partition_count >= min(MovedKeys))
+        & (batch.partition_count != _DIFFERENT)
         & (batch.partition_count <= _INT4_MAX)
     )
     if not right.all():

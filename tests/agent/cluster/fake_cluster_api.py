@@ -23,10 +23,12 @@ from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.reports import JobCount
 from headrace.metastore.api.retention import OldestExtents, OldestQuery
 from headrace.metastore.api.settings import SettingProposals
+from headrace.metastore.api.splits import QuietSplit
 from headrace.metastore.api.topics import CountChange, NewTopic, PartitionGrowth, RemovalOutcome
+from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.partition_records import change_records, encode_new_partitions
+from headrace.metastore.log.partition_records import change_records, encode_new_partitions, split_record
 from headrace.metastore.log.records import (
     BrokerEndpoint,
     BrokerFeature,
@@ -45,6 +47,7 @@ from headrace.metastore.log.records import (
 )
 from headrace.metastore.log.replay import apply
 from headrace.metastore.partitions.changes import Removal
+from headrace.metastore.partitions.topic_partitions import Split
 from headrace.storage.errors import AlreadyExistsError, FencedError, HeadraceError, InvalidError, TruncatedError
 from tests.manual_clock import ManualClock
 
@@ -100,6 +103,7 @@ class FakeClusterApi:
     job_counts: list[JobCount] = field(default_factory=list)
     """The kinds of each call."""
     empty_partitions: set[tuple[uuid.UUID, int]] = field(default_factory=set)
+    due_splits: list[QuietSplit] = field(default_factory=list)
     """(topic id, index) of partitions without records: a marked one of them may be removed."""
     latency: float = 0.0
     """Seconds of the test's clock that each call takes, before anything is done."""
@@ -233,6 +237,19 @@ class FakeClusterApi:
         self.append(*change_records(topic_id, -1, removal))
         self._end("remove_partition")
         return RemovalOutcome.REMOVED
+
+    async def quiet_splits(self, limit: int) -> Sequence[QuietSplit]:
+        """Of `due_splits`."""
+        return self.due_splits[:limit]
+
+    async def set_split_boundary(self, controller_epoch: int, expected_head: int, split: QuietSplit) -> bool:
+        self._require_controller(controller_epoch)
+        if not self._compare(expected_head):
+            return False
+        self.due_splits.remove(split)
+        parent, child = (split_partition_key(key)[1] for key in (split.parent_key, split.child_key))
+        self.append(split_record(split.topic_id, parent, Split(child, split.high_watermark)))
+        return True
 
     async def oldest_extents(self, queries: Sequence[OldestQuery]) -> tuple[int, list[OldestExtents]]:
         """Of partitions, log start and high watermark are what the controller looks at."""

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from headrace.agent.produce.moved_keys import has_moved_key
+from headrace.metastore.api.commit import FileAnswer, FileCommit, MovedKeys
 from headrace.metastore.partitions.murmur2 import key_hash
+from headrace.metastore.partitions.topic_partitions import Split
 from headrace.storage.errors import CorruptError
 from headrace.storage.records.codec import MAX_OPENED_BYTES, Record, encode_batch
 from headrace.storage.records.compression import Codec, compress
 from headrace.storage.records.errors import BatchTooLargeError
 from headrace.storage.records.header import HEADER_BYTES
+from tests.agent.produce.produce_world import ProduceWorld
+from tests.model.metastore_model import ModelMetastore
 from tests.storage.batches import forge
 
 COUNT = 4
@@ -41,6 +50,51 @@ async def test_a_key_moves_by_the_partitioner_that_the_topic_names() -> None:
     assert by_murmur2 == [False] * len(STAYING) + [True] * len(MOVED)
     assert by_crc32 != by_murmur2
     assert any(by_crc32)
+
+
+class SeenCounts:
+    """A metastore that notes what the commits say of batches, by partition key."""
+
+    def __init__(self, model: ModelMetastore) -> None:
+        self._model = model
+        self.counts: dict[int, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
+        self.counts |= {batch.partition_key: batch.partition_count for file in files for batch in file.batches}
+        return await self._model.commit_files(node_id, broker_epoch, files)
+
+
+async def test_the_commit_hears_of_batches_for_parents_whether_a_key_moved() -> None:
+    world = ProduceWorld()
+    seen = world.metastore = SeenCounts(world.model)
+    async with world:
+        topic = world.create_topic("t", 8)
+        world.put_topic(replace(topic, splits={2: Split(6), 3: Split(7, 100)}))
+        world.view.image = world.view.head
+        keys = {2: [*STAYING, *MOVED], 3: STAYING, 6: MOVED, 1: MOVED}
+        batches = {index: _batch([*some]).tobytes() for index, some in keys.items()}
+        answers = await world.clock.run(world.produce(world.connect(), {"t": batches}))
+        assert answers is not None
+        assert {answers["t", index].error for index in keys} == {"none"}
+        assert {topic.key(index) for index in keys} == seen.counts.keys()
+        counts = {index: seen.counts[topic.key(index) or 0] for index in keys}
+        assert counts == {2: MovedKeys.MOVED, 3: MovedKeys.STAY, 6: -1, 1: -1}
+
+
+async def test_the_topic_says_how_its_keys_are_hashed() -> None:
+    world = ProduceWorld()
+    seen = world.metastore = SeenCounts(world.model)
+    async with world:
+        topic = world.create_topic("t", 8, headrace_partitioner="crc32")
+        world.put_topic(replace(topic, splits={2: Split(6)}))
+        world.view.image = world.view.head
+        for key in STAYING + MOVED:
+            await world.clock.run(world.produce(world.connect(), {"t": {2: _batch([key]).tobytes()}}))
+            moved = zlib.crc32(key) % 8 == 6
+            assert seen.counts[topic.key(2) or 0] == (MovedKeys.MOVED if moved else MovedKeys.STAY)
 
 
 async def test_a_batch_that_cannot_be_read_is_refused() -> None:

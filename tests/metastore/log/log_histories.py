@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.partition_records import change_records
+from headrace.metastore.log.partition_records import change_records, split_record
 from headrace.metastore.log.records import (
     AccessControlRecord,
     BrokerEndpoint,
@@ -43,6 +43,7 @@ from headrace.metastore.log.records import (
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.scram_keys import as_keys
 from headrace.metastore.partitions.changes import change_count, removals
+from headrace.metastore.partitions.topic_partitions import Split
 
 
 def topic_records(topic_id: uuid.UUID, name: str, count: int) -> list[MetadataRecord]:
@@ -94,6 +95,7 @@ class History:
             self._change_count,
             self._change_count,
             self._remove_partitions,
+            self._split,
             self._reassign,
             self._configure,
             self._register,
@@ -152,6 +154,19 @@ class History:
             for each in gone[: self._rng.randint(1, 4)]
             for record in change_records(topic.topic_id, topic.initial_partition_count, each)
         ]
+
+    def _split(self) -> list[MetadataRecord]:
+        """A partition in two, or the boundary of one that is."""
+        topics = [t for t in apply(MetadataImage(), self.framed()).topics_by_number.values() if t.created_from]
+        if not topics:
+            return []
+        topic = self._rng.choice(topics)
+        child, (parent, _) = self._rng.choice(sorted(topic.created_from.items()))
+        known = topic.splits.get(parent, Split(child))
+        if child >= topic.undeleted_partition_count or known.boundary is not None:
+            return []
+        boundary = self._rng.choice((None, 0, 1 << 40))
+        return [split_record(topic.topic_id, parent, known._replace(boundary=boundary))]
 
     def _reassign(self) -> list[MetadataRecord]:
         if not self._topics:

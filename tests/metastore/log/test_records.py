@@ -43,6 +43,7 @@ from headrace.metastore.log.records import (
     RemoveUserScramCredentialRecord,
     ScramKeys,
     ShowBrokerRecord,
+    SplitPartitionRecord,
     TopicRecord,
     TopicWithFailures,
     UnfenceBrokerRecord,
@@ -89,10 +90,11 @@ OWN_NAMES = (
     "PartitionCountRecord",
     "MarkPartitionRecord",
     "RemovePartitionRecord",
+    "SplitPartitionRecord",
     "UserScramKeysRecord",
 )
 """The removals that KIP-631 lacks, the announcement of a shutdown, agents hidden from clients, and changes of counts:
-100 to 109."""
+100 to 111."""
 
 GOLDEN: list[tuple[MetadataRecord, str]] = [
     (
@@ -236,6 +238,10 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
     ),
     (RemovePartitionRecord(partition_id=9, topic_id=ID), f"006d00 00000009 {ID_HEX} 00"),
     (
+        SplitPartitionRecord(partition_id=1, topic_id=ID, child=9, boundary=258),
+        f"006e00 00000001 {ID_HEX} 00000009 0000000000000102 00",
+    ),
+    (
         UserScramKeysRecord(
             user_name="u",
             keys=(ScramKeys(mechanism=2, salt=b"\x00\xff", iterations=4096, stored_key=b"\x01", server_key=b""),),
@@ -265,7 +271,7 @@ def test_a_record_opens_with_its_frame_type_its_number_and_its_version(record: M
 
 @pytest.mark.requirement("C2")
 def test_all_fifteen_types_and_our_own_are_there_under_their_numbers() -> None:
-    assert [cls.record_type for cls in record_types()] == [*range(15), *range(100, 110), 111]
+    assert [cls.record_type for cls in record_types()] == [*range(15), *range(100, 112)]
     assert [cls.__name__ for cls in record_types()] == [*SEEDS_NAMES, *OWN_NAMES]
     assert {type(record) for record, _ in GOLDEN} == set(record_types())
 
@@ -325,7 +331,7 @@ def test_a_record_that_is_cut_off_or_has_surplus_bytes_is_corrupt(record: Metada
 
 
 @settings(max_examples=300)
-@given(st.binary(max_size=60), st.sampled_from([*range(15), *range(100, 110)]))
+@given(st.binary(max_size=60), st.sampled_from([*range(15), *range(100, 112)]))
 def test_any_bytes_give_a_record_or_a_named_error(body: bytes, record_type: int) -> None:
     try:
         record = decode_record(bytes([0, record_type, 0]) + body)

@@ -1,0 +1,55 @@
+"""Topics that double for clients that know only the count (metastore/partitions/splitting.py).
+
+Place: between the controller and the metadata log; the commit has the rule for batches.
+Invariant: a doubling and a boundary are each one transaction, with the records that say so.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from headrace.metastore.partitions.changes import Expansion
+
+
+class Doubling(NamedTuple):
+    """A topic's expansion from `before` partitions to twice as many, planned from the image at the expected head.
+
+    `initial`: its initial count. Times are those of splitting.py.
+    """
+
+    topic_id: uuid.UUID
+    initial: int
+    before: int
+    change: Expansion
+    producer_quiet_ms: int
+    boundary_quiet_ms: int
+
+
+class QuietSplit(NamedTuple):
+    """A parent that waits for its boundary, and got no key that moved for long enough."""
+
+    topic_id: uuid.UUID
+    parent_key: int
+    child_key: int
+    last_moved_ms: int
+    high_watermark: int
+    """The boundary, if no such key comes before it is set."""
+
+
+class SplitApi(Protocol):
+    """What the commit judges by."""
+
+    async def double_topic(self, expected_head: int, doubling: Doubling) -> bool:
+        """Append the records of the new count and of the splits, and their projection, in one transaction.
+
+        False, and nothing happened, when the log's head is not `expected_head` (catch up and judge again). Groups with
+        an offset in a parent get one at the child's start.
+        """
+
+    async def quiet_splits(self, limit: int) -> Sequence[QuietSplit]:
+        """Up to so many, by age."""
+
+    async def set_split_boundary(self, controller_epoch: int, expected_head: int, split: QuietSplit) -> bool:
+        """False, and nothing happened, when the log's head moved or a moved key came. FencedError for a stale epoch."""
