@@ -18,7 +18,7 @@ _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
 def resolved(value: object, environ: Mapping[str, str]) -> object:
-    """The text that the value refers to; other values as they are. ConfigError for a variable or file that is not there."""
+    """The text that the value refers to; other values as they are. ConfigError if the variable or file is missing."""
     match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return value
