@@ -1,4 +1,4 @@
-"""What TLS costs an agent: CPU seconds per GB written and read, beside the same without it, in one run.
+"""What TLS costs an agent: CPU seconds per GB written and read, with and without it, in one run.
 
 Place: `python -m load.bench_tls [--megabytes 500] [--rounds 3]`. One agent with two listeners, on a new
 Postgres and a directory. The
