@@ -61,6 +61,8 @@ class InitProducerId:
         if entity.transactional_id is not None:
             # The only code that every client library treats as final at once; others are retried.
             code = ErrorCode.transactional_id_authorization_failed
+        elif (getattr(entity, "producer_id", -1) == -1) != (getattr(entity, "producer_epoch", -1) == -1):
+            code = ErrorCode.invalid_request  # as in Kafka: an id without an epoch, or the reverse
         else:
             try:
                 producer_id = await self._producer_ids.next()

@@ -32,9 +32,6 @@ from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
-_ANY_VALUE = 1.0
-"""Replaces the value of a removal, which has no meaning."""
-
 
 class DescribeClientQuotas:
     """The handler of key 48."""
@@ -98,7 +95,7 @@ def _refusal(entity: Entity, ops: Any, times: int) -> Verdict | None:
     if reason is None and len({op.key for op in ops}) < len(ops):
         reason = "duplicate quota key"
     if reason is None:
-        judged = (why_no_quota(entity, op.key, _ANY_VALUE if op.remove else op.value) for op in ops)
+        judged = (why_no_quota(entity, op.key, op.value) for op in ops if not op.remove)
         reason = next((found for found in judged if found), None)
     return None if reason is None else Verdict(ErrorCode.invalid_request, reason)
 

@@ -57,7 +57,7 @@ def why_no_entity(parts: Sequence[EntityData]) -> str | None:
 
 
 def why_no_quota(entity: Entity, key: str, value: float) -> str | None:
-    """None for a value that the entity may have; a removal is checked with any valid value."""
+    """None for a value that the entity may have."""
     keys = _IP_KEYS if entity[0].entity_type == IP else _CLIENT_KEYS
     if key not in keys:
         return f"invalid configuration key: {key}"

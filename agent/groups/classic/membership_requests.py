@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 _FIRST_JOIN_WITH_ID_REQUIRED = 4
 _FIRST_JOIN_WITH_NULLABLE_PROTOCOL = 7
 _FIRST_JOIN_WITH_SKIP_ASSIGNMENT = 9
+_FIRST_SYNC_WITH_PROTOCOL = 5
 _FIRST_LEAVE_OF_SEVERAL = 3
 
 
@@ -94,6 +95,15 @@ def _join_request(request: Request, entity: Any) -> JoinRequest:
     )
 
 
+def _sync_refusal(request: Request, entity: Any) -> ErrorCode:
+    """From version 5 on a member names protocol type and protocol (KIP-559)."""
+    if not is_legal_group_id(entity.group_id):
+        return ErrorCode.invalid_group_id
+    if request.api_version >= _FIRST_SYNC_WITH_PROTOCOL and None in (entity.protocol_type, entity.protocol_name):
+        return ErrorCode.inconsistent_group_protocol
+    return ErrorCode.none
+
+
 class SyncGroup:
     """The handler."""
 
@@ -102,10 +112,10 @@ class SyncGroup:
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
-        if not is_legal_group_id(entity.group_id):
+        if (code := _sync_refusal(request, entity)) is not ErrorCode.none:
             refusal = schema.response(
                 throttle_time=NO_THROTTLE,
-                error_code=ErrorCode.invalid_group_id,
+                error_code=code,
                 protocol_type=None,
                 protocol_name=None,
                 assignment=b"",

@@ -86,7 +86,7 @@ class ConsumerGroupDescribe:
             client_id=member.client_id,
             client_host=member.client_host,
             subscribed_topic_names=tuple(sorted(member.topic_names)),
-            subscribed_topic_regex=member.topic_pattern or None,
+            subscribed_topic_regex=member.topic_pattern or "",
             assignment=self._assignment(schema, member.assigned),
             target_assignment=self._assignment(schema, target),
             member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,

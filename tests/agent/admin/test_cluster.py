@@ -284,6 +284,14 @@ async def test_no_live_agent_no_coordinator(fake_clock: ManualClock) -> None:
     assert (answer.error_code, answer.node_id) == (ErrorCode.coordinator_not_available, -1)
 
 
+@pytest.mark.parametrize(("producer_id", "epoch"), [(7, -1), (-1, 3)])
+async def test_half_an_identity_is_refused(world: World, producer_id: int, epoch: int) -> None:
+    message = InitProducerIdRequest(transactional_id=None, producer_id=producer_id, producer_epoch=epoch)
+    answer = await call(world.handlers[INIT_PRODUCER_ID], message, 3)
+    assert (answer.error_code, answer.producer_id) == (ErrorCode.invalid_request, -1)
+    assert (await call(world.handlers[INIT_PRODUCER_ID], message, 2)).error_code == 0, "its fields came later"
+
+
 @pytest.mark.requirement("W7")
 @pytest.mark.parametrize("version", versions_of(INIT_PRODUCER_ID))
 async def test_every_idempotent_producer_gets_a_fresh_id(world: World, version: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from kafka.protocol.consumer import LeaveGroupRequest
+from kafka.protocol.consumer import LeaveGroupRequest, SyncGroupRequest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.classic.group import ClassicGroup
@@ -54,6 +54,17 @@ async def test_joining_in_every_version(home: Coordinating, version: int) -> Non
     assert [(m.member_id, m.metadata) for m in joined.members] == [(joined.member_id, b"topics")]
     if version >= 7:
         assert joined.protocol_type == "consumer"
+
+
+@pytest.mark.parametrize("missing", ["protocol_type", "protocol_name"])
+async def test_from_version_5_on_a_member_names_its_protocol(home: Coordinating, missing: str) -> None:
+    joined = await home.join("g", version=0)
+    names = {"protocol_type": "consumer", "protocol_name": "range"} | {missing: None}
+    message = SyncGroupRequest(
+        group_id="g", member_id=joined.member_id, generation_id=joined.generation_id, assignments=[], **names
+    )
+    assert (await call(home.handlers[14], message, 5)).error_code == ErrorCode.inconsistent_group_protocol
+    assert (await call(home.handlers[14], message, 4)).error_code == 0
 
 
 @pytest.mark.parametrize("version", versions_of(14))

@@ -137,13 +137,18 @@ async def test_filters_that_make_no_sense_are_refused(stocked: World, components
         entry({"user": "cid"}, producer_byte_rate=-1.0),
         entry({"user": "cid"}, producer_byte_rate=math.nan),
         entry({"user": "cid"}, producer_byte_rate=1e30),
-        entry({"user": "cid"}, nonsense=None),
     ],
 )
 async def test_an_entity_is_changed_whole_or_not_at_all(world: World, bad: Any) -> None:
     good = entry({"user": "ann"}, request_percentage=0.5)
     assert await alter(world, bad, good) == [ErrorCode.invalid_request, 0]
     assert (await world.image()).quotas.keys() == (await _only_ann(world)).keys()
+
+
+async def test_a_removed_quota_may_have_any_name(world: World) -> None:
+    """As in Kafka: what is not there is gone."""
+    assert await alter(world, entry({"user": "cid"}, nonsense=None)) == [0]
+    assert not (await world.image()).quotas
 
 
 async def _only_ann(world: World) -> Any:

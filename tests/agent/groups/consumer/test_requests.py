@@ -315,6 +315,7 @@ async def test_a_group_is_described(world: GroupsWorld) -> None:
     assert (first.member_id, first.instance_id, first.rack_id, first.member_epoch) == ("a", "i", "r", 1)
     assert (first.client_id, first.client_host, first.member_type) == ("test", "/127.0.0.1", 1)
     assert (first.subscribed_topic_names, first.subscribed_topic_regex) == (("t",), "x.*")
+    assert second.subscribed_topic_regex == "", "as Kafka says it"
     (has,), (shall_have,) = first.assignment.topic_partitions, first.target_assignment.topic_partitions
     assert (has.topic_name, has.partitions, has.topic_id) == ("t", (0, 1, 2, 3), topic_id(world))
     assert len(shall_have.partitions) == 2
