@@ -123,3 +123,13 @@ async def _controller_epoch(scene: Scene) -> int:
         scene.agent.node_id, scene.topic.topic_id, 1_000_000
     )
     return lease.controller_epoch
+
+
+async def test_a_deleted_topic_leaves_nothing_of_its_doubling(scene: Scene, metastore_url: str) -> None:
+    topic = await _double(scene)
+    assert await scene.outcomes(batch(scene.keys[2], 0)) == [(BatchOutcome.SENT_BACK, -1)]
+    head = await scene.store.metadata_head()
+    assert await scene.store.delete_topics(head, [topic.topic_id])
+    async with session(metastore_url) as raw:
+        for table in ("partition_splits", "split_producers"):
+            assert await rows(raw, f"SELECT * FROM {table}") == []

@@ -42,5 +42,7 @@ BEGIN
     DELETE FROM partitions WHERE partition_key = ANY (v_keys);
     DELETE FROM partition_heads WHERE partition_key = ANY (v_keys);
     DELETE FROM cleaned_partitions WHERE partition_key = ANY (v_keys);
+    DELETE FROM split_producers WHERE parent_key = ANY (v_keys);
+    DELETE FROM partition_splits WHERE topic_id = ANY (p_topic_ids);
     RETURN true;
 END $$;
