@@ -87,13 +87,12 @@ class Broker:
         self._store, self._metastore, self._clock, self._rng = store, metastore, clock, rng
         self._registry = registry
         self._configs = EffectiveConfigs(settings)
-        self._serve: RequestHandler
-        """Set when the agent serves."""
         self._serving = asyncio.Event()
         self._early = 0
         """Requests that arrived before the agent served and have not started. Later requests may not overtake
         them."""
         self._dispatcher = Dispatcher(self._image)
+        self._serve: RequestHandler = self._dispatcher.handle
         self._listener = KafkaListener(
             self._handle, Limits.from_settings(settings), clock, registry, self._max_connections
         )
@@ -342,8 +341,6 @@ class Broker:
         self._dispatcher.register(ApiKey.SASL_AUTHENTICATE, authentication.authenticate)
         if any(security.must_authenticate for security in self._securities.values()):
             self._serve = authentication.gate(self._dispatcher.handle)
-        else:
-            self._serve = self._dispatcher.handle
 
     def _shared_address(self, cluster: Cluster) -> SharedAddress:
         in_force = SettingsInForce(self.settings, lambda: cluster.image)
