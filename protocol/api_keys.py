@@ -92,6 +92,8 @@ WIDE = frozenset(
 CHANGING = frozenset(
     {
         ApiKey.OFFSET_COMMIT,
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.SASL_AUTHENTICATE,
         ApiKey.CREATE_TOPICS,
         ApiKey.DELETE_TOPICS,
         ApiKey.DELETE_RECORDS,
@@ -108,6 +110,6 @@ CHANGING = frozenset(
         ApiKey.UPDATE_FEATURES,
     }
 )
-"""APIs that a connection processes strictly in order, as Kafka does: the next request starts after them. Produce is
-not
-one of them: a producer's later requests are processed while its batches wait for their flush."""
+"""APIs that a connection processes strictly in order, as Kafka does: the next request starts after them. Produce is not
+one of them: a producer's later requests are processed while its batches wait for their flush. Each guess of a password
+waits for the answer to the one before."""

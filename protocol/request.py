@@ -50,6 +50,8 @@ class ClientConnection:
     SaslAuthenticate."""
     must_authenticate: bool = False
     """It came in on a listener with SASL."""
+    is_by_token: bool = False
+    """It authenticated with a delegation token."""
     sasl: Any = None
     """The state of its authentication (agent/security/sasl)."""
     produce_order: asyncio.Lock = field(default_factory=asyncio.Lock)

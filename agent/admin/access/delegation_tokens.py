@@ -2,10 +2,9 @@
 (41).
 
 Place: request fields to DelegationTokenRecords in the metadata log, and the image back to fields.
-Invariant: an unauthenticated client cannot create, see or change tokens: as in Kafka, the answer on PLAINTEXT is
-always DELEGATION_TOKEN_REQUEST_NOT_ALLOWED. All listeners are PLAINTEXT so far, so this is the only answer today; the
-code after it is for listeners that authenticate. Tokens for other owners, and the view of their tokens, need a grant
-that does not exist without an authorizer. A token with a lost response expires unused.
+Invariant: a client that is not authenticated, or by a token, cannot create, see or change tokens: as in Kafka, it gets
+DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, so a token cannot prolong itself. Tokens for other owners, and the view of their
+tokens, need a grant that does not exist without an authorizer. A token with a lost response expires unused.
 Source: KIP-48, KIP-373 (version 3); metastore/log/delegation_tokens.py for the rules.
 """
 
@@ -129,7 +128,7 @@ class DelegationTokens:
 
     def _refusal(self, request: Request) -> ErrorCode:
         """The reason why the requester may not use tokens, in Kafka's order."""
-        if request.connection.principal is None:
+        if request.connection.principal in (None, ANONYMOUS) or request.connection.is_by_token:
             return ErrorCode.delegation_token_request_not_allowed
         return ErrorCode.none if self.secret_key is not None else ErrorCode.delegation_token_auth_disabled
 

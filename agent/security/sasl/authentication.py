@@ -152,7 +152,7 @@ class Authentication:
         lifetime_ms = min(ends, default=0)
         state.ends_at = self._clock.monotonic() + lifetime_ms / 1000 if lifetime_ms else None
         state.authenticated, state.exchange = result, None
-        connection.principal = result.principal
+        connection.principal, connection.is_by_token = result.principal, result.token_id is not None
         self._count.labels(connection.listener, state.mechanism, "succeeded").inc()
         return lifetime_ms
 

@@ -101,6 +101,7 @@ async def exchange(
     *,
     received_at: float,
     principal: str | None = None,
+    is_by_token: bool = False,
     **fields: Any,
 ) -> bytes:
     """The reply's body as it is sent."""
@@ -109,7 +110,7 @@ async def exchange(
     body = io.BytesIO()
     entity_writer(served.request_type)(body, entity)
     request = a_request(api_key, version, body.getvalue(), received_at=received_at)
-    request.connection.principal = principal
+    request.connection.principal, request.connection.is_by_token = principal, is_by_token
     response = await dispatcher.handle(request)
     assert response.buffers is not None
     return b"".join(response.buffers)[5 if served.flexible and api_key != ApiKey.API_VERSIONS else 4 :]

@@ -27,6 +27,7 @@ from headrace.metastore.log.records import CredentialInfo, DelegationTokenRecord
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
 from headrace.protocol.request import ClientConnection, CloseConnection, Request, Response
+from tests.agent.listener.listener_client import Gate, frame, listening, until
 from tests.manual_clock import ManualClock
 
 ITERATIONS = 4096
@@ -327,8 +328,25 @@ async def test_a_delegation_token_is_a_password_for_its_time() -> None:
     assert await world.scram(user="t-1", password=password, extension=",tokenauth=true") == 0
     assert world.connection.principal == "User:spark"
     assert world.lifetime_ms == 30_000
+    assert world.connection.is_by_token
     world.image = dataclasses.replace(world.image, delegation_tokens={})
     with pytest.raises(CloseConnection):
         await world.ask(ApiKey.METADATA)
     world.connect()
     assert await world.scram(user="t-1", password=password, extension=",tokenauth=true") == FAILED
+
+
+@pytest.mark.requirement("X2")
+async def test_guesses_of_one_connection_wait_for_each_other() -> None:
+    """Else a client sends many at once, and only the first failure ends the connection."""
+    gate = Gate()
+    async with listening(gate.handle, security=World().security) as server:
+        client = await server.connect()
+        await client.send(*(frame(number, api_key=ApiKey.SASL_AUTHENTICATE) for number in range(3)))
+        await until(lambda: gate.started)
+        assert gate.started == [0]
+        for number in range(3):
+            gate.open(number)
+            assert (await client.reply())[0] == number
+        assert gate.started == [0, 1, 2]
+        await client.close()

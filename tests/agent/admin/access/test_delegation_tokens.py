@@ -82,6 +82,19 @@ def at(timestamp: Any) -> int:
 CHANGES = (ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN)
 
 
+@pytest.mark.requirement("X2")
+@pytest.mark.parametrize(("principal", "is_by_token"), [("User:ANONYMOUS", False), (ANN, True)])
+@pytest.mark.parametrize("api_key", CHANGES)
+async def test_clients_without_a_certificate_and_tokens_themselves_are_refused(
+    fake_clock: ManualClock, api_key: int, principal: str, *, is_by_token: bool
+) -> None:
+    """A token could prolong itself."""
+    world = World(fake_clock, Settings(delegation_token_secret_key="configured"))
+    code = await refusal(world, api_key, principal, is_by_token=is_by_token)
+    assert code == ErrorCode.delegation_token_request_not_allowed
+    assert world.api.log == []
+
+
 @pytest.mark.requirement("C13.1")
 @pytest.mark.parametrize("secret", [None, "configured"])
 async def test_a_listener_that_does_not_authenticate_refuses_as_kafka_does(
