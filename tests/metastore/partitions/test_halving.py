@@ -118,6 +118,7 @@ def test_a_producer_that_is_never_refused_is_found() -> None:
     assert any(HalvingWorld(seed, planted).run().inversions for seed in MANY)
 
 
+@pytest.mark.slow
 def test_a_topic_that_doubles_again_before_clients_gave_up_is_found() -> None:
     class Again(HalvingWorld):
         doubles_again = True
