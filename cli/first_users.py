@@ -19,11 +19,10 @@ from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import ScramKeys, UserScramKeysRecord
-from headrace.metastore.log.scram_keys import DIGESTS, scram_keys
+from headrace.metastore.log.scram_keys import DIGESTS, MECHANISMS, scram_keys
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import UnavailableError
 
-MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 ITERATIONS = (4_096, 16_384)
 """Kafka's bounds; the lower one is the default."""
 _FORM = re.compile(r"(SCRAM-SHA-256|SCRAM-SHA-512)=\[([^\]]*)\]")

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+ANONYMOUS = "User:ANONYMOUS"
+"""The principal of a client on TLS without a certificate; also what answers name for one without a principal."""
 REQUEST_ELEMENTS_MAX = 10_000
 """The default of request.max.elements."""
 

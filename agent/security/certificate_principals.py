@@ -13,8 +13,8 @@ from collections.abc import Callable
 from cryptography import x509
 
 from headrace.config.errors import ConfigError
+from headrace.protocol.request import ANONYMOUS
 
-ANONYMOUS = "User:ANONYMOUS"
 _RULE = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|$)")
 _GROUP = re.compile(r"\$(\d)")
 _CASES: dict[str, Callable[[str], str]] = {"L": str.lower, "U": str.upper, "": str}

@@ -16,10 +16,11 @@ from typing import Any
 from headrace.cli.record_json import plain
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.metastore.log.records import CredentialInfo, EntityData, ScramKeys
+from headrace.metastore.log.scram_keys import MECHANISMS
 
 RESOURCE_NAMES = {2: "topics", 4: "brokers"}
 """ConfigResource types, as directories below /configs."""
-MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+_MECHANISM_NAMES = {number: name for name, number in MECHANISMS.items()}
 """ScramMechanism types."""
 DEFAULT_NAME = "<default>"
 REDACTED = "[redacted]"
@@ -152,7 +153,7 @@ def _secrets(credential: CredentialInfo | ScramKeys) -> tuple[str, ...]:
 
 def _scram(credentials: tuple[CredentialInfo | ScramKeys, ...]) -> Mapping[str, Node]:
     return {
-        MECHANISMS.get(found.mechanism, str(found.mechanism)): text(
+        _MECHANISM_NAMES.get(found.mechanism, str(found.mechanism)): text(
             {"iterations": found.iterations, "salt": REDACTED} | dict.fromkeys(_secrets(found), REDACTED)
         )
         for found in credentials

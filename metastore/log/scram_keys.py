@@ -20,8 +20,15 @@ from headrace.metastore.log.records import (
     UserScramKeysRecord,
 )
 
+MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
+"""Kafka's numbers."""
 DIGESTS = {1: "sha256", 2: "sha512"}
-"""By Kafka's number of the mechanism."""
+"""By the mechanism's number."""
+
+
+def digest_of(mechanism: str) -> str:
+    """The hash function of a mechanism."""
+    return DIGESTS[MECHANISMS[mechanism]]
 
 
 def scram_keys(mechanism: int, salt: bytes, iterations: int, salted_password: bytes) -> ScramKeys:

@@ -34,11 +34,10 @@ from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import DelegationTokenRecord, MetadataRecord, RemoveDelegationTokenRecord
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.errors import admin_error
-from headrace.protocol.request import Request, Response
+from headrace.protocol.request import ANONYMOUS, Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
-ANONYMOUS = "User:ANONYMOUS"
 USER = "User"
 NEVER = -1
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -27,15 +27,13 @@ from headrace.metastore.log.records import (
     RemoveUserScramCredentialRecord,
     ScramKeys,
 )
-from headrace.metastore.log.scram_keys import as_keys, credentials_record
+from headrace.metastore.log.scram_keys import MECHANISMS, as_keys, credentials_record
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
 
-MECHANISMS = (1, 2)
-"""SCRAM-SHA-256 and SCRAM-SHA-512."""
 ITERATIONS_MIN = 4_096
 ITERATIONS_MAX = 16_384
 
@@ -126,7 +124,7 @@ def _refusals(image: MetadataImage, entity: Any) -> dict[str, Verdict]:
 def _user_refusal(change: Any) -> Verdict | None:
     if not change.name:
         return Verdict(ErrorCode.unacceptable_credential, "user name must not be empty")
-    if change.mechanism not in MECHANISMS:
+    if change.mechanism not in MECHANISMS.values():
         return Verdict(ErrorCode.unsupported_sasl_mechanism, f"unknown SCRAM mechanism: {change.mechanism}")
     return None
 

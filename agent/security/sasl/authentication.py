@@ -22,11 +22,12 @@ from headrace.agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE_KEY
 from headrace.agent.forward.wire import ENVELOPE_KEY, OPEN_KEY
 from headrace.agent.peer_health.wire import API_KEY as PEER_HEALTH_KEY
 from headrace.agent.security.listener_security import ListenerSecurity
-from headrace.agent.security.sasl.credentials import HASHES, Credentials
+from headrace.agent.security.sasl.credentials import Credentials
 from headrace.agent.security.sasl.exchange import Authenticated, AuthenticationFailed, SaslExchange
 from headrace.agent.security.sasl.oauthbearer import OauthBearerExchange
 from headrace.agent.security.sasl.plain import PlainExchange
 from headrace.agent.security.sasl.scram import ScramExchange
+from headrace.metastore.log.scram_keys import MECHANISMS
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import ClientConnection, CloseConnection, Request, RequestHandler, Response
 from headrace.protocol.typed import decode, reply
@@ -133,7 +134,7 @@ class Authentication:
         return reply(request, response)
 
     def _exchange(self, mechanism: str, security: ListenerSecurity) -> SaslExchange:
-        if mechanism in HASHES:
+        if mechanism in MECHANISMS:
             nonce = f"{self._rng.getrandbits(_NONCE_BITS):x}"
             return ScramExchange(mechanism, self._credentials, nonce)
         if mechanism == "PLAIN":

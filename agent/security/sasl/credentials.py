@@ -18,12 +18,9 @@ from headrace.agent.security.sasl.exchange import Authenticated
 from headrace.metastore.log.delegation_tokens import is_expired, token_hmac
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import ScramKeys
-from headrace.metastore.log.scram_keys import as_keys, scram_keys
+from headrace.metastore.log.scram_keys import MECHANISMS, as_keys, digest_of, scram_keys
 from headrace.storage.clock import Clock
 
-HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-NUMBERS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
-"""Kafka's numbers of the mechanisms."""
 ITERATIONS = 4096
 """Of delegation tokens, and of users that do not exist."""
 
@@ -52,7 +49,7 @@ class Credentials:
     def user(self, mechanism: str, name: str) -> KnownUser:
         """The user's credential for this mechanism."""
         for info in self._image().scram_credentials.get(name, ()):
-            if info.mechanism == NUMBERS[mechanism]:
+            if info.mechanism == MECHANISMS[mechanism]:
                 keys = as_keys(info)
                 return KnownUser(f"User:{name}", keys, keys)
         return KnownUser(None, self._no_keys(mechanism, name))
@@ -64,8 +61,8 @@ class Credentials:
             return KnownUser(None, self._no_keys(mechanism, token_id))
         password = base64.b64encode(token_hmac(secret, token_id))
         salt = self._salt(token_id)
-        salted = await salted_password(HASHES[mechanism], password, salt, ITERATIONS)
-        keys = scram_keys(NUMBERS[mechanism], salt, ITERATIONS, salted)
+        salted = await salted_password(digest_of(mechanism), password, salt, ITERATIONS)
+        keys = scram_keys(MECHANISMS[mechanism], salt, ITERATIONS, salted)
         return KnownUser(token.owner, keys, token_id, token.expiration_timestamp, token_id)
 
     def holds(self, authenticated: Authenticated) -> bool:
@@ -81,17 +78,19 @@ class Credentials:
     async def fitting(self, name: str, password: str) -> KnownUser | None:
         """The user, by one of the credentials that this password fits."""
         fits = None
-        for mechanism, digest in HASHES.items():
+        for mechanism in MECHANISMS:
             known = self.user(mechanism, name)
-            salted = await salted_password(digest, password.encode(), known.keys.salt, known.keys.iterations)
-            keys = scram_keys(NUMBERS[mechanism], known.keys.salt, known.keys.iterations, salted)
+            salted = await salted_password(
+                digest_of(mechanism), password.encode(), known.keys.salt, known.keys.iterations
+            )
+            keys = scram_keys(MECHANISMS[mechanism], known.keys.salt, known.keys.iterations, salted)
             if hmac.compare_digest(keys.stored_key, known.keys.stored_key) and known.principal is not None:
                 fits = known
         return fits
 
     def _no_keys(self, mechanism: str, name: str) -> ScramKeys:
-        nothing = hmac.digest(self._pepper, b"no password\0" + name.encode(), HASHES[mechanism])
-        return scram_keys(NUMBERS[mechanism], self._salt(name), ITERATIONS, nothing)
+        nothing = hmac.digest(self._pepper, b"no password\0" + name.encode(), digest_of(mechanism))
+        return scram_keys(MECHANISMS[mechanism], self._salt(name), ITERATIONS, nothing)
 
     def _salt(self, name: str) -> bytes:
         return hmac.digest(self._pepper, b"salt\0" + name.encode(), "sha256")

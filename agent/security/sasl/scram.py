@@ -16,8 +16,9 @@ import hashlib
 import hmac
 import re
 
-from headrace.agent.security.sasl.credentials import HASHES, Credentials, KnownUser
+from headrace.agent.security.sasl.credentials import Credentials, KnownUser
 from headrace.agent.security.sasl.exchange import Authenticated, AuthenticationFailed
+from headrace.metastore.log.scram_keys import digest_of
 
 _FIRST = re.compile(r"[ny],(?:a=([^,]*))?,(n=([^,]+),r=([\x21-\x2b\x2d-\x7e]+)((?:,[a-zA-Z]+=[^,]*)*))")
 _FINAL = re.compile(r"(c=([^,]+),r=([\x21-\x2b\x2d-\x7e]+)(?:,[a-zA-Z]+=[^,]*)*),p=([^,]+)")
@@ -29,7 +30,7 @@ class ScramExchange:
 
     def __init__(self, mechanism: str, credentials: Credentials, nonce: str) -> None:
         """`nonce`: random and printable, without commas."""
-        self._mechanism, self._digest = mechanism, HASHES[mechanism]
+        self._mechanism, self._digest = mechanism, digest_of(mechanism)
         self._credentials = credentials
         self._nonce = nonce
         self._known: KnownUser | None = None
