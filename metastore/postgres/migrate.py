@@ -3,16 +3,19 @@
 Place: `headrace migrate` and `headrace dev`, before any agent of this version starts.
 Invariant: one run is one transaction: agents that run meanwhile see the old tables and functions, or all new ones.
 Files are applied in order, once, and never change after that (their checksums are recorded). Functions
-carry no state and are replaced each time. Two processes that migrate at once wait for each other.
+carry no state and are replaced each time. Two processes that migrate at once wait for each other. Under load a run may
+not get its tables, or agents wait for it while it waits for them: it undoes itself and tries again.
 """
 
 from __future__ import annotations
 
 import random
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
+from itertools import count
 from types import MappingProxyType
 from typing import Any
 
@@ -30,8 +33,12 @@ from headrace.storage.errors import InvalidError
 MIGRATIONS = resources.files("headrace.migrations")
 LOCK = (7200, 1)
 """Transaction-level advisory lock held by the process that migrates."""
-LOCK_TIMEOUT_MS = 3_000
-"""A migration waits so long for a table, less than agents wait (metastore.lock.timeout.ms): they queue behind it."""
+LOCK_TIMEOUT_MS = 500
+"""An attempt waits so long for a table; agents queue behind it meanwhile. It is less than Postgres' deadlock_timeout
+(1 s), so that no transaction of theirs is ended when both wait for each other."""
+ATTEMPTS_MAX = 20
+PAUSE_S_MAX = 1.0
+"""Between attempts, at most; an attempt that does not get a table undoes what it did."""
 
 NO_VALUES: Mapping[str, str] = MappingProxyType({})
 
@@ -53,7 +60,12 @@ class MigrationReport:
 
 
 def migrate(
-    url: str, *, commit_shards: int = 8, cluster_id: str | None = None, values: Mapping[str, str] = NO_VALUES
+    url: str,
+    *,
+    commit_shards: int = 8,
+    cluster_id: str | None = None,
+    values: Mapping[str, str] = NO_VALUES,
+    pause: Callable[[float], None] = time.sleep,
 ) -> MigrationReport:
     """Apply what is missing, install the functions, and make the cluster's first rows.
 
@@ -64,16 +76,29 @@ def migrate(
     """
     with translated("migrate", writes=False), psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
         check_version(connection.info.server_version)
-        with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", LOCK)
-            recorded = _recorded(connection)
-            _refuse_unknown(recorded)
-            connection.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}".encode())
-            applied = [file.name for file in sql_files(MIGRATIONS) if _apply(connection, file, recorded)]
-            connection.execute("SET LOCAL check_function_bodies = off")  # they call each other in any order
-            for file in function_files():
-                _execute_file(connection, file)
-            return _describe(connection, tuple(applied), commit_shards, cluster_id, values)
+        for attempt in count(1):
+            try:
+                with connection.transaction():
+                    applied = _apply_missing(connection)
+                    return _describe(connection, applied, commit_shards, cluster_id, values)
+            except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+                if attempt == ATTEMPTS_MAX:
+                    raise
+            pause(random.SystemRandom().uniform(0, PAUSE_S_MAX))
+        raise AssertionError("unreachable")
+
+
+def _apply_missing(connection: Connection) -> tuple[str, ...]:
+    """Apply the files that are missing and install all functions; the names of the files."""
+    connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", LOCK)
+    recorded = _recorded(connection)
+    _refuse_unknown(recorded)
+    connection.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}".encode())
+    applied = [file.name for file in sql_files(MIGRATIONS) if _apply(connection, file, recorded)]
+    connection.execute("SET LOCAL check_function_bodies = off")  # they call each other in any order
+    for file in function_files():
+        _execute_file(connection, file)
+    return tuple(applied)
 
 
 def _apply(connection: Connection, file: SqlFile, recorded: Mapping[str, str]) -> bool:

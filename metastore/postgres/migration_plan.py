@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from headrace.metastore.postgres.errors import translated
-from headrace.metastore.postgres.migrate import LOCK_TIMEOUT_MS, MIGRATIONS
+from headrace.metastore.postgres.migrate import ATTEMPTS_MAX, LOCK_TIMEOUT_MS, MIGRATIONS
 from headrace.metastore.postgres.server_check import check_version
 from headrace.metastore.postgres.sql_files import SqlFile, function_files, sql_files
 from headrace.storage.errors import InvalidError
@@ -71,8 +71,8 @@ class MigrationPlan:
         return [
             *(rows or ["no migration is missing"]),
             f"functions: {self.functions} replaced, without locks on tables",
-            f"all in one transaction, which waits for a table at most {LOCK_TIMEOUT_MS / 1000:g} s and else changes"
-            " nothing; agents that need a locked table wait meanwhile",
+            f"all in one transaction, which waits for a table at most {LOCK_TIMEOUT_MS / 1000:g} s, then undoes itself"
+            f" and begins again, {ATTEMPTS_MAX} times at most; agents that need a locked table wait meanwhile",
         ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -62,7 +63,7 @@ def test_two_processes_migrating_at_once_both_succeed_with_one_cluster(empty_url
 
 def test_a_table_that_is_read_for_long_is_not_waited_for(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dump, for example: agents would queue behind the migration for as long as it lasts."""
-    monkeypatch.setattr(module, "LOCK_TIMEOUT_MS", 100)
+    monkeypatch.setattr(module, "LOCK_TIMEOUT_MS", 20)
     every, newest = sql_files, "0024_deleted_partitions_have_keys"
     with monkeypatch.context() as patch:  # without the functions: some need later migrations
         patch.setattr(module, "sql_files", lambda place: [file for file in every(place) if file.name < newest])
@@ -71,8 +72,46 @@ def test_a_table_that_is_read_for_long_is_not_waited_for(empty_url: str, monkeyp
     with psycopg.connect(empty_url) as dump:
         dump.execute("SELECT FROM deleted_partitions")
         with pytest.raises(UnavailableError, match=newest):
-            migrate(empty_url)
+            migrate(empty_url, pause=lambda _: None)
     assert migrate(empty_url).applied[0] == newest
+
+
+def test_a_table_that_is_read_for_a_moment_is_tried_again(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOCK_TIMEOUT_MS", 20)
+    migrate(empty_url)
+    later = SqlFile("0999_later", "CREATE TABLE later (); ALTER TABLE quota_use ADD COLUMN later int;")
+    every, pauses = sql_files, []
+    monkeypatch.setattr(module, "sql_files", lambda place: [*every(place), later])
+    with psycopg.connect(empty_url) as reader:
+        reader.execute("SELECT FROM quota_use")
+
+        def read_on(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 3:
+                reader.rollback()
+
+        assert migrate(empty_url, pause=read_on).applied == (later.name,)
+    assert len(pauses) == 3
+
+
+def test_a_run_and_an_agent_that_wait_for_each_other_both_end_well(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent holds the table that the run needs second, and asks for the one that the run has."""
+    migrate(empty_url)
+    later = SqlFile("0999_later", "LOCK TABLE quota_use; LOCK TABLE cluster;")
+    every = sql_files
+    monkeypatch.setattr(module, "sql_files", lambda place: [*every(place), later])
+    with psycopg.connect(empty_url) as agent, ThreadPoolExecutor(1) as executor:
+        agent.execute("SELECT FROM cluster")
+        running = executor.submit(migrate, empty_url)
+        with psycopg.connect(empty_url, autocommit=True) as watch:
+            waiting = "SELECT 1 FROM pg_locks WHERE relation = 'cluster'::regclass AND NOT granted"
+            while not watch.execute(waiting.encode()).fetchone():
+                assert not running.done()
+        agent.execute("SELECT FROM quota_use")
+        agent.rollback()
+        assert running.result().applied == (later.name,)
 
 
 def test_a_changed_migration_is_refused_by_name(empty_url: str) -> None:
