@@ -19,6 +19,7 @@ from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.cli.configs import DELETE, SET, TOPIC, Change, change_configs, describe_configs, shown
 from headrace.cli.numbers import INT16_MAX, INT32_MAX, whole
+from headrace.cli.scaling import add_scaling, double, halve, refuse_unfit
 from headrace.cli.tables import (
     Row,
     add_flags,
@@ -40,6 +41,8 @@ Topics of any running Kafka cluster.
   headrace topics create orders --partitions 12 --set retention.ms=86400000 -b 127.0.0.1:9092
   headrace topics describe orders -b 127.0.0.1:9092
   headrace topics alter orders --partitions 24 -b 127.0.0.1:9092
+  headrace topics alter orders --double -b 127.0.0.1:9092
+  headrace topics alter orders --halve -b 127.0.0.1:9092
 """
 ACTIONS = "{list,describe,create,alter,delete}"
 
@@ -73,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="new number of partitions; a lower one (Headrace only) removes partitions once they are empty",
     )
+    add_scaling(altering)
     altering.add_argument(
         "--delete-config",
         action="append",
@@ -140,14 +144,19 @@ def run_alter(args: argparse.Namespace) -> int:
     """Change configs first, because they are refused more often than partitions."""
     changes: list[Change] = [(name, SET, value) for name, value in pairs(args.set, "config").items()]
     changes += [(name, DELETE, None) for name in args.delete_config]
-    if not changes and args.partitions is None:
-        args.refuse("nothing to alter: set --partitions, --set or --delete-config")
+    if not changes and args.partitions is None and not (args.double or args.halve):
+        args.refuse("nothing to alter: set --partitions, --double, --halve, --set or --delete-config")
+    refuse_unfit(args)
     refuse_twice([name for name, _, _ in changes], "config")
     with open_cluster(args) as cluster:
         if changes:
             cluster.look_again(lambda: change_configs(cluster, (TOPIC, args.topic), changes))
         if args.partitions is not None:
             _set_count(cluster, args.topic, args.partitions)
+        if args.double:
+            return double(cluster, args)
+        if args.halve:
+            return halve(cluster, args)
     say(args, f"topic {args.topic} altered", topic=args.topic, outcome="altered")
     return 0
 

@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.log_change import Verdict
 from headrace.agent.admin.manual_assignment import why_unassignable
+from headrace.agent.admin.topic_doubling import why_unfinished
 from headrace.agent.admin.topic_rules import PARTITIONS_PER_REQUEST_MAX, TopicDefaults, why_too_many
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.api.topics import CountChange, PartitionApi, PartitionGrowth
@@ -85,6 +86,11 @@ class PartitionCounts:
         except HeadraceError as error:
             return [Verdict(ErrorCode(admin_error(error)), str(error))] * len(wanted)
 
+    def added(self, wanted: WantedCount) -> int:
+        """How many partitions it adds, as far as this agent knows."""
+        topic = self._cluster.image.topics_by_name.get(wanted.topic)
+        return 0 if topic is None else max(wanted.partition_count - topic.ordered_partitions.undeleted, 0)
+
     async def _carry_out(self, head: int, plans: Sequence[_Plan]) -> bool:
         """All plans are made from one image, so they are of one kind."""
         changes = [plan.change for plan in plans if isinstance(plan.change, CountChange)]
@@ -139,6 +145,8 @@ def _plan(image: MetadataImage, topic: TopicImage, wanted: int, preferred: Seque
             )
             return Verdict(ErrorCode.unsupported_version, message)
         return _Plan(PartitionGrowth(topic.topic_id, partitions.undeleted, wanted, preferred), wanted, added)
+    if refusal := why_unfinished(topic):
+        return refusal
     if added > PARTITIONS_PER_REQUEST_MAX:  # the refusal needs no plan of them
         return _Plan(PartitionGrowth(topic.topic_id, partitions.undeleted, wanted), wanted, added)
     try:

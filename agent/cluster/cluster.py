@@ -49,6 +49,10 @@ class Cluster:
             return None
         return found
 
+    def may_be_behind(self) -> bool:
+        """Whether other agents may have acted on what this one's image lacks, without waiting for this agent."""
+        return not self.membership.holds_lease() or self.follower.image.offset < self.membership.known_head
+
     async def start(self) -> None:
         """Join the cluster; errors as Membership.start."""
         await self.membership.start()

@@ -28,6 +28,7 @@ from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.partition_removal import PartitionRemover, RemovalApi
 from headrace.agent.cluster.setting_agreement import SettingRecorder, SettingRecorderApi
 from headrace.agent.cluster.split_boundaries import BoundaryApi, SplitBoundaries
+from headrace.agent.cluster.topic_halvings import HalvingStepApi, TopicHalvings
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.api.cluster import ClusterApi
@@ -54,7 +55,9 @@ SCHEDULE_SECONDS = 30.0
 TRUNCATED_ROWS = 10_000
 
 
-class ControllerMetastore(ClusterApi, ControllerApi, SettingRecorderApi, RemovalApi, BoundaryApi, Protocol):
+class ControllerMetastore(
+    ClusterApi, ControllerApi, SettingRecorderApi, RemovalApi, BoundaryApi, HalvingStepApi, Protocol
+):
     """The metastore operations that a controller needs."""
 
     async def schedule_jobs(self, controller_epoch: int, schedules: Sequence[JobSchedule]) -> None:
@@ -128,6 +131,7 @@ class Controller:
         self._settings = SettingRecorder(api, clock)
         self._remover = PartitionRemover(api, follower, clock)
         self._boundaries = SplitBoundaries(api, follower, clock)
+        self._halvings = TopicHalvings(api, follower, clock)
         self._next_snapshot_check = 0.0
         self._snapshot_end = -1
         """Where the newest snapshot ended when this process looked last."""
@@ -194,6 +198,7 @@ class Controller:
             await self._settings.record(lease.controller_epoch, image)
             await self._remover.step(lease.controller_epoch)
             await self._boundaries.step(lease.controller_epoch)
+            await self._halvings.step(lease.controller_epoch)
             self._keep_snapshots(lease.controller_epoch)
             await self._keep_schedules(lease.controller_epoch, image)
 

@@ -20,7 +20,7 @@ import enum
 import logging
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -29,7 +29,7 @@ from headrace.agent.cluster.controller_watch import ControllerWatch
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.agents import AgentRegistration, Listener
 from headrace.metastore.api.cluster import ClusterApi
-from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError, InvalidError, OutcomeUnknownError, RetryableError
 
@@ -92,6 +92,8 @@ class Membership:
         self.node_id = -1
         self.broker_epoch = -1
         self.state = BrokerState.NOT_RUNNING
+        self.known_head = 0
+        """The end of the metadata log, as the last heartbeat found it."""
         self._api = api
         self._follower = follower
         self._identity = identity
@@ -108,6 +110,8 @@ class Membership:
         self._check_wanted = asyncio.Event()
         self._may_go = asyncio.Event()
         self._leaving: set[tuple[int, int]] = set()
+        self._topics: Mapping[uuid.UUID, TopicImage] = {}
+        self._doubling: set[uuid.UUID] = set()
         follower.on_image.append(self._on_image)
         self._controller = ControllerWatch(clock, session_timeout_ms() / 1000, registry)
         self._lag = Gauge(
@@ -277,6 +281,7 @@ class Membership:
             session_timeout_ms=self._session_timeout_ms(),
         )
         self._lag.set(answer.metadata_head - offset)
+        self.known_head = answer.metadata_head
         self._controller.told(answer.controller_id)
         self._granted_seconds = answer.session_timeout_ms / 1000
         self._lease_until = 0.0 if answer.is_fenced else sent_at + self._granted_seconds
@@ -286,7 +291,13 @@ class Membership:
             self._may_go.set()
 
     def _on_image(self, image: MetadataImage) -> None:
-        """A leaving agent waits until the others know: confirm at once, not with the next heartbeat."""
+        """A leaving agent and a doubling wait until the others know: confirm at once, not with the next heartbeat."""
+        if image.topics_by_id is not self._topics:
+            self._topics = image.topics_by_id
+            doubling = {topic.topic_id for topic in image.topics_by_id.values() if topic.doubling >= 0}
+            if not doubling <= self._doubling:
+                self.check_now()
+            self._doubling = doubling
         leaving = {(agent.node_id, agent.broker_epoch) for agent in image.agents.values() if agent.leaving}
         if not leaving <= self._leaving:
             self.check_now()

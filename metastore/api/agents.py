@@ -37,6 +37,12 @@ SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
 )
 """What this version of the software supports, of the features that a cluster can use at a level."""
 
+KAFKA_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
+    {"group.version": FeatureRange(1, 1), "metadata.version": FeatureRange(27, 27)}
+)
+"""Features of Kafka at the only level that there is here, for its tools: groups of KIP-848 are always served, and
+metadata.version is that of Kafka 4.1. No agent registers with them."""
+
 AGENT_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
     {**SUPPORTED_FEATURES, SHARED_ADDRESS: FeatureRange(1, 1)}
 )

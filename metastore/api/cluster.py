@@ -1,7 +1,7 @@
 """The cluster as a whole: its log, topics and agents, and what is the same for all of them.
 
 Place: agent/cluster and agent/admin; background workers and the zone cache ask for the facts.
-Invariant: identity, shard count and secret never change in a cluster's life.
+Invariant: identity and shard count never change in a cluster's life.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Protocol
 from headrace.metastore.api.agents import AgentApi
 from headrace.metastore.api.metadata_log import MetadataLogApi
 from headrace.metastore.api.topics import TopicApi
+from headrace.metastore.api.zone_secret import Rotation, ZoneSecret
 
 
 class ClusterApi(MetadataLogApi, TopicApi, AgentApi, Protocol):
@@ -28,8 +29,11 @@ class ConfigApi(Protocol):
 class ZoneSecretApi(Protocol):
     """What the metastore keeps for all agents of the cluster."""
 
-    async def zone_secret(self) -> bytes:
+    async def zone_secret(self) -> ZoneSecret:
         """32 bytes."""
+
+    async def rotate_zone_secret(self) -> Rotation:
+        """Take the next step, unless agents have to restart before it. Not idempotent."""
 
 
 class ClusterFacts(Protocol):

@@ -28,8 +28,8 @@ class StagedBatch(NamedTuple):
     leader_epoch: int = -1
     """The epoch under which the agent accepted it; -1 skips the check."""
     partition_count: int = -1
-    """The topic's undeleted partition count that the client chose the partition by; if it sent none -1, or one of
-    MovedKeys."""
+    """The topic's undeleted partition count that the client chose the partition by; if it sent none -1, one of
+    MovedKeys, or via_alias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,11 @@ class BatchOutcome(enum.IntEnum):
     PARTITION_MARKED = 8
     """The partition takes no new records: the client asks for metadata and chooses another one."""
     SENT_BACK = 9
-    """The topic doubles: the client asks for metadata, and sends the batch again (partitions/splitting.py)."""
+    """The topic doubles or halves: the client asks for metadata, and sends the batch again (partitions/splitting.py,
+    partitions/merging.py)."""
     MOVED_KEY = 10
-    """The topic has doubled, and the batch has a key that belongs to the child by now: it is never appended."""
+    """The topic has doubled or halved, and the batch comes behind newer records of its producer, or may do so: it is
+    never appended."""
 
 
 class MovedKeys(enum.IntEnum):
@@ -81,6 +83,15 @@ class MovedKeys(enum.IntEnum):
     STAY = -3
     MOVED = -4
     """Some key belongs to the child."""
+
+
+ALIAS_CODES = -16
+"""In place of a partition count: the batch came for an alias of the partition. This is alias 0's."""
+
+
+def via_alias(partition_index: int) -> int:
+    """What an agent says in place of a partition count of a batch that came for this alias of the partition."""
+    return ALIAS_CODES - partition_index
 
 
 class BatchAnswer(NamedTuple):

@@ -59,6 +59,19 @@ class CommittedOffset(NamedTuple):
     metadata: str
 
 
+class ParentPosition(NamedTuple):
+    """Where a group is in a partition that is split in two (metastore/partitions/splitting.py).
+
+    `committed`: None without a stored offset. `child_begins`: where the group has to begin in the child, below which
+    are records of an earlier life of it; None if there are none, or if the group has an offset there.
+    """
+
+    parent_key: int
+    log_start: int
+    committed: int | None
+    child_begins: int | None = None
+
+
 class GroupApi(Protocol):
     """Consumer groups' durable part. All that takes a `coordinator_epoch`: FencedError when it is not the group's."""
 
@@ -91,6 +104,9 @@ class GroupApi(Protocol):
 
     async def fetch_offsets(self, group_id: str, partition_keys: Sequence[int] | None) -> list[CommittedOffset]:
         """Stored offsets of the asked partitions (all when None); those without one are left out."""
+
+    async def parent_positions(self, group_id: str, parent_keys: Sequence[int]) -> list[ParentPosition]:
+        """Of the asked partitions that are there."""
 
     async def delete_offsets(self, group_id: str, coordinator_epoch: int, partition_keys: Sequence[int]) -> None:
         """Forget offsets. Those that are not there are no error."""

@@ -12,10 +12,12 @@ from headrace.metastore.api.compaction import CompactionApi
 from headrace.metastore.api.controller import ControllerApi
 from headrace.metastore.api.files import FileApi, RebuildApi
 from headrace.metastore.api.groups import GroupApi
+from headrace.metastore.api.halvings import HalvingApi
 from headrace.metastore.api.housekeeping import HousekeepingApi
 from headrace.metastore.api.jobs import JobApi
 from headrace.metastore.api.life import LifeApi
 from headrace.metastore.api.pins import ReadPinApi
+from headrace.metastore.api.quotas import QuotaUseApi
 from headrace.metastore.api.read import LeaderEpochApi, ReadApi
 from headrace.metastore.api.reports import AgentLeaseApi, FileReports, JobReports, PartitionReports
 from headrace.metastore.api.retention import RetentionApi
@@ -34,6 +36,7 @@ class Metastore(
     ClusterApi,
     PartitionApi,
     SplitApi,
+    HalvingApi,
     ConfigApi,
     ZoneSecretApi,
     ClusterFacts,
@@ -41,6 +44,7 @@ class Metastore(
     GroupApi,
     JobApi,
     ReadPinApi,
+    QuotaUseApi,
     RetentionApi,
     CompactionApi,
     CleaningApi,

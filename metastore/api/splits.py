@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.partitions.changes import Expansion
 
 
@@ -38,6 +39,16 @@ class QuietSplit(NamedTuple):
     """The boundary, if no such key comes before it is set."""
 
 
+class ReadingGroup(NamedTuple):
+    """A group that reads a topic. `kind` None: it has offsets only, like consumers with assign()."""
+
+    group_id: str
+    kind: GroupKind | None
+    state: str
+    late: int
+    """Parents with a boundary that the group has not passed, so that it does not get their children."""
+
+
 class SplitApi(Protocol):
     """What the commit judges by."""
 
@@ -47,6 +58,12 @@ class SplitApi(Protocol):
         False, and nothing happened, when the log's head is not `expected_head` (catch up and judge again). Groups with
         an offset in a parent get one at the child's start.
         """
+
+    async def agents_behind(self, offset: int) -> Sequence[int]:
+        """Node ids of the agents that are not fenced and have not said that they applied the log up to `offset`."""
+
+    async def topic_readers(self, topic_id: uuid.UUID) -> Sequence[ReadingGroup]:
+        """The groups with an offset in the topic or with members that consume it, by id."""
 
     async def quiet_splits(self, limit: int) -> Sequence[QuietSplit]:
         """Up to so many, by age."""

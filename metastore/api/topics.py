@@ -25,6 +25,12 @@ class PartitionState(enum.IntEnum):
     """The topic doubles: records of keys that move to its child only as metastore/partitions/splitting.py says."""
     IS_CHILD = 3
     """The other half of a partition that is split in two."""
+    PAUSED = 4
+    """The topic halves, and this child takes no new records until groups have committed its end."""
+    ALIAS = 5
+    """A child that was halved away: its parent takes what comes for it."""
+    MERGES = 6
+    """The parent of an alias, until it is settled: metastore/partitions/merging.py."""
 
 
 class NewTopic(NamedTuple):

@@ -17,13 +17,17 @@ from typing import Generic, TypeVar
 
 from headrace.metastore.log.image import ANYBODY, Assignment, TopicImage
 from headrace.metastore.log.records import (
+    AliasPartitionRecord,
     AncestorEpoch,
+    DoubleTopicRecord,
+    HalveTopicRecord,
     MarkPartitionRecord,
     PartitionChangeRecord,
     PartitionCountRecord,
     PartitionRecord,
     SplitPartitionRecord,
 )
+from headrace.metastore.partitions.linear_hashing import ancestors, nearest
 from headrace.metastore.partitions.topic_partitions import CreatedFrom, Split
 
 _T = TypeVar("_T")
@@ -55,14 +59,19 @@ class ChangingPartitions:
         self._initial, self._undeleted = topic.initial_partition_count, topic.undeleted_partition_count
         self._assignments, self._created_from = _Copied(topic.assignments), _Copied(topic.created_from)
         self._before_deletion, self._splits = _Copied(topic.before_deletion), _Copied(topic.splits)
+        self._doubling = topic.doubling
+        self._aliases, self._halving = _Copied(topic.aliases), topic.halving
         self._removed: AbstractSet[int] = topic.removed
         """A set of this topic's own once a partition was removed or has returned."""
 
     def create(self, record: PartitionRecord) -> bool:
-        """The next index, or one that was removed."""
+        """The next index, or one that was removed or is an alias."""
         index = record.partition_id
         if index == len(self.epochs):
             self.epochs.append(record.leader_epoch)
+        elif index in self._aliases.now and record.leader_epoch > self.epochs[index]:
+            del self._aliases.own[index]
+            self.epochs[index] = record.leader_epoch
         elif index in self._removed and record.leader_epoch >= self.epochs[index]:
             self._own_removed().remove(index)
             self.epochs[index] = record.leader_epoch
@@ -91,15 +100,27 @@ class ChangingPartitions:
         return True
 
     def set_count(self, record: PartitionCountRecord) -> bool:
-        """The epochs of the partitions that took records until now rise."""
+        """The epochs of the partitions that took records until now rise; aliases follow the keys."""
         self._count_plain()
         count = self._undeleted if self._undeleted >= 0 else len(self.epochs)
         if not 0 < record.initial_partition_count <= record.undeleted_partition_count or count > len(self.epochs):
             return False
         for index in range(count):
-            self.epochs[index] += 1
+            self.epochs[index] += index not in self._aliases.now
         self._initial, self._undeleted = record.initial_partition_count, record.undeleted_partition_count
         self._splits = _Copied({})
+        self._doubling = -1
+        for alias in [each for each in self._aliases.now if each >= self._undeleted]:
+            self._aliases.own[alias] = nearest(alias, self._initial, self._undeleted)
+        return True
+
+    def announce(self, record: DoubleTopicRecord) -> bool:
+        """Twice the present count."""
+        self._count_plain()
+        count = self._undeleted if self._undeleted >= 0 else len(self.epochs)
+        if record.partition_count != 2 * count:
+            return False
+        self._doubling = record.partition_count
         return True
 
     def mark(self, record: MarkPartitionRecord) -> bool:
@@ -118,6 +139,26 @@ class ChangingPartitions:
         if source is None or source.source != parent or (known is not None and known != (child, None)):
             return False
         self._splits.own[parent] = Split(child, None if record.boundary < 0 else record.boundary)
+        return True
+
+    def halve(self, record: HalveTopicRecord) -> bool:
+        """The beginning, or the end."""
+        count = record.partition_count
+        if count >= 0 and (self._halving >= 0 or self._undeleted not in (count, 2 * count)):
+            return False
+        self._halving = count
+        return True
+
+    def alias(self, record: AliasPartitionRecord) -> bool:
+        """A child goes to its parent, and with it the aliases of the child."""
+        child, parent = record.partition_id, record.parent
+        if not (self._has(child) and self._has(parent)) or {child, parent} & self._aliases.now.keys():
+            return False
+        if parent not in ancestors(child, self._initial):
+            return False
+        for alias in [each for each, of in self._aliases.now.items() if of == child]:
+            self._aliases.own[alias] = parent
+        self._aliases.own[child] = parent
         return True
 
     def remove(self, index: int) -> bool:
@@ -142,6 +183,9 @@ class ChangingPartitions:
             before_deletion=self._before_deletion.now,
             removed=frozenset(self._removed),
             splits=self._splits.now,
+            doubling=self._doubling,
+            aliases=self._aliases.now,
+            halving=self._halving,
         )
 
     def _count_plain(self) -> None:

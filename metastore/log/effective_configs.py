@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headrace.config.broker_configs import WITHOUT_EFFECT
+from headrace.config.client_metrics import CLIENT_METRICS_CONFIGS
 from headrace.config.cluster_values import setting_text
 from headrace.config.config_definition import ConfigDefinition, Synonym
 from headrace.config.group_configs import GROUP_CONFIGS
@@ -26,6 +28,8 @@ from headrace.metastore.log.records import TOPIC_RESOURCE, ConfigRecord
 
 BROKER_RESOURCE = 4
 """ConfigResource.Type.BROKER; with an empty name it is all of them."""
+CLIENT_METRICS_RESOURCE = 16
+"""ConfigResource.Type.CLIENT_METRICS."""
 GROUP_RESOURCE = 32
 """ConfigResource.Type.GROUP."""
 WHOLE_CLUSTER = ""
@@ -42,6 +46,7 @@ class ConfigSource(enum.IntEnum):
     FILE = 4
     DEFAULT = 5
     LOGGER = 6
+    CLIENT_METRICS = 7
     GROUP = 8
 
 
@@ -84,6 +89,8 @@ class EffectiveConfigs:
         places = ((str(node_id), ConfigSource.BROKER), (WHOLE_CLUSTER, ConfigSource.CLUSTER))
         found = [(image.configs.get((BROKER_RESOURCE, place), {}).get(name), source) for place, source in places]
         said = [ConfigLayer(name, value, source) for value, source in found if value is not None]
+        if name in WITHOUT_EFFECT:
+            return [*said, ConfigLayer(name, WITHOUT_EFFECT[name].default, ConfigSource.DEFAULT)]
         return [*said, *self._settings[name]]
 
     def cluster_value(self, cluster: Mapping[str, str], name: str) -> str:
@@ -96,6 +103,13 @@ class EffectiveConfigs:
         found = [ConfigLayer(name, own[name], ConfigSource.GROUP)] if name in own else []
         found += _cluster_layer(image, GROUP_CONFIGS[name])
         return [*found, *self._below_groups[name]]
+
+
+def client_metrics_layers(image: MetadataImage, subscription: str, name: str) -> list[ConfigLayer]:
+    """All that is said about a config of a client-metrics subscription, strongest first, never empty."""
+    own = image.configs.get((CLIENT_METRICS_RESOURCE, subscription), {})
+    found = [ConfigLayer(name, own[name], ConfigSource.CLIENT_METRICS)] if name in own else []
+    return [*found, ConfigLayer(name, CLIENT_METRICS_CONFIGS[name].default, ConfigSource.DEFAULT)]
 
 
 def decided_topic_value(image: MetadataImage, topic: str, name: str) -> str | None:
@@ -132,7 +146,9 @@ def _cluster_layer(image: MetadataImage, config: ConfigDefinition) -> list[Confi
 
 
 def _below(name: str, config: ConfigDefinition, settings: Settings) -> tuple[ConfigLayer, ...]:
-    """What the process's settings say, where they differ from their defaults, and what holds otherwise."""
+    """What the process's settings say, where they differ from their defaults, and what holds otherwise: by the broker's
+    names, in the config's own unit.
+    """
     found: list[ConfigLayer] = []
     default = config.default
     for synonym in reversed([synonym for synonym in config.synonyms if synonym.name in _DECLARED]):
@@ -142,7 +158,8 @@ def _below(name: str, config: ConfigDefinition, settings: Settings) -> tuple[Con
         value = getattr(settings, field.name)
         if value is not None and value != field.default:
             found.insert(0, ConfigLayer(synonym.name, _scaled(value, synonym), ConfigSource.FILE))
-    return (*found, ConfigLayer(name, default, ConfigSource.DEFAULT))
+    place = config.synonyms[0].name if config.synonyms else name
+    return (*found, ConfigLayer(place, default, ConfigSource.DEFAULT))
 
 
 def _scaled(value: Any, synonym: Synonym) -> str:

@@ -6,8 +6,8 @@ every registered agent supports it: so no agent reads a record that it does not 
     format 1  KIP-631's 15 record types, in version 0; a log that says nothing
     format 2  and our additional types (metastore/log/records.py) to 104, in version 0
     format 3  and agents that are hidden and shown again
-    format 4  and leader epochs that rise with a topic's count, marked and removed partitions; keys of SCRAM instead of
-              salted passwords; new clusters
+    format 4  and leader epochs that rise with a topic's count, marked and removed partitions, aliases; keys of SCRAM
+              instead of salted passwords; new clusters
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS, SUPPORTED_FEATURES
+from headrace.metastore.api.agents import KAFKA_FEATURES, METADATA_FORMAT, SEGMENT_KEYS, SUPPORTED_FEATURES
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import (
     OWN_TYPES,
+    AliasPartitionRecord,
+    DoubleTopicRecord,
     FeatureLevelRecord,
+    HalveTopicRecord,
     HideBrokerRecord,
     MarkPartitionRecord,
     MetadataRecord,
@@ -37,6 +40,15 @@ PARTITION_CHANGES_FORMAT = 4
 """The metadata.format with which leader epochs rise when a count changes, and partitions may be removed."""
 SCRAM_KEYS_FORMAT = 4
 """The metadata.format with which no salted password is in the log: replay.py derives the keys of those before it."""
+_PARTITION_CHANGES = (
+    PartitionCountRecord,
+    MarkPartitionRecord,
+    RemovePartitionRecord,
+    SplitPartitionRecord,
+    DoubleTopicRecord,
+    HalveTopicRecord,
+    AliasPartitionRecord,
+)
 
 
 def required_format(records: Iterable[MetadataRecord]) -> int:
@@ -45,7 +57,7 @@ def required_format(records: Iterable[MetadataRecord]) -> int:
 
 
 def _format_of(record: MetadataRecord) -> int:
-    if isinstance(record, PartitionCountRecord | MarkPartitionRecord | RemovePartitionRecord | SplitPartitionRecord):
+    if isinstance(record, _PARTITION_CHANGES):
         return PARTITION_CHANGES_FORMAT
     if isinstance(record, UserScramKeysRecord):
         return SCRAM_KEYS_FORMAT
@@ -72,6 +84,10 @@ def change_feature(image: MetadataImage, name: str, level: int, *, allow_downgra
     UnsupportedFeatureError when this software or a registered agent lacks the level; InvalidError for an
     unknown feature and for a downgrade that was not asked for.
     """
+    if (fixed := KAFKA_FEATURES.get(name)) is not None:
+        if level != fixed.max_level:
+            raise UnsupportedFeatureError(f"level cannot change: feature={name} level={fixed.max_level} wanted={level}")
+        return None
     if name not in SUPPORTED_FEATURES:
         raise InvalidError(f"unknown feature: feature={name}")
     active = image.features.get(name)
@@ -100,7 +116,11 @@ def change_feature(image: MetadataImage, name: str, level: int, *, allow_downgra
 
 def _changed_topics(image: MetadataImage) -> list[str]:
     """Some topics with partitions that only format 4 describes."""
-    changed = (t.name for t in image.topics_by_id.values() if t.created_from or t.before_deletion or t.removed)
+    changed = (
+        t.name
+        for t in image.topics_by_id.values()
+        if t.created_from or t.before_deletion or t.removed or t.doubling >= 0
+    )
     return list(islice(changed, 3))
 
 

@@ -86,12 +86,33 @@ class TopicImage:
     """Indexes of partitions that are gone; each may be used again."""
     splits: Mapping[int, Split] = field(default_factory=_empty)
     """By partition index: those that the topic's doubling split in two."""
+    doubling: int = -1
+    """How many partitions the topic has soon, as was announced; -1: nothing was."""
+    aliases: Mapping[int, int] = field(default_factory=_empty)
+    """Partition that was halved away -> the one that gets what comes for it."""
+    halving: int = -1
+    """How many partitions the topic halves to; -1: it does not halve."""
 
     @property
     def indexes(self) -> Sequence[int]:
         """Of the partitions that exist, ascending."""
         every = range(len(self.leader_epochs))
         return tuple(index for index in every if index not in self.removed) if self.removed else every
+
+    @property
+    def listed(self) -> Sequence[int]:
+        """Of the partitions that Metadata shows, ascending: not of aliases once the lower count is shown."""
+        if not self.aliases:
+            return self.indexes
+        return [index for index in self.indexes if index < self.undeleted_partition_count or index not in self.aliases]
+
+    def moving_child(self, partition_index: int) -> int | None:
+        """The child of which the commit needs to know whether a batch for the partition has one of its keys."""
+        split = self.splits.get(partition_index)
+        if split is not None:
+            return split.child
+        child = partition_index + self.halving
+        return child if 0 <= self.halving <= child and self.aliases.get(child) == partition_index else None
 
     @property
     def marked(self) -> Sequence[int]:
@@ -109,13 +130,19 @@ class TopicImage:
         count = len(self.leader_epochs)
         partitions = tuple(
             OrderedPartition(
-                epoch, self.created_from.get(i), self.before_deletion.get(i, MappingProxyType({})), i in self.removed
+                epoch,
+                self.created_from.get(i),
+                self.before_deletion.get(i, MappingProxyType({})),
+                is_removed=i in self.removed,
+                is_alias=i in self.aliases,
             )
             for i, epoch in enumerate(self.leader_epochs)
         )
         if self.undeleted_partition_count < 0:
             return TopicPartitions(count, count, partitions)
-        return TopicPartitions(self.initial_partition_count, self.undeleted_partition_count, partitions)
+        return TopicPartitions(
+            self.initial_partition_count, self.undeleted_partition_count, partitions, self.halving >= 0
+        )
 
     def has(self, partition_index: int) -> bool:
         """Whether there is such a partition."""
@@ -176,6 +203,8 @@ class MetadataImage:
     topics_by_id: Mapping[uuid.UUID, TopicImage] = field(default_factory=_empty)
     topics_by_number: Mapping[int, TopicImage] = field(default_factory=_empty)
     agents: Mapping[int, AgentImage] = field(default_factory=_empty)
+    unregistered: Mapping[int, int] = field(default_factory=_empty)
+    """Node id -> last broker epoch of agents that are gone, in the order in which they went; the newest ones only."""
     configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=_empty)
     """(ConfigResource type, resource name) -> name -> value."""
     features: Mapping[str, FeatureRange] = field(default_factory=_empty)

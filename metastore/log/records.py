@@ -401,6 +401,23 @@ class SplitPartitionRecord(MetadataRecord):
     boundary: Int64
 
 
+@_record(OWN_TYPES + 12)
+class HalveTopicRecord(MetadataRecord):
+    """The topic halves to so many partitions from here on; -1: it no longer does (metastore/partitions/merging.py)."""
+
+    topic_id: Id
+    partition_count: Int32
+
+
+@_record(OWN_TYPES + 13)
+class AliasPartitionRecord(MetadataRecord):
+    """What comes for the partition is appended to its parent from here on, until an expansion creates it again."""
+
+    partition_id: Int32
+    topic_id: Id
+    parent: Int32
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramKeys:
     """Instead of CredentialInfo: StoredKey and ServerKey of RFC 5802, which do not allow a login."""
@@ -410,6 +427,17 @@ class ScramKeys:
     iterations: Int32
     stored_key: Blob
     server_key: Blob
+
+
+@_record(OWN_TYPES + 14)
+class DoubleTopicRecord(MetadataRecord):
+    """The topic will have so many partitions soon: until its count changes, agents describe it at the log's head only.
+
+    So no agent shows the count of before when another one shows the new one (decisions/0054).
+    """
+
+    topic_id: Id
+    partition_count: Int32
 
 
 @_record(OWN_TYPES + 11)

@@ -22,13 +22,16 @@ from headrace.metastore.log.partition_records import plain_partition
 from headrace.metastore.log.records import (
     TOPIC_RESOURCE,
     AccessControlRecord,
+    AliasPartitionRecord,
     ConfigRecord,
     ControlledShutdownRecord,
     CredentialInfo,
     DelegationTokenRecord,
+    DoubleTopicRecord,
     FailedReplicasRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
+    HalveTopicRecord,
     HideBrokerRecord,
     MarkPartitionRecord,
     MetadataRecord,
@@ -68,6 +71,10 @@ def apply(image: MetadataImage, records: Iterable[bytes]) -> MetadataImage:
     return builder.finish()
 
 
+UNREGISTERED_MAX = 1_000
+"""Agents that are remembered after they were unregistered: the newest ones."""
+
+
 class ImageBuilder:
     """A mutable copy of an image: make one for many pages of records, as each costs a copy."""
 
@@ -80,9 +87,11 @@ class ImageBuilder:
         self._changing: dict[uuid.UUID, ChangingPartitions] = {}
         """Of the topics with partitions that changed here."""
         self._agents = dict(image.agents)
+        self._unregistered = dict(image.unregistered)
         self._configs = dict(image.configs)
         self._features = dict(image.features)
-        self._access_controls = set(image.access_controls)
+        self._access_controls: set[AccessControlRecord] | None = None
+        """What the image's set becomes; None while no ACL changed. An unchanged set stays the same object."""
         self._credentials = dict(image.scram_credentials)
         self._passwords_until = image.passwords_until
         self._tokens = dict(image.delegation_tokens)
@@ -115,15 +124,25 @@ class ImageBuilder:
             offset=self.offset,
             **self._topic_maps(),
             agents=MappingProxyType(self._agents),
+            unregistered=MappingProxyType(self._unregistered),
             configs=MappingProxyType(self._configs),
             features=MappingProxyType(self._features),
-            access_controls=frozenset(self._access_controls),
+            access_controls=self._acl_set(),
             scram_credentials=MappingProxyType(self._credentials),
             passwords_until=self._passwords_until,
             delegation_tokens=MappingProxyType(self._tokens),
             quotas=MappingProxyType(self._quotas),
             failed_replicas=MappingProxyType(self._failed),
         )
+
+    def _acl_set(self) -> frozenset[AccessControlRecord]:
+        found = self._access_controls
+        return self._base.access_controls if found is None else frozenset(found)
+
+    def _writable_acls(self) -> set[AccessControlRecord]:
+        if self._access_controls is None:
+            self._access_controls = set(self._base.access_controls)
+        return self._access_controls
 
     def _topic_maps(self) -> dict[str, Any]:
         base, own = self._base, self._own_topics
@@ -174,9 +193,21 @@ class ImageBuilder:
         if not self._partitions_of(record.topic_id).remove(record.partition_id):
             raise self._contradiction(f"removal of a partition that is not marked: partition={record.partition_id}")
 
+    def _double_topic(self, record: DoubleTopicRecord) -> None:
+        if not self._partitions_of(record.topic_id).announce(record):
+            raise self._contradiction(f"no doubling: topic_id={record.topic_id} count={record.partition_count}")
+
     def _split_partition(self, record: SplitPartitionRecord) -> None:
         if not self._partitions_of(record.topic_id).split(record):
             raise self._contradiction(f"split of a partition that cannot be: partition={record.partition_id}")
+
+    def _halve_topic(self, record: HalveTopicRecord) -> None:
+        if not self._partitions_of(record.topic_id).halve(record):
+            raise self._contradiction(f"halving that cannot be: topic_id={record.topic_id} {record.partition_count}")
+
+    def _alias_partition(self, record: AliasPartitionRecord) -> None:
+        if not self._partitions_of(record.topic_id).alias(record):
+            raise self._contradiction(f"alias of a partition that cannot be: partition={record.partition_id}")
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
         topic = self._writable_topics().pop(record.topic_id, None)
@@ -204,6 +235,7 @@ class ImageBuilder:
     def _register(self, record: RegisterBrokerRecord) -> None:
         if not record.end_points:
             raise self._contradiction(f"agent without an end point: node_id={record.broker_id}")
+        self._unregistered.pop(record.broker_id, None)
         self._agents[record.broker_id] = AgentImage(
             node_id=record.broker_id,
             broker_epoch=record.broker_epoch,
@@ -221,6 +253,9 @@ class ImageBuilder:
     def _unregister(self, record: UnregisterBrokerRecord) -> None:
         del self._agents[self._agent(record.broker_id, record.broker_epoch).node_id]
         self._failed.pop(record.broker_id, None)
+        self._unregistered[record.broker_id] = record.broker_epoch
+        if len(self._unregistered) > UNREGISTERED_MAX:
+            del self._unregistered[next(iter(self._unregistered))]
 
     def _fence(self, record: FenceBrokerRecord) -> None:
         agent = self._agent(record.broker_id, record.broker_epoch)
@@ -278,11 +313,11 @@ class ImageBuilder:
         self._features.pop(record.name, None)
 
     def _access_control(self, record: AccessControlRecord) -> None:
-        self._access_controls.add(record)
+        self._writable_acls().add(record)
 
     def _remove_access_control(self, record: RemoveAccessControlRecord) -> None:
         named = {field.name: getattr(record, field.name) for field in fields(AccessControlRecord)}
-        self._access_controls.discard(AccessControlRecord(**named))
+        self._writable_acls().discard(AccessControlRecord(**named))
 
     def _credential(self, record: UserScramCredentialRecord) -> None:
         held: tuple[CredentialInfo | ScramKeys, ...] = record.credential_infos
@@ -330,6 +365,9 @@ _HANDLERS: Mapping[type[MetadataRecord], Callable[[ImageBuilder, Any], None]] = 
     MarkPartitionRecord: ImageBuilder._mark_partition,
     RemovePartitionRecord: ImageBuilder._remove_partition,
     SplitPartitionRecord: ImageBuilder._split_partition,
+    DoubleTopicRecord: ImageBuilder._double_topic,
+    HalveTopicRecord: ImageBuilder._halve_topic,
+    AliasPartitionRecord: ImageBuilder._alias_partition,
     RemoveTopicRecord: ImageBuilder._remove_topic,
     ConfigRecord: ImageBuilder._config,
     RegisterBrokerRecord: ImageBuilder._register,

@@ -14,6 +14,7 @@ caller's limit, regardless of the bytes: a file of one megabyte may claim, or be
 from __future__ import annotations
 
 import struct
+import uuid
 import zlib
 from collections.abc import Iterator
 
@@ -22,12 +23,15 @@ from crc32c import crc32c
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.metastore.log.partition_records import ancestor_epochs, encode_plain_partition, split_record
 from headrace.metastore.log.records import (
+    AliasPartitionRecord,
     BrokerEndpoint,
     BrokerFeature,
     ConfigRecord,
     ControlledShutdownRecord,
+    DoubleTopicRecord,
     FailedReplicasRecord,
     FeatureLevelRecord,
+    HalveTopicRecord,
     HideBrokerRecord,
     MetadataRecord,
     PartitionRecord,
@@ -36,6 +40,7 @@ from headrace.metastore.log.records import (
     TopicRecord,
     TopicWithFailures,
     UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
     encode_record,
 )
 from headrace.metastore.log.replay import ImageBuilder
@@ -69,6 +74,8 @@ def snapshot_records(image: MetadataImage) -> Iterator[bytes]:
             yield encode_record(
                 ConfigRecord(resource_type=resource_type, resource_name=resource_name, name=name, value=value)
             )
+    for node_id, broker_epoch in image.unregistered.items():
+        yield from map(encode_record, _unregistered(node_id, broker_epoch))
     for agent in image.agents.values():
         yield from map(encode_record, _agent(agent))
     yield from map(encode_record, _security(image))
@@ -160,6 +167,13 @@ def _topic(topic: TopicImage) -> Iterator[bytes]:
             yield encode_plain_partition(index, topic.topic_id.bytes, epoch)
     for index, split in topic.splits.items():
         yield encode_record(split_record(topic.topic_id, index, split))
+    if topic.doubling >= 0:
+        yield encode_record(DoubleTopicRecord(topic_id=topic.topic_id, partition_count=topic.doubling))
+    if topic.halving >= 0:
+        yield encode_record(HalveTopicRecord(topic_id=topic.topic_id, partition_count=topic.halving))
+    for index in sorted(topic.aliases):
+        alias = AliasPartitionRecord(partition_id=index, topic_id=topic.topic_id, parent=topic.aliases[index])
+        yield encode_record(alias)
 
 
 def _special_partition(topic: TopicImage, index: int) -> PartitionRecord:
@@ -201,6 +215,19 @@ def _agent(agent: AgentImage) -> Iterator[MetadataRecord]:
         yield ControlledShutdownRecord(broker_id=agent.node_id, broker_epoch=agent.broker_epoch)
     if agent.hidden:
         yield HideBrokerRecord(broker_id=agent.node_id, broker_epoch=agent.broker_epoch)
+
+
+def _unregistered(node_id: int, broker_epoch: int) -> Iterator[MetadataRecord]:
+    """An agent that came and went, for readers of any version."""
+    yield RegisterBrokerRecord(
+        broker_id=node_id,
+        incarnation_id=uuid.UUID(int=0),
+        broker_epoch=broker_epoch,
+        end_points=(BrokerEndpoint(name="", host="", port=0, security_protocol=0),),
+        features=(),
+        rack=None,
+    )
+    yield UnregisterBrokerRecord(broker_id=node_id, broker_epoch=broker_epoch)
 
 
 def _security(image: MetadataImage) -> Iterator[MetadataRecord]:

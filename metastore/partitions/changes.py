@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from headrace.metastore.keys import PARTITION_BITS
-from headrace.metastore.partitions.linear_hashing import ancestors, nearest
+from headrace.metastore.partitions.linear_hashing import ancestors, is_power_of_two_times, nearest
 from headrace.metastore.partitions.topic_partitions import CreatedFrom, OrderedPartition, TopicPartitions
 from headrace.storage.errors import InvalidError
 
@@ -52,15 +52,43 @@ Change = Expansion | Shrinking | Removal
 def change_count(topic: TopicPartitions, count: int) -> Expansion | Shrinking | None:
     """What leads to this many partitions that take records; None if there are so many.
 
-    InvalidError: below the initial count, above COUNT_MAX, or growth while a partition is marked.
+    InvalidError: below the initial count, above COUNT_MAX, growth while a partition is marked, or a topic that halves.
+    A topic with aliases only doubles: with another count an alias's keys would belong to several partitions.
     """
+    if topic.is_halving:
+        raise InvalidError("the topic halves: its count changes when that is over")
     if count < topic.initial:
         raise InvalidError(f"fewer partitions than the topic was created with: count={count} initial={topic.initial}")
     if count > COUNT_MAX:
         raise InvalidError(f"too many partitions: count={count} most={COUNT_MAX}")
     if count == topic.undeleted:
         return None
+    if topic.has_aliases and count != 2 * topic.undeleted:
+        raise InvalidError(f"a topic that was halved only doubles or halves: partitions={topic.undeleted}")
     return _expand(topic, count) if count > topic.undeleted else _shrink(topic, count)
+
+
+def halve(topic: TopicPartitions) -> Shrinking:
+    """What a halving of the topic leads to (metastore/partitions/merging.py).
+
+    InvalidError: not the initial count times a power of two, not above it, marked partitions, or the topic halves.
+    """
+    if topic.is_halving:
+        raise InvalidError("the topic halves already")
+    if topic.undeleted == topic.initial or not is_power_of_two_times(topic.initial, topic.undeleted):
+        raise InvalidError(
+            "a topic halves at its initial count times 2, 4, 8, ...:"
+            f" partitions={topic.undeleted} initial={topic.initial}"
+        )
+    if topic.marked:
+        raise InvalidError(f"no halving while partitions are to be deleted: marked={_some(topic.marked)}")
+    return shown_count(topic)
+
+
+def shown_count(topic: TopicPartitions) -> Shrinking:
+    """Of a topic that halves: its lower count, shown when all children are aliases of their parents."""
+    count = topic.undeleted // 2
+    return Shrinking(count, {index: topic.partitions[index].leader_epoch + 1 for index in range(count)}, {})
 
 
 def removals(topic: TopicPartitions, empty: Collection[int]) -> list[Removal]:
@@ -104,7 +132,7 @@ def _expand(topic: TopicPartitions, count: int) -> Expansion:
     for index in range(topic.undeleted, count):
         source = nearest(index, topic.initial, topic.undeleted)
         before = topic.partitions[source].leader_epoch
-        # the epochs of one index rise, also if its earlier partition was removed
+        # the epochs of one index rise, also if its earlier partition was removed or was an alias
         earlier = topic.partitions[index].leader_epoch + 1 if index < len(topic.partitions) else before
         created[index] = OrderedPartition(max(before, earlier), CreatedFrom(source, before))
     return Expansion(count, _risen(topic), created)

@@ -1,8 +1,8 @@
 """What is recorded of a topic's partitions: counts, leader epochs, and what readers wait for.
 
 Place: the state that changes.py plans from and applies its transactions to.
-Invariant: partitions below the undeleted count take new records. Of the others, those that are marked are still there,
-those that were removed are remembered with their leader epoch, because an index may be used again. An epoch of
+Invariant: partitions below the undeleted count take new records. Of the others, those that are marked or aliases are
+still there, those that were removed are remembered with their leader epoch: an index may be used again. An epoch of
 `after_creation` or `before_deletion` is lower than its partition's present one: the records up to it were placed by the
 count before.
 """
@@ -45,14 +45,16 @@ class OrderedPartition(NamedTuple):
     created_from: CreatedFrom | None = None
     before_deletion: Mapping[int, int] = MappingProxyType({})
     is_removed: bool = False
+    is_alias: bool = False
 
 
 class TopicPartitions(NamedTuple):
-    """`partitions`: by index; also those that were removed."""
+    """`partitions`: by index; also those that were removed. `is_halving`: from the request until it is settled."""
 
     initial: int
     undeleted: int
     partitions: tuple[OrderedPartition, ...]
+    is_halving: bool = False
 
     @classmethod
     def created(cls, count: int, leader_epoch: int = 0) -> TopicPartitions:
@@ -63,7 +65,13 @@ class TopicPartitions(NamedTuple):
     def marked(self) -> tuple[int, ...]:
         """The partitions that are still there and take no new records."""
         beyond = range(self.undeleted, len(self.partitions))
-        return tuple(index for index in beyond if not self.partitions[index].is_removed)
+        gone = (self.partitions[index].is_removed or self.partitions[index].is_alias for index in beyond)
+        return tuple(index for index, is_gone in zip(beyond, gone, strict=True) if not is_gone)
+
+    @property
+    def has_aliases(self) -> bool:
+        """Whether some partition was halved away, and is not back."""
+        return any(partition.is_alias for partition in self.partitions)
 
     def source(self, index: int) -> int | None:
         """Of a partition that was created by an expansion."""

@@ -35,6 +35,23 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 2::smallint;
 CREATE OR REPLACE FUNCTION state_is_child() RETURNS smallint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 3::smallint;
 
+CREATE OR REPLACE FUNCTION state_paused() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 4::smallint;
+CREATE OR REPLACE FUNCTION state_alias() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 5::smallint;
+CREATE OR REPLACE FUNCTION state_merges() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 6::smallint;
+
+-- partition_merges.phase: metastore.partitions.merging.MergePhase
+CREATE OR REPLACE FUNCTION merge_draining() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 0::smallint;
+CREATE OR REPLACE FUNCTION merge_paused() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1::smallint;
+CREATE OR REPLACE FUNCTION merge_merged() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 2::smallint;
+CREATE OR REPLACE FUNCTION merge_settled() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 3::smallint;
+
 -- What became of a removal: metastore.api.topics.RemovalOutcome
 CREATE OR REPLACE FUNCTION removal_removed() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 0;
@@ -84,6 +101,10 @@ CREATE OR REPLACE FUNCTION keys_stay() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN -3;
 CREATE OR REPLACE FUNCTION keys_moved() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN -4;
+
+-- The same of a batch that came for alias 0: metastore.api.commit.ALIAS_CODES
+CREATE OR REPLACE FUNCTION alias_codes() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN -16;
 
 -- What became of a bulk write: metastore.api.bulk.BulkOutcome
 CREATE OR REPLACE FUNCTION bulk_decided() RETURNS smallint

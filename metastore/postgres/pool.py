@@ -21,6 +21,7 @@ with ALTER ROLE ... SET.
 from __future__ import annotations
 
 import select
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from psycopg import AsyncConnection
@@ -29,8 +30,12 @@ from psycopg_pool import AsyncConnectionPool
 
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.errors import translated
+from headrace.metastore.postgres.password import PasswordCommand
 from headrace.metastore.postgres.statement import Pool
+from headrace.storage.clock import SystemClock
 
+Arguments = Callable[[], Awaitable[dict[str, Any]]]
+"""Of psycopg's connect, for the next connection."""
 CONNECT_TIMEOUT_S = 5
 IDLE_IN_TRANSACTION_TIMEOUT_MS = 5_000
 
@@ -43,7 +48,7 @@ async def open_pool(url: str, settings: Settings) -> Pool:
     arguments = _connection_arguments(url, settings)
     with translated("open pool", writes=False):
         # the pool retries in the background and only says that time ran out: learn the reason first
-        await (await AsyncConnection.connect(**arguments)).close()
+        await (await AsyncConnection.connect(**await arguments())).close()
         return await _opened(arguments, settings, settings.metastore_pool_size, settings.metastore_pool_size)
 
 
@@ -53,7 +58,7 @@ async def open_readers_pool(url: str, settings: Settings) -> Pool:
         return await _opened(_connection_arguments(url, settings), settings, 0, settings.metastore_reader_connections)
 
 
-async def _opened(arguments: dict[str, Any], settings: Settings, min_size: int, max_size: int) -> Pool:
+async def _opened(arguments: Arguments, settings: Settings, min_size: int, max_size: int) -> Pool:
     pool = Pool(
         "",
         kwargs=arguments,
@@ -71,7 +76,27 @@ async def _opened(arguments: dict[str, Any], settings: Settings, min_size: int, 
     return pool
 
 
-def _connection_arguments(url: str, settings: Settings) -> dict[str, Any]:
+def _connection_arguments(url: str, settings: Settings) -> Arguments:
+    """What each connection is made with: a new password, if a command prints it."""
+    fixed = _fixed_arguments(url, settings)
+    if not settings.metastore_password_command:
+        return _always(fixed)
+    command = PasswordCommand(settings.metastore_password_command, SystemClock())
+
+    async def with_password() -> dict[str, Any]:
+        return fixed | {"password": await command.password()}
+
+    return with_password
+
+
+def _always(arguments: dict[str, Any]) -> Arguments:
+    async def same() -> dict[str, Any]:
+        return arguments
+
+    return same
+
+
+def _fixed_arguments(url: str, settings: Settings) -> dict[str, Any]:
     with translated("open pool", writes=False):
         arguments = conninfo_to_dict(url)
     server_side = {

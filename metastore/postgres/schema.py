@@ -71,6 +71,9 @@ cluster = Table(
     _column("incarnation_id", Uuid()),
     _column("commit_shards", SmallInteger()),
     _column("zone_secret", LargeBinary(), default="uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())"),
+    _column("zone_secret_other", LargeBinary(), null=True),
+    _column("zone_secret_step", Text(), default="'done'"),
+    _column("zone_secret_offset", BigInteger(), default="0"),
     _column("life", Integer(), default="0"),
     _column("system_identifier", BigInteger(), default="(pg_control_system()).system_identifier"),
     _column(
@@ -169,9 +172,47 @@ partition_splits = Table(
     _column("boundary_quiet_ms", BigInteger()),
     _column("last_moved_ms", BigInteger()),
     _column("boundary", BigInteger(), null=True),
+    _column("child_start", BigInteger(), default="0"),
     UniqueConstraint("child_key"),
     Index("partition_splits_topic", "topic_id"),
     postgresql_with={"fillfactor": 50},
+)
+topic_halvings = Table(
+    "topic_halvings",
+    metadata,
+    _column("topic_id", Uuid(), key=True),
+    _column("partition_count", Integer()),
+    _column("excluded_groups", ARRAY(Text())),
+    _column("lag_most", BigInteger()),
+    _column("pause_most_ms", BigInteger()),
+    _column("pause_again_ms", BigInteger()),
+    _column("show_after_ms", BigInteger()),
+    _column("settle_after_ms", BigInteger()),
+    _column("begun_ms", BigInteger()),
+    _column("shown_ms", BigInteger(), null=True),
+)
+partition_merges = Table(
+    "partition_merges",
+    metadata,
+    _column("child_key", BigInteger(), key=True),
+    _column("parent_key", BigInteger()),
+    _column("topic_id", Uuid()),
+    _column("phase", SmallInteger()),
+    _column("since_ms", BigInteger()),
+    _column("pause_most_ms", BigInteger()),
+    _column("producer_quiet_ms", BigInteger()),
+    Index("partition_merges_parent", "parent_key"),
+    Index("partition_merges_topic", "topic_id"),
+    postgresql_with={"fillfactor": 50},
+)
+merge_producers = Table(
+    "merge_producers",
+    metadata,
+    _column("child_key", BigInteger(), key=True),
+    _column("producer_id", BigInteger(), key=True),
+    _column("child_ms", BigInteger()),
+    _column("has_switched", Boolean(), default="false"),
+    postgresql_with={"fillfactor": 70},
 )
 split_producers = Table(
     "split_producers",
@@ -226,6 +267,14 @@ setting_reports = Table(
     _column("reported_at", TIMESTAMP),
     _column("features", ARRAY(Text()), null=True),
     _column("feature_levels", ARRAY(SmallInteger()), null=True),
+    **_churning(0, 500, fillfactor=50),
+)
+quota_use = Table(
+    "quota_use",
+    metadata,
+    _column("node_id", Integer(), key=True),
+    _column("report", Text()),
+    _column("reported_at", TIMESTAMP),
     **_churning(0, 500, fillfactor=50),
 )
 lease_watch = Table(

@@ -15,6 +15,7 @@ from headrace.metastore.postgres.bulk.bulk import PostgresBulkWrites
 from headrace.metastore.postgres.cleaning.cleaning import PostgresCleaning
 from headrace.metastore.postgres.cluster.agents import PostgresAgents
 from headrace.metastore.postgres.cluster.facts import PostgresClusterFacts
+from headrace.metastore.postgres.cluster.halvings import PostgresHalvings
 from headrace.metastore.postgres.cluster.splits import PostgresSplits
 from headrace.metastore.postgres.cluster.topics import PostgresTopics
 from headrace.metastore.postgres.commit.commit_files import PostgresCommit
@@ -29,6 +30,7 @@ from headrace.metastore.postgres.jobs.pins import PostgresPins
 from headrace.metastore.postgres.life.life import DESCRIBE_LIFE, PostgresLife
 from headrace.metastore.postgres.migrate import MIGRATIONS
 from headrace.metastore.postgres.pool import open_pool, open_readers_pool
+from headrace.metastore.postgres.quotas.quotas import PostgresQuotaUse
 from headrace.metastore.postgres.read.extents import PostgresExtents
 from headrace.metastore.postgres.read.feed import PostgresFeed
 from headrace.metastore.postgres.reports.reports import PostgresReports
@@ -52,12 +54,14 @@ class PostgresMetastore(
     PostgresLife,
     PostgresTopics,
     PostgresSplits,
+    PostgresHalvings,
     PostgresAgents,
     PostgresClusterFacts,
     PostgresController,
     PostgresGroups,
     PostgresJobs,
     PostgresPins,
+    PostgresQuotaUse,
     PostgresRetention,
     PostgresCompaction,
     PostgresCleaning,

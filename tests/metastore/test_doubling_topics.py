@@ -6,10 +6,12 @@ import pytest
 
 from headrace.metastore.api.commit import BatchOutcome, MovedKeys
 from headrace.metastore.api.controller import ControllerLease
+from headrace.metastore.api.groups import GroupKind, ParentPosition
 from headrace.metastore.api.splits import Doubling, QuietSplit
+from headrace.metastore.api.topics import CountChange
 from headrace.metastore.log.image import TopicImage
 from headrace.metastore.log.loading import load_image
-from headrace.metastore.partitions.changes import Expansion, change_count
+from headrace.metastore.partitions.changes import Expansion, Shrinking, change_count
 from headrace.metastore.partitions.topic_partitions import Split
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError, HeadraceError
@@ -103,6 +105,38 @@ async def test_a_group_begins_a_child_at_its_start(scene: Scene, metastore_url: 
     assert found == [("g", parent, 5), ("g", child, 0), ("h", other, 0), ("h", others_child, 0)]
 
 
+async def test_a_group_that_begins_before_the_boundary_begins_the_child_at_its_start_too(
+    scene: Scene, metastore_url: str
+) -> None:
+    store, epoch = scene.store, await _controller_epoch(scene)
+    await _double(scene)
+    parent, child = scene.keys[0], scene.keys[2]
+    async with session(metastore_url) as raw:
+        await move_time(raw, BOUNDARY_QUIET_MS / 1_000)
+        await raw.execute(
+            "INSERT INTO group_offsets VALUES ('new', %s, 0, -1, '', now()), ('has', %s, 0, -1, '', now())",
+            (parent, parent),
+        )
+        await raw.execute("INSERT INTO group_offsets VALUES ('has', %s, 7, -1, '', now())", (child,))
+        await raw.execute("UPDATE partition_splits SET child_start = 3 WHERE child_key = %s", (child,))
+        for split in await store.quiet_splits(9):
+            assert await store.set_split_boundary(epoch, await store.metadata_head(), split)
+        await raw.execute("INSERT INTO group_offsets VALUES ('late', %s, 0, -1, '', now())", (parent,))
+        found = await rows(raw, f"SELECT group_id, committed_offset FROM group_offsets WHERE partition_key = {child}")
+    assert sorted(found) == [("has", 7), ("new", 3)]
+
+
+async def test_where_a_group_is_in_parents(scene: Scene, metastore_url: str) -> None:
+    await _double(scene)
+    async with session(metastore_url) as raw:
+        await raw.execute("INSERT INTO group_offsets VALUES ('g', %s, 4, -1, '', now())", (scene.keys[0],))
+        await raw.execute("UPDATE partitions SET log_start_offset = 9 WHERE partition_key = %s", (scene.keys[1],))
+    one, other = scene.keys[:2]
+    asked = [other, one, 1 << 50]
+    assert await scene.store.parent_positions("g", asked) == [ParentPosition(one, 0, 4), ParentPosition(other, 9, None)]
+    assert await scene.store.parent_positions("h", [one]) == [ParentPosition(one, 0, None)]
+
+
 async def test_a_second_doubling_waits_for_the_boundaries_of_the_first(scene: Scene, metastore_url: str) -> None:
     store, epoch = scene.store, await _controller_epoch(scene)
     await _double(scene)
@@ -116,6 +150,74 @@ async def test_a_second_doubling_waits_for_the_boundaries_of_the_first(scene: Sc
     topic = await _double(scene)
     assert topic.splits == {parent: Split(parent + 4) for parent in range(4)}
     assert await scene.outcomes(batch(scene.keys[2], 0, partition_count=int(MovedKeys.STAY))) == appended(0)
+
+
+async def test_another_change_of_the_count_ends_a_doubling(scene: Scene, metastore_url: str) -> None:
+    store, epoch, topic = scene.store, await _controller_epoch(scene), await _double(scene)
+    grown = CountChange(topic.topic_id, 2, _change(topic, 5))
+    with pytest.raises(HeadraceError, match="last doubling is not over"):
+        await store.change_partition_counts(await store.metadata_head(), [grown])
+    async with session(metastore_url) as raw:
+        await move_time(raw, BOUNDARY_QUIET_MS / 1_000)
+        for split in await store.quiet_splits(9):
+            assert await store.set_split_boundary(epoch, await store.metadata_head(), split)
+        assert await store.change_partition_counts(await store.metadata_head(), [grown])
+        assert await rows(raw, "SELECT * FROM partition_splits") == []
+    topic = await _topic(scene)
+    assert (topic.undeleted_partition_count, topic.splits) == (5, {})
+    assert await scene.outcomes(batch(scene.keys[2], 0), batch(scene.keys[0], 0)) == appended(0, 0)
+    assert await store.change_partition_counts(
+        await store.metadata_head(), [CountChange(topic.topic_id, 2, _change(topic, 3))]
+    )
+    assert (await _topic(scene)).marked == [3, 4]
+
+
+async def test_who_reads_a_topic(scene: Scene, metastore_url: str) -> None:
+    store, epoch, topic = scene.store, await _controller_epoch(scene), await _double(scene)
+    await scene.outcomes(batch(scene.keys[0], partition_count=int(MovedKeys.STAY)))
+    async with session(metastore_url) as raw:
+        await raw.execute(
+            "INSERT INTO group_offsets VALUES ('alone', %s, 4, -1, '', now()), ('all', %s, 5, -1, '', now())",
+            (scene.keys[0], scene.keys[0]),
+        )
+        await raw.execute(
+            "INSERT INTO consumer_groups (group_id, coordinator_epoch, node_id, saved, kind, state, subscribed)"
+            " VALUES ('all', 1, 1, 'x', 'consumer', 'Empty', NULL), ('new', 2, 1, 'x', 'consumer', 'Stable', %s),"
+            " ('old', 3, 1, 'x', 'classic', 'Stable', %s), ('empty', 4, 1, 'x', 'classic', 'Empty', %s),"
+            " ('elsewhere', 5, 1, 'x', 'classic', 'Stable', '{x}')",
+            ([topic.name], [topic.name], [topic.name]),
+        )
+        assert [(r.group_id, r.kind, r.late) for r in await store.topic_readers(topic.topic_id)] == [
+            ("all", GroupKind.CONSUMER, 0),
+            ("alone", None, 0),
+            ("new", GroupKind.CONSUMER, 0),
+            ("old", GroupKind.CLASSIC, 0),
+        ]
+        await move_time(raw, BOUNDARY_QUIET_MS / 1_000)
+    for split in await store.quiet_splits(9):
+        assert await store.set_split_boundary(epoch, await store.metadata_head(), split)
+    late = {reader.group_id: (reader.state, reader.late) for reader in await store.topic_readers(topic.topic_id)}
+    assert late == {"all": ("Empty", 0), "alone": ("Empty", 1), "new": ("Stable", 1), "old": ("Stable", 1)}
+
+
+async def test_agents_that_have_not_followed(scene: Scene) -> None:
+    store, agent, head = scene.store, scene.agent, await scene.store.metadata_head()
+    assert await store.agents_behind(head) == [agent.node_id]
+    await store.heartbeat(
+        agent.node_id,
+        agent.broker_epoch,
+        metadata_offset=head,
+        want_fence=False,
+        want_shut_down=False,
+        session_timeout_ms=9_000,
+    )
+    assert (await store.agents_behind(head), await store.agents_behind(head + 1)) == ([], [agent.node_id])
+
+
+def _change(topic: TopicImage, count: int) -> Expansion | Shrinking:
+    change = change_count(topic.ordered_partitions, count)
+    assert change is not None
+    return change
 
 
 async def _controller_epoch(scene: Scene) -> int:

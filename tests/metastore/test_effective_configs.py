@@ -51,7 +51,7 @@ def test_topic_above_cluster_above_file_above_default() -> None:
         ConfigLayer("retention.ms", "1", ConfigSource.TOPIC),
         ConfigLayer("log.retention.ms", "2", ConfigSource.CLUSTER),
         ConfigLayer("log.retention.hours", "7200000", ConfigSource.FILE),
-        ConfigLayer("retention.ms", WEEK_MS, ConfigSource.DEFAULT),
+        ConfigLayer("log.retention.ms", WEEK_MS, ConfigSource.DEFAULT),
     ], "what is set for one broker, or under a name that only files know, says nothing"
     assert configs.topic_layers(image(topic_t=own), "u", "retention.ms") == full[2:]
     assert configs.topic_layers(image(topic_t=own, broker_=cluster), None, "retention.ms") == full[1:]

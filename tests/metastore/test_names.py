@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from headrace.metastore.api.bulk import BulkOutcome
-from headrace.metastore.api.commit import BatchOutcome, FileStatus, MovedKeys
+from headrace.metastore.api.commit import ALIAS_CODES, BatchOutcome, FileStatus, MovedKeys
 from headrace.metastore.api.compaction import SwapOutcome
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import JobState
@@ -31,6 +31,7 @@ from headrace.metastore.log.records import (
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
+from headrace.metastore.partitions.merging import MergePhase
 from headrace.metastore.postgres.sql_files import function_files
 
 ENUMS: dict[str, type[enum.IntEnum]] = {
@@ -48,8 +49,10 @@ ENUMS: dict[str, type[enum.IntEnum]] = {
     "state": PartitionState,
     "removal": RemovalOutcome,
     "keys": MovedKeys,
+    "merge": MergePhase,
 }
 NAMES = {f"{prefix}_{member.name.lower()}": int(member) for prefix, kind in ENUMS.items() for member in kind} | {
+    "alias_codes": ALIAS_CODES,
     "topic_resource": TOPIC_RESOURCE,
     "broker_resource": BROKER_RESOURCE,
     "record_unregister_broker": UnregisterBrokerRecord.record_type,

@@ -106,7 +106,10 @@ PLANTED = {
     "a producer that is unknown need not wait": ("coalesce(k.moved_ms, p_now_ms)", "coalesce(k.moved_ms, 0)"),
     "who has switched is not refused": ("b.has_boundary OR k.has_switched THEN", "b.has_boundary THEN"),
     "moved keys behind the boundary": ("b.has_boundary OR k.has_switched THEN", "k.has_switched THEN"),
-    "batches without moved keys are refused": ("WHEN b.count >= 0 OR b.count = keys_stay() THEN batch_appended()", ""),
+    "batches without moved keys are refused": (
+        "WHEN b.count >= 0 OR b.count = keys_stay() OR b.count <= alias_codes() THEN batch_appended()",
+        "",
+    ),
     "a switch is forgotten": ("bool_or(for_child AND accepted)", "false"),
     "what came to the parent is forgotten": (
         "CASE WHEN bool_or(moves) THEN p_now_ms ELSE",

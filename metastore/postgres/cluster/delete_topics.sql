@@ -44,5 +44,8 @@ BEGIN
     DELETE FROM cleaned_partitions WHERE partition_key = ANY (v_keys);
     DELETE FROM split_producers WHERE parent_key = ANY (v_keys);
     DELETE FROM partition_splits WHERE topic_id = ANY (p_topic_ids);
+    DELETE FROM merge_producers WHERE child_key = ANY (v_keys);
+    DELETE FROM partition_merges WHERE topic_id = ANY (p_topic_ids);
+    DELETE FROM topic_halvings WHERE topic_id = ANY (p_topic_ids);
     RETURN true;
 END $$;

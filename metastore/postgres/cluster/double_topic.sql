@@ -1,7 +1,7 @@
 -- Double a topic for clients that know only the count: change_partition_counts, and each partition that was there is a
 -- parent from then on, with one child. False, and nothing happened, when the log has moved on.
--- Groups with an offset in a parent get the child's first one there, so that auto.offset.reset skips nothing.
--- What is left of the last doubling goes; it must have its boundaries.
+-- Groups with an offset in a parent get the child's end there, so that auto.offset.reset skips nothing: a new partition
+-- is empty, and what is in one that was an alias is older than what its parent got.
 -- Locks: metadata_head; the topic's partitions; all of its commit shards; the splits' rows.
 -- Idempotent: a repeated call finds the head moved and does nothing.
 -- Cost: a few rows per partition, one per group and parent, one per producer of the last doubling.
@@ -23,8 +23,6 @@ BEGIN
     IF lock_metadata_head() <> p_expected_head THEN
         RETURN false;
     END IF;
-    UPDATE partitions SET state = state_takes_records()
-     WHERE topic_id = p_topic_id AND state IN (state_splits(), state_is_child());
     PERFORM change_partition_counts(
         p_expected_head, p_records, ARRAY[p_topic_id], ARRAY[p_initial], ARRAY[2 * p_count],
         array_fill(p_topic_id, ARRAY[p_count]), array(SELECT generate_series(0, p_count - 1)), p_raised_epochs,
@@ -32,22 +30,20 @@ BEGIN
         array_fill(p_topic_id, ARRAY[p_count]), array(SELECT generate_series(p_count, 2 * p_count - 1)),
         p_created_epochs);
     -- from here on no commit of the topic runs
-    IF EXISTS (SELECT FROM partition_splits WHERE topic_id = p_topic_id AND boundary IS NULL) THEN
-        RAISE EXCEPTION 'the last doubling is not over: topic_id=%', p_topic_id;
-    END IF;
-    DELETE FROM split_producers
-     WHERE parent_key IN (SELECT parent_key FROM partition_splits WHERE topic_id = p_topic_id);
-    DELETE FROM partition_splits WHERE topic_id = p_topic_id;
     UPDATE partitions SET state = CASE WHEN partition_index < p_count THEN state_splits() ELSE state_is_child() END
-     WHERE topic_id = p_topic_id;
+     WHERE topic_id = p_topic_id AND partition_index < 2 * p_count;
     v_now_ms := wall_ms();
-    INSERT INTO partition_splits (parent_key, child_key, topic_id, producer_quiet_ms, boundary_quiet_ms, last_moved_ms)
-    SELECT partition_key - p_count, partition_key, topic_id, p_producer_quiet_ms, p_boundary_quiet_ms, v_now_ms
-      FROM partitions WHERE topic_id = p_topic_id AND partition_index >= p_count;
+    INSERT INTO partition_splits
+           (parent_key, child_key, topic_id, producer_quiet_ms, boundary_quiet_ms, last_moved_ms, child_start)
+    SELECT partition_key - p_count, partition_key, topic_id, p_producer_quiet_ms, p_boundary_quiet_ms, v_now_ms,
+           (SELECT max(high_watermark) FROM partition_heads h WHERE h.partition_key = p.partition_key)
+      FROM partitions p WHERE topic_id = p_topic_id AND partition_index BETWEEN p_count AND 2 * p_count - 1;
     INSERT INTO group_offsets (group_id, partition_key, committed_offset, leader_epoch, metadata, committed_at)
-    SELECT o.group_id, c.partition_key, c.log_start_offset, -1, '', wall_time()
+    SELECT o.group_id, c.partition_key, h.high_watermark, -1, '', wall_time()
       FROM partitions c JOIN group_offsets o ON o.partition_key = c.partition_key - p_count
-     WHERE c.topic_id = p_topic_id AND c.partition_index >= p_count
+     CROSS JOIN LATERAL (SELECT max(high_watermark) AS high_watermark FROM partition_heads
+                          WHERE partition_key = c.partition_key) AS h
+     WHERE c.topic_id = p_topic_id AND c.partition_index BETWEEN p_count AND 2 * p_count - 1
     ON CONFLICT (group_id, partition_key) DO NOTHING;
     RETURN true;
 END $$;
@@ -68,7 +64,9 @@ $$;
 
 -- Set the boundary of a split as quiet_splits found it, with the record that says so. False, and nothing happened, when
 -- a key that moved has come meanwhile or the log has moved on; NULL for a stale controller epoch.
--- Locks: controller (shared), metadata_head, the split's row. Idempotent. Cost: one row each.
+-- Groups that began in the parent since the doubling get an offset in the child too, where that began: what came to it
+-- since then is newer than their beginning.
+-- Locks: controller (shared), metadata_head, the split's row. Idempotent. Cost: one row each, and one per such group.
 CREATE OR REPLACE FUNCTION set_split_boundary(
     p_controller_epoch bigint, p_expected_head bigint, p_record bytea, p_parent_key bigint, p_last_moved_ms bigint,
     p_boundary bigint
@@ -76,6 +74,7 @@ CREATE OR REPLACE FUNCTION set_split_boundary(
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_child bigint;
+    v_start bigint;
 BEGIN
     IF NOT is_controller(p_controller_epoch) THEN
         RETURN NULL;
@@ -85,10 +84,13 @@ BEGIN
     END IF;
     UPDATE partition_splits SET boundary = p_boundary
      WHERE parent_key = p_parent_key AND last_moved_ms = p_last_moved_ms AND boundary IS NULL
-    RETURNING child_key INTO v_child;
+    RETURNING child_key, child_start INTO v_child, v_start;
     IF v_child IS NULL THEN
         RETURN false;
     END IF;
     PERFORM append_metadata(p_expected_head, ARRAY[p_record]);
+    INSERT INTO group_offsets (group_id, partition_key, committed_offset, leader_epoch, metadata, committed_at)
+    SELECT group_id, v_child, v_start, -1, '', wall_time() FROM group_offsets WHERE partition_key = p_parent_key
+    ON CONFLICT (group_id, partition_key) DO NOTHING;
     RETURN true;
 END $$;

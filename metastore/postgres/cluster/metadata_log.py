@@ -15,6 +15,7 @@ from headrace.metastore.log.records import (
     AccessControlRecord,
     ConfigRecord,
     DelegationTokenRecord,
+    DoubleTopicRecord,
     FailedReplicasRecord,
     FeatureLevelRecord,
     MetadataRecord,
@@ -47,6 +48,7 @@ _APPENDABLE = (
     DelegationTokenRecord,
     RemoveDelegationTokenRecord,
     QuotaRecord,
+    DoubleTopicRecord,
 )
 
 _METADATA_HEAD = Statement("metadata_head", writes=False)

@@ -6,7 +6,10 @@ Invariant: the records are made here, from what the caller planned; the SQL func
 
 from __future__ import annotations
 
-from headrace.metastore.api.splits import Doubling, QuietSplit
+import uuid
+
+from headrace.metastore.api.groups import GroupKind
+from headrace.metastore.api.splits import Doubling, QuietSplit, ReadingGroup
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.partition_records import change_records, split_record
 from headrace.metastore.log.records import encode_record
@@ -15,6 +18,8 @@ from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import FencedError
 
 _DOUBLE_TOPIC = Statement("double_topic", writes=True)
+_AGENTS_BEHIND = Statement("agents_behind", writes=False)
+_TOPIC_READERS = Statement("topic_readers", writes=False)
 _QUIET_SPLITS = Statement("quiet_splits", writes=False)
 _SET_SPLIT_BOUNDARY = Statement("set_split_boundary", writes=True)
 
@@ -44,6 +49,15 @@ class PostgresSplits:
             boundary_quiet_ms=boundary_quiet_ms,
         )
         return bool(doubled)
+
+    async def agents_behind(self, offset: int) -> list[int]:
+        """Ascending."""
+        return [node_id for (node_id,) in await _AGENTS_BEHIND.rows(self.pool, offset=offset)]
+
+    async def topic_readers(self, topic_id: uuid.UUID) -> list[ReadingGroup]:
+        """By id."""
+        rows = await _TOPIC_READERS.rows(self.pool, topic_id=topic_id)
+        return [ReadingGroup(group, kind and GroupKind(kind), *rest) for group, kind, *rest in rows]
 
     async def quiet_splits(self, limit: int) -> list[QuietSplit]:
         """Oldest first."""

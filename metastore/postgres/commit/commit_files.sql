@@ -3,12 +3,12 @@
 -- Input, as metastore/postgres/commit/staging.py lays it out. Rows are named by number, from 1; 0 is none.
 --   files       in commit order: ids, births (ms, as the ids carry them), sizes, bytes of all batches
 --   p_part_*    the distinct partitions, ascending: keys, and what their batches expect of leader epoch
---               and partition count (-1: nothing, -2: they differ)
+--               and partition count (-1: nothing, -2: they differ); then the aliases that batches came for
 --   p_batch_*   the batches by partition, then file, then place in the file: the order of commit
 -- and what holds if every batch is accepted:
 --   before      records of the batch's partition that come before it in this call
 --   run         neighbours in bytes, of one file and partition: they become one extent
---   p_prod_*    the distinct (partition, producer id) pairs: first and last batch, and whether their
+--   p_prod_*    the distinct (partition, alias, producer id): first and last batch, and whether their
 --               batches continue each other in one epoch
 --   p_recent    the batches that a producer's ring will hold
 -- Output: one row per file, in order: metastore.api.commit.FileStatus, and its answer (packing.sql)
@@ -59,7 +59,10 @@ DECLARE
     v_full         bigint[];   -- partitions with an open time block that is now full
     v_answer       bytea[];    -- by file
     v_split_ms     bigint;
-    v_split        int[];      -- by batch: judge_splits; NULL: no partition is split in two
+    v_states       smallint[]; -- of the partitions
+    v_split        int[];      -- by batch: judge_splits and judge_merges; NULL: no partition splits or merges
+    v_merges       boolean := false;
+    v_prod_key     bigint[];   -- by producer: the partition with its state; NULL: its batches' own
 BEGIN
     PERFORM lock_shards(array_agg(DISTINCT commit_shard(key, v_shards))) FROM unnest(p_part_key) AS key;
 
@@ -107,11 +110,21 @@ BEGIN
              GROUP BY file ORDER BY file);
     ELSE
         v_judged := true;
-        IF EXISTS (SELECT FROM partitions
-                    WHERE partition_key = ANY (p_part_key) AND state IN (state_splits(), state_is_child())) THEN
+        v_states := array(SELECT state FROM partitions WHERE partition_key = ANY (p_part_key));
+        IF v_states && ARRAY[state_splits(), state_is_child()] THEN
             PERFORM lock_splits(p_part_key);
             v_split_ms := wall_ms();
             v_split := judge_splits(v_split_ms, p_part_key, p_batch_part, p_batch_prod, p_prod_id, p_batch_count);
+        END IF;
+        v_merges := v_states && ARRAY[state_paused(), state_alias(), state_merges()]
+                    OR alias_codes() >= ANY (p_batch_count);
+        IF v_merges THEN
+            v_split_ms := coalesce(v_split_ms, wall_ms());
+            v_split := judge_merges(v_split_ms, p_part_key, p_batch_part, p_batch_prod, p_prod_id, p_batch_count,
+                                    v_split);
+            SELECT f.prod_key, f.prod_row, f.prod_regular INTO v_prod_key, v_prod_row, v_prod_regular
+              FROM find_alias_producers(p_part_key, p_batch_part, p_batch_count, p_prod_id, p_prod_first, v_prod_row,
+                                        v_prod_regular) AS f;
         END IF;
         SELECT j.batch_before, j.run_first, j.run_last, j.run_time, j.prod_last, j.recent, j.answer
           INTO p_batch_before, p_run_first, p_run_last, p_run_time, p_prod_last, p_recent, v_answer
@@ -123,6 +136,10 @@ BEGIN
             PERFORM note_splits(v_split_ms, p_part_key, p_batch_part, p_batch_prod, p_prod_id, p_batch_count, v_split,
                                 array(SELECT last IS NOT NULL FROM unnest(p_prod_last) WITH ORDINALITY AS p (last, prod)
                                        ORDER BY prod));
+        END IF;
+        IF v_merges THEN
+            PERFORM note_merges(v_split_ms, p_part_key, p_batch_part, p_batch_prod, p_prod_id, p_batch_count, v_split,
+                                accepted_batches(p_batch_prod, p_batch_epoch, p_prod_last, p_recent));
         END IF;
         UPDATE segment_files f SET live_bytes = run.bytes, dead_at = CASE WHEN run.bytes = 0 THEN wall_time() END
           FROM (SELECT file, sum(bytes) AS bytes
@@ -210,7 +227,7 @@ BEGIN
     )
     INSERT INTO producer_state (partition_key, producer_id, epoch, next_sequence, ring, touched_hour,
                                 contiguous_life, wrapped)
-    SELECT p_part_key[p_batch_part[last]], p_prod_id[prod], p_batch_epoch[last], next,
+    SELECT coalesce(v_prod_key[prod], p_part_key[p_batch_part[last]]), p_prod_id[prod], p_batch_epoch[last], next,
            substring(entries FROM 1 FOR 120), v_hour, CASE WHEN start = 0 THEN v_life ELSE -1 END, next < start
       FROM entry
      WHERE row IS NULL;

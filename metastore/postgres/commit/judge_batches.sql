@@ -9,7 +9,7 @@ CREATE OR REPLACE FUNCTION judge_batches(
     p_batch_file int[], p_batch_part int[], p_batch_prod int[], p_batch_records int[], p_batch_time bigint[],
     p_batch_epoch smallint[], p_batch_sequence int[], p_batch_leader_epoch int[], p_batch_count int[],
     p_batch_run int[], p_prod_id bigint[], p_prod_regular boolean[],
-    p_split int[],              -- by batch: judge_splits; NULL: no partition is split in two
+    p_split int[],              -- by batch: judge_splits and judge_merges; NULL: no partition splits or merges
     OUT batch_before bigint[], OUT run_first int[], OUT run_last int[], OUT run_time bigint[],
     OUT prod_last int[],        -- NULL: nothing of it was accepted
     OUT recent int[], OUT answer bytea[]
@@ -22,6 +22,7 @@ DECLARE
     v_original bigint[];        -- by batch: a duplicate's base offset; -n: it repeats batch n of this call
     v_time     bigint[];        -- by batch: append time
     v_run      int[];           -- by batch
+    v_state    int[] := p_batch_part;  -- by batch: the partition with its producer's state
 BEGIN
     v_outcome := array(
         SELECT CASE WHEN NOT p_ours[file] THEN -1
@@ -40,8 +41,13 @@ BEGIN
         SELECT p_prod_regular[prod] AND bool_and(v_outcome[i] = batch_appended())
           FROM unnest(p_batch_prod) WITH ORDINALITY AS b (prod, i)
          WHERE prod > 0 GROUP BY prod ORDER BY prod);
+    IF alias_codes() >= ANY (p_batch_count) THEN
+        v_state := array(
+            SELECT coalesce(array_position(p_part_key, alias_key(p_part_key[part], count)), part)
+              FROM unnest(p_batch_part, p_batch_count) WITH ORDINALITY AS b (part, count, i) ORDER BY i);
+    END IF;
     SELECT f.outcome, f.original, f.append_time INTO v_outcome, v_original, v_time
-      FROM fold_producers(p_producer_expiration_ms, p_part_key, p_prod_id, v_regular, p_batch_part, p_batch_prod,
+      FROM fold_producers(p_producer_expiration_ms, p_part_key, p_prod_id, v_regular, v_state, p_batch_prod,
                           p_batch_records, p_batch_epoch, p_batch_sequence, v_outcome, p_batch_time) AS f;
 
     -- A batch joins the run of the one before it if both were neighbours and that one is accepted.

@@ -2,8 +2,9 @@
 -- batch_sent_back() or batch_moved_key(). metastore/partitions/splitting.py has the rule; batches without a producer
 -- id wait for nothing, and are refused behind the boundary only.
 -- All batches of a call come at one time, the parent's before the child's.
--- p_batch_count is what a client says: its keys are where that count puts them. Else keys_stay() or keys_moved(); or -1
--- from an agent that does not know yet that the parent is split.
+-- p_batch_count is what a client says: its keys are where that count puts them. Else keys_stay() or keys_moved(); a code
+-- of alias_key: its keys are those of the partition; or -1 from an agent that does not know yet that the parent is
+-- split.
 -- Locks: none; the caller holds the splits' rows (lock_splits). Idempotent: reads only.
 -- Cost: two index probes per (partition, producer).
 CREATE OR REPLACE FUNCTION judge_splits(
@@ -30,7 +31,7 @@ LANGUAGE sql STABLE AS $$
                           OR (p_now_ms - coalesce(k.moved_ms, p_now_ms) >= b.producer_quiet_ms
                               AND NOT k.comes_to_parent)
                         THEN batch_appended() ELSE batch_sent_back() END
-               WHEN b.count >= 0 OR b.count = keys_stay() THEN batch_appended()
+               WHEN b.count >= 0 OR b.count = keys_stay() OR b.count <= alias_codes() THEN batch_appended()
                WHEN NOT b.has_moved THEN batch_sent_back()
                WHEN b.has_boundary OR k.has_switched THEN batch_moved_key()
                WHEN b.producer_id IS NOT NULL AND k.moved_ms IS NULL THEN batch_sent_back()

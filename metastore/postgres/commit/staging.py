@@ -16,7 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileCommit, MovedKeys, StagedBatch
+from headrace.metastore.api.commit import (
+    ALIAS_CODES,
+    BatchAnswer,
+    BatchOutcome,
+    FileCommit,
+    MovedKeys,
+    StagedBatch,
+    via_alias,
+)
+from headrace.metastore.keys import PARTITION_BITS
 from headrace.metastore.postgres.packing import (
     Column,
     PackedArray,
@@ -57,6 +66,8 @@ class Staged:
         self._file = file[order]
         self._place = order - np.repeat(np.cumsum([0, *sizes[:-1]]), sizes)[order]
         self._batch: Any = StagedBatch(*table[order].T)
+        self._via = np.minimum(self._batch.partition_count - ALIAS_CODES, 1)
+        """By batch: 1, or -alias for one that came for an alias of its partition: it is another stream."""
         self._place_neighbours()
 
     def _place_neighbours(self) -> None:
@@ -80,9 +91,7 @@ class Staged:
             "file_born_ms": pack_int8(np.array([born_ms(file.file_id) for file in self.files])),
             "file_size": pack_int8(np.array([file.size for file in self.files])),
             "file_bytes": pack_int8(np.bincount(self._file, batch.length, len(self.files))),
-            "part_key": pack_int8(batch.partition_key[self._part_first]),
-            "part_leader_epoch": pack_int4(self._expected(batch.leader_epoch)),
-            "part_count": pack_int4(self._expected(batch.partition_count)),
+            **self._partitions(),
             "batch_file": pack_int4(self._file + 1),
             "batch_part": pack_int4(self._part + 1),
             "batch_position": pack_int8(batch.position),
@@ -101,17 +110,34 @@ class Staged:
             **self._producers(),
         }
 
+    def _partitions(self) -> dict[str, PackedArray]:
+        """The distinct partitions; behind them aliases, which have no batches here, but the states of producers."""
+        batch = self._batch
+        come = np.flatnonzero(self._via <= 0)
+        aliases = np.unique((batch.partition_key[come] >> PARTITION_BITS << PARTITION_BITS) - self._via[come])
+        nothing = np.full(len(aliases), -1)
+        return {
+            "part_key": pack_int8(np.append(batch.partition_key[self._part_first], aliases)),
+            "part_leader_epoch": pack_int4(np.append(self._expected(batch.leader_epoch), nothing)),
+            "part_count": pack_int4(np.append(self._expected(batch.partition_count), nothing)),
+        }
+
     def _expected(self, column: Column) -> Column:
         """By partition: the value that all its batches share."""
         lowest, highest = (_reduce(function, column, self._part_first) for function in (np.minimum, np.maximum))
         return np.where(lowest == highest, lowest, _DIFFERENT)
 
     def _producers(self) -> dict[str, PackedArray]:
-        """The distinct (partition, producer id) pairs, and each batch's; 0 without a producer id."""
+        """The distinct (partition, alias, producer id), and each batch's; 0 without a producer id."""
         batch = self._batch
         idempotent = np.flatnonzero(batch.producer_id >= 0)
-        rows = idempotent[np.lexsort((batch.producer_id[idempotent], self._part[idempotent]))]
-        opens = ~(_same_as_before(self._part[rows]) & _same_as_before(batch.producer_id[rows]))
+        via = self._via[idempotent]
+        rows = idempotent[np.lexsort((batch.producer_id[idempotent], via, self._part[idempotent]))]
+        opens = ~(
+            _same_as_before(self._part[rows])
+            & _same_as_before(self._via[rows])
+            & _same_as_before(batch.producer_id[rows])
+        )
         first = np.flatnonzero(opens)
         last = _lasts(first, len(rows))
         prod = np.cumsum(opens)
@@ -185,7 +211,8 @@ def _check(files: Sequence[FileCommit], file: Column, table: Column) -> None:
         & (batch.base_sequence <= _INT4_MAX)
         & (batch.leader_epoch >= -1)
         & (batch.leader_epoch <= _INT4_MAX)
-        & (batch.partition_count >= min(MovedKeys))
+        & ((batch.partition_count >= min(MovedKeys)) | (batch.partition_count <= ALIAS_CODES))
+        & (batch.partition_count > via_alias(1 << PARTITION_BITS))
         & (batch.partition_count != _DIFFERENT)
         & (batch.partition_count <= _INT4_MAX)
     )

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headrace.metastore.api.groups import CommittedOffset, GroupClaim, GroupKind, GroupListing, GroupRecord
+from headrace.metastore.api.groups import (
+    CommittedOffset,
+    GroupClaim,
+    GroupKind,
+    GroupListing,
+    GroupRecord,
+    ParentPosition,
+)
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import FencedError
 
@@ -20,6 +27,7 @@ _DELETE_GROUP = Statement("delete_group", writes=True)
 _LIST_GROUPS = Statement("list_groups", writes=False)
 _COMMIT_OFFSETS = Statement("commit_group_offsets", writes=True)
 _FETCH_OFFSETS = Statement("fetch_group_offsets", writes=False)
+_PARENT_POSITIONS = Statement("parent_positions", writes=False)
 _DELETE_OFFSETS = Statement("delete_group_offsets", writes=True)
 
 
@@ -97,6 +105,10 @@ class PostgresGroups:
         keys = None if partition_keys is None else list(partition_keys)
         rows = await _FETCH_OFFSETS.rows(self.readers, group_id=group_id, keys=keys)
         return [CommittedOffset(key, offset, epoch, text.decode()) for key, offset, epoch, text in rows]
+
+    async def parent_positions(self, group_id: str, parent_keys: Sequence[int]) -> list[ParentPosition]:
+        rows = await _PARENT_POSITIONS.rows(self.readers, group_id=group_id, parent_keys=list(parent_keys))
+        return [ParentPosition(*row) for row in rows]
 
     async def delete_offsets(self, group_id: str, coordinator_epoch: int, partition_keys: Sequence[int]) -> None:
         (done,) = await _DELETE_OFFSETS.row(

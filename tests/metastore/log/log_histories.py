@@ -10,6 +10,7 @@ from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.partition_records import change_records, split_record
 from headrace.metastore.log.records import (
     AccessControlRecord,
+    AliasPartitionRecord,
     BrokerEndpoint,
     BrokerFeature,
     ConfigRecord,
@@ -20,6 +21,7 @@ from headrace.metastore.log.records import (
     FailedReplicasRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
+    HalveTopicRecord,
     HideBrokerRecord,
     MetadataRecord,
     PartitionChangeRecord,
@@ -42,8 +44,9 @@ from headrace.metastore.log.records import (
 )
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.scram_keys import as_keys
-from headrace.metastore.partitions.changes import change_count, removals
-from headrace.metastore.partitions.topic_partitions import Split
+from headrace.metastore.partitions.changes import change_count, halve, removals
+from headrace.metastore.partitions.linear_hashing import is_power_of_two_times
+from headrace.metastore.partitions.topic_partitions import Split, TopicPartitions
 
 
 def topic_records(topic_id: uuid.UUID, name: str, count: int) -> list[MetadataRecord]:
@@ -96,6 +99,8 @@ class History:
             self._change_count,
             self._remove_partitions,
             self._split,
+            self._halve,
+            self._halve,
             self._reassign,
             self._configure,
             self._register,
@@ -138,8 +143,11 @@ class History:
         if not topic.created_from and not topic.removed and self._rng.random() < 0.2:
             return [partition_record(topic.topic_id, len(topic.leader_epochs))]
         counts = topic.ordered_partitions
+        if counts.is_halving:
+            return []
         most = counts.undeleted if counts.marked else counts.initial + 6
-        change = change_count(counts, self._rng.randint(counts.initial, most))
+        wanted = 2 * counts.undeleted if counts.has_aliases else self._rng.randint(counts.initial, most)
+        change = change_count(counts, wanted)
         return [] if change is None else change_records(topic.topic_id, counts.initial, change)
 
     def _remove_partitions(self) -> list[MetadataRecord]:
@@ -167,6 +175,24 @@ class History:
             return []
         boundary = self._rng.choice((None, 0, 1 << 40))
         return [split_record(topic.topic_id, parent, known._replace(boundary=boundary))]
+
+    def _halve(self) -> list[MetadataRecord]:
+        """The next step of a topic that halves, or can: the beginning, aliases, the count, the end."""
+        topics = apply(MetadataImage(), self.framed()).topics_by_number.values()
+        able = [t for t in topics if t.halving >= 0 or (not t.marked and _halves(t.ordered_partitions))]
+        if not able:
+            return []
+        topic = self._rng.choice(able)
+        before, topic_id, count = topic.ordered_partitions, topic.topic_id, topic.halving
+        if count < 0:
+            return [HalveTopicRecord(topic_id=topic_id, partition_count=before.undeleted // 2)]
+        children = [index for index in range(count, 2 * count) if index not in topic.aliases]
+        if children:
+            some = self._rng.sample(children, self._rng.randint(1, len(children)))
+            return [AliasPartitionRecord(partition_id=child, topic_id=topic_id, parent=child - count) for child in some]
+        if before.undeleted > count:
+            return change_records(topic_id, before.initial, halve(before._replace(is_halving=False)))
+        return [HalveTopicRecord(topic_id=topic_id, partition_count=-1)]
 
     def _reassign(self) -> list[MetadataRecord]:
         if not self._topics:
@@ -269,6 +295,11 @@ class History:
         known = self._rng.sample(sorted(self._topics), min(len(self._topics), self._rng.randint(0, 2)))
         topics = tuple(TopicWithFailures(topic_id=topic_id, partitions=(0,)) for topic_id in known)
         return [FailedReplicasRecord(broker_id=self._rng.randint(0, 2), topics=topics)]
+
+
+def _halves(partitions: TopicPartitions) -> bool:
+    initial, count = partitions.initial, partitions.undeleted
+    return count > initial and is_power_of_two_times(initial, count)
 
 
 def random_history(seed: int, steps: int) -> list[bytes]:

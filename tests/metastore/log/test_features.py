@@ -33,7 +33,7 @@ def test_format_1_has_the_seeds_types_and_later_ones_ours_too() -> None:
     assert [kind for kind, needed in formats.items() if needed == 1] == [*range(15)]
     assert [kind for kind, needed in formats.items() if needed == 2] == [*range(100, 105)]
     assert [kind for kind, needed in formats.items() if needed == 3] == [105, 106]
-    assert [kind for kind, needed in formats.items() if needed == 4] == [*range(107, 112)]
+    assert [kind for kind, needed in formats.items() if needed == 4] == [*range(107, 115)]
     assert required_format([_blank(kind) for kind in record_types()]) == 4
     assert required_format([]) == 1
     plain = partition_record(uuid.UUID(int=1), 3)

@@ -8,14 +8,16 @@ import pytest
 
 from headrace.metastore.partitions.merging import (
     LAG_MOST,
+    PAUSE_AGAIN_MS,
     PAUSE_MOST_MS,
+    SETTLE_AFTER_MS,
     SHOW_AFTER_MS,
     MergePhase,
     MergeVerdict,
     PartitionMerge,
 )
 from headrace.metastore.partitions.splitting import PRODUCER_QUIET_MS
-from load.halving_order import COUNT, DELIVERY_MS, REFRESH_MS, HalvingWorld, merge, shown_at_once
+from load.halving_order import COUNT, DELIVERY_MS, REFRESH_MS, TIMES, HalvingWorld, merge, shown_at_once
 
 SEEDS = range(12)
 MANY = range(40)
@@ -89,7 +91,7 @@ class RefusesNothing(PartitionMerge):
 @pytest.mark.parametrize("bug", [AsksNoGroup, AsksOneGroup, GoesOnInTheChild, DoesNotWaitForProducers])
 def test_planted_bugs_are_found(bug: type[PartitionMerge]) -> None:
     def planted() -> PartitionMerge:
-        return bug(lag_most=30, pause_most_ms=4_000)
+        return bug(TIMES)
 
     assert any(HalvingWorld(seed, planted).run().inversions for seed in MANY)
 
@@ -106,14 +108,14 @@ def test_a_child_that_takes_records_in_the_pause_is_found() -> None:
             super().advance(self.seen, committed, now_ms)
 
     def planted() -> PartitionMerge:
-        return LooksBefore(lag_most=30, pause_most_ms=4_000)
+        return LooksBefore(TIMES)
 
     assert any(HalvingWorld(seed, planted).run().inversions for seed in MANY)
 
 
 def test_a_producer_that_is_never_refused_is_found() -> None:
     def planted() -> PartitionMerge:
-        return RefusesNothing(lag_most=30, pause_most_ms=4_000, producer_quiet_ms=50)
+        return RefusesNothing(TIMES._replace(producer_quiet_ms=50))
 
     assert any(HalvingWorld(seed, planted).run().inversions for seed in MANY)
 
@@ -123,9 +125,9 @@ def test_a_topic_that_doubles_again_before_clients_gave_up_is_found() -> None:
     class Again(HalvingWorld):
         doubles_again = True
 
-    def after(double_after_ms: int) -> list[HalvingWorld]:
+    def after(settle_after_ms: int) -> list[HalvingWorld]:
         def made() -> PartitionMerge:
-            return PartitionMerge(lag_most=30, pause_most_ms=4_000, double_after_ms=double_after_ms)
+            return PartitionMerge(TIMES._replace(settle_after_ms=settle_after_ms))
 
         return [Again(seed, made).run() for seed in MANY]
 
@@ -172,3 +174,26 @@ def test_the_parent_takes_what_comes_for_the_child_and_then_moved_keys(pair: Par
     assert pair.to_child(7, 2_501 + PRODUCER_QUIET_MS) is REFUSED
     assert pair.to_parent(8, True, 9_000) is SEND_AGAIN, "what it sent to the child may be on its way"
     assert pair.to_child(8, 9_001) is IN_PARENT
+
+
+def test_a_pause_ends_by_itself_and_the_next_one_comes_later(pair: PartitionMerge) -> None:
+    assert pair.to_child(7, 899 + PAUSE_MOST_MS) is SEND_AGAIN
+    assert pair.to_child(7, 900 + PAUSE_MOST_MS) is IN_CHILD, "also if no controller takes a step"
+    undone = 900 + PAUSE_MOST_MS
+    pair.advance(6_000, [5_999], undone)
+    pair.advance(6_000, [5_999], undone + PAUSE_AGAIN_MS - 1)
+    assert pair.phase is MergePhase.DRAINING
+    pair.advance(6_000, [5_999], undone + PAUSE_AGAIN_MS)
+    assert pair.phase is MergePhase.PAUSED
+
+
+def test_a_settled_pair_appends_everything_to_the_parent(pair: PartitionMerge) -> None:
+    pair.advance(6_000, [6_000], 2_000)
+    assert pair.to_parent(7, True, 2_500) is SEND_AGAIN
+    assert pair.to_parent(7, True, 2_500 + PRODUCER_QUIET_MS) is IN_PARENT
+    shown = 2_000 + SHOW_AFTER_MS
+    pair.settle(shown, shown + SETTLE_AFTER_MS - 1)
+    assert pair.to_child(7, shown + SETTLE_AFTER_MS - 1) is REFUSED
+    pair.settle(shown, shown + SETTLE_AFTER_MS)
+    assert pair.to_child(7, shown + SETTLE_AFTER_MS) is IN_PARENT
+    assert pair.to_parent(8, True, shown + SETTLE_AFTER_MS) is IN_PARENT

@@ -1,0 +1,78 @@
+"""Before topics are described: is this agent's image new enough, so that no count of partitions goes back?
+
+Place: asked by the handler of Metadata. Unmodified clients place keys by the count that they were shown last.
+Invariant: once an agent has shown the count after a doubling, no agent shows the one before. A doubling is announced
+first (DoubleTopicRecord), and takes place when all agents that may answer have applied the announcement
+(admin/topic_doubling.py). From then on they read the log's head before each answer about this topic; without an answer
+from the metastore they do not describe it. An agent that holds no lease may lack the announcement, so it catches up
+with the log first, for each topic; if the metastore does not answer soon, it describes what it knows: then it can
+commit nothing, and clients that have seen the new count were not told of this agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.log.image import TopicImage
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 1.0
+"""How long an agent without a lease waits for the metastore before it describes what it knows."""
+NONE: frozenset[uuid.UUID] = frozenset()
+
+
+class NewestCounts:
+    """One per agent."""
+
+    def __init__(self, cluster: ClusterView, clock: Clock, may_be_behind: Callable[[], bool]) -> None:
+        """`may_be_behind`: see Cluster.may_be_behind."""
+        self._cluster, self._clock, self._may_be_behind = cluster, clock, may_be_behind
+        self._seen: Mapping[uuid.UUID, TopicImage] | None = None
+        self._announced = NONE
+
+    def are_known(self) -> bool:
+        """Whether topics can be described from the image that there is."""
+        return not self._doubling() and not self._may_be_behind()
+
+    async def find(self) -> frozenset[uuid.UUID]:
+        """Catch up if that is needed. Ids of the topics with an unknown count, which must not be described now."""
+        if self.are_known():
+            return NONE
+        if not self._doubling():
+            await self._try_to_catch_up()
+            if not self._doubling():
+                return NONE
+        try:
+            await self._cluster.catch_up()
+        except HeadraceError as error:
+            logger.warning("topics not described, as they may have doubled: error=%s", error)
+            return self._doubling()
+        return NONE
+
+    def _doubling(self) -> frozenset[uuid.UUID]:
+        """Ids of the topics that may have doubled since the image; found again only when topics changed."""
+        topics = self._cluster.image.topics_by_id
+        if topics is not self._seen:
+            self._seen = topics
+            self._announced = frozenset(topic.topic_id for topic in topics.values() if topic.doubling >= 0)
+        return self._announced
+
+    async def _try_to_catch_up(self) -> None:
+        reading = asyncio.ensure_future(self._cluster.catch_up())
+        patience = asyncio.ensure_future(self._clock.sleep(PATIENCE_SECONDS))
+        try:
+            await asyncio.wait((reading, patience), return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                reading.result()
+        except HeadraceError as error:
+            logger.warning("topics described without the log's head: error=%s", error)
+        finally:
+            patience.cancel()
+            reading.cancel()
