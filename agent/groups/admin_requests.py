@@ -18,13 +18,15 @@ from headrace.agent.groups.administration import GroupAdministration
 from headrace.agent.groups.names import is_legal_group_id, storable
 from headrace.agent.groups.offsets.topics import resolve
 from headrace.agent.groups.values import GroupDescription
+from headrace.agent.security.authorization.access import FULL_ACCESS
+from headrace.agent.security.authorization.operations import AclResource
 from headrace.metastore.api.groups import GroupListing
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 
 _FIRST_DESCRIBE_WITH_NOT_FOUND = 6
-# Bit n is the AclOperation n: read, delete, describe, describe and alter configs.
-GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
+GROUP_OPERATIONS = FULL_ACCESS.operations(AclResource.GROUP)
+"""Those that ACLs do not allow are removed in agent/security/authorization."""
 _DEAD = GroupDescription("Dead", "", "", ())
 
 
@@ -52,7 +54,7 @@ class DescribeGroups:
         if found is ErrorCode.group_id_not_found:
             found = _DEAD
             if schema.version >= _FIRST_DESCRIBE_WITH_NOT_FOUND:
-                code, message = ErrorCode.group_id_not_found, f"no classic group: {group_id}"
+                code, message = ErrorCode.group_id_not_found, f"Group {group_id} not found."
         elif isinstance(found, ErrorCode):
             code, found = found, GroupDescription("", "", "", ())
         return schema.make(

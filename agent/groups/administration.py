@@ -73,7 +73,7 @@ class GroupAdministration:
 
     async def describe(self, group_id: str) -> GroupDescription | ErrorCode:
         """A classic group's members; GROUP_ID_NOT_FOUND for a group that is not there or of another kind."""
-        held = await self._existing(group_id)
+        held = await self.existing(group_id)
         if isinstance(held, ErrorCode):
             return held
         if not isinstance(held.group, ClassicGroup):
@@ -102,7 +102,7 @@ class GroupAdministration:
         self, group_id: str, keys_by_topic: Mapping[str, Sequence[int]]
     ) -> dict[str, ErrorCode] | ErrorCode:
         """Each topic's code: GROUP_SUBSCRIBED_TO_TOPIC while members consume it, and its offsets stay."""
-        held = await self._existing(group_id)
+        held = await self.existing(group_id)
         if isinstance(held, ErrorCode):
             return held
         async with held.commits:
@@ -126,7 +126,8 @@ class GroupAdministration:
             topic: ErrorCode.group_subscribed_to_topic if topic in in_use else ErrorCode.none for topic in keys_by_topic
         }
 
-    async def _existing(self, group_id: str) -> Held | ErrorCode:
+    async def existing(self, group_id: str) -> Held | ErrorCode:
+        """The group; GROUP_ID_NOT_FOUND when there is nothing of it."""
         held = await self._groups.find(group_id)
         if isinstance(held, ErrorCode) or held.group.state_name != EMPTY:
             return held

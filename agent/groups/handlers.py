@@ -17,7 +17,7 @@ from headrace.agent.groups.classic.coordinator import ClassicCoordinator
 from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.classic.membership_requests import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
 from headrace.agent.groups.classic.saved import decode
-from headrace.agent.groups.consumer.coordinator import ConsumerGroups
+from headrace.agent.groups.consumer.coordinator import ConsumerGroups, late_groups
 from headrace.agent.groups.consumer.describe_request import ConsumerGroupDescribe
 from headrace.agent.groups.consumer.heartbeat_request import ConsumerGroupHeartbeat
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules
@@ -31,6 +31,7 @@ from headrace.agent.groups.offsets.group_offsets import GroupOffsets
 from headrace.agent.groups.positions import ConsumerGroupPosition
 from headrace.agent.groups.values import GroupEffect
 from headrace.agent.limit_metrics import limits_reached
+from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.settings import Settings
 from headrace.metastore.api.groups import GroupApi, GroupKind, GroupRecord
 from headrace.metastore.log.settings_in_force import SettingsInForce
@@ -50,7 +51,9 @@ class GroupHandlers:
         clock: Clock,
         rng: random.Random,
         registry: CollectorRegistry,
+        authorizer: Authorizer | None = None,
     ) -> None:
+        """`authorizer`: None if ACLs are not enforced."""
         in_force = SettingsInForce(settings, lambda: cluster.image)
 
         def restore_classic(
@@ -61,7 +64,8 @@ class GroupHandlers:
             group = ClassicGroup(group_id, rng, initial_rebalance_delay=delay, max_size=now_set.group_max_size)
             return group, [] if record is None else group.restore(now, decode(record.data))
 
-        consumer_groups = ConsumerGroups(cluster, clock, ConsumerGroupRules(settings, lambda: cluster.image), rng)
+        rules = ConsumerGroupRules(settings, lambda: cluster.image)
+        consumer_groups = ConsumerGroups(api, cluster, clock, rules, rng, authorizer)
         restore = {
             None: restore_classic,
             GroupKind.CLASSIC: restore_classic,
@@ -70,6 +74,7 @@ class GroupHandlers:
         metrics = GroupMetrics(registry)
         memory = GroupMemory(settings.group_memory_bytes, settings.group_member_max_bytes, limits_reached(registry))
         self.groups = HeldGroups(api, cluster, clock, restore, metrics, memory)
+        metrics.watch_late(lambda: late_groups(self.groups, clock.monotonic(), in_force.current().group_late_parent_ms))
         coordinator = ClassicCoordinator(self.groups, clock, restore_classic)
         administration = GroupAdministration(api, self.groups)
         offsets = GroupOffsets(api, self.groups, clock, metrics)
@@ -84,7 +89,9 @@ class GroupHandlers:
             ApiKey.HEARTBEAT: Heartbeat(coordinator),
             ApiKey.LEAVE_GROUP: LeaveGroup(coordinator),
             ApiKey.SYNC_GROUP: SyncGroup(coordinator),
-            ApiKey.CONSUMER_GROUP_HEARTBEAT: ConsumerGroupHeartbeat(self.groups, consumer_groups, rng),
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: ConsumerGroupHeartbeat(
+                self.groups, consumer_groups, rng, keeps_principals=authorizer is not None
+            ),
             ApiKey.CONSUMER_GROUP_DESCRIBE: ConsumerGroupDescribe(self.groups, consumer_groups, administration),
             ApiKey.DESCRIBE_GROUPS: DescribeGroups(administration),
             ApiKey.LIST_GROUPS: ListGroups(administration),

@@ -1,20 +1,23 @@
 """What the groups of an agent count, for Prometheus.
 
 Place: written by held_groups.py and offsets/group_offsets.py, read by the HTTP listener.
-Invariant: labels have few values; groups and topics are never labels. A group is counted by the one
-agent that holds it, so sums over agents are right.
+Invariant: labels have few values; topics are never labels, and groups only in a list of at most LATE_GROUPS_SHOWN. A
+group is counted by the one agent that holds it, so sums over agents are right.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter as Tally
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 KindAndState = tuple[str, str]
+LATE_GROUPS_SHOWN = 20
+"""Those that are late for longest."""
 
 
 class _GroupsByState(Collector):
@@ -28,6 +31,28 @@ class _GroupsByState(Collector):
         for labels, count in sorted(Tally(self._states()).items()):
             family.add_metric(labels, count)
         return [family]
+
+
+class _LateGroups(Collector):
+    """Groups that get no more of a topic that doubled until they commit (consumer/gates.py)."""
+
+    def __init__(self, late: Callable[[], Mapping[str, float]]) -> None:
+        self._late = late
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        late = self._late()
+        count = GaugeMetricFamily(
+            "headrace_groups_late",
+            "Groups that have not committed up to the boundary of a split partition for group.late.parent.ms, so that"
+            " they do not get its child",
+            value=len(late),
+        )
+        each = GaugeMetricFamily(
+            "headrace_group_late_seconds", "How long such a group has waited, of the longest ones", labels=["group"]
+        )
+        for group_id in heapq.nlargest(LATE_GROUPS_SHOWN, late, key=lambda group_id: late[group_id]):
+            each.add_metric([group_id], late[group_id])
+        return [count, each]
 
 
 class GroupMetrics:
@@ -68,3 +93,7 @@ class GroupMetrics:
     def watch(self, states: Callable[[], list[KindAndState]]) -> None:
         """Show how many groups there are; `states` is called on the HTTP listener's thread."""
         self._registry.register(_GroupsByState(states))
+
+    def watch_late(self, late: Callable[[], Mapping[str, float]]) -> None:
+        """Show which groups are late; `late`: group id -> seconds, called on the HTTP listener's thread."""
+        self._registry.register(_LateGroups(late))

@@ -52,12 +52,15 @@ class Acknowledger:
         metrics: ProduceMetrics,
         *,
         log_start_offset: Callable[[int], int],
+        topic_name: Callable[[int], str],
     ) -> None:
+        """Both by partition key."""
         self._queue = queue
         self._buffer = buffer
         self._clock = clock
         self._metrics = metrics
         self._log_start_offset = log_start_offset
+        self._topic_name = topic_name
 
     def committed(self, file: FlushedFile, answers: Sequence[BatchAnswer]) -> None:
         """The metastore judged the file's batches; `answers[i]` is for the i-th batch of its commit."""
@@ -83,6 +86,8 @@ class Acknowledger:
                 entry.request.judged()
             else:
                 refusal = _refusal_of(outcome, entry)
+                if outcome is BatchOutcome.MOVED_KEY:
+                    self._metrics.count_moved_keys(self._topic_name(entry.batch.partition_key))
                 self._refuse((entry,), refusal)
                 if outcome in _RETRIABLE:
                     fallen[entry.stream] = refusal

@@ -35,7 +35,7 @@ class Arrival(NamedTuple):
     request: PendingRequest
     reply: ProducePartitionReply
     partition_count: int = -1
-    """By which the client chose the partition; -1 if it sent none."""
+    """By which the client chose the partition; -1 if it sent none; else as in StagedBatch."""
 
     @property
     def stream(self) -> Stream:

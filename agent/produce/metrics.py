@@ -1,8 +1,8 @@
 """What the write path counts, for Prometheus.
 
 Place: written by every file of agent/produce, read by the HTTP listener.
-Invariant: counted per file or per call, never in an extra loop over batches; a label has few
-values, topics and partitions are never labels.
+Invariant: counted per file or per call, never in an extra loop over batches; a label has few values. Topics are a label
+only where few can be: those that doubled, at most TOPICS_SHOWN. Partitions never are.
 """
 
 from __future__ import annotations
@@ -10,9 +10,15 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headrace.agent.produce.pending import Refusal
-from headrace.agent.produce.trace import FileTrace
+from headrace.agent.produce.trace import FileTrace, FlushReason
+from headrace.storage.counter_labels import from_zero
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+TOPICS_SHOWN = 100
+"""Of those with refused moved keys; all further ones are counted as one."""
+OTHER_TOPICS = "other topics"
 
 
 class ProduceMetrics:
@@ -40,18 +46,19 @@ class ProduceMetrics:
             buckets=(1, 2, 4, 8, 16, 32, 64),
             registry=registry,
         )
-        self.commit_failures = Counter(
+        failures = Counter(
             "headrace_produce_commit_failures_total", "Commit calls without an answer", ["error"], registry=registry
         )
-        self.flushes = Counter(
-            "headrace_produce_flushes_total", "Buffers closed, by reason", ["reason"], registry=registry
-        )
+        self.commit_failures = from_zero(failures, ("UnavailableError", "OutcomeUnknownError", "FencedError"))
+        flushes = Counter("headrace_produce_flushes_total", "Buffers closed, by reason", ["reason"], registry=registry)
+        self.flushes = from_zero(flushes, FlushReason)
         self.files_in_flight = Gauge(
             "headrace_produce_files_in_flight", "Segment files flushed and not settled", registry=registry
         )
-        self.files = Counter(
+        files = Counter(
             "headrace_produce_files_total", "Segment files settled: committed or not", ["result"], registry=registry
         )
+        self.files = from_zero(files, ("committed", "failed"))
         self.batches = Counter("headrace_produce_batches_total", "Batches that were appended", registry=registry)
         self.bytes = Counter("headrace_produce_bytes_total", "Bytes of batches that were flushed", registry=registry)
         self.duplicates = Counter(
@@ -60,6 +67,14 @@ class ProduceMetrics:
         self.refused = Counter(
             "headrace_produce_refused_total", "Batches answered with an error", ["error"], registry=registry
         )
+        self.moved_keys = Counter(
+            "headrace_moved_keys_refused_total",
+            "Batches that were refused finally, because their topic doubled and they came with a moved key for the"
+            " parent after the boundary or after their producer's first batch in the child",
+            ["topic"],
+            registry=registry,
+        )
+        self._topics_shown: set[str] = set()
         self.timed_out = Counter(
             "headrace_produce_timed_out_total", "Requests answered by their deadline", registry=registry
         )
@@ -67,6 +82,12 @@ class ProduceMetrics:
     def count_refused(self, refusal: Refusal, batches: int = 1) -> None:
         """Batches got this error."""
         self.refused.labels(refusal.name).inc(batches)
+
+    def count_moved_keys(self, topic: str) -> None:
+        """A batch was refused for its moved key."""
+        if len(self._topics_shown) < TOPICS_SHOWN:
+            self._topics_shown.add(topic)
+        self.moved_keys.labels(topic if topic in self._topics_shown else OTHER_TOPICS).inc()
 
     def flushed(self, trace: FileTrace) -> None:
         """A buffer was closed."""

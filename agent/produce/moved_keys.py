@@ -1,6 +1,6 @@
-"""Looks in a batch for a partition that is split in two for a key that the doubling moved.
+"""Looks in a batch for a partition that is or was split in two for a key of its child.
 
-Place: between validate and the commit, for topics that double at this time only.
+Place: between validate and the commit, for topics that doubled, or that halve at this time.
 Invariant: memory and time are those of open_batch's limits. Each different key is hashed once, and the first that moved
 ends the search. It runs on another thread: a batch may unpack to a lot.
 """
@@ -13,17 +13,16 @@ from headrace.agent.produce.batches import Arrival
 from headrace.agent.produce.pending import Refusal
 from headrace.metastore.api.commit import MovedKeys
 from headrace.metastore.partitions.partitioners import moves
-from headrace.metastore.partitions.topic_partitions import Split
 from headrace.protocol.errors import error_code
 from headrace.storage.errors import HeadraceError
 from headrace.storage.records.codec import open_batch
 
 
-async def with_moved_keys(arrival: Arrival, partitioner: str, split: Split) -> Arrival | Refusal:
+async def with_moved_keys(arrival: Arrival, partitioner: str, child: int) -> Arrival | Refusal:
     """The batch with MovedKeys in place of the count that its client did not send; why it is refused, if it is."""
     parent = arrival.partition_index
     try:
-        found = await has_moved_key(arrival.data, partitioner, parent, split.child - parent)
+        found = await has_moved_key(arrival.data, partitioner, parent, child - parent)
     except HeadraceError as error:
         return Refusal(error_code(error), str(error))
     return arrival._replace(partition_count=MovedKeys.MOVED if found else MovedKeys.STAY)

@@ -33,8 +33,10 @@ from headrace.agent.produce.receive import Received, Receiver, refusal_of
 from headrace.agent.produce.trace import FileTrace, FlushReason
 from headrace.agent.produce.upload import Uploader
 from headrace.agent.produce.validate import RuleBook
+from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import CommitApi
+from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.protocol.produce_codec import ProduceRequest, decode_produce
 from headrace.protocol.request import ClientConnection, CloseConnection, Request, Response
@@ -102,8 +104,10 @@ class ProducePipeline:
         callbacks: Callbacks,
         registry: CollectorRegistry,
         seen: ProduceBytes | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
-        """`seen`: what the listener sees of requests before they are whole; None without a listener."""
+        """`seen`: what the listener sees of requests before they are whole; None without a listener. `authorizer`:
+        None if ACLs are not enforced."""
         self._clock = clock
         self._metrics = ProduceMetrics(registry)
         self._buffer = ActiveBuffer(flush_bytes=settings.segment_bytes)
@@ -118,7 +122,11 @@ class ProducePipeline:
         )
         self._on_closed, self._on_settled = callbacks.on_closed, callbacks.on_settled
         self._receiver = Receiver(
-            view, clock, RuleBook(EffectiveConfigs(settings)), on_refused=self._metrics.count_refused
+            view,
+            clock,
+            RuleBook(EffectiveConfigs(settings)),
+            on_refused=self._metrics.count_refused,
+            authorizer=authorizer,
         )
         self._uploader = Uploader(
             store,
@@ -136,6 +144,7 @@ class ProducePipeline:
             clock,
             self._metrics,
             log_start_offset=callbacks.log_start_offset,
+            topic_name=lambda key: _topic_name(view, key),
         )
         self._committer = Committer(
             metastore,
@@ -168,6 +177,8 @@ class ProducePipeline:
             raise CloseConnection(f"produce is stopped: {self.stopped}")
         produce = decode_produce(request.body, request.api_version, request.connection.request_elements_max)
         refusal = refusal_of(produce)
+        if produce.transactional_id is not None:
+            refusal = self._receiver.refusal_of_transaction(request, produce) or refusal
         if refusal:
             self._metrics.count_refused(refusal, sum(len(topic.partitions) for topic in produce.topics))
             return self._receiver.refuse(request, produce, refusal)
@@ -260,3 +271,9 @@ class ProducePipeline:
             for request in file.waiting.requests:
                 request.abort()
         self._queue.is_idle.set()
+
+
+def _topic_name(view: ClusterView, partition_key: int) -> str:
+    """For metrics; empty if the topic is gone."""
+    topic = view.image.topics_by_number.get(split_partition_key(partition_key)[0])
+    return "" if topic is None else topic.name

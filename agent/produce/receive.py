@@ -32,9 +32,13 @@ from headrace.agent.produce.validate import (
     judge_records,
     judge_unread,
 )
+from headrace.agent.security.authorization.authorizer import Authorizer
+from headrace.agent.security.authorization.operations import AclOperation, AclResource
+from headrace.metastore.api.commit import via_alias
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.rendered_topics import rendered_topic
+from headrace.protocol.internal_topics import INTERNAL_TOPICS
 from headrace.protocol.partition_counts import NO_COUNT
 from headrace.protocol.produce_codec import FIRST_BY_ID, ProducePartitionReply, ProduceRequest
 from headrace.protocol.request import Request
@@ -45,9 +49,15 @@ log = logging.getLogger(__name__)
 
 ACKS = (-1, 0, 1)
 READ_ONLY = Refusal(int(ErrorCode.invalid_topic_exception), "the topic can be read only")
+INTERNAL = Refusal(int(ErrorCode.invalid_topic_exception), "the topic is internal to Kafka")
 NO_SUCH_TOPIC = Refusal(int(ErrorCode.unknown_topic_or_partition), "no such topic or partition")
+DENIED = Refusal(int(ErrorCode.topic_authorization_failed), "Topic authorization failed.")
+DENIED_TRANSACTION = Refusal(
+    int(ErrorCode.transactional_id_authorization_failed), "Transactional Id authorization failed."
+)
 NO_SUCH_ID = Refusal(int(ErrorCode.unknown_topic_id), "no such topic or partition")
 
+_WRITE, _TOPIC = AclOperation.WRITE, AclResource.TOPIC
 Topics = list[TopicImage | None]
 """Of a request, in its order; None where the image has no such topic."""
 
@@ -73,8 +83,16 @@ class Receiver:
     """Knows the cluster; keeps nothing of a request. `on_refused` hears of every batch that did not pass."""
 
     def __init__(
-        self, view: ClusterView, clock: Clock, rules: RuleBook, *, on_refused: Callable[[Refusal], None]
+        self,
+        view: ClusterView,
+        clock: Clock,
+        rules: RuleBook,
+        *,
+        on_refused: Callable[[Refusal], None],
+        authorizer: Authorizer | None = None,
     ) -> None:
+        """`authorizer`: None if ACLs are not enforced."""
+        self._authorizer = authorizer
         self._view = view
         self._clock = clock
         self._rules = rules
@@ -87,6 +105,14 @@ class Receiver:
         pending.refuse(produce, refusal)
         return pending
 
+    def refusal_of_transaction(self, request: Request, produce: ProduceRequest) -> Refusal | None:
+        """Why the client may not use the transactional id of the request, if it has one."""
+        name, authorizer = produce.transactional_id, self._authorizer
+        if name is None or authorizer is None:
+            return None
+        allowed = authorizer.require(request, _WRITE, AclResource.TRANSACTIONAL_ID, name)
+        return None if allowed else DENIED_TRANSACTION
+
     def receive(self, request: Request, produce: ProduceRequest) -> Received | None:
         """Judge every batch of a request that `refusal_of` let pass. Answered at once when none of them does.
 
@@ -94,7 +120,7 @@ class Receiver:
         """
         image = self._view.image
         topics = _find_all(image, produce)
-        if not _has_all(topics, produce) or self._to_open(image, topics) or _splitting(topics):
+        if not _has_all(topics, produce) or self._to_open(image, topics) or _moving(topics):
             return None
         return self._judge(request, produce, image, topics)
 
@@ -105,8 +131,8 @@ class Receiver:
         received = self._judge(request, produce, image, topics, missing)
         if received.unread:
             received = await self.read_records(request, received)
-        if splitting := _splitting(topics):
-            received = await self._find_moved_keys(request, received, image, splitting)
+        if moving := _moving(topics):
+            received = await self._find_moved_keys(request, received, image, moving)
         to_open = self._to_open(image, topics)
         if not to_open:
             return received
@@ -138,17 +164,17 @@ class Receiver:
         return received._replace(arrivals=arrivals, unread=frozenset())
 
     async def _find_moved_keys(
-        self, request: Request, received: Received, image: MetadataImage, splitting: dict[uuid.UUID, TopicImage]
+        self, request: Request, received: Received, image: MetadataImage, moving: dict[uuid.UUID, TopicImage]
     ) -> Received:
-        """Say of each batch for a partition that is split in two whether it has a key that moved."""
+        """Say of each batch for a partition that is or was split in two whether it has a key of the child."""
         arrivals = []
         for arrival in received.arrivals:
-            topic = splitting.get(arrival.topic_id)
-            split = None if topic is None else topic.splits.get(arrival.partition_index)
+            topic = moving.get(arrival.topic_id)
+            child = None if topic is None else topic.moving_child(arrival.partition_index)
             found: Arrival | Refusal = arrival
-            if topic is not None and split is not None and arrival.partition_count == NO_COUNT:
+            if topic is not None and child is not None and arrival.partition_count == NO_COUNT:
                 async with self._reading.turn(client_of(request)):
-                    found = await with_moved_keys(arrival, self._rules.rules(image, topic).partitioner, split)
+                    found = await with_moved_keys(arrival, self._rules.rules(image, topic).partitioner, child)
             if isinstance(found, Refusal):
                 self._refuse(found, arrival.request, arrival.reply)
             else:
@@ -169,11 +195,22 @@ class Receiver:
         arrivals: list[Arrival] = []
         unread: list[int] = []
         work = LoopWork()
+        access = None if self._authorizer is None else self._authorizer.access(request.connection)
         for topic, wanted, replies in zip(topics, produce.topics, pending.reply.topics, strict=True):
+            # a topic with an unknown id is unknown to all clients
+            name = wanted.name if topic is None else topic.name
+            is_denied = (
+                access is not None
+                and name is not None
+                and not access.allows(_WRITE, _TOPIC, name)
+                and self._denied(request, name)
+            )
             for partition, reply in zip(wanted.partitions, replies.partitions, strict=True):
+                if is_denied:
+                    self._refuse(DENIED, pending, reply)
+                    continue
                 if topic is None or not topic.has(partition.index):
-                    read_only = rendered_topic(wanted.topic_id or wanted.name) is not None
-                    self._refuse(READ_ONLY if read_only else missing, pending, reply)
+                    self._refuse(_why_missing(wanted.topic_id or wanted.name) or missing, pending, reply)
                     continue
                 verdict = judge(partition.records, self._rules.rules(image, topic), version, now_ms, work)
                 if isinstance(verdict, Accepted):
@@ -183,6 +220,12 @@ class Receiver:
                 else:
                     self._refuse(verdict, pending, reply)
         return Received(pending, arrivals, image.offset, frozenset(unread))
+
+    def _denied(self, request: Request, name: str) -> bool:
+        """Report that the client may not write the topic."""
+        assert self._authorizer is not None
+        self._authorizer.denied(request, _WRITE, _TOPIC, name)
+        return True
 
     def _pending(self, request: Request, produce: ProduceRequest) -> PendingRequest:
         return PendingRequest(
@@ -227,9 +270,9 @@ def _find_all(image: MetadataImage, produce: ProduceRequest) -> Topics:
     ]
 
 
-def _splitting(topics: Topics) -> dict[uuid.UUID, TopicImage]:
-    """Those with partitions that a doubling split in two, by id."""
-    return {topic.topic_id: topic for topic in topics if topic is not None and topic.splits}
+def _moving(topics: Topics) -> dict[uuid.UUID, TopicImage]:
+    """Those with partitions that a doubling split in two, or that halve, by id."""
+    return {topic.topic_id: topic for topic in topics if topic is not None and (topic.splits or topic.halving >= 0)}
 
 
 def _has_all(topics: Topics, produce: ProduceRequest) -> bool:
@@ -251,8 +294,11 @@ def _arrival(
     reply: ProducePartitionReply,
     partition_count: int,
 ) -> Arrival:
+    """A batch for an alias goes to its parent; a client that sends counts places the records again instead."""
     data, header, _ = accepted
     index = reply.index
+    if partition_count == NO_COUNT and index in topic.aliases:
+        index, partition_count = topic.aliases[index], via_alias(index)
     return Arrival(
         topic.topic_id,
         index,
@@ -265,3 +311,10 @@ def _arrival(
         reply,
         partition_count,
     )
+
+
+def _why_missing(name_or_id: str | uuid.UUID | None) -> Refusal | None:
+    """The refusal of a topic that no client can write; None for one that the cluster just does not have."""
+    if rendered_topic(name_or_id) is not None:
+        return READ_ONLY
+    return INTERNAL if name_or_id in INTERNAL_TOPICS else None

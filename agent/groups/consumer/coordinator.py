@@ -4,7 +4,8 @@ Place: between heartbeat_request.py and the groups of held_groups.py.
 Invariant: a group is judged by other topics than before only on an image that was brought to the log's
 head first: a coordinator that lags behind its predecessor must not take new partitions away, nor take a
 topic id that it has not heard of for one without an owner. An empty group takes the kind of the first member
-that joins; a group with classic members changes only as the migration policy says.
+that joins; a group with classic members changes only as the migration policy says. A gate that could not be judged
+stays closed (gates.py).
 Source: KIP-848.
 """
 
@@ -14,7 +15,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
@@ -24,6 +25,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.consumer.assignors.assignor import Partitions
 from headrace.agent.groups.consumer.conversion import from_classic
+from headrace.agent.groups.consumer.gates import Gate, children_to_begin
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.consumer.member import names_bytes
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
@@ -32,7 +34,8 @@ from headrace.agent.groups.consumer.values import JOIN_EPOCH, ConsumerHeartbeatA
 from headrace.agent.groups.group_memory import MEMBER_BYTES
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.values import GroupEffect
-from headrace.metastore.api.groups import GroupRecord
+from headrace.agent.security.authorization.authorizer import Authorizer
+from headrace.metastore.api.groups import CommittedOffset, GroupApi, GroupRecord, ParentPosition
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 
@@ -42,17 +45,34 @@ OwnedTopics = Sequence[tuple[uuid.UUID, Sequence[int]]]
 """(topic id, partition indexes), as a member names what it owns."""
 
 
+def late_groups(groups: Iterable[Held], now: float, late_ms: int) -> dict[str, float]:
+    """Group id -> seconds, of those that have waited for longer than `late_ms` before a closed gate."""
+    consumers = [held.group for held in groups if isinstance(held.group, ConsumerGroup)]
+    waits = {group.group_id: now - since for group in consumers if (since := group.gates.late_since) is not None}
+    return {group_id: seconds for group_id, seconds in waits.items() if seconds * 1000 >= late_ms}
+
+
 class ConsumerGroups:
     """Makes and serves consumer groups. Every answer carries a code; nothing raises for what clients can do."""
 
-    def __init__(self, cluster: ClusterView, clock: Clock, rules: ConsumerGroupRules, rng: random.Random) -> None:
+    def __init__(
+        self,
+        api: GroupApi,
+        cluster: ClusterView,
+        clock: Clock,
+        rules: ConsumerGroupRules,
+        rng: random.Random,
+        authorizer: Authorizer | None = None,
+    ) -> None:
+        """`authorizer`: None if ACLs are not enforced."""
         self.rules = rules
+        self._api = api
         self._cluster = cluster
         self._clock = clock
         self._turns = ClientTurns()
         """So that one turn of the event loop changes one group."""
         self._rng = rng
-        self.topics = GroupTopics(cluster)
+        self.topics = GroupTopics(cluster, authorizer)
 
     def restore(self, group_id: str, now: float, record: GroupRecord | None) -> tuple[ConsumerGroup, list[GroupEffect]]:
         """A coordinated.Restore."""
@@ -85,16 +105,17 @@ class ConsumerGroups:
             logger.warning("heartbeat not judged: group=%s error=%s", group_id, error)
             return ConsumerHeartbeatAnswer(ErrorCode.coordinator_load_in_progress, request.member_id)
         patterns = held.group.roster.patterns if isinstance(held.group, ConsumerGroup) else []
-        await self.topics.prepare([*patterns, request.topic_pattern or ""])
+        await self.topics.prepare([*patterns, request.subscription_pattern])
         if request.member_epoch <= JOIN_EPOCH or request.topic_names is not None or request.topic_pattern is not None:
             async with self._turns.turn(request.client_host):  # a change costs time for every member of the group
                 await asyncio.sleep(0)
+        gates, positions = await self._positions(held, request)
         held = await groups.find(group_id)  # once more: it may have moved meanwhile
         if isinstance(held, ErrorCode):
             return ConsumerHeartbeatAnswer(held, request.member_id)
         if owned is not None:
             request = replace(request, owned=self._keys(owned))
-        return await self._ask(groups, held, request)
+        return await self._ask(groups, held, request, gates, positions)
 
     async def _catch_up_for(self, held: Held, request: HeartbeatRequest, owned: OwnedTopics) -> None:
         topics = self.topics.topics()
@@ -109,12 +130,48 @@ class ConsumerGroups:
         each = (topic.key(index) for topic, indexes in topics if topic is not None for index in indexes)
         return frozenset(key for key in each if key is not None)
 
-    async def _ask(self, groups: HeldGroups, held: Held, request: HeartbeatRequest) -> ConsumerHeartbeatAnswer:
+    async def _positions(
+        self, held: Held, request: HeartbeatRequest
+    ) -> tuple[Sequence[Gate] | None, Sequence[ParentPosition]]:
+        """Gates that may have to be opened, and where the group is in their parents; None if it was no time to look."""
+        topics = self.topics.topics([request.subscription_pattern])
+        if not topics.gates:
+            return None, ()
+        wanted = topics.of(request.topic_names or (), request.subscription_pattern)
+        if isinstance(held.group, ConsumerGroup):
+            gates = held.group.gates_to_judge(self._clock.monotonic(), topics, wanted)
+        else:
+            gates = [gate for gate in topics.gates_of(wanted) if gate.boundary is not None]
+        if not gates:
+            return gates, ()
+        group_id = held.group.group_id
+        try:
+            positions = await self._api.parent_positions(group_id, sorted(gate.parent_key for gate in gates))
+            if beginnings := children_to_begin(gates, positions):
+                async with held.commits:
+                    await self._api.commit_offsets(
+                        group_id, held.epoch, [CommittedOffset(key, at, -1, "") for key, at in beginnings.items()]
+                    )
+            return gates, positions
+        except HeadraceError as error:
+            logger.warning("gates not judged: group=%s error=%s", group_id, error)
+            return None, ()
+
+    async def _ask(
+        self,
+        groups: HeldGroups,
+        held: Held,
+        request: HeartbeatRequest,
+        gates: Sequence[Gate] | None,
+        positions: Sequence[ParentPosition],
+    ) -> ConsumerHeartbeatAnswer:
         if isinstance(held.group, ClassicGroup):
             refusal = self._convert(groups, held, held.group, request)
             if refusal is not None:
                 return refusal
         assert isinstance(held.group, ConsumerGroup)
+        if gates is not None:
+            held.group.judge_gates(self._clock.monotonic(), gates, positions)
         answer: asyncio.Future[ConsumerHeartbeatAnswer] = asyncio.get_running_loop().create_future()
         try:
             effects = held.group.consumer_heartbeat(self._clock.monotonic(), request, answer)

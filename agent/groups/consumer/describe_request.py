@@ -20,7 +20,7 @@ from headrace.agent.groups.consumer.coordinator import ConsumerGroups
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.saved import by_topic
-from headrace.agent.groups.held_groups import HeldGroups
+from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.names import is_legal_group_id
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
@@ -61,7 +61,8 @@ class ConsumerGroupDescribe:
             return _refused(schema, group_id, held)
         group = held.group
         if not isinstance(group, ConsumerGroup):
-            message = f"Group {group_id} is not a consumer group."
+            exists = isinstance(await self._administration.existing(group_id), Held)
+            message = f"Group {group_id} is not a consumer group." if exists else f"Group {group_id} not found."
             return _refused(schema, group_id, ErrorCode.group_id_not_found, message)
         return schema.make(
             "DescribedGroup",

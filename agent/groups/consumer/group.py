@@ -24,6 +24,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING
 from headrace.agent.groups.consumer.classic_members import ClassicMembers
+from headrace.agent.groups.consumer.gates import Gate, GroupGates
 from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.membership import GroupMembership
 from headrace.agent.groups.consumer.roster import ConsumerRoster
@@ -51,10 +52,12 @@ from headrace.agent.groups.values import (
     SyncRequest,
     Token,
 )
-from headrace.metastore.api.groups import GroupKind, GroupRecord
+from headrace.metastore.api.groups import GroupKind, GroupRecord, ParentPosition
 from headrace.metastore.log.image import MetadataImage, TopicImage
 
 FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
+LOOK_SECONDS = 1.0
+"""At least so long between two looks at a group's positions in partitions that are split in two."""
 
 
 class ConsumerGroup:
@@ -76,6 +79,7 @@ class ConsumerGroup:
         self._membership = GroupMembership(rules, topics, times)
         self._outbox = self._membership.outbox
         self._classic = ClassicMembers(self._membership, rng)
+        self._next_look = 0.0
 
     @property
     def roster(self) -> ConsumerRoster:
@@ -144,6 +148,26 @@ class ConsumerGroup:
         self._outbox.answer(token, answer, refused)
         return self._membership.drain()
 
+    def gates_to_judge(self, now: float, topics: KnownTopics, numbers: Iterable[int]) -> list[Gate] | None:
+        """Closed gates of these topics and of those that the group consumes already; None before the next look is due.
+
+        For these, the group's positions are wanted in `judge_gates`.
+        """
+        if now < self._next_look:
+            return None
+        consumed = (topics.by_name[name].topic_number for name in self.target.subscribed if name in topics.by_name)
+        return self._membership.gates.to_judge(topics.gates_of({*numbers, *consumed}))
+
+    def judge_gates(self, now: float, asked: Iterable[Gate], positions: Iterable[ParentPosition]) -> None:
+        """Open gates; the next heartbeat gives the children behind them to members."""
+        self._next_look = now + LOOK_SECONDS
+        self._membership.gates.judge(now, asked, positions)
+
+    @property
+    def gates(self) -> GroupGates:
+        """What the group may not read yet."""
+        return self._membership.gates
+
     def judges_by(self, by_name: Mapping[str, TopicImage]) -> bool:
         """Whether the next heartbeat is judged by the same topics as the last: nothing has to be caught up with."""
         return self.target.is_judged_by(by_name)
@@ -163,8 +187,8 @@ class ConsumerGroup:
 
     def check_fetch(self, ref: MemberRef) -> ErrorCode:
         """As `check_commit`, for a reader that says who it is."""
-        if ref.generation < 0:
-            return ErrorCode.none
+        if ref.generation < 0 and not ref.member_id:
+            return ErrorCode.none  # an admin
         member = self.roster.get(ref.member_id)
         if self._membership.is_dead or member is None:
             return ErrorCode.not_coordinator if self._membership.is_dead else ErrorCode.unknown_member_id

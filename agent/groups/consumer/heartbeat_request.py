@@ -28,7 +28,7 @@ from headrace.agent.groups.consumer.values import (
 )
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.names import storable
-from headrace.protocol.request import Request, Response
+from headrace.protocol.request import ANONYMOUS, Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 
 _FIRST_WITH_OWN_MEMBER_ID = 1
@@ -37,7 +37,16 @@ _FIRST_WITH_OWN_MEMBER_ID = 1
 class ConsumerGroupHeartbeat:
     """The handler."""
 
-    def __init__(self, groups: HeldGroups, consumer_groups: ConsumerGroups, rng: random.Random) -> None:
+    def __init__(
+        self,
+        groups: HeldGroups,
+        consumer_groups: ConsumerGroups,
+        rng: random.Random,
+        *,
+        keeps_principals: bool = False,
+    ) -> None:
+        """`keeps_principals`: ACLs are enforced, and say which topics a member's pattern matches."""
+        self._keeps_principals = keeps_principals
         self._groups = groups
         self._consumer_groups = consumer_groups
         self._rng = rng
@@ -51,7 +60,7 @@ class ConsumerGroupHeartbeat:
             answer = await self._consumer_groups.heartbeat(
                 self._groups,
                 entity.group_id,
-                _heartbeat(request, entity, member_id),
+                _heartbeat(request, entity, member_id, self._principal(request)),
                 None if owned is None else [(each.topic_id or uuid.UUID(int=0), each.partitions) for each in owned],
             )
         return reply(request, self._response(schema, entity, answer))
@@ -68,6 +77,9 @@ class ConsumerGroupHeartbeat:
             code = ErrorCode.invalid_regular_expression
             message = f"SubscribedTopicRegex {pattern[:100]!r} is not a valid regular expression (RE2), or too large."
         return None if message is None else ConsumerHeartbeatAnswer(code, entity.member_id, message=message)
+
+    def _principal(self, request: Request) -> str:
+        return (request.connection.principal or ANONYMOUS) if self._keeps_principals else ""
 
     def _new_member_id(self) -> str:
         return base64.urlsafe_b64encode(self._rng.randbytes(16)).decode().rstrip("=")
@@ -118,7 +130,7 @@ def _fault(entity: Any, version: int) -> str | None:
     return next((message for message, is_so in faults.items() if is_so), None)
 
 
-def _heartbeat(request: Request, entity: Any, member_id: str) -> HeartbeatRequest:
+def _heartbeat(request: Request, entity: Any, member_id: str, principal: str) -> HeartbeatRequest:
     timeout = entity.rebalance_timeout
     names = entity.subscribed_topic_names
     return HeartbeatRequest(
@@ -133,4 +145,5 @@ def _heartbeat(request: Request, entity: Any, member_id: str) -> HeartbeatReques
         getattr(entity, "subscribed_topic_regex", None),
         entity.server_assignor,
         owned=None,
+        principal=principal,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
-from headrace.agent.groups.consumer.values import LEAVE_FOR_A_WHILE_EPOCH, HeartbeatRequest, MemberState
+from headrace.agent.groups.consumer.values import LEAVE_FOR_A_WHILE_EPOCH, HeartbeatRequest, MemberState, pattern_of
 from headrace.agent.groups.group_memory import MEMBER_BYTES
 from headrace.agent.groups.values import MemberProtocol
 
@@ -56,6 +56,13 @@ class ConsumerMember:
     assigned: Partitions = NOTHING
     to_revoke: Partitions = NOTHING
     classic: ClassicSide | None = None
+    principal: str = ""
+    """With which it subscribed to a pattern; empty if ACLs were not enforced."""
+
+    @property
+    def subscription_pattern(self) -> str:
+        """Its pattern, as topics.py matches it."""
+        return pattern_of(self.topic_pattern, self.principal, self.client_host)
 
     @property
     def is_away(self) -> bool:
@@ -91,13 +98,14 @@ class ConsumerMember:
             topic_pattern=_new(request.topic_pattern, self.topic_pattern),
             assignor=_new(request.assignor, self.assignor),
             classic=None,
+            principal=request.principal,
         )
 
     def subscribes_as(self, other: ConsumerMember) -> bool:
         """Whether the other one would be given the same by any assignor that both can ask for."""
-        return (self.topic_names, self.topic_pattern, self.assignor) == (
+        return (self.topic_names, self.subscription_pattern, self.assignor) == (
             other.topic_names,
-            other.topic_pattern,
+            other.subscription_pattern,
             other.assignor,
         )
 

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
 from headrace.agent.groups.consumer.conversion import to_classic
 from headrace.agent.groups.consumer.deadlines import MemberDeadlines
+from headrace.agent.groups.consumer.gates import GroupGates
 from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.reconcile import reconcile
 from headrace.agent.groups.consumer.roster import ConsumerRoster
@@ -41,15 +42,20 @@ class GroupMembership:
         """`topics` by the patterns that are needed; `times` are the group's own, as configured now."""
         self.roster = ConsumerRoster()
         self.target = Target(rules.assignors)
+        self.gates = GroupGates()
         self.is_dead = False
         self.state_name = "Empty"
         """Kafka's name of the state. Kept, not looked up: metrics read it from another thread."""
         self._rules = rules
-        self.topics = topics
+        self._topics = topics
         self.outbox = Outbox(self.snapshot)
         self.deadlines = MemberDeadlines(times)
         self._may_downgrade = False
         """A member went, or speaks the classic protocol now: maybe it was the last that spoke the consumer protocol."""
+
+    def topics(self, patterns: Iterable[str]) -> KnownTopics:
+        """The newest picture, as this group may see it."""
+        return self._topics(patterns).behind(self.gates)
 
     # -- members
 
@@ -107,6 +113,8 @@ class GroupMembership:
         self.deadlines.forget(member.member_id)
         self.outbox.changed()
         self._may_downgrade = True
+        if not len(self.roster):
+            self.gates.forget()
 
     def may_downgrade(self) -> None:
         """A member speaks the classic protocol from now on."""
@@ -174,6 +182,7 @@ class GroupMembership:
             self.state_name,
             sorted(self.subscribed_topics()),
             [save_member(member, self.target.of(member.member_id)) for member in self.roster],
+            opened=self.gates.saved(self._topics(()).all_gates()),
         )
 
     def subscribed_topics(self) -> frozenset[str]:
@@ -185,6 +194,7 @@ class GroupMembership:
         state = decode(record.data)
         self.target.group_epoch, self.target.epoch = state.group_epoch, state.target_epoch
         self.target.topics_digest, self.target.subscribed = state.topics_digest, frozenset(state.subscribed)
+        self.gates.restore(state.opened)
         for saved in state.members:
             self.adopt(now, *load_member(saved))
         self.state_name = self._state()

@@ -41,7 +41,7 @@ class ConsumerRoster(Collection[ConsumerMember]):
 
     @property
     def patterns(self) -> list[str]:
-        """The topic patterns that members subscribe to."""
+        """The topic patterns that members subscribe to, as `pattern_of` in values.py."""
         return list(self._patterns)
 
     def holder(self, partition: int) -> str | None:
@@ -57,7 +57,7 @@ class ConsumerRoster(Collection[ConsumerMember]):
         if member.instance_id is not None:
             self._static_ids[member.instance_id] = member.member_id
         if member.topic_pattern:
-            self._patterns[member.topic_pattern] += 1
+            self._patterns[member.subscription_pattern] += 1
         for partition in member.holds:
             holder = self._holders.setdefault(partition, member.member_id)
             assert holder == member.member_id, f"partition {partition} is held by {holder} and {member.member_id}"
@@ -71,6 +71,6 @@ class ConsumerRoster(Collection[ConsumerMember]):
         if member.instance_id is not None:
             del self._static_ids[member.instance_id]
         if member.topic_pattern:
-            self._patterns -= Counter([member.topic_pattern])
+            self._patterns -= Counter([member.subscription_pattern])
         for partition in member.holds:
             del self._holders[partition]

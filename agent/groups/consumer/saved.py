@@ -47,10 +47,14 @@ class SavedConsumerMember(msgspec.Struct, frozen=True):
     target: StoredPartitions
     classic: tuple[float, list[tuple[str, bytes]]] | None = None
     """Session timeout, and protocols in order of preference."""
+    principal: str = ""
 
 
 class SavedConsumerGroup(msgspec.Struct, frozen=True):
-    """`members` in the order they joined. `topics_digest`: of the topics that the target was judged by."""
+    """`members` in the order they joined. `topics_digest`: of the topics that the target was judged by.
+
+    `opened`: child key -> the boundary of its parent that the group has passed (gates.py).
+    """
 
     group_epoch: int
     target_epoch: int
@@ -59,6 +63,7 @@ class SavedConsumerGroup(msgspec.Struct, frozen=True):
     subscribed: list[str]
     members: list[SavedConsumerMember]
     format: int = FORMAT
+    opened: dict[int, int] = {}
 
     def record(self) -> GroupRecord:
         """As the metastore keeps it, and what it may tell without opening it."""
@@ -97,6 +102,7 @@ def save_member(member: ConsumerMember, target: Partitions) -> SavedConsumerMemb
         by_topic(member.to_revoke),
         by_topic(target),
         None if classic is None else (classic.session_timeout, [(p.name, p.metadata) for p in classic.protocols]),
+        member.principal,
     )
 
 
@@ -121,6 +127,7 @@ def load_member(saved: SavedConsumerMember) -> tuple[ConsumerMember, Partitions]
         from_topics(saved.assigned),
         from_topics(saved.to_revoke),
         classic,
+        saved.principal,
     )
     return member, from_topics(saved.target)
 

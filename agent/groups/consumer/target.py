@@ -2,8 +2,8 @@
 
 Place: under membership.py, which says when members change; members go to it step by step (reconcile.py).
 Invariant: epochs never go back. The group epoch rises when members, subscriptions or subscribed topics
-change; the target is of the group epoch `epoch`, and is made again only while that is behind. It gives
-every partition of a subscribed topic to one member that subscribes to it.
+change, and when a gate opens; the target is of the group epoch `epoch`, and is made again only while that is behind. It
+gives every partition of a subscribed topic to one member that subscribes to it, except children behind closed gates.
 Source: KIP-848 (group epoch, assignment epoch).
 """
 
@@ -13,7 +13,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from headrace.agent.groups.consumer.assignors.apart import Marked, assign_apart
+from headrace.agent.groups.consumer.assignors.apart import Apart, assign_apart
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions, Subscriber
 from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.rules import ASSIGNORS
@@ -33,12 +33,13 @@ class Target:
         """Of the group epochs that begin from now on."""
         self.epoch = 0
         self.topics_digest = b""
-        """Of the subscribed topics, their partition counts and marks, that the group was judged by last."""
+        """Of the subscribed topics, their partition counts, marks and gates, that the group was judged by last."""
         self.subscribed: frozenset[str] = frozenset()
         """Their names."""
         self._assignors = assignors
         self._parts: dict[str, Partitions] = {}
         self._seen: Mapping[str, TopicImage] | None = None
+        self._closed: Partitions = NOTHING
 
     def of(self, member_id: str) -> Partitions:
         """What the member shall have."""
@@ -71,13 +72,13 @@ class Target:
         return self._seen is by_name
 
     def refresh(self, members: Collection[ConsumerMember], topics: KnownTopics, *, changed: bool) -> bool:
-        """Raise the group epoch when a subscription changed or a subscribed topic did; whether it did."""
-        if not changed and self.is_judged_by(topics.by_name):
+        """Raise the group epoch when a subscription, a subscribed topic or a gate changed; whether it did."""
+        if not changed and self.is_judged_by(topics.by_name) and self._closed == topics.closed:
             return False
         subscribed = _NO_TOPICS.union(*_subscriptions(members, topics).values())
-        digest = _digest(topics.counts(subscribed), topics.marked(subscribed))
+        digest = _digest(topics.counts(subscribed), topics.apart(subscribed))
         changed = changed or digest != self.topics_digest
-        self._seen, self.topics_digest = topics.by_name, digest
+        self._seen, self._closed, self.topics_digest = topics.by_name, topics.closed, digest
         self.subscribed = frozenset(topics.by_number[number].name for number in subscribed)
         if changed:
             self._raise_epoch()
@@ -89,12 +90,14 @@ class Target:
             return False
         subscriptions = _subscriptions(members, topics)
         subscribers = [
-            Subscriber(m.member_id, m.instance_id, subscriptions[m.topic_names, m.topic_pattern], self.of(m.member_id))
+            Subscriber(
+                m.member_id, m.instance_id, subscriptions[m.topic_names, m.subscription_pattern], self.of(m.member_id)
+            )
             for m in members
         ]
         wanted = _NO_TOPICS.union(*subscriptions.values())
         assign = ASSIGNORS[self.assignor(members)]
-        self._parts = assign_apart(assign, subscribers, topics.counts(wanted), topics.marked(wanted))
+        self._parts = assign_apart(assign, subscribers, topics.counts(wanted), topics.apart(wanted))
         self.epoch = self.group_epoch
         return True
 
@@ -108,12 +111,12 @@ def _subscriptions(
     members: Collection[ConsumerMember], topics: KnownTopics
 ) -> dict[tuple[frozenset[str], str], frozenset[int]]:
     """Each different subscription's topics, found once."""
-    different = {(member.topic_names, member.topic_pattern) for member in members}
+    different = {(member.topic_names, member.subscription_pattern) for member in members}
     return {(names, pattern): topics.of(names, pattern) for names, pattern in different}
 
 
-def _digest(counts: Mapping[int, int], marked: Marked) -> bytes:
-    """The same as of agents that know no marks, as long as there are none."""
+def _digest(counts: Mapping[int, int], apart: Apart) -> bytes:
+    """The same as of agents that know no marks and gates, as long as there are none. Closed gates are in the counts."""
     text = ",".join(f"{number}:{counts[number]}" for number in sorted(counts))
-    text += "".join(f";{number}:{'-'.join(map(str, marked[number]))}" for number in sorted(marked))
+    text += "".join(f";{number}:{'-'.join(map(str, apart[number]))}" for number in sorted(apart))
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -1,9 +1,11 @@
 """What members' subscriptions mean on the cluster's topics: names, and patterns in RE2's syntax.
 
-Place: asked by group.py, which judges a group by one picture of the topics at a time.
+Place: asked by group.py, which judges a group by one picture of the topics at a time. A group may not read children
+behind closed gates (gates.py): to it they are not there.
 Patterns come from clients. RE2 matches any pattern in time linear in the name, and a
 pattern's program is bounded (`PROGRAM_BYTES`), so neither can be used to stop the agent; Kafka uses
 the same syntax. Matches are kept per pattern until topics come or go, and are made on a thread.
+If ACLs are enforced, a pattern matches only topics that its member may describe, from the address it last had.
 Invariant: two pictures have the same `by_name` only if no topic came, went or changed its partitions between them.
 Source: KIP-848 (SubscribedTopicRegex).
 """
@@ -11,13 +13,19 @@ Source: KIP-848 (SubscribedTopicRegex).
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import re2
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
+from headrace.agent.groups.consumer.gates import Gate, GroupGates, gates_of
+from headrace.agent.security.authorization.authorizer import Authorizer
+from headrace.agent.security.authorization.operations import AclOperation, AclResource
+from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.image import TopicImage
 from headrace.metastore.log.rendered_topics import RENDERED_TOPICS, rendered_topic
 from headrace.metastore.log.topic_counts import undeleted_count
@@ -37,8 +45,25 @@ class KnownTopics:
     by_name: Mapping[str, TopicImage]
     by_number: Mapping[int, TopicImage]
     matches: dict[str, frozenset[int]]
-    """Topic pattern -> numbers of the topics with a name that it matches as a whole; filled as patterns are asked for.
-    The metadata log's topic has to be named."""
+    """Topic pattern (`pattern_of` in values.py) -> numbers of the topics with a name that it matches as a whole; filled
+    as patterns are asked for. The metadata log's topic has to be named."""
+    gates: Mapping[int, Sequence[Gate]] = field(default_factory=dict)
+    """Topic number -> gates, of topics that double or have doubled."""
+    closed: Partitions = NOTHING
+    """The children that the group may not read yet."""
+
+    def behind(self, gates: GroupGates) -> KnownTopics:
+        """As the group of these gates sees them."""
+        closed = gates.closed(self.all_gates()) if self.gates else NOTHING
+        return replace(self, closed=closed) if closed else self
+
+    def all_gates(self) -> Iterable[Gate]:
+        """Of all topics."""
+        return itertools.chain.from_iterable(self.gates.values())
+
+    def gates_of(self, numbers: Iterable[int]) -> list[Gate]:
+        """Of these topics."""
+        return [gate for number in numbers for gate in self.gates.get(number, ())]
 
     def of(self, names: Iterable[str], pattern: str) -> frozenset[int]:
         """The topics that a subscription means; what is not there (yet) is left out."""
@@ -46,19 +71,38 @@ class KnownTopics:
         return named | self.matches[pattern] if pattern else named
 
     def counts(self, numbers: Iterable[int]) -> dict[int, int]:
-        """Topic number -> partitions that take records."""
-        return {number: undeleted_count(self.by_number[number]) for number in numbers}
+        """Topic number -> partitions that take records; while children are behind closed gates, without any child."""
+        return {number: self._first_child(number) or undeleted_count(self.by_number[number]) for number in numbers}
 
-    def marked(self, numbers: Iterable[int]) -> dict[int, Sequence[int]]:
-        """Topic number -> indexes of the partitions that are marked for deletion, of topics that have any."""
-        return {number: marked for number in numbers if (marked := self.by_number[number].marked)}
+    def apart(self, numbers: Iterable[int]) -> dict[int, Sequence[int]]:
+        """Topic number -> indexes of the partitions that are assigned by themselves, of topics that have any.
+
+        These are partitions that are marked for deletion, and children with open gates while others are closed.
+        """
+        each = ((number, self.by_number[number].marked or self._open_children(number)) for number in numbers)
+        return {number: indexes for number, indexes in each if indexes}
+
+    def _first_child(self, number: int) -> int | None:
+        """The lowest index of a child; None if no gate of the topic is closed."""
+        children = [gate.child_key for gate in self.gates.get(number, ())] if self.closed else []
+        return None if self.closed.isdisjoint(children) else split_partition_key(min(children))[1]
+
+    def _open_children(self, number: int) -> Sequence[int]:
+        """Ascending; none if all are open, for then they are like all others."""
+        if self._first_child(number) is None:
+            return ()
+        opened = {gate.child_key for gate in self.gates[number]} - self.closed
+        return sorted(split_partition_key(child)[1] for child in opened)
 
 
 class GroupTopics:
     """The topics of the newest image, with what patterns match there."""
 
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: ClusterView, authorizer: Authorizer | None = None) -> None:
+        """`authorizer`: None if ACLs are not enforced."""
         self._cluster = cluster
+        self._authorizer = authorizer
+        self._acls: object = None
         self._source: Mapping[str, TopicImage] | None = None
         self._newest = KnownTopics({}, {}, {})
 
@@ -70,28 +114,39 @@ class GroupTopics:
             self._newest = replace(self._newest, matches={})
             matches, missing = self._newest.matches, set(patterns) - {""}
         for pattern in missing:
-            matches[pattern] = await asyncio.to_thread(_matching, pattern, source)
+            matches[pattern] = self._describable(pattern, await asyncio.to_thread(_matching, pattern, source))
 
     def topics(self, patterns: Iterable[str] = ()) -> KnownTopics:
         """The newest picture, with the matches of these patterns."""
         matches = self._matches()
         for pattern in set(patterns) - matches.keys() - {""}:
-            matches[pattern] = _matching(pattern, self._cluster.image.topics_by_name)
+            matches[pattern] = self._describable(pattern, _matching(pattern, self._cluster.image.topics_by_name))
         return self._newest
+
+    def _describable(self, pattern: str, found: Iterable[TopicImage]) -> frozenset[int]:
+        """The numbers of the topics that the pattern's client may describe."""
+        _, _, client = pattern.partition("\0")
+        if self._authorizer is not None and client:
+            principal, _, client_host = client.partition("\0")
+            access = self._authorizer.of(principal, client_host.removeprefix("/"))
+            found = (each for each in found if access.allows(AclOperation.DESCRIBE, AclResource.TOPIC, each.name))
+        return frozenset(topic.topic_number for topic in found)
 
     def by_id(self, topic_id: uuid.UUID) -> TopicImage | None:
         """The topic of that id, on the newest picture."""
         return rendered_topic(topic_id) or self._cluster.image.topics_by_id.get(topic_id)
 
     def _matches(self) -> dict[str, frozenset[int]]:
-        """Of the newest picture, which is made again when topics came, went or grew."""
+        """Of the newest picture, which is made again when topics came, went or grew, or an enforced ACL changed."""
         image = self._cluster.image
-        if image.topics_by_name is not self._source:
-            self._source = image.topics_by_name
+        acls = None if self._authorizer is None else image.access_controls
+        if image.topics_by_name is not self._source or acls is not self._acls:
+            self._source, self._acls = image.topics_by_name, acls
             self._newest = KnownTopics(
                 {**image.topics_by_name, **{own.name: own for own in RENDERED_TOPICS}},
                 {**image.topics_by_number, **{own.topic_number: own for own in RENDERED_TOPICS}},
                 {},
+                {topic.topic_number: gates_of(topic) for topic in image.topics_by_id.values() if topic.splits},
             )
         return self._newest.matches
 
@@ -112,9 +167,9 @@ def is_valid(pattern: str) -> bool:
     return True
 
 
-def _matching(pattern: str, by_name: Mapping[str, TopicImage]) -> frozenset[int]:
-    compiled = _compile(pattern)
-    return frozenset(topic.topic_number for name, topic in by_name.items() if compiled.fullmatch(name) is not None)
+def _matching(pattern: str, by_name: Mapping[str, TopicImage]) -> list[TopicImage]:
+    compiled = _compile(pattern.partition("\0")[0])
+    return [topic for name, topic in by_name.items() if compiled.fullmatch(name) is not None]
 
 
 def _compile(pattern: str) -> re2._Regexp:

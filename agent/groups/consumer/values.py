@@ -29,6 +29,11 @@ class MemberState(enum.Enum):
     """Another member still holds partitions that it is to get."""
 
 
+def pattern_of(topic_pattern: str, principal: str, client_host: str) -> str:
+    """A topic pattern of one client: the pattern itself, with the principal and address if ACLs are enforced."""
+    return "\0".join((topic_pattern, principal, client_host)) if topic_pattern and principal else topic_pattern
+
+
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
     """ConsumerGroupHeartbeat; None: not sent, so nothing changed."""
@@ -44,6 +49,13 @@ class HeartbeatRequest:
     topic_pattern: str | None = None
     assignor: str | None = None
     owned: Partitions | None = None
+    principal: str = ""
+    """Of the client, if ACLs are enforced: its pattern matches topics that it may describe."""
+
+    @property
+    def subscription_pattern(self) -> str:
+        """What its pattern matches depends on: see topics.py."""
+        return pattern_of(self.topic_pattern or "", self.principal, self.client_host)
 
     @property
     def is_full(self) -> bool:

@@ -23,7 +23,7 @@ from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.reports import JobCount
 from headrace.metastore.api.retention import OldestExtents, OldestQuery
 from headrace.metastore.api.settings import SettingProposals
-from headrace.metastore.api.splits import QuietSplit
+from headrace.metastore.api.splits import Doubling, QuietSplit, ReadingGroup
 from headrace.metastore.api.topics import CountChange, NewTopic, PartitionGrowth, RemovalOutcome
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
@@ -103,6 +103,7 @@ class FakeClusterApi:
     job_counts: list[JobCount] = field(default_factory=list)
     """The kinds of each call."""
     empty_partitions: set[tuple[uuid.UUID, int]] = field(default_factory=set)
+    readers: list[ReadingGroup] = field(default_factory=list)
     due_splits: list[QuietSplit] = field(default_factory=list)
     """(topic id, index) of partitions without records: a marked one of them may be removed."""
     latency: float = 0.0
@@ -237,6 +238,24 @@ class FakeClusterApi:
         self.append(*change_records(topic_id, -1, removal))
         self._end("remove_partition")
         return RemovalOutcome.REMOVED
+
+    async def double_topic(self, expected_head: int, doubling: Doubling) -> bool:
+        await self._begin("double_topic")
+        if not self._compare(expected_head):
+            return False
+        topic_id, initial, count, change, *_ = doubling
+        self.append(*change_records(topic_id, initial, change))
+        self.append(*(split_record(topic_id, parent, Split(parent + count)) for parent in range(count)))
+        self._end("double_topic")
+        return True
+
+    async def agents_behind(self, offset: int) -> list[int]:
+        await self._begin("agents_behind")
+        return [node_id for node_id, agent in self.agents.items() if not agent.fenced and agent.offset < offset]
+
+    async def topic_readers(self, topic_id: uuid.UUID) -> list[ReadingGroup]:
+        """Of `readers`."""
+        return self.readers
 
     async def quiet_splits(self, limit: int) -> Sequence[QuietSplit]:
         """Of `due_splits`."""

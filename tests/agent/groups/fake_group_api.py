@@ -15,7 +15,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.agent.groups.classic.saved import SavedGroup, decode
-from headrace.metastore.api.groups import CommittedOffset, GroupClaim, GroupKind, GroupListing, GroupRecord
+from headrace.metastore.api.groups import (
+    CommittedOffset,
+    GroupClaim,
+    GroupKind,
+    GroupListing,
+    GroupRecord,
+    ParentPosition,
+)
 from headrace.storage.errors import FencedError, HeadraceError
 
 NOBODY = (-1, -1)
@@ -38,6 +45,10 @@ class FakeGroupApi:
     groups: dict[str, FakeGroup] = field(default_factory=dict)
     offsets: dict[str, dict[int, CommittedOffset]] = field(default_factory=lambda: defaultdict(dict))
     deleted_keys: set[int] = field(default_factory=set)
+    log_starts: dict[int, int] = field(default_factory=dict)
+    child_begins: dict[int, int] = field(default_factory=dict)
+    """By parent key."""
+    """Partition key -> log start, where it is not 0."""
     epochs: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     calls: Counter[str] = field(default_factory=Counter)
     fail_before: defaultdict[str, list[HeadraceError]] = field(default_factory=lambda: defaultdict(list))
@@ -124,6 +135,14 @@ class FakeGroupApi:
         stored = self.offsets[group_id]
         keys = sorted(stored) if partition_keys is None else [key for key in partition_keys if key in stored]
         return [stored[key] for key in keys]
+
+    async def parent_positions(self, group_id: str, parent_keys: Sequence[int]) -> list[ParentPosition]:
+        await self._begin("parent_positions")
+        stored = {key: offset.offset for key, offset in self.offsets[group_id].items()}
+        return [
+            ParentPosition(key, self.log_starts.get(key, 0), stored.get(key), self.child_begins.get(key))
+            for key in parent_keys
+        ]
 
     async def delete_offsets(self, group_id: str, coordinator_epoch: int, partition_keys: Sequence[int]) -> None:
         await self._begin("delete_offsets")

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
+from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.settings import Settings
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.protocol import wire
@@ -72,6 +73,7 @@ class ProduceWorld:
         self.view = StandingView(4, node_id=NODE_ID, broker_epoch=EPOCH)
         # early flushes and merging have separate tests (test_flusher.py, test_merge.py)
         self.settings = Settings(**{"ingest_merge_max_bytes": 0, "flush_early_per_second": 0, **settings})
+        self.authorizer = Authorizer(self.settings, self.view)
         self.produce_bytes: ProduceBytes | None = None
         """What a listener would see of requests before they are whole."""
         self.registry = CollectorRegistry()
@@ -116,6 +118,7 @@ class ProduceWorld:
             ),
             self.registry,
             self.produce_bytes,
+            self.authorizer.enforced,
         )
 
     def create_topic(self, name: str, partitions: int = 1, *, known: bool = True, **configs: str) -> TopicImage:
@@ -137,6 +140,7 @@ class ProduceWorld:
             topics_by_id=MappingProxyType({**head.topics_by_id, topic.topic_id: topic}),
             topics_by_number=MappingProxyType({**head.topics_by_number, topic.topic_number: topic}),
             configs=head.configs if configs is None else {**head.configs, (2, topic.name): configs},
+            access_controls=head.access_controls,
         )
 
     def connect(self) -> ClientConnection:

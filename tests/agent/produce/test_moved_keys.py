@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from headrace.agent.produce.metrics import OTHER_TOPICS, TOPICS_SHOWN, ProduceMetrics
 from headrace.agent.produce.moved_keys import has_moved_key
-from headrace.metastore.api.commit import FileAnswer, FileCommit, MovedKeys
+from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, MovedKeys, via_alias
 from headrace.metastore.partitions.murmur2 import key_hash
 from headrace.metastore.partitions.topic_partitions import Split
 from headrace.storage.errors import CorruptError
@@ -82,6 +84,73 @@ async def test_the_commit_hears_of_batches_for_parents_whether_a_key_moved() -> 
         assert {topic.key(index) for index in keys} == seen.counts.keys()
         counts = {index: seen.counts[topic.key(index) or 0] for index in keys}
         assert counts == {2: MovedKeys.MOVED, 3: MovedKeys.STAY, 6: -1, 1: -1}
+
+
+class RefusesMovedKeys(SeenCounts):
+    """As after the boundary."""
+
+    async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
+        answers = await super().commit_files(node_id, broker_epoch, files)
+        refused = BatchAnswer(BatchOutcome.MOVED_KEY, -1, -1)
+        return [replace(answer, batches=[refused] * len(answer.batches)) for answer in answers]
+
+
+async def test_refused_moved_keys_are_counted_by_topic() -> None:
+    world = ProduceWorld()
+    world.metastore = RefusesMovedKeys(world.model)
+    async with world:
+        for name in ("t", "u"):
+            world.put_topic(replace(world.create_topic(name, 8), splits={2: Split(6, 0)}))
+        world.view.image = world.view.head
+        batch = _batch([MOVED[0]]).tobytes()
+        for names in (("t",), ("t", "u")):
+            answers = await world.clock.run(world.produce(world.connect(), {name: {2: batch} for name in names}))
+            assert answers is not None
+            assert {answer.error for answer in answers.values()} == {"invalid_record"}
+
+        def counted(topic: str) -> float | None:
+            return world.registry.get_sample_value("headrace_moved_keys_refused_total", {"topic": topic})
+
+        assert (counted("t"), counted("u")) == (2, 1)
+
+
+def test_topics_beyond_a_hundred_are_counted_together() -> None:
+    registry = CollectorRegistry()
+    metrics = ProduceMetrics(registry)
+    for number in range(TOPICS_SHOWN + 2):
+        metrics.count_moved_keys(f"t{number}")
+    name = "headrace_moved_keys_refused_total"
+    assert registry.get_sample_value(name, {"topic": OTHER_TOPICS}) == 2
+    assert registry.get_sample_value(name, {"topic": "t0"}) == 1
+
+
+async def test_while_a_topic_halves_batches_for_the_parents_of_aliases_are_searched_too() -> None:
+    world = ProduceWorld()
+    seen = world.metastore = SeenCounts(world.model)
+    async with world:
+        topic = world.create_topic("t", 8)
+        world.put_topic(replace(topic, halving=4, aliases={6: 2}))
+        world.view.image = world.view.head
+        keys = {2: MOVED, 3: MOVED}
+        batches = {index: _batch([*some]).tobytes() for index, some in keys.items()}
+        await world.clock.run(world.produce(world.connect(), {"t": batches}))
+        assert {seen.counts[topic.key(index) or 0] for index in keys} == {MovedKeys.MOVED, -1}
+        assert seen.counts[topic.key(3) or 0] == -1, "7 is not an alias yet"
+
+
+async def test_a_batch_for_an_alias_is_staged_for_its_parent_and_answered_as_it_came() -> None:
+    world = ProduceWorld()
+    seen = world.metastore = SeenCounts(world.model)
+    async with world:
+        topic = world.create_topic("t", 8)
+        world.put_topic(replace(topic, undeleted_partition_count=4, aliases={6: 2}))
+        world.view.image = world.view.head
+        batches = {6: _batch([*MOVED]).tobytes(), 1: _batch([b"k"]).tobytes()}
+        answers = await world.clock.run(world.produce(world.connect(), {"t": batches}))
+        assert answers is not None
+        assert {answers["t", index].error for index in batches} == {"none"}
+        assert seen.counts == {topic.key(2): via_alias(6), topic.key(1): -1}
+        assert world.model.partitions[topic.key(6) or 0].high_watermark == 0
 
 
 async def test_the_topic_says_how_its_keys_are_hashed() -> None:

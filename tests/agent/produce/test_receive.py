@@ -92,6 +92,13 @@ async def test_the_metadata_topic_can_be_read_only(version: int) -> None:
         assert answers[topic, 0].message == "the topic can be read only"
 
 
+async def test_topics_that_only_kafka_has_take_no_records() -> None:
+    async with ProduceWorld() as world:
+        answers = await world.clock.run(world.produce(world.connect(), {"__consumer_offsets": {0: GOOD}}))
+        assert answers is not None
+        assert answers["__consumer_offsets", 0].error == "invalid_topic_exception"
+
+
 @pytest.mark.parametrize(("version", "error"), [(12, "unknown_topic_or_partition"), (13, "unknown_topic_id")])
 async def test_unknown_topics_are_refused_after_catching_up(version: int, error: str) -> None:
     async with ProduceWorld() as world:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import itertools
 import random
 import uuid
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.consumer.embedded import read_assignment
+from headrace.agent.groups.consumer.gates import gates_of
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules
 from headrace.agent.groups.consumer.topics import KnownTopics
@@ -36,6 +37,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.groups import GroupRecord
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.partitions.topic_partitions import Split
 from tests.protocol.embedded_bytes import subscription_bytes
 
 SESSION, REBALANCE = 45.0, 60.0
@@ -55,6 +57,18 @@ class FakeTopics:
         topic = TopicImage(uuid.UUID(int=number), number, name, partitions, partitions, (0,) * partitions)
         self.by_name = {**self.by_name, name: topic}
 
+    def double(self, name: str) -> None:
+        """Each partition is split in two, and has no boundary."""
+        self.put(name, 2 * (count := len(self.by_name[name].leader_epochs)))
+        self._change(name, {parent: Split(parent + count) for parent in range(count)})
+
+    def set_boundary(self, name: str, parent: int, boundary: int) -> None:
+        splits = self.by_name[name].splits
+        self._change(name, {**splits, parent: Split(splits[parent].child, boundary)})
+
+    def _change(self, name: str, splits: Mapping[int, Split]) -> None:
+        self.by_name = {**self.by_name, name: replace(self.by_name[name], splits=splits)}
+
     def delete(self, name: str) -> None:
         self.by_name = {each: topic for each, topic in self.by_name.items() if each != name}
 
@@ -64,7 +78,8 @@ class FakeTopics:
             pattern: frozenset(t.topic_number for name, t in self.by_name.items() if name.startswith(pattern[:-2]))
             for pattern in patterns
         }
-        return KnownTopics(self.by_name, {topic.topic_number: topic for topic in self.by_name.values()}, matches)
+        gates = {topic.topic_number: gates_of(topic) for topic in self.by_name.values() if topic.splits}
+        return KnownTopics(self.by_name, {topic.topic_number: topic for topic in self.by_name.values()}, matches, gates)
 
     def keys_of(self, names: Iterable[str]) -> frozenset[int]:
         found = [self.by_name[name] for name in names if name in self.by_name]

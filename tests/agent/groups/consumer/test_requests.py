@@ -336,10 +336,16 @@ async def test_tools_tell_the_kinds_apart(world: GroupsWorld) -> None:
     (described,) = (await ask(front, DESCRIBE_CLASSIC, 6, received_at=1000.0, **old)).groups
     assert (described.error_code, described.group_state) == (ErrorCode.group_id_not_found, "Dead")
     assert (await describe(home, "")).error_code is ErrorCode.invalid_group_id
+    answers = [await describe(home, f"absent-{number}") for number in range(9)]
+    absent = [answer for answer in answers if answer.error_code is ErrorCode.group_id_not_found]
+    assert absent, "the others have another coordinator"
+    assert all(answer.error_message == f"Group {answer.group_id} not found." for answer in absent)
     await heartbeat(home, "a", -1)
     assert (await describe(home)).group_state == "Empty"
     await home.join("g", "k", metadata=subscription_bytes(["t"]), version=3)
-    assert (await describe(home)).error_code is ErrorCode.group_id_not_found, "empty, it became a classic one"
+    classic = await describe(home)
+    assert classic.error_code is ErrorCode.group_id_not_found, "empty, it became a classic one"
+    assert classic.error_message == "Group g is not a consumer group."
 
 
 @pytest.mark.requirement("X7")
