@@ -1,147 +1,123 @@
-"""A topic doubles under real producers that know only the count: order per key, what is refused, how late they learn.
+"""A topic doubles under real clients that know only the count: order per key, what is refused, how late they learn.
 
-Place: `python -m load.doubling_clients [--seconds 40]` starts `headrace dev` with one agent and doubles a topic in the
-store. Producers are librdkafka's (confluent-kafka); some come and go. Each record says who sent it and its number.
-What is read: each parent up to its boundary, then its child, then the rest of the parent, as a group does that gets the
-child when it has read the parent up to there.
+Place: `python -m load.doubling_clients [--seconds 40] [--agents 2] [--java] [--others]` starts `headrace dev` and
+doubles a topic by the operator's command. Producers are librdkafka's (confluent-kafka), with --java also Kafka's Java
+client, with --others also franz-go and kafkajs; some come and go. Each record says who sent it and its number. A group
+of KIP-848 reads meanwhile (doubling_readers.py).
+Judged are what the group got, in its order, and the logs: each parent up to its boundary, then its child, then the rest
+of the parent.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import random
+import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
 
 from headrace.config.settings import Settings
-from headrace.metastore.api.splits import Doubling
-from headrace.metastore.log.image import TopicImage
 from headrace.metastore.log.loading import load_image
-from headrace.metastore.partitions.changes import Expansion, change_count
 from headrace.metastore.postgres.store import PostgresMetastore
 from load.dev_server import DevServer
+from load.doubling_producers import (
+    COUNT,
+    REFRESH_MS,
+    TOPIC,
+    Producing,
+    Sent,
+    franz_producing,
+    java_producing,
+    kafkajs_producing,
+)
+from load.doubling_readers import GROUP, GroupDeliveries, Members, compile_java, java_client
 
-TOPIC, COUNT, KEYS = "doubling", 4, 60
-REFRESH_MS = 4_000
-PRODUCER_QUIET_MS, BOUNDARY_QUIET_MS = 2_000, 2 * REFRESH_MS
-EVERY_S = 0.004
+BOUNDARY_QUIET_MS = 2 * REFRESH_MS
 READ_S = 60.0
+SETTINGS = {"group.consumer.min.heartbeat.interval.ms": 1_500, "group.consumer.heartbeat.interval.ms": 1_500}
 
 
-@dataclass
-class Sent:
-    """What all producers know in the end."""
+class JavaReading(threading.Thread):
+    """A member of the group by Kafka's Java client."""
 
-    acknowledged: set[tuple[str, int]] = field(default_factory=set)
-    failed: Counter[str] = field(default_factory=Counter)
-    children_ms: list[int] = field(default_factory=list)
-    """From the doubling until a producer's first record in a child."""
-    doubled_at: float = 0.0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
-class Producing(threading.Thread):
-    """One process' worth of records. Record n of a producer is `name/n`, with any of the keys."""
-
-    def __init__(self, bootstrap: str, name: str, sent: Sent, until: float, settings: Mapping[str, Any]) -> None:
-        super().__init__(name=name)
-        self._producer = confluent_kafka.Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "enable.idempotence": True,
-                "partitioner": "murmur2_random",
-                "topic.metadata.refresh.interval.ms": REFRESH_MS,
-                "linger.ms": 5,
-            }
-            | dict(settings)
-        )
-        self._sent, self._until = sent, until
-        self._in_child = False
+    def __init__(self, bootstrap: str, delivered: GroupDeliveries, seconds: float, classes: Path) -> None:
+        super().__init__()
+        self._client = java_client(classes, "consume", bootstrap, TOPIC, GROUP, str(seconds))
+        self._delivered = delivered
+        self.records = 0
 
     def run(self) -> None:
-        """Until the time is over, and every record has an answer."""
-        rng, number = random.Random(self.name), 0
-        while time.monotonic() < self._until:
-            key, value = b"key-%d" % rng.randrange(KEYS), f"{self.name}/{number}".encode()
-            self._producer.produce(TOPIC, value, key, on_delivery=self._delivered)
-            number += 1
-            self._producer.poll(EVERY_S)
-        self._producer.flush(READ_S)
-
-    def _delivered(self, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
-        name, _, number = (message.value() or b"").decode().rpartition("/")
-        partition = message.partition()
-        with self._sent.lock:
-            if error is not None:
-                self._sent.failed[error.name()] += 1
-                return
-            self._sent.acknowledged.add((name, int(number)))
-            if not self._in_child and partition is not None and partition >= COUNT:
-                self._in_child = True
-                self._sent.children_ms.append(int(1000 * (time.monotonic() - self._sent.doubled_at)))
+        """Until it has ended."""
+        for _, value, key, _ in self._client.lines():
+            self._delivered.note(key.encode(), value)
+            self.records += 1
 
 
 @dataclass(frozen=True)
 class DoublingOutcome:
-    """`boundary_ms`: from the doubling until the last boundary was set. `at_once`: how many records are out of order if
-    children are read first."""
+    """`boundary_ms`: from the doubling until the last boundary was set; `command_ms`: until the command ended.
+
+    `at_once`: how many records are out of order if children are read first. `not_delivered`, `delivered_late`: by the
+    group. `stale_ms`: of Sent.
+    """
 
     acknowledged: int
     lost: int
     inversions: int
     at_once: int
+    not_delivered: int
+    delivered_late: int
+    delivered_again: int
+    by_java: int
     failed: Mapping[str, int]
     first_in_child_ms: tuple[int, ...]
+    stale_ms: Mapping[str, int]
     boundary_ms: int
+    command_ms: int
+    said: str
 
     def __str__(self) -> str:
-        late = f"{min(self.first_in_child_ms)} to {max(self.first_in_child_ms)}" if self.first_in_child_ms else "none"
         return (
             f"acknowledged={self.acknowledged} lost={self.lost} out_of_order={self.inversions}"
             f" children_first={self.at_once} failed={dict(self.failed)}"
-            f" first_in_child_ms={late} boundary_ms={self.boundary_ms}"
+            f" first_in_child_ms={_range(self.first_in_child_ms)} last_moved_key_in_parent_ms={dict(self.stale_ms)}"
+            f" boundary_ms={self.boundary_ms} command_ms={self.command_ms}\n"
+            f"group: not_delivered={self.not_delivered} out_of_order={self.delivered_late}"
+            f" again={self.delivered_again} by_java={self.by_java}\n{self.said}"
         )
 
 
-async def double(metastore_url: str) -> TopicImage:
-    """As one transaction in the store; the topic after it."""
-    store = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=1))
-    try:
-        done = False
-        while not done:
-            image = await load_image(store)
-            topic = image.topics_by_name[TOPIC]
-            partitions = topic.ordered_partitions
-            change = change_count(partitions, 2 * partitions.undeleted)
-            assert isinstance(change, Expansion)
-            doubling = Doubling(
-                topic.topic_id, partitions.initial, partitions.undeleted, change, PRODUCER_QUIET_MS, BOUNDARY_QUIET_MS
-            )
-            done = await store.double_topic(image.offset, doubling)
-        return (await load_image(store)).topics_by_name[TOPIC]
-    finally:
-        await store.close()
+def _range(values: tuple[int, ...]) -> str:
+    return f"{min(values)} to {max(values)}" if values else "none"
 
 
-async def boundaries(metastore_url: str) -> dict[int, int]:
-    """Parent -> boundary, once all are set."""
+def double(bootstrap: str) -> subprocess.Popen[str]:
+    """The operator's command, which ends when all groups may read all partitions."""
+    words = ("topics", "alter", TOPIC, "--double", "--producers-max-age-ms", str(BOUNDARY_QUIET_MS), "-b", bootstrap)
+    command = [sys.executable, "-m", "headrace.cli.main", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+async def boundaries(metastore_url: str, sent: Sent) -> dict[int, int]:
+    """Parent -> boundary, once all are set; notes when the topic has doubled."""
     store = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=1))
     try:
         while True:
             splits = (await load_image(store)).topics_by_name[TOPIC].splits
             found = {parent: split.boundary for parent, split in splits.items() if split.boundary is not None}
+            if splits and not sent.doubled_at:
+                sent.doubled_at = time.monotonic()
             if splits and len(found) == len(splits):
                 return found
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.1)
     finally:
         await store.close()
 
@@ -180,26 +156,40 @@ def inversions(logs: Mapping[int, list[tuple[bytes, str, int]]], ends: Mapping[i
     return found
 
 
-def run(server: DevServer, seconds: float) -> DoublingOutcome:
-    """Double in a third of the time; some producers end before the end, and others begin."""
+def run(server: DevServer, seconds: float, classes: Path | None = None, *, others: bool = False) -> DoublingOutcome:
+    """Double in a third of the time; some clients end before the end, and others begin. `classes`: of Java. `others`:
+    franz-go and kafkajs, too."""
     asyncio.run(server.create_topic(TOPIC, COUNT))
     sent, began = Sent(), time.monotonic()
+    members = Members(server.bootstrap, TOPIC)
+    members.start()
     settings: list[Mapping[str, Any]] = [{}, {"linger.ms": 200}, {"batch.num.messages": 3}]
-    threads = [
+    threads: list[threading.Thread] = [
         Producing(server.bootstrap, f"whole-{index}", sent, began + seconds, settings[index % 3]) for index in range(3)
     ]
     threads.append(Producing(server.bootstrap, "early", sent, began + seconds / 2, {}))
+    java = None
+    if classes is not None:
+        java = JavaReading(server.bootstrap, members.delivered, seconds + 20, classes)
+        threads += [java_producing(server.bootstrap, "java", sent, seconds, classes), java]
+    if others:
+        threads.append(franz_producing(server.bootstrap, "franz-go", sent, seconds))
+        threads.append(kafkajs_producing(server.bootstrap, "kafkajs", sent, seconds))
     for thread in threads:
         thread.start()
     time.sleep(seconds / 3)
-    sent.doubled_at = time.monotonic()
-    asyncio.run(double(server.metastore_url))
+    command = double(server.bootstrap)
     late = Producing(server.bootstrap, "late", sent, began + seconds, {})
     late.start()
-    ends = asyncio.run(boundaries(server.metastore_url))
+    ends = asyncio.run(boundaries(server.metastore_url, sent))
     boundary_ms = int(1000 * (time.monotonic() - sent.doubled_at))
+    said = command.communicate(timeout=seconds + READ_S)
+    command_ms = int(1000 * (time.monotonic() - sent.doubled_at))
+    assert command.returncode == 0, said
     for thread in (*threads, late):
         thread.join()
+    not_delivered = members.wait_for(sent.acknowledged, READ_S)
+    members.stop()
     logs = read_all(server.bootstrap)
     read = {(name, number) for log in logs.values() for _, name, number in log}
     return DoublingOutcome(
@@ -207,9 +197,16 @@ def run(server: DevServer, seconds: float) -> DoublingOutcome:
         len(sent.acknowledged - read),
         inversions(logs, ends),
         inversions(logs, dict.fromkeys(ends, 0)),
+        not_delivered,
+        members.delivered.inversions,
+        members.delivered.again,
+        0 if java is None else java.records,
         sent.failed,
         tuple(sent.children_ms),
+        sent.stale_ms,
         boundary_ms,
+        command_ms,
+        "".join(reversed(said)),
     )
 
 
@@ -217,9 +214,16 @@ def main() -> None:
     """One doubling."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--agents", type=int, default=1)
+    parser.add_argument("--java", action="store_true", help="also Kafka's Java client")
+    parser.add_argument("--others", action="store_true", help="also franz-go and kafkajs")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory, DevServer(Path(directory)) as server:
-        print(run(server, args.seconds))
+    with tempfile.TemporaryDirectory() as directory:
+        classes = Path(directory) / "classes" if args.java else None
+        if classes is not None:
+            compile_java(classes)
+        with DevServer(Path(directory) / "dev", agents=args.agents, settings=SETTINGS) as server:
+            print(run(server, args.seconds, classes, others=args.others))
 
 
 if __name__ == "__main__":

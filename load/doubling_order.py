@@ -11,17 +11,22 @@ seed decides all.
 from __future__ import annotations
 
 import argparse
-import heapq
-import itertools
-import random
 from collections import defaultdict
 from collections.abc import Callable
-from typing import NamedTuple
 
 from headrace.metastore.partitions.splitting import PRODUCER_QUIET_MS, PartitionSplit, SplitVerdict
+from load.unmodified_clients import (
+    COUNT,
+    KEYS,
+    Events,
+    QueuedBatch,
+    SentRecord,
+    UnmodifiedProducer,
+    behind_newer,
+    drawn_backoff,
+    next_backoff,
+)
 
-COUNT = 4
-KEYS = 40
 BEGINS_MS, ENDS_MS = 1_000, 30_000
 EVERY_MS = (40, 40, 40, 40, 1_500, 4_000)
 """Each producer sends a record so often, on average."""
@@ -29,14 +34,6 @@ REFRESH_MS = 9_000
 BOUNDARY_MS = 10_000
 RECONNECT_MS = 1_000
 """The longest pause after a connection broke: reconnect.backoff.max.ms."""
-
-
-class SentRecord(NamedTuple):
-    """`number` counts all records of a producer."""
-
-    producer: int
-    key: int
-    number: int
 
 
 def split(began_ms: int) -> PartitionSplit:
@@ -54,36 +51,14 @@ def with_early_boundary(began_ms: int) -> PartitionSplit:
     return PartitionSplit(began_ms, boundary_quiet_ms=PRODUCER_QUIET_MS)
 
 
-class QueuedBatch(NamedTuple):
-    """What a producer sends to one partition, and sends again unchanged."""
-
-    partition: int
-    records: tuple[SentRecord, ...]
-
-
-class UnmodifiedProducer:
-    """Places a record once, by hash modulo the count that it knows; one batch of a partition is under way at a time."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.count = COUNT
-        self.sent = 0
-        self.queues: defaultdict[int, list[SentRecord]] = defaultdict(list)
-        self.under_way: set[int] = set()
-
-    def place(self, key: int) -> int:
-        return key % self.count
-
-
-class DoublingWorld:
+class DoublingWorld(Events):
     """One seed. `run`, then ask for `inversions`, `refused` and the times."""
 
     spread_ms = 0
     """Agents show the new count so far apart."""
 
     def __init__(self, seed: int, make_split: Callable[[int], PartitionSplit] = split) -> None:
-        self.rng = random.Random(seed)
-        self.now = 0
+        super().__init__(seed)
         self.splits: dict[int, PartitionSplit] = {}
         self._make_split = make_split
         self.logs: defaultdict[int, list[SentRecord]] = defaultdict(list)
@@ -96,8 +71,6 @@ class DoublingWorld:
         self.waited_ms: list[int] = []
         """From the time at which a client sent a batch for a child first until it was appended."""
         self._first_sent_ms: dict[QueuedBatch, int] = {}
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
-        self._order = itertools.count()
         self.producers = [UnmodifiedProducer(number) for number in range(len(EVERY_MS))]
 
     def run(self) -> DoublingWorld:
@@ -106,28 +79,18 @@ class DoublingWorld:
         for producer in self.producers:
             self.after(self.rng.randrange(EVERY_MS[producer.number]), lambda producer=producer: self._produce(producer))  # type: ignore[misc]
             self.after(self.rng.randrange(REFRESH_MS), lambda producer=producer: self._age(producer))  # type: ignore[misc]
-        while self._events:
-            self.now, _, event = heapq.heappop(self._events)
-            event()
+        self.run_all()
         for parent in range(COUNT):
             self.boundaries.setdefault(parent, len(self.logs[parent]))
         return self
-
-    def after(self, delay_ms: int, event: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (self.now + delay_ms, next(self._order), event))
 
     @property
     def inversions(self) -> list[SentRecord]:
         """Records that are read after a newer one of their producer and key, if the child is read at the boundary."""
         found: list[SentRecord] = []
         for parent in range(COUNT):
-            newest: dict[tuple[int, int], int] = {}
             log, boundary = self.logs[parent], self.boundaries[parent]
-            for record in (*log[:boundary], *self.logs[parent + COUNT], *log[boundary:]):
-                name = record.producer, record.key
-                if record.number < newest.get(name, -1):
-                    found.append(record)
-                newest[name] = max(record.number, newest.get(name, -1))
+            found += behind_newer([*log[:boundary], *self.logs[parent + COUNT], *log[boundary:]])
         return found
 
     # -- the server
@@ -168,12 +131,8 @@ class DoublingWorld:
     # -- a client
 
     def _produce(self, producer: UnmodifiedProducer) -> None:
-        key = self.rng.randrange(KEYS)
-        record = SentRecord(producer.number, key, producer.sent)
-        producer.sent += 1
+        partition, record = producer.produce(self.rng.randrange(KEYS))
         self.sent.append(record)
-        partition = producer.place(key)
-        producer.queues[partition].append(record)
         self._send_next(producer, partition)
         if self.now < ENDS_MS:
             self.after(1 + self.rng.randrange(2 * EVERY_MS[producer.number]), lambda: self._produce(producer))
@@ -191,9 +150,8 @@ class DoublingWorld:
         self.after(self.rng.randrange(5, 60), answered)
 
     def _send_next(self, producer: UnmodifiedProducer, partition: int) -> None:
-        if partition not in producer.under_way and producer.queues[partition]:
-            batch = QueuedBatch(partition, tuple(producer.queues.pop(partition)))
-            producer.under_way.add(partition)
+        batch = producer.next_batch(partition)
+        if batch is not None:
             self._first_sent_ms[batch] = self.now
             self._send(producer, batch)
 
@@ -217,8 +175,8 @@ class DoublingWorld:
     ) -> None:
         if verdict is SplitVerdict.SEND_AGAIN:
             self._refresh(producer)
-            pause = int(backoff_ms * self.rng.uniform(0.8, 1.2))
-            self.after(pause, lambda: self._send(producer, batch, min(1_000, 2 * backoff_ms)))
+            pause = drawn_backoff(self.rng, backoff_ms)
+            self.after(pause, lambda: self._send(producer, batch, next_backoff(backoff_ms)))
             return
         if verdict is SplitVerdict.REFUSED:
             self.refused += batch.records

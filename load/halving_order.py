@@ -11,18 +11,23 @@ a pause. With `doubles_again` the topic doubles again, and all producers know it
 from __future__ import annotations
 
 import argparse
-import heapq
-import itertools
-import random
 from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headrace.metastore.partitions.merging import MergePhase, MergeVerdict, PartitionMerge
-from load.doubling_order import KEYS, QueuedBatch, SentRecord, UnmodifiedProducer
+from headrace.metastore.partitions.merging import MergePhase, MergeTimes, MergeVerdict, PartitionMerge
+from load.unmodified_clients import (
+    COUNT,
+    KEYS,
+    Events,
+    QueuedBatch,
+    SentRecord,
+    UnmodifiedProducer,
+    behind_newer,
+    drawn_backoff,
+    next_backoff,
+)
 
-COUNT = 4
-"""After the halving."""
 BEGINS_MS, ENDS_MS = 2_000, 40_000
 EVERY_MS = (30, 30, 30, 30, 900, 2_500)
 """Each producer sends a record so often, on average."""
@@ -37,9 +42,12 @@ STALL_MS = 9_000
 """A group that stops reading does so for as long."""
 
 
+TIMES = MergeTimes(lag_most=30, pause_most_ms=4_000, pause_again_ms=500)
+
+
 def merge() -> PartitionMerge:
     """With times that fit those above."""
-    return PartitionMerge(lag_most=30, pause_most_ms=4_000)
+    return PartitionMerge(TIMES)
 
 
 class GroupRead(NamedTuple):
@@ -53,22 +61,20 @@ class ShrinkingProducer(UnmodifiedProducer):
     """Knows 2 * COUNT partitions at first."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.count = 2 * COUNT
+        super().__init__(number, 2 * COUNT)
         self.takes_lower_counts = number % 2 == 0
         self.queued_ms: dict[int, int] = {}
         """Partition -> when the oldest record of its queue was queued: from then on its delivery timeout counts."""
 
 
-class HalvingWorld:
+class HalvingWorld(Events):
     """One seed. `run`, then ask for `inversions`, `failed` and `refused`."""
 
     doubles_again = False
     """As soon as it may."""
 
     def __init__(self, seed: int, make_merge: Callable[[], PartitionMerge] = merge) -> None:
-        self.rng = random.Random(seed)
-        self.now = 0
+        super().__init__(seed)
         self.merges = {parent: make_merge() for parent in range(COUNT)}
         self.begun = self.doubled = False
         self.shown_ms: int | None = None
@@ -84,8 +90,6 @@ class HalvingWorld:
         self.undone = 0
         self.late: list[SentRecord] = []
         """Appended to a child after the topic doubled again, behind a newer record of its producer and key."""
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
-        self._order = itertools.count()
         self.producers = [ShrinkingProducer(number) for number in range(len(EVERY_MS))]
 
     def run(self) -> HalvingWorld:
@@ -98,13 +102,8 @@ class HalvingWorld:
             for partition in range(2 * COUNT):
                 self.after(self.rng.randrange(50), lambda g=group, p=partition: self._poll(g, p))  # type: ignore[misc]
         self.after(BEGINS_MS, self._control)
-        while self._events:
-            self.now, _, event = heapq.heappop(self._events)
-            event()
+        self.run_all()
         return self
-
-    def after(self, delay_ms: int, event: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (self.now + delay_ms, next(self._order), event))
 
     def _every(self, mean_ms: int, event: Callable[[], None]) -> None:
         def again() -> None:
@@ -117,13 +116,10 @@ class HalvingWorld:
     @property
     def inversions(self) -> list[GroupRead]:
         """Records that a group reads after a newer one of their producer and key."""
-        newest: dict[tuple[int, int, int], int] = {}
         found = []
-        for delivery in self.deliveries:
-            name = delivery.group, delivery.record.producer, delivery.record.key
-            if delivery.record.number < newest.get(name, -1):
-                found.append(delivery)
-            newest[name] = max(delivery.record.number, newest.get(name, -1))
+        for group in range(GROUPS):
+            read = [delivery.record for delivery in self.deliveries if delivery.group == group]
+            found += [GroupRead(group, record) for record in behind_newer(read)]
         return found
 
     # -- the server
@@ -137,7 +133,10 @@ class HalvingWorld:
             self.undone += (before, merge.phase) == (MergePhase.PAUSED, MergePhase.DRAINING)
         if self.shown_ms is None and all(merge.may_show(self.now) for merge in self.merges.values()):
             self.shown_ms = self.now
-        if self.doubles_again and self.shown_ms is not None and self.merges[0].may_double(self.shown_ms, self.now):
+        if self.shown_ms is not None:
+            for merge in self.merges.values():
+                merge.settle(self.shown_ms, self.now)
+        if self.doubles_again and all(merge.phase is MergePhase.SETTLED for merge in self.merges.values()):
             self._double()
         elif self.now < ENDS_MS + STALL_MS:
             self.after(100, self._control)
@@ -201,12 +200,8 @@ class HalvingWorld:
     # -- a client
 
     def _produce(self, producer: ShrinkingProducer) -> None:
-        key = self.rng.randrange(KEYS)
-        record = SentRecord(producer.number, key, producer.sent)
-        producer.sent += 1
+        partition, record = producer.produce(self.rng.randrange(KEYS))
         self.sent.append(record)
-        partition = producer.place(key)
-        producer.queues[partition].append(record)
         producer.queued_ms.setdefault(partition, self.now)
         self.after(self.rng.randrange(LINGER_MS), lambda: self._send_next(producer, partition))
 
@@ -219,9 +214,8 @@ class HalvingWorld:
         self.after(self.rng.randrange(5, 60), answered)
 
     def _send_next(self, producer: ShrinkingProducer, partition: int) -> None:
-        if partition not in producer.under_way and producer.queues[partition]:
-            batch = QueuedBatch(partition, tuple(producer.queues.pop(partition)))
-            producer.under_way.add(partition)
+        batch = producer.next_batch(partition)
+        if batch is not None:
             self._send(producer, batch, producer.queued_ms.pop(partition) + DELIVERY_MS)
 
     def _send(self, producer: ShrinkingProducer, batch: QueuedBatch, fails_ms: int, backoff_ms: int = 100) -> None:
@@ -244,8 +238,8 @@ class HalvingWorld:
         def answered(verdict: MergeVerdict) -> None:
             if verdict is MergeVerdict.SEND_AGAIN:
                 self._refresh(producer)
-                pause = int(backoff_ms * self.rng.uniform(0.8, 1.2))
-                self.after(pause, lambda: self._send(producer, batch, fails_ms, min(1_000, 2 * backoff_ms)))
+                pause = drawn_backoff(self.rng, backoff_ms)
+                self.after(pause, lambda: self._send(producer, batch, fails_ms, next_backoff(backoff_ms)))
                 return
             if verdict is MergeVerdict.REFUSED:
                 self.refused += batch.records
@@ -261,7 +255,7 @@ class HalvingWorld:
 
 def shown_at_once() -> PartitionMerge:
     """The new count is shown while clients still have queued what was sent back."""
-    return PartitionMerge(lag_most=30, pause_most_ms=4_000, show_after_ms=0)
+    return PartitionMerge(TIMES._replace(show_after_ms=0))
 
 
 def compare(title: str, make_merge: Callable[[], PartitionMerge], seeds: int) -> str:

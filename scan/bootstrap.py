@@ -21,7 +21,18 @@ from headrace.scan.background_loop import BackgroundLoop
 from headrace.scan.errors import OptionError
 from headrace.scan.options import BOOTSTRAP, settings_of
 
-ASKED = ("bucket", "metastore.url", "s3.endpoint", "s3.path.style", "s3.region")
+ASKED = (
+    "bucket",
+    "metastore.url",
+    "s3.endpoint",
+    "s3.expected.bucket.owner",
+    "s3.kms.key.id",
+    "s3.path.style",
+    "s3.region",
+    "s3.server.side.encryption",
+)
+OPTIONAL = ("s3.expected.bucket.owner", "s3.kms.key.id", "s3.server.side.encryption")
+"""Of these: most clusters have none, so no agent is asked for them alone."""
 TIMEOUT_MS = 10_000
 _NAME, _VALUE = 0, 1
 """Places in an entry of DescribeConfigs' response."""
@@ -35,7 +46,7 @@ def cluster_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> 
     servers = next((value for name, value in options.items() if name.lower() == BOOTSTRAP), None)
     given = {name.lower() for name in options}
     missing = [name for name in ASKED if name not in given and declared()[name].environment not in environ]
-    if servers is None or not missing:
+    if servers is None or not set(missing) - set(OPTIONAL):
         return settings_of(options, environ)
     loop = BackgroundLoop()
     try:

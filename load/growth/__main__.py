@@ -1,5 +1,7 @@
-"""`make demo-growth`: a topic grows from 8 to 13 partitions and shrinks to 9 under load, and the order is checked.
+"""`make demo-growth`: topics change their numbers of partitions under load, and the order is checked.
 
+First with clients of headrace.client, which know counts: from 8 to 13 partitions, and down to 9. Then with librdkafka's
+unmodified clients: 4 partitions double, and halve again.
 Exit status 1 when a record is missing, doubled or out of order, or a callback came at the wrong time.
 """
 
@@ -17,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from load import alternating_clients
 from load.dev_server import DevServer
 from load.growth.checks import KeyAssigned, MaybeRevoked, OrderReport, check_events
 from load.growth.ordered_run import OrderedRun
@@ -42,8 +45,10 @@ def main() -> int:
     console = Console()
     shutil.rmtree(args.data_dir, ignore_errors=True)
     console.print(f"starting Postgres, a directory bucket and two agents under {args.data_dir}/")
-    with DevServer(args.data_dir, agents=2, settings=SETTINGS) as server:
-        return asyncio.run(_ordered(console, server, args.rate, args.seconds))
+    with DevServer(args.data_dir / "ordered", agents=2, settings=SETTINGS) as server:
+        failed = asyncio.run(_ordered(console, server, args.rate, args.seconds))
+    with DevServer(args.data_dir / "unmodified", agents=2, settings=alternating_clients.SETTINGS) as server:
+        return _unmodified(console, server) or failed
 
 
 async def _ordered(console: Console, server: DevServer, rate: int, seconds: float) -> int:
@@ -63,6 +68,26 @@ async def _ordered(console: Console, server: DevServer, rate: int, seconds: floa
         await run.finish()
     report = check_events(run.events, run.sent)
     return _show(console, run, report, held)
+
+
+def _unmodified(console: Console, server: DevServer) -> int:
+    """With librdkafka's producers and a group of KIP-848."""
+    console.print("4 partitions double and halve under librdkafka's producers and a group of KIP-848; about a minute")
+    outcome = alternating_clients.run(server, 1)
+    table = Table(title="Headrace: 4 -> 8 -> 4 partitions under unmodified clients", show_header=False)
+    doubled, halved = outcome.seconds
+    for name, value in (
+        ("records", f"{outcome.acknowledged:,} acknowledged, {outcome.not_delivered:,} of them not delivered"),
+        ("out of order", f"{sum(outcome.late.values()):,}"),
+        ("given up by producers", f"{sum(outcome.failed.values()):,}"),
+        ("until all groups read all partitions", f"{doubled:.1f} s"),
+        ("until clients saw the lower count", f"{halved:.1f} s"),
+    ):
+        table.add_row(name, value)
+    console.print(table)
+    passed = outcome.is_right and outcome.acknowledged
+    console.print("[green]every check passed[/]" if passed else "[red]a check failed[/]")
+    return 0 if passed else 1
 
 
 def alter_count(bootstrap: str, topic: str, count: int) -> None:

@@ -23,7 +23,12 @@ HERE = Path(__file__).parent
 COMMAND = "python -m load.tools"
 """Installs what can be installed."""
 VERSITYGW = TOOLS / "bin" / "versitygw"
-GO_CLIENTS = {name: TOOLS / "bin" / f"{name}-{digest(HERE / 'go-clients')}" for name in ("franz-go", "sarama")}
+_GO_PROGRAMS = {
+    name: TOOLS / "bin" / f"{name}-{digest(HERE / 'go-clients')}" for name in ("franz-go", "franz-go-sending", "sarama")
+}
+FRANZ_GO_SENDING = _GO_PROGRAMS["franz-go-sending"]
+"""A producer that says what became of each record."""
+GO_CLIENTS = {name: _GO_PROGRAMS[name] for name in ("franz-go", "sarama")}
 """Commands around Kafka's clients for Go: load/tools/go-clients."""
 KAFKAJS = TOOLS / "node_modules" / "kafkajs"
 JAVA_LIBRARIES = TOOLS / "java" / "lib"
@@ -113,7 +118,7 @@ ALL = {
                 partial(_build_go, "go-clients", f"./{name}", program),
                 COMMAND,
             )
-            for name, program in GO_CLIENTS.items()
+            for name, program in _GO_PROGRAMS.items()
         ),
         Tool("kafkajs", "Kafka's client for Node.js", ("node", "npm"), KAFKAJS.exists, _install_kafkajs, COMMAND),
         Tool(

@@ -12,6 +12,7 @@ from load.hostile.two_agents import PARTITIONS, SETTINGS, ZoneLoad, arguments, p
 TINY = ["--rounds", "1", "--seconds", "1", "--producers", "20", "--rate", "100"]
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("faults")
 @pytest.mark.timeout(300)
 async def test_hostile_producers_on_two_agents_of_a_zone(tmp_path: Path) -> None:
