@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
+from headrace.agent.fetch.allowed_topics import AllowedTopics
 from headrace.agent.fetch.assemble import Batches
 from headrace.agent.fetch.deliver import Delivery, DeliveryOutcome, available_bytes, largest_reply
 from headrace.agent.fetch.index import LOOK_AGAIN
@@ -69,9 +70,11 @@ class FetchHandler:
         rendered: RenderedTopics | None = None,
         on_sent: Callable[[str | None, int], None] = lambda zone, size_bytes: None,
         is_shared: Callable[[str], bool] = lambda listener: False,
+        allowed: AllowedTopics | None = None,
     ) -> None:
         """`catch_up` returns once the index has everything that was committed before the call.
 
+        `allowed`: None if ACLs are not enforced.
         `is_shared`: whether clients of this listener see all agents as one.
         `on_sent` is called with (the client's zone if it sent one, record bytes) for each response.
         """
@@ -86,6 +89,7 @@ class FetchHandler:
         self._rendered = rendered or RenderedTopics({})
         self._on_sent = on_sent
         self._is_shared = is_shared
+        self._allowed = allowed
         self._draining = False
 
     async def handle(self, request: Request) -> Response:
@@ -107,7 +111,12 @@ class FetchHandler:
             try:
                 if fetch.rack_id and self._is_shared(request.connection.listener):
                     fetch.rack_id = ""  # another agent cannot be named
-                replies = await self._serve_all(fetch, exchange.wanted, zone, deadline, memory)
+                if self._allowed is None:
+                    replies = await self._serve_all(fetch, exchange.wanted, zone, deadline, memory)
+                else:
+                    replies = await self._serve_allowed(
+                        self._allowed, request, fetch, exchange.wanted, zone, deadline, memory
+                    )
             except BaseException:
                 memory.give_up()
                 raise
@@ -119,6 +128,28 @@ class FetchHandler:
         """Answer every waiting fetch with the available data; from now on no fetch waits."""
         self._draining = True
         self._waiters.notify_all(LOOK_AGAIN)
+
+    async def _serve_allowed(
+        self,
+        allowed: AllowedTopics,
+        request: Request,
+        fetch: FetchRequest,
+        wanted: Mapping[Ref, FetchPartition],
+        zone: str | None,
+        deadline: float,
+        memory: ReplyClaim,
+    ) -> list[Answer]:
+        """As `_serve_all`, for a client that may read some topics only."""
+        image, access = self._view.image, allowed.access(request)
+        readable, refused = allowed.split(request, wanted)
+        if not readable:
+            return refused
+        replies = await self._serve_all(fetch, readable, zone, deadline, memory)
+        if self._view.image is not image and (
+            allowed.access(request) is not access or request.api_version >= FIRST_BY_ID
+        ):
+            replies = allowed.checked(request, replies)
+        return replies + refused
 
     async def _serve_all(
         self,

@@ -12,6 +12,7 @@ import logging
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from headrace.agent.limit_metrics import limits_reached
+from headrace.storage.counter_labels import from_zero
 from headrace.storage.errors import CorruptError, HeadraceError, NotFoundError
 
 log = logging.getLogger(__name__)
@@ -26,12 +27,13 @@ class FetchMetrics:
         self.primary_queries = Counter(
             "headrace_fetch_primary_queries_total", "Queries for extents sent to the metastore", registry=registry
         )
-        self.storage_errors = Counter(
+        errors = Counter(
             "headrace_fetch_storage_errors_total",
             "Partitions with unreadable data; alert on missing and corrupt",
             ["reason"],
             registry=registry,
         )
+        self.storage_errors = from_zero(errors, ("missing", "corrupt", "unavailable"))
         reads = Counter(
             "headrace_fetch_cache_reads_total", "Cache look-ups of byte ranges", ["result"], registry=registry
         )
@@ -47,9 +49,8 @@ class FetchMetrics:
         self.read_from_zone = by_source.labels("zone")
         self.read_from_store = by_source.labels("store")
         self.cache_bytes = Gauge("headrace_fetch_cache_bytes", "Bytes of segment files in the cache", registry=registry)
-        self.feed_polls = Counter(
-            "headrace_fetch_feed_polls_total", "Polls of the commit feed", ["result"], registry=registry
-        )
+        polls = Counter("headrace_fetch_feed_polls_total", "Polls of the commit feed", ["result"], registry=registry)
+        self.feed_polls = from_zero(polls, ("ok", "failed"))
         self.feed_lost_shards = Counter(
             "headrace_fetch_feed_lost_shards_total",
             "Shards with deleted feed rows that were not read",

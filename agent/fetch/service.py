@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone_traffic import Path, ZoneTraffic
+from headrace.agent.fetch.allowed_topics import AllowedTopics
 from headrace.agent.fetch.cache import ChunkCache
 from headrace.agent.fetch.deliver import Delivery
 from headrace.agent.fetch.feed import FeedFollower
@@ -37,6 +38,7 @@ from headrace.agent.fetch.waiters import Waiters
 from headrace.agent.fetch.zone_cache.asking import Connect
 from headrace.agent.fetch.zone_cache.connection import open_connection
 from headrace.agent.fetch.zone_cache.service import ZoneCache
+from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.listeners import listeners
 from headrace.config.settings import Settings
 from headrace.metastore.api.read import ReadApi
@@ -68,8 +70,9 @@ class FetchService:
         traffic: ZoneTraffic | None = None,
         shared_address: SharedAddress | None = None,
         connect: Connect = open_connection,
+        authorizer: Authorizer | None = None,
     ) -> None:
-        """`connect`: to other agents."""
+        """`connect`: to other agents. `authorizer`: None if ACLs are not enforced."""
         self._connect = connect
         self._view = view
         self._on_metadata_moved = on_metadata_moved
@@ -111,6 +114,7 @@ class FetchService:
             catch_up=self._feed.catch_up,
             rendered=rendered,
             on_sent=partial(traffic.count, Path.FETCH),
+            allowed=None if authorizer is None else AllowedTopics(authorizer, view),
             is_shared=lambda listener: virtual_node(shared_address, listener) is not None,
         )
         self._list_offsets = ListOffsetsHandler(view, metastore, TimestampSearch(metastore, seeker), metrics, rendered)

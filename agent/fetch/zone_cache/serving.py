@@ -16,6 +16,7 @@ from headrace.agent.fetch.cache import ChunkCache
 from headrace.agent.fetch.file_range import FileRange
 from headrace.agent.fetch.zone_cache.metrics import ZoneCacheMetrics
 from headrace.agent.fetch.zone_cache.wire import BUSY, FAILED, VERSION, WINDOW_MS, decode_ask, encode_answer
+from headrace.metastore.api.zone_secret import opened_with
 from headrace.protocol.request import CloseConnection, Request, Response
 from headrace.storage.errors import HeadraceError, InvalidError
 
@@ -52,7 +53,7 @@ class ZoneCacheServer:
         if request.api_version != VERSION:
             raise CloseConnection("zone cache: unsupported version")
         try:
-            ask, mac = decode_ask(request.body, self._secret)
+            (ask, mac), secret = opened_with(self._secret, lambda secret: decode_ask(request.body, secret))
         except InvalidError:
             self._metrics.refused.inc()
             raise
@@ -63,14 +64,14 @@ class ZoneCacheServer:
         self._metrics.ranges_served.inc(len(ask.ranges))
         size = ask.size_bytes
         if self._serving_bytes and self._serving_bytes + size > SERVED_BYTES_MAX:
-            return Response(encode_answer(request.correlation_id, self._secret, mac, [BUSY] * len(ask.ranges)))
+            return Response(encode_answer(request.correlation_id, secret, mac, [BUSY] * len(ask.ranges)))
         self._serving_bytes += size
         try:
             answers = await asyncio.gather(*(self._read(wanted) for wanted in ask.ranges))
         finally:
             self._serving_bytes -= size
         self._on_served(ask.asker, sum(len(answer) for answer in answers if not isinstance(answer, int)))
-        return Response(encode_answer(request.correlation_id, self._secret, mac, answers))
+        return Response(encode_answer(request.correlation_id, secret, mac, answers))
 
     async def _read(self, wanted: FileRange) -> memoryview | int:
         try:

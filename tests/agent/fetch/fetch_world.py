@@ -21,6 +21,7 @@ from kio.serial import entity_reader, entity_writer
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.fetch.service import FetchService
+from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
 from headrace.metastore.api.read import (
@@ -122,7 +123,9 @@ class FeedGate:
 class World:
     """`write` and `fetch` are what tests do; `live` is what they compare with."""
 
-    def __init__(self, *, seed: int = 0, shards: int = 4, cache_bytes: int = 64 * 1024 * 1024) -> None:
+    def __init__(
+        self, *, seed: int = 0, shards: int = 4, cache_bytes: int = 64 * 1024 * 1024, authorizer: str = ""
+    ) -> None:
         self.clock = ManualClock()
         self.rng = random.Random(seed)
         self.store = FaultyStore()
@@ -131,7 +134,8 @@ class World:
         self.model.register_agent(NODE_ID, BROKER_EPOCH)
         self.metastore = FeedGate(self.model)
         self.view = StandingView(shards, node_id=NODE_ID, broker_epoch=BROKER_EPOCH)
-        self.settings = Settings(cache_bytes=cache_bytes)
+        self.settings = Settings(cache_bytes=cache_bytes, authorizer_class_name=authorizer)
+        self.authorizer = Authorizer(self.settings, self.view)
         self.metadata_moves = 0
         self.live: dict[int, list[Live]] = {}
         self.names: dict[int, str] = {}
@@ -148,6 +152,7 @@ class World:
             self.rng,
             registry or CollectorRegistry(),
             on_metadata_moved=self._count_move,
+            authorizer=self.authorizer.enforced,
         )
 
     def metric(self, name: str, **labels: str) -> float:

@@ -17,7 +17,15 @@ from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.fetch.metadata_topic import MetadataTopic
 from headrace.metastore.api.read import OffsetKind
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC, METADATA_TOPIC_ID, render_batch
-from headrace.metastore.log.records import FenceBrokerRecord, encode_record
+from headrace.metastore.log.records import (
+    CredentialInfo,
+    FenceBrokerRecord,
+    ScramKeys,
+    UserScramCredentialRecord,
+    UserScramKeysRecord,
+    decode_record,
+    encode_record,
+)
 from headrace.protocol.fetch_codec import FetchPartition
 from headrace.storage.errors import TruncatedError, UnavailableError
 from headrace.storage.records.codec import decode_records
@@ -115,6 +123,26 @@ async def test_other_partitions_are_unknown_and_an_outage_is_retriable(api: Trun
     api.away = True
     assert (await _read(topic, 0)).error_code == ErrorCode.kafka_storage_error
     assert await topic.offset(0, OffsetKind.EARLIEST) == (ErrorCode.kafka_storage_error, -1)
+
+
+@pytest.mark.requirement("X2")
+def test_no_reader_sees_what_logins_are_checked_by() -> None:
+    keys = ScramKeys(mechanism=1, salt=b"SALT", iterations=4096, stored_key=b"STORED", server_key=b"SERVER")
+    info = CredentialInfo(mechanism=1, salt=b"SALT", salted_password=b"SALTED", iterations=8192)
+    told = render_batch(
+        0,
+        [
+            encode_record(UserScramKeysRecord(user_name="alice", keys=(keys,))),
+            encode_record(UserScramCredentialRecord(user_name="bob", credential_infos=(info,))),
+        ],
+    )
+    for secret in (b"SALT", b"STORED", b"SERVER"):
+        assert secret not in told
+    alice, bob = (decode_record(record.value or b"") for record in decode_records(memoryview(told)))
+    assert isinstance(alice, UserScramKeysRecord)
+    assert isinstance(bob, UserScramCredentialRecord)
+    assert (alice.user_name, alice.keys[0].iterations) == ("alice", 4096)
+    assert (bob.user_name, bob.credential_infos[0].iterations) == ("bob", 8192)
 
 
 def test_all_agents_render_the_same_bytes() -> None:

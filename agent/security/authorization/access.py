@@ -1,0 +1,99 @@
+"""What one principal may do from one address, by one index of ACLs. Decisions are kept.
+
+Place: made by authorizer.py, kept with the client's connection, asked by rules and handlers.
+Invariant: the same question has the same answer as long as the object is used; a changed ACL makes another object.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headrace.agent.security.authorization.acl_index import AclIndex, AclVerdict, Subject
+from headrace.agent.security.authorization.operations import (
+    CLUSTER_NAME,
+    SUPPORTED,
+    AclOperation,
+    AclResource,
+    bits,
+)
+
+DECISIONS_MAX = 20_000
+"""A client may ask for any number of names: beyond this all are dropped."""
+_Kind = tuple[AclOperation, AclResource]
+
+
+class Access(Protocol):
+    """What a client may do."""
+
+    is_full: bool
+    """Everything: no ACL is asked."""
+
+    def allows(self, operation: AclOperation, resource_type: AclResource, name: str = CLUSTER_NAME) -> bool:
+        """Whether it may do this with the resource."""
+
+    def allows_any(self, operation: AclOperation, resource_type: AclResource) -> bool:
+        """Whether there can be a resource of the type with which it may do this."""
+
+    def operations(self, resource_type: AclResource, name: str = CLUSTER_NAME) -> int:
+        """The bits of all that it may do with the resource."""
+
+
+class FullAccess:
+    """Of a super user, and of all clients if ACLs are not enforced."""
+
+    is_full = True
+
+    def allows(self, operation: AclOperation, resource_type: AclResource, name: str = CLUSTER_NAME) -> bool:
+        """Always."""
+        return True
+
+    def allows_any(self, operation: AclOperation, resource_type: AclResource) -> bool:
+        """Always."""
+        return True
+
+    def operations(self, resource_type: AclResource, name: str = CLUSTER_NAME) -> int:
+        """Every operation of the type."""
+        return bits(SUPPORTED[resource_type])
+
+
+FULL_ACCESS = FullAccess()
+
+
+class AclAccess:
+    """By ACLs. `allowed_without_acl`: allow.everyone.if.no.acl.found."""
+
+    is_full = False
+
+    def __init__(self, index: AclIndex, subject: Subject, *, allowed_without_acl: bool) -> None:
+        self.subject = subject
+        self._index = index
+        self._good = {AclVerdict.ALLOWED, AclVerdict.NO_ACL} if allowed_without_acl else {AclVerdict.ALLOWED}
+        self._decisions: dict[_Kind, dict[str, bool]] = {}
+        self._count = 0
+        self._of_types: dict[_Kind, bool] = {}
+
+    def allows(self, operation: AclOperation, resource_type: AclResource, name: str = CLUSTER_NAME) -> bool:
+        """Decided once."""
+        by_name = self._decisions.get((operation, resource_type))
+        decision = None if by_name is None else by_name.get(name)
+        return self._decide(operation, resource_type, name) if decision is None else decision
+
+    def _decide(self, operation: AclOperation, resource_type: AclResource, name: str) -> bool:
+        if self._count >= DECISIONS_MAX:
+            self._decisions.clear()
+            self._count = 0
+        decision = self._index.decide(self.subject, operation, resource_type, name) in self._good
+        self._decisions.setdefault((operation, resource_type), {})[name] = decision
+        self._count += 1
+        return decision
+
+    def allows_any(self, operation: AclOperation, resource_type: AclResource) -> bool:
+        """Decided once."""
+        question = (operation, resource_type)
+        if question not in self._of_types:
+            self._of_types[question] = self._index.decide_any(self.subject, operation, resource_type) in self._good
+        return self._of_types[question]
+
+    def operations(self, resource_type: AclResource, name: str = CLUSTER_NAME) -> int:
+        """Each operation of the type is decided."""
+        return bits(each for each in SUPPORTED[resource_type] if self.allows(each, resource_type, name))

@@ -1,0 +1,250 @@
+"""ACLs that are enforced, over sockets: every API, a revoked ACL on two agents, forwarded requests, a real client."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from confluent_kafka.admin import ResourceType as AdminResource
+
+from headrace.agent.security.authorization.operations import AclOperation as Operation
+from headrace.agent.security.authorization.operations import AclResource as ResourceType
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_versions import APIS
+from headrace.storage.errors import InvalidError
+from load.acl_case import GROUP, TOPIC, Case, Need
+from load.acl_cases import cases
+from load.acl_matrix import COLUMNS, Answered, Client, grant, outcome, prepare, users
+from load.acl_servers import AUTHORIZATION, MECHANISM, PASSWORD, SUPER
+from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.confluent_records import read
+from tests.faults.shared_cluster import free_ports
+
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
+Address = tuple[str, int]
+ACTS_SECONDS = 5.0
+"""Within this time a revoked ACL acts on every agent."""
+NO_TRANSACTIONS = {"Produce-transaction", "FindCoordinator-transaction", "InitProducerId-transaction"}
+"""Refused with and without grants: transactions are not supported."""
+SECOND_CODES = {"OffsetFetch-all": frozenset[str](), "Produce-transaction": None}
+"""Without the last grant only; other rows with two grants fail for the topic. None: not asked any more."""
+
+
+@dataclass
+class Cluster:
+    """Two agents behind one address, so that a group is served by either. `topic_id`: of TOPIC."""
+
+    agents: list[AgentUnderTest]
+    topic_id: uuid.UUID
+
+    @property
+    def addresses(self) -> list[Address]:
+        return [_address(agent.kafka) for agent in self.agents]
+
+    @property
+    def rows(self) -> list[Case]:
+        return cases(self.topic_id)
+
+
+def _address(text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+def _client(at: Address, user: str) -> Client:
+    """Once the agent knows the user."""
+    until = time.monotonic() + SECONDS_MAX
+    while True:
+        try:
+            return Client(at, user)
+        except InvalidError:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def cluster(agent_settings: dict[str, object]) -> Iterator[Cluster]:
+    """With a super user, and with all that the rows need."""
+    common = agent_settings | AUTHORIZATION | {"log.level": "error", "inter.broker.listener.name": "AGENTS"}
+    common |= {"super.users": f"User:{SUPER};User:ANONYMOUS", "advertised.shared": True}
+    common["listener.security.protocol.map"] = "CLIENT:SASL_PLAINTEXT,AGENTS:PLAINTEXT"
+    ports = free_ports(4)
+    with ExitStack() as stack:
+        agents = []
+        for client, link in (ports[:2], ports[2:]):
+            listeners = f"CLIENT://127.0.0.1:{client},AGENTS://127.0.0.1:{link}"
+            agents.append(stack.enter_context(AgentUnderTest(common | {"listeners": listeners})))
+        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{ports[1]}"})
+        password = UserScramCredentialUpsertion(
+            SUPER, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), PASSWORD.encode()
+        )
+        for made in admin.alter_user_scram_credentials([password]).values():
+            made.result(SECONDS_MAX)
+        _client(_address(agents[0].kafka), SUPER).close()
+        yield Cluster(agents, prepare(_address(agents[0].kafka)))
+
+
+@pytest.mark.requirement("C13.2", "X2")
+def test_acls_over_sockets(cluster: Cluster) -> None:
+    """One cluster for all, as agents take seconds to start."""
+    _every_version_refuses_a_client_without_grants(cluster)
+    _every_api_for_every_kind_of_grant(cluster)
+    _a_forwarded_request_has_the_rights_of_its_client(cluster)
+    _librdkafka_with_the_least_grants(cluster)
+    _a_revoked_acl_acts_on_all_agents_and_on_open_connections(cluster)
+
+
+_WITHOUT_GRANTS = {
+    ApiKey.API_VERSIONS,
+    ApiKey.SASL_HANDSHAKE,
+    ApiKey.SASL_AUTHENTICATE,
+    ApiKey.RENEW_DELEGATION_TOKEN,
+    ApiKey.EXPIRE_DELEGATION_TOKEN,
+    ApiKey.BROKER_REGISTRATION,
+    ApiKey.BROKER_HEARTBEAT,
+    ApiKey.FETCH_SNAPSHOT,
+}
+"""Nothing is asked, or only a controller's listener serves them (tests/agent/security/authorization/test_gate.py)."""
+
+
+def _every_api_for_every_kind_of_grant(cluster: Cluster) -> None:
+    served = {key for key in APIS if key not in _WITHOUT_GRANTS}
+    assert {case.api_key for case in cluster.rows} == served, "a row for each API"
+    wrong = []
+    for case in cluster.rows:
+        said = {column: outcome(cluster.addresses[0], case, column) for column in COLUMNS}
+        wrong += [f"{case.label} {column}: {said[column]}" for column in COLUMNS if not _fits(case, column, said)]
+    assert not wrong, "\n".join(wrong)
+
+
+def _fits(case: Case, column: str, said: dict[str, Answered | None]) -> bool:
+    found, none = said[column], said["none"]
+    assert found is not None
+    assert none is not None
+    if column in ("none", "deny") or (column == "all-but-last" and len(case.needs) < 2):
+        return found.codes == case.codes and found.listed <= 0
+    if column == "all-but-last":
+        code = SECOND_CODES.get(case.label, frozenset({"topic_authorization_failed"}))
+        return code is None or found.codes == code
+    is_listed = found.listed > 0 if case.counted else True
+    return case.label in NO_TRANSACTIONS or (not found.codes and is_listed)
+
+
+def _every_version_refuses_a_client_without_grants(cluster: Cluster) -> None:
+    wrong = []
+    for case in cluster.rows:
+        api = APIS[case.api_key]
+        for version in range(max(api.min_version, case.version_min), api.max_version + 1):
+            found = outcome(cluster.addresses[0], case, "none", version)
+            if found is None or found.codes != case.codes or found.listed > 0:
+                wrong.append(f"{case.label} version={version}: {found}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _codes(client: Client, case: Case) -> frozenset[str]:
+    found = client.said(case)
+    assert found is not None
+    return found.codes
+
+
+def _a_revoked_acl_acts_on_all_agents_and_on_open_connections(cluster: Cluster) -> None:
+    row = next(case for case in cluster.rows if case.label == "Fetch")
+    admin, clients = Client(cluster.addresses[0], SUPER), [_client(at, "Fetch.allow") for at in cluster.addresses]
+    _until(lambda: all(not _codes(client, row) for client in clients))
+    every = {"resource_type_filter": 2, "pattern_type_filter": 3, "operation": 1, "permission_type": 1}
+    gone = admin.ask(ApiKey.DELETE_ACLS, 3, {"filters": [every | {"principal_filter": "User:Fetch.allow"}]})
+    revoked_at = time.monotonic()
+    assert len(gone.filter_results[0].matching_acls) == 1
+    _until(lambda: all(_codes(client, row) == {"topic_authorization_failed"} for client in clients))
+    assert time.monotonic() - revoked_at < ACTS_SECONDS
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + SECONDS_MAX
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def _a_forwarded_request_has_the_rights_of_its_client(cluster: Cluster) -> None:
+    """Of eight groups, some are served by the other agent."""
+    admin = Client(cluster.addresses[0], SUPER)
+    users(admin, ["member", "stranger"])
+    groups = [f"{GROUP}-{number}" for number in range(8)]
+    grant(admin, "member", [Need(Operation.READ, ResourceType.GROUP, group) for group in groups])
+    for at in cluster.addresses:
+        member, stranger = (_client(at, user) for user in ("member", "stranger"))
+        for group in groups:
+            asked = {"group_id": group, "generation_id": 1, "member_id": "m"}
+            _until(lambda client=member, asked=asked: _heartbeat(client, asked) == "unknown_member_id")  # type: ignore[misc]
+            assert _heartbeat(stranger, asked) == "group_authorization_failed"
+
+
+def _heartbeat(client: Client, asked: dict[str, Any]) -> str:
+    name: str = client.ask(ApiKey.HEARTBEAT, 4, asked).error_code.name
+    return name
+
+
+def _librdkafka_with_the_least_grants(cluster: Cluster) -> None:
+    def config(user: str) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": cluster.agents[0].kafka,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": MECHANISM,
+            "sasl.username": user,
+            "sasl.password": PASSWORD,
+        }
+
+    users(Client(cluster.addresses[0], SUPER), ["writer", "reader"])
+    grants = (
+        ("writer", AdminResource.TOPIC, TOPIC, AclOperation.WRITE),
+        ("reader", AdminResource.TOPIC, TOPIC, AclOperation.READ),
+        ("reader", AdminResource.GROUP, "readers", AclOperation.READ),
+    )
+    admin = AdminClient(config(SUPER))
+    bindings = [
+        AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+        for user, kind, name, operation in grants
+    ]
+    for made in admin.create_acls(bindings).values():
+        made.result(SECONDS_MAX)
+    assert _written(config("writer") | {"enable.idempotence": True}) == 0
+    assert _written(config("reader")) == confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED
+    group = {"group.id": "readers", "auto.offset.reset": "earliest"}
+    consumer = confluent_kafka.Consumer(config("reader") | group)
+    consumer.subscribe(["^acl-.*"])
+    values = {message.value() for message in read(consumer, 1, SECONDS_MAX)}
+    assert values <= {b"value", b"from librdkafka"}
+    assert {each.topic for each in consumer.assignment()} == {TOPIC}, "it sees no other topic"
+    consumer.close()
+    stranger = confluent_kafka.Consumer(config("writer") | group)
+    stranger.subscribe([TOPIC])
+    refused = stranger.poll(SECONDS_MAX)
+    assert refused is not None
+    assert refused.error().code() == confluent_kafka.KafkaError.GROUP_AUTHORIZATION_FAILED
+    stranger.close()
+
+
+def _written(config: dict[str, Any]) -> int:
+    """The code with which a value was written or refused."""
+    codes: list[int] = []
+    producer = confluent_kafka.Producer(config)
+    producer.produce(TOPIC, b"from librdkafka", on_delivery=lambda error, _: codes.append(error.code() if error else 0))
+    producer.flush(SECONDS_MAX)
+    return codes[0]
