@@ -1,0 +1,107 @@
+"""Which limit applies to a client: Kafka's precedence of user and client id. Pure.
+
+Place: under enforcement.py; built from each image with other quotas.
+Invariant: the first of the eight levels that has the key applies, and no other. Clients share a bucket exactly as in
+Kafka: a limit of a user is one for all client ids of the user, a default is one for each name.
+Source: KIP-55, KIP-546, KIP-612; Kafka's DefaultQuotaCallback and ConnectionQuotas.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from headrace.metastore.log.records import EntityData
+
+USER, CLIENT_ID, IP = "user", "client-id", "ip"
+PRODUCE = "producer_byte_rate"
+FETCH = "consumer_byte_rate"
+REQUEST = "request_percentage"
+MUTATION = "controller_mutation_rate"
+CONNECTION = "connection_creation_rate"
+SHARED = (PRODUCE, FETCH, MUTATION)
+"""Kinds with one value for the cluster; the others protect one agent, and are its own."""
+
+Quotas = Mapping[tuple[EntityData, ...], Mapping[str, float]]
+
+
+class BucketKey(NamedTuple):
+    """Who shares one bucket. None: not told apart by it."""
+
+    kind: str
+    user: str | None
+    client_id: str | None
+
+
+class Limit(NamedTuple):
+    """A limit and its bucket. `rate` per second; of REQUEST in percent of one agent's event loop."""
+
+    key: BucketKey
+    rate: float
+
+
+class _Place(enum.Enum):
+    """Of an entity, in place of a name (the default is None): no name of a client can be one of these."""
+
+    ABSENT = enum.auto()
+    OWN = enum.auto()
+
+
+_ABSENT, _OWN, _DEFAULT = _Place.ABSENT, _Place.OWN, None
+_Name = str | _Place | None
+_NOTHING: Mapping[str, float] = {}
+_LEVELS: tuple[tuple[_Name, _Name, bool, bool], ...] = (
+    (_OWN, _OWN, True, True),
+    (_OWN, _DEFAULT, True, True),
+    (_OWN, _ABSENT, True, False),
+    (_DEFAULT, _OWN, True, True),
+    (_DEFAULT, _DEFAULT, True, True),
+    (_DEFAULT, _ABSENT, True, False),
+    (_ABSENT, _OWN, False, True),
+    (_ABSENT, _DEFAULT, False, True),
+)
+"""The user's part, the client id's part, and which of them the bucket belongs to."""
+
+
+class QuotaTable:
+    """The quotas of one image, by entity."""
+
+    def __init__(self, quotas: Quotas) -> None:
+        self._clients: dict[tuple[_Name, _Name], Mapping[str, float]] = {}
+        self._addresses: dict[str | None, float] = {}
+        for entity, values in quotas.items():
+            names = {part.entity_type: part.entity_name for part in entity}
+            if IP in names:
+                if CONNECTION in values:
+                    self._addresses[names[IP]] = values[CONNECTION]
+            else:
+                place = (_place(names, USER), _place(names, CLIENT_ID))
+                self._clients[place] = values
+        self.kinds = frozenset(kind for values in self._clients.values() for kind in values)
+        """Of which some client has a limit."""
+
+    def limit(self, kind: str, user: str, client_id: str) -> Limit | None:
+        """None: the client has no limit of this kind."""
+        for user_place, client_place, by_user, by_client in _LEVELS:
+            entity = (
+                user if user_place is _OWN else user_place,
+                client_id if client_place is _OWN else client_place,
+            )
+            rate = self._clients.get(entity, _NOTHING).get(kind)
+            if rate is not None:
+                return Limit(BucketKey(kind, user if by_user else None, client_id if by_client else None), rate)
+        return None
+
+    def rate_of(self, key: BucketKey) -> float | None:
+        """Of a bucket that another agent has; None: no client of this bucket has a limit."""
+        found = self.limit(key.kind, key.user or "", key.client_id or "")
+        return found.rate if found is not None and found.key == key else None
+
+    def connection_rate(self, address: str) -> float | None:
+        """New connections per second of the address; None: no limit."""
+        return self._addresses.get(address, self._addresses.get(None))
+
+
+def _place(names: Mapping[str, str | None], entity_type: str) -> _Name:
+    return names.get(entity_type, _ABSENT)

@@ -1,0 +1,52 @@
+"""Quotas as librdkafka sees them: it reads its throttle time, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from load.dev_server import DevServer
+from load.quotas import set_quota
+from tests.confluent_records import read
+
+pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(200)]
+SECONDS_MAX = 60
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    with DevServer(tmp_path_factory.mktemp("dev"), agents=2, settings={"linger.ms": 5}) as running:
+        yield running
+
+
+@pytest.mark.requirement("X2")
+def test_librdkafka_is_throttled_and_loses_nothing(server: DevServer) -> None:
+    free = {"bootstrap.servers": server.bootstrap}
+    admin = AdminClient(free)
+    admin.create_topics([NewTopic("limited", 2)])["limited"].result(SECONDS_MAX)
+    set_quota(server.agents[0].kafka, "app", producer_byte_rate=50_000, consumer_byte_rate=50_000)
+    told: dict[str, list[float]] = {"producer": [], "consumer": []}
+    producer = confluent_kafka.Producer(
+        free | {"client.id": "app", "throttle_cb": lambda event: told["producer"].append(event.throttle_time)}
+    )
+    for number in range(20):
+        producer.produce("limited", str(number).encode() + bytes(10_000), partition=number % 2)
+        producer.flush(SECONDS_MAX)
+    assert max(told["producer"]) > 0
+    consumer = confluent_kafka.Consumer(
+        free
+        | {
+            "client.id": "app",
+            "group.id": "readers",
+            "auto.offset.reset": "earliest",
+            "throttle_cb": lambda event: told["consumer"].append(event.throttle_time),
+        }
+    )
+    consumer.subscribe(["limited"])
+    values = sorted(int(message.value().rstrip(b"\0")) for message in read(consumer, 20, SECONDS_MAX))
+    assert values == list(range(20))
+    consumer.close()
+    assert max(told["consumer"]) > 0
