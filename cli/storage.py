@@ -20,8 +20,11 @@ from headrace.cli.options import S3, add_settings, settings_from
 from headrace.config.cluster_values import proposed
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
+from headrace.metastore.api.zone_secret import Rotation
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.migrate import migrate
+from headrace.metastore.postgres.password import url_with_password
+from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import check_cluster_id, random_cluster_id, read_cluster_id, write_cluster_id
 from headrace.storage.errors import AlreadyExistsError, InvalidError
@@ -29,6 +32,11 @@ from headrace.storage.objects.open import StoreOptions, open_store
 from headrace.storage.objects.store import ObjectStore
 
 SHOWN = ("metastore.url", "bucket", *S3)
+AFTER_ROTATION = {
+    "added": "Restart all agents, one after another: they accept the new secret too. Then repeat the command.",
+    "switched": "Restart all agents: they use the new secret, and accept the old one. Then repeat the command.",
+    "done": "Restart all agents: they accept the new secret only.",
+}
 DESCRIPTION = """\
 Format a metastore and a bucket for one cluster, once, before its first agent starts; or show their cluster.
 With -c, the cluster gets the file's values of the settings that have one value in the cluster.
@@ -41,7 +49,7 @@ With -c, the cluster gets the file's values of the settings that have one value 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    commands = parser.add_subparsers(title="commands", metavar="{info,format,random-uuid}", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     info = commands.add_parser("info", help="show the cluster of metastore and bucket")
     add_settings(info, SHOWN, every=False)
     info.set_defaults(run=run_info)
@@ -62,6 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     making.set_defaults(run=run_format)
     drawing = commands.add_parser("random-uuid", help="print a random cluster id")
     drawing.set_defaults(run=run_random_uuid)
+    rotating = commands.add_parser(
+        "rotate-zone-secret", help="take the next step of replacing the secret between agents"
+    )
+    add_settings(rotating, ("metastore.url",), every=False)
+    rotating.set_defaults(run=run_rotate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +117,28 @@ def run_format(args: argparse.Namespace) -> int:
     return 0
 
 
+def run_rotate(args: argparse.Namespace) -> int:
+    """Take the next step and print what comes after it; 1 if agents have to restart first."""
+    settings = settings_from(args)
+    if not settings.metastore_url:
+        raise ConfigError("metastore.url is not set (--metastore-url)")
+    rotation = asyncio.run(_rotate(settings))
+    if rotation.waits_for:
+        nodes = ", ".join(map(str, rotation.waits_for))
+        print(f"not yet: restart these agents first, they may not know the last step: {nodes}")
+        return 1
+    print(f"zone secret: {rotation.step}. {AFTER_ROTATION[rotation.step]}")
+    return 0
+
+
+async def _rotate(settings: Settings) -> Rotation:
+    metastore = await PostgresMetastore.open(settings.metastore_url, settings)
+    try:
+        return await metastore.rotate_zone_secret()
+    finally:
+        await metastore.close()
+
+
 def run_random_uuid(args: argparse.Namespace) -> int:
     """Print a random cluster id."""
     print(random_cluster_id(random.SystemRandom()))
@@ -112,7 +147,7 @@ def run_random_uuid(args: argparse.Namespace) -> int:
 
 async def look(settings: Settings) -> tuple[StoragePart, StoragePart]:
     """The current state of metastore and bucket."""
-    in_metastore = await asyncio.to_thread(formatted_cluster_id, settings.metastore_url)
+    in_metastore = await asyncio.to_thread(formatted_cluster_id, url_with_password(settings))
     store = _open(settings)
     try:
         in_bucket = await read_cluster_id(store)
@@ -147,7 +182,7 @@ async def format_storage(
             )
     await asyncio.to_thread(
         migrate,
-        settings.metastore_url,
+        url_with_password(settings),
         commit_shards=settings.commit_shards,
         cluster_id=cluster_id,
         values=proposed(settings) if with_values else {},

@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from headrace.config.settings import Settings
@@ -26,6 +27,9 @@ from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.merging import MergingStore
 from headrace.storage.objects.retrying import RetryingStore
 from headrace.storage.objects.store import ObjectStore
+
+if TYPE_CHECKING:
+    from headrace.storage.objects.s3_client import S3Options
 
 _FORMS = "s3://bucket/prefix, file:///directory or memory://name"
 
@@ -40,6 +44,9 @@ class StoreOptions:
     s3_endpoint: str | None = None
     s3_region: str | None = None
     s3_path_style: bool = False
+    s3_server_side_encryption: str = ""
+    s3_kms_key_id: str = ""
+    s3_expected_bucket_owner: str = ""
     s3_max_connections: int = 64
     s3_request_timeout_ms: int = 10_000
     store_retries: int = 5
@@ -79,15 +86,23 @@ def _plain_store(url: str, options: StoreOptions, clock: Clock) -> ObjectStore:
 
 def _s3_store(parts: SplitResult, options: StoreOptions, clock: Clock) -> ObjectStore:
     from headrace.storage.objects.s3 import S3Store  # here: botocore takes 0.2 s and 30 MB
-    from headrace.storage.objects.s3_client import S3Options
 
-    chosen = S3Options(
+    return S3Store(s3_options(parts, options), clock)
+
+
+def s3_options(parts: SplitResult, options: StoreOptions) -> S3Options:
+    """Of the client for an address s3://bucket/prefix. InvalidError for invalid values."""
+    from headrace.storage.objects.s3_client import S3Options  # here: it imports botocore
+
+    return S3Options(
         bucket=parts.netloc,
         prefix=unquote(parts.path).strip("/"),
         endpoint=options.s3_endpoint,
         region=options.s3_region,
         path_style=options.s3_path_style,
+        encryption=options.s3_server_side_encryption,
+        kms_key_id=options.s3_kms_key_id,
+        expected_owner=options.s3_expected_bucket_owner,
         max_connections=options.s3_max_connections,
         request_timeout_s=options.s3_request_timeout_ms / 1000,
     )
-    return S3Store(chosen, clock)

@@ -25,11 +25,18 @@ from typing import Any
 import crc32c
 
 from headrace.storage.clock import Clock
-from headrace.storage.errors import CorruptError, NotFoundError, OutcomeUnknownError, RetryableError, UnavailableError
+from headrace.storage.errors import (
+    CorruptError,
+    InvalidError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RetryableError,
+    UnavailableError,
+)
 from headrace.storage.objects.keys import check_key
 from headrace.storage.objects.ranges import check_range, read_each
 from headrace.storage.objects.s3_body import RequestBody
-from headrace.storage.objects.s3_client import S3Options, new_client, send_bodies_at_once
+from headrace.storage.objects.s3_client import S3Options, new_client, of_each_put, of_each_request, send_bodies_at_once
 from headrace.storage.objects.s3_errors import REQUEST_FAILURES, translate
 from headrace.storage.objects.store import ByteRange, ObjectInfo
 
@@ -57,6 +64,7 @@ class S3Store:
         self._options = options
         self._clock = clock
         self._bucket = options.bucket
+        self._target, self._encryption = of_each_request(options), of_each_put(options)
         self._prefix = f"{options.prefix}/" if options.prefix else ""
         self._connecting = asyncio.Lock()
         self._connections = AsyncExitStack()
@@ -71,12 +79,18 @@ class S3Store:
         condition = {"IfNoneMatch": "*"} if if_absent else {}
         async with self._request("put", key, size=view.nbytes, in_doubt=lambda: content.consumed) as client:
             answer = await client.put_object(
-                Bucket=self._bucket,
+                **self._target,
+                **self._encryption,
                 Key=self._name(key),
                 Body=content,
                 ContentLength=view.nbytes,
                 ChecksumCRC32C=checksum,
                 **condition,
+            )
+        if self._encryption and answer.get("ServerSideEncryption") != self._options.encryption:
+            raise InvalidError(
+                f"the store did not encrypt an object as s3.server.side.encryption says: key={key}"
+                f" asked={self._options.encryption} done={answer.get('ServerSideEncryption')}"
             )
         if (stored := answer.get("ChecksumCRC32C")) is None:
             await self._check_length(key, view.nbytes)
@@ -91,7 +105,7 @@ class S3Store:
             asked["Range"] = f"bytes={byte_range.start}-{byte_range.start + byte_range.length - 1}"
         size = 0 if byte_range is None else byte_range.length
         async with self._request("get", key, size=size) as client:
-            answer = await client.get_object(Bucket=self._bucket, Key=self._name(key), **asked)
+            answer = await client.get_object(**self._target, Key=self._name(key), **asked)
             async with answer["Body"] as stream:
                 body: bytes = await stream.read()
         if byte_range is not None:
@@ -104,11 +118,11 @@ class S3Store:
 
     async def head(self, key: str) -> ObjectInfo:
         async with self._request("head", key) as client:
-            answer = await client.head_object(Bucket=self._bucket, Key=self._name(key))
+            answer = await client.head_object(**self._target, Key=self._name(key))
         return ObjectInfo(key, answer["ContentLength"], _modified_ms(answer), _etag(answer))
 
     async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-        query = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, "MaxKeys": PAGE_KEYS}
+        query: dict[str, Any] = {**self._target, "Prefix": self._prefix + prefix, "MaxKeys": PAGE_KEYS}
         if start_after:
             query["StartAfter"] = self._prefix + start_after
         while True:
@@ -156,7 +170,7 @@ class S3Store:
     async def _delete(self, names: list[str]) -> list[str]:
         objects = [{"Key": name} for name in names]
         async with self._request("delete", names[0], in_doubt=_always) as client:
-            answer = await client.delete_objects(Bucket=self._bucket, Delete={"Objects": objects, "Quiet": False})
+            answer = await client.delete_objects(**self._target, Delete={"Objects": objects, "Quiet": False})
         deleted = {entry["Key"] for entry in answer.get("Deleted", ())}
         for refusal in answer.get("Errors", ()):
             if refusal.get("Code") == "NoSuchKey":

@@ -46,16 +46,37 @@ class S3Options:
     endpoint: str | None = None
     region: str | None = None
     path_style: bool = False
+    encryption: str = ""
+    """As S3 names it; empty: the bucket's default. `kms_key_id` empty: the account's key for S3."""
+    kms_key_id: str = ""
+    expected_owner: str = ""
+    """Account id; empty: any account."""
     max_connections: int = 64
     request_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
         if self.prefix:
             check_key(self.prefix)
+        if self.kms_key_id and not self.encryption.startswith("aws:kms"):
+            raise InvalidError("s3.kms.key.id is for s3.server.side.encryption=aws:kms or aws:kms:dsse")
         if self.endpoint is not None:
             parts = urlsplit(self.endpoint)
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise InvalidError(f"bad s3.endpoint: {self.endpoint!r} (expected http://host:port or https://host)")
+
+
+def of_each_request(options: S3Options) -> dict[str, str]:
+    """Parameters of every request: the bucket, and its owner if it is checked."""
+    bucket = {"Bucket": options.bucket}
+    return bucket | ({"ExpectedBucketOwner": options.expected_owner} if options.expected_owner else {})
+
+
+def of_each_put(options: S3Options) -> dict[str, str]:
+    """More parameters of a put: how S3 encrypts the object, unless that is the bucket's default."""
+    if not options.encryption:
+        return {}
+    key = {"SSEKMSKeyId": options.kms_key_id} if options.kms_key_id else {}
+    return {"ServerSideEncryption": options.encryption, **key}
 
 
 def new_client(options: S3Options) -> AbstractAsyncContextManager[Any]:

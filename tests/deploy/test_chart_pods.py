@@ -226,6 +226,8 @@ def test_spark_is_started_by_its_command() -> None:
     options = environment(driver)["PYSPARK_SUBMIT_ARGS"].split()
     assert options[-1] == "pyspark-shell"
     assert "spark.kubernetes.driver.pod.name=$(POD_NAME)" in options, "executors are deleted with their driver"
+    for name in ("spark.authenticate", "spark.network.crypto.enabled", "spark.io.encryption.enabled"):
+        assert f"{name}=true" in options
     assert environment(driver)["HEADRACE_S3_ENDPOINT"] == "https://s3.example:9000"
     executor = one(objects("full"), "ConfigMap", "-spark")["data"]["executor.yaml"]
     assert "HEADRACE_S3_ENDPOINT" in executor

@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry, Counter
 from headrace.agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE_KEY
 from headrace.agent.forward.wire import ENVELOPE_KEY, OPEN_KEY
 from headrace.agent.peer_health.wire import API_KEY as PEER_HEALTH_KEY
+from headrace.agent.security.audit import AuditLog
 from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.agent.security.sasl.credentials import Credentials
 from headrace.agent.security.sasl.exchange import Authenticated, AuthenticationFailed, SaslExchange
@@ -66,9 +67,11 @@ class Authentication:
         clock: Clock,
         rng: random.Random,
         registry: CollectorRegistry,
+        audit: AuditLog,
     ) -> None:
         """`rng` draws nonces, which must not be guessed."""
         self._securities, self._credentials, self._clock, self._rng = securities, credentials, clock, rng
+        self._audit = audit
         self._count = Counter(
             "headrace_authentications",
             "Authentications by SASL that ended, by listener, mechanism and result.",
@@ -169,6 +172,7 @@ class Authentication:
             request.client_id,
             error,
         )
+        self._audit.failed_authentication(connection, request.client_id, state.mechanism, error)
         delay_ms = self._securities[connection.listener].settings.connection_failed_authentication_delay_ms
         await self._clock.sleep(delay_ms / 1000)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.security.audit import AuditLog
 from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.agent.security.sasl import scram
 from headrace.agent.security.sasl.authentication import BETWEEN_AGENTS, Authentication
@@ -77,8 +78,10 @@ class World:
         self.security = ListenerSecurity(settings, listeners(settings).serving[0], self.clock)
         self.credentials = Credentials(lambda: self.image, lambda: SECRET, self.clock, b"pepper")
         self.registry = CollectorRegistry()
+        self.audited: list[str] = []
+        self.audit = AuditLog(self.clock, self.registry, self.audited.append)
         self.authentication = Authentication(
-            {"SASL_PLAINTEXT": self.security}, self.credentials, self.clock, random.Random(5), self.registry
+            {"SASL_PLAINTEXT": self.security}, self.credentials, self.clock, random.Random(5), self.registry, self.audit
         )
         self.served: list[int] = []
         self._handle = self.authentication.gate(self._serve)

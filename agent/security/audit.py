@@ -1,0 +1,125 @@
+"""The audit log: who was refused, who failed to prove who it is, and who changed the cluster.
+
+Place: called by the authorizer (`denied`), by authentication (`failed_authentication`), and around the handlers of
+administrative requests (audited_changes.py).
+Invariant: one JSON object per line, and no value in it can forge another line; no value of a config, no password and no
+token is in it. Changes are never left out. Denials and failures are limited in number, because clients can cause any
+amount of them: the next line says how many were left out.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from logging.handlers import WatchedFileHandler
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter
+
+from headrace.protocol.api_names import api_name
+from headrace.protocol.request import ANONYMOUS, ClientConnection, Request
+from headrace.storage.clock import Clock
+
+LOGGER = "headrace.audit"
+FAILURES_PER_SECOND = 20.0
+"""Lines about denials and failures, in the long run; FAILURES_AT_ONCE of them at once."""
+FAILURES_AT_ONCE = 200.0
+LONGEST_VALUE = 512
+"""Characters of a value that came from a client."""
+
+Write = Callable[[str], None]
+
+
+class AuditLog:
+    """For one event loop. `write` gets each line; None: the logger `headrace.audit`."""
+
+    def __init__(self, clock: Clock, registry: CollectorRegistry, write: Write | None = None) -> None:
+        self._clock = clock
+        self._write: Write = write or logging.getLogger(LOGGER).info
+        self._left, self._left_at = FAILURES_AT_ONCE, clock.monotonic()
+        self._unwritten = 0
+        self._lines = Counter(
+            "headrace_audit_events",
+            "Events of the audit log, also those that it left out.",
+            ["event"],
+            registry=registry,
+        )
+        self._omitted = Counter(
+            "headrace_audit_omitted", "Denials and failures that were too many for the audit log.", registry=registry
+        )
+
+    def denied(self, request: Request, operation: str, resource: str, *, count: int = 1) -> None:
+        """The principal may not do this: `operation` as Kafka names it (`READ`), `resource` as `TOPIC:name`.
+
+        `count`: the number of such refusals since the last line about one.
+        """
+        fields = _of_request(request) | {"operation": operation, "resource": _bounded(resource), "outcome": "denied"}
+        self._failure("denied", fields | ({"count": count} if count > 1 else {}))
+
+    def failed_authentication(
+        self, connection: ClientConnection, client_id: str | None, mechanism: str, reason: object
+    ) -> None:
+        """By SASL, or a certificate that no rule matches (mechanism `SSL`). `reason` has no secret."""
+        fields = _of_client(connection, client_id) | {"api": None, "resource": f"LISTENER:{connection.listener}"}
+        self._failure(
+            "authentication", fields | {"mechanism": mechanism, "outcome": "failed", "error": _bounded(str(reason))}
+        )
+
+    def changed(self, request: Request, resource: str, error: str | None, detail: str | None = None) -> None:
+        """An administrative change was made, or refused with `error`, Kafka's name of it. `detail`: what of the
+        resource, without values."""
+        fields = _of_request(request) | {"resource": _bounded(resource)}
+        if detail:
+            fields["detail"] = _bounded(detail)
+        outcome = {"outcome": "success"} if error is None else {"outcome": "failed", "error": error}
+        self._emit("change", fields | outcome)
+
+    def _failure(self, event: str, fields: dict[str, Any]) -> None:
+        now = self._clock.monotonic()
+        self._left = min(FAILURES_AT_ONCE, self._left + (now - self._left_at) * FAILURES_PER_SECOND)
+        self._left_at = now
+        if self._left < 1:
+            self._lines.labels(event).inc()
+            self._omitted.inc()
+            self._unwritten += 1
+            return
+        self._left -= 1
+        self._emit(event, fields)
+
+    def _emit(self, event: str, fields: dict[str, Any]) -> None:
+        self._lines.labels(event).inc()
+        at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {"time": at, "event": event, **fields}
+        if self._unwritten:
+            line["omitted_before"], self._unwritten = self._unwritten, 0
+        self._write(json.dumps(line))
+
+
+def open_audit_log(path: str) -> None:
+    """Write the audit log at every log.level, and with a path also to this file, one JSON object per line. The file
+    may be moved while it is written (logrotate). OSError if it cannot be opened."""
+    logger = logging.getLogger(LOGGER)
+    logger.setLevel(logging.INFO)
+    if path:
+        lines = WatchedFileHandler(path, encoding="utf-8")
+        lines.setFormatter(logging.Formatter("%(message)s"))
+        logger.addHandler(lines)
+
+
+def _of_client(connection: ClientConnection, client_id: str | None) -> dict[str, Any]:
+    return {
+        "principal": _bounded(connection.principal or ANONYMOUS),
+        "client_id": None if client_id is None else _bounded(client_id),
+        "host": connection.peer.rpartition(":")[0],
+        "listener": connection.listener,
+    }
+
+
+def _of_request(request: Request) -> dict[str, Any]:
+    return _of_client(request.connection, request.client_id) | {"api": api_name(request.api_key)}
+
+
+def _bounded(value: str) -> str:
+    return value if len(value) <= LONGEST_VALUE else value[:LONGEST_VALUE] + "…"

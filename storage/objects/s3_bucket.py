@@ -1,0 +1,67 @@
+"""What an S3 bucket itself does to objects: versioning, and lifecycle rules.
+
+Place: asked by `headrace doctor`; no path of records needs it, nor the rights for it.
+Invariant: reads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from headrace.storage.objects.s3_client import S3Options, new_client
+
+_NONE_SET = ("NoSuchLifecycleConfiguration", "NotImplemented", "XNotImplemented", "MethodNotAllowed")
+
+
+@dataclass(frozen=True, slots=True)
+class Expiration:
+    """A lifecycle rule that deletes each object with this `prefix` of its key, `days` after it was written."""
+
+    rule: str
+    prefix: str
+    days: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRules:
+    """`versioned` and `expirations` are None where the store would not say; `refusal` then has the reason."""
+
+    versioned: bool | None
+    expirations: tuple[Expiration, ...] | None
+    old_versions_expire: bool
+    refusal: str = ""
+
+
+async def bucket_rules(options: S3Options) -> BucketRules:
+    """Never raises for what a store refuses to tell."""
+    async with new_client(options) as client:
+        versioning, reason = await _told(client.get_bucket_versioning(Bucket=options.bucket))
+        lifecycle, lifecycle_reason = await _told(client.get_bucket_lifecycle_configuration(Bucket=options.bucket))
+    rules = None if lifecycle is None else [r for r in lifecycle.get("Rules", ()) if r.get("Status") == "Enabled"]
+    return BucketRules(
+        versioned=None if versioning is None else versioning.get("Status") == "Enabled",
+        expirations=None if rules is None else tuple(_expiration(r) for r in rules if "Expiration" in r),
+        old_versions_expire=any("NoncurrentVersionExpiration" in rule for rule in rules or ()),
+        refusal=reason or lifecycle_reason,
+    )
+
+
+async def _told(answer: Awaitable[dict[str, Any]]) -> tuple[dict[str, Any] | None, str]:
+    """(the answer, ""), or (None, why there is none); nothing is set where the store knows no such thing."""
+    try:
+        return await answer, ""
+    except ClientError as error:
+        code = error.response.get("Error", {}).get("Code", "")
+        return ({}, "") if code in _NONE_SET else (None, code or str(error))
+    except (BotoCoreError, OSError) as error:
+        return None, str(error)
+
+
+def _expiration(rule: dict[str, Any]) -> Expiration:
+    condition = rule.get("Filter", {})
+    prefix = rule.get("Prefix") or condition.get("Prefix") or condition.get("And", {}).get("Prefix") or ""
+    return Expiration(rule.get("ID", ""), prefix, rule["Expiration"].get("Days"))
