@@ -17,6 +17,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.migration_plan import plan_migration
+from headrace.metastore.postgres.password import url_with_password
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import require_formatted
@@ -58,12 +59,12 @@ def run(args: argparse.Namespace) -> int:
     if not settings.metastore_url:
         raise ConfigError("metastore.url is not set (--metastore-url)")
     if args.plan:
-        print("\n".join(plan_migration(settings.metastore_url).lines()))
+        print("\n".join(plan_migration(url_with_password(settings)).lines()))
         return 0
     if args.restored and not settings.bucket:
         raise ConfigError("bucket is not set (--bucket): a new life of the metastore is recorded there")
     values = proposed(settings) if args.config else {}
-    print(migrate(settings.metastore_url, commit_shards=settings.commit_shards, values=values))
+    print(migrate(url_with_password(settings), commit_shards=settings.commit_shards, values=values))
     if args.restored:
         print(f"a new life of the metastore begins: life={asyncio.run(_begin_life(settings))}")
         print("no object is deleted until you run `headrace audit --resume-janitor`")

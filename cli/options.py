@@ -17,7 +17,7 @@ from headrace.config.settings import Settings
 SHORT_FORMS = {"broker.rack": "--zone"}
 """A second name for a flag, where users may look for another word."""
 PREFIX = "setting:"
-S3 = ("s3.endpoint", "s3.region", "s3.path.style")
+S3 = ("s3.endpoint", "s3.region", "s3.path.style", "s3.expected.bucket.owner")
 """The settings needed to read an object of a bucket, for tools."""
 
 

@@ -10,6 +10,7 @@ import argparse
 
 from headrace.cli.options import add_settings, settings_from
 from headrace.config.errors import ConfigError
+from headrace.metastore.postgres.password import url_with_password
 from headrace.metastore.postgres.planners import SCHEMA, grant_planning
 
 DESCRIPTION = """\
@@ -35,6 +36,6 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_from(args)
     if not settings.metastore_url:
         raise ConfigError("metastore.url is not set (--metastore-url)")
-    grant_planning(settings.metastore_url, args.role)
+    grant_planning(url_with_password(settings), args.role)
     print(f"roles may plan scans: roles={','.join(args.role)} schema={SCHEMA}")
     return 0

@@ -23,6 +23,7 @@ from kio.schema.errors import ErrorCode
 from headrace.cli.client.messages import VERSIONS, Message, message
 from headrace.cli.client.transport import ClientConfig, connect, exchange, exchange_frame
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.scale_topic import ScaleRequest, ScaleResponse, decode_scale_response, encode_scale_request
 from headrace.protocol.set_partition_count import CountRequest, decode_count_response, encode_count_request
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import InvalidError, NotFoundError, RetryableError, UnavailableError
@@ -132,6 +133,20 @@ class KafkaCluster:
         except OSError as error:
             raise UnavailableError(f"no answer to a request that only Headrace serves: {error}") from error
         require(ErrorCode(answer.error_code), answer.message, topic)
+
+    def scale_topic(self, request: ScaleRequest) -> ScaleResponse:
+        """Headrace's request to double a topic; errors as `set_partition_count`."""
+        frame = encode_scale_request(request, self._config.client_id, 1)
+        try:
+            answer = decode_scale_response(memoryview(exchange_frame(self._connections[ANY], frame)))
+        except OSError as error:
+            raise UnavailableError(f"no answer to a request that only Headrace serves: {error}") from error
+        require(ErrorCode(answer.error_code), answer.message, request.topic)
+        return answer
+
+    def pause(self, seconds: float) -> None:
+        """Wait."""
+        self._pause(seconds)
 
     def look_again(self, work: Callable[[], T]) -> T:
         """The result of `work`, repeated while it reaches the wrong broker."""

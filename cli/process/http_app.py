@@ -8,12 +8,20 @@ Invariant: read-only. /healthz says that the process is running, /readyz whether
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Gauge,
+    disable_created_metrics,
+    generate_latest,
+)
 
+from headrace import __version__
 from headrace.cli.process.readiness import Part
 
 
@@ -32,7 +40,10 @@ class Probe(Protocol):
 
 def make_app(probe: Probe, registry: CollectorRegistry) -> FastAPI:
     """The FastAPI application; `registry` holds every metric of the process."""
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # a second family for each counter and histogram without use
     app = FastAPI(title="Headrace agent", docs_url=None, redoc_url=None)
+    build = Gauge("headrace_build_info", "What runs; always 1", ["version", "python"], registry=registry)
+    build.labels(__version__, platform.python_version()).set(1)
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:

@@ -1,21 +1,27 @@
-"""Log lines that clients' values cannot forge.
+"""Log lines that clients' values cannot forge, for people or for programs.
 
-Place: the formatter of every process that serve.py runs.
-Invariant: only the formatter begins a line. Control characters in a message appear escaped, and each further line of
-a traceback is indented.
+Place: the formatters of every process that serve.py runs; `log.format` chooses one.
+Invariant: only the formatter begins a line. On the console, control characters in a message appear escaped, and each
+further line of a traceback is indented. In JSON each record is one line.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_PLACE = re.compile(r"(?:(\w+)=)?%(?:%|[-#0 +,]*\d*(?:\.\d+)?[a-zA-Z])")
+_PLAIN = (bool, int, float, type(None))
 
 
 class OneLineFormatter(logging.Formatter):
-    """One line per message."""
+    """One line per message, for people."""
 
     def __init__(self) -> None:
         super().__init__(FORMAT)
@@ -27,6 +33,41 @@ class OneLineFormatter(logging.Formatter):
     def formatException(self, ei: object) -> str:
         lines = super().formatException(ei).split("\n")  # type: ignore[arg-type]
         return "\n  ".join(_CONTROL.sub(_escaped, line) for line in lines)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per record.
+
+    `timestamp` (RFC 3339, UTC), `level`, `logger`, `message`; `fields`: what the message has as name=value, with its
+    type; `exception`: the traceback.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if fields := dict(named_fields(record)):
+            line["fields"] = fields
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+FORMATTERS: Mapping[str, type[logging.Formatter]] = {"console": OneLineFormatter, "json": JsonFormatter}
+"""By the values of `log.format`."""
+
+
+def named_fields(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
+    """The arguments that the message's template writes as name=%s, in order."""
+    if not isinstance(record.args, tuple) or not isinstance(record.msg, str):
+        return
+    places = [place[1] for place in _PLACE.finditer(record.msg) if not place[0].endswith("%")]
+    for name, value in zip(places, record.args, strict=False):
+        if name is not None:
+            yield name, value if isinstance(value, _PLAIN) else str(value)
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -12,13 +12,18 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 
+from headrace import __version__
 from headrace.agent.listener.descriptors import connections_possible, raise_descriptor_limit
+from headrace.agent.security.audit import open_audit_log
 from headrace.cli.process.allocator_tuning import tune_allocator
-from headrace.cli.process.log_format import OneLineFormatter
+from headrace.cli.process.log_format import FORMATTERS
 from headrace.cli.process.open_process import open_process
 from headrace.cli.process.shell import ProcessShell
+from headrace.config.broker_configs import holds_secret
+from headrace.config.cluster_values import setting_text
+from headrace.config.declared import declared
 from headrace.config.errors import ConfigError
-from headrace.config.listeners import listeners
+from headrace.config.listeners import listeners, roles
 from headrace.config.settings import Settings
 from headrace.storage.collector_tuning import tune_collector
 
@@ -32,11 +37,36 @@ def serve(settings: Settings, opened: Callable[[Settings], Awaitable[ProcessShel
             raise ConfigError(f"{name} is not set (--{name.replace('.', '-')}); `headrace dev` needs neither")
     listeners(settings)  # refuses contradictory listeners before anything is opened
     lines = logging.StreamHandler(sys.stderr)
-    lines.setFormatter(OneLineFormatter())
+    lines.setFormatter(FORMATTERS[settings.log_format]())
     logging.basicConfig(level=settings.log_level.upper(), handlers=[lines])
+    _introduce(settings)
+    _open_audit_log(settings.audit_log_path)
     _raise_descriptor_limit(settings)
     tune_allocator()
     return asyncio.run(_serve(settings, opened))
+
+
+def _introduce(settings: Settings) -> None:
+    """The first lines of a process: what it is, and its settings that differ from the defaults, without secrets."""
+    logger.info(
+        "process starts: version=%s roles=%s zone=%s node_id=%s",
+        __version__,
+        ",".join(sorted(roles(settings))),
+        settings.broker_rack,
+        settings.node_id,
+    )
+    for name, setting in sorted(declared().items()):
+        value = getattr(settings, setting.field)
+        if value != setting.default:
+            text = setting_text(value)
+            logger.info("setting: %s=%s", name, "(hidden)" if holds_secret(name, text) else text)
+
+
+def _open_audit_log(path: str) -> None:
+    try:
+        open_audit_log(path)
+    except OSError as error:
+        raise ConfigError(f"audit.log.path: cannot be written: {path}: {error.strerror}") from error
 
 
 def _raise_descriptor_limit(settings: Settings) -> None:

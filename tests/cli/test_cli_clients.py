@@ -49,6 +49,47 @@ def test_a_topics_life(run: Run, plain: Run) -> None:
     assert "topic does not exist" in run("topics", "describe", "life", status=1)
 
 
+def test_a_topic_doubles(run: Run, server: DevServer, capsys: pytest.CaptureFixture[str]) -> None:
+    run("topics", "create", "twice", "--partitions", "2")
+    told(lambda: run("topics", "list"), lambda rows: "twice" in {row["topic"] for row in rows})
+    settings = {"bootstrap.servers": server.bootstrap, "group.id": "assigns", "enable.auto.commit": False}
+    reader = confluent_kafka.Consumer(settings)
+    reader.commit(offsets=[confluent_kafka.TopicPartition("twice", 0, 0)], asynchronous=False)
+    reader.close()
+    words = ("topics", "alter", "twice", "--double", "--producers-max-age-ms", "500")
+    assert "read children at once: groups=assigns" in run(*words, status=1)
+    forced = run(*words, "--force", "--validate-only")
+    assert (forced["outcome"], forced["partitions"]) == ("would be doubled", 2)
+    doubled = run(*words, "--force")
+    assert (doubled["outcome"], doubled["partitions"], doubled["boundaries"]) == ("doubled", 4, 2)
+    run("groups", "delete", "assigns", "--yes")
+    run(*words, "--no-wait")
+    assert "last doubling is not over" in run(*words, status=1)
+    assert "last doubling is not over" in run("topics", "alter", "twice", "--partitions", "9", status=1)
+    described = told(lambda: run("topics", "describe", "twice")[0], lambda topic: len(topic["partitions"]) == 8)
+    assert {row["latest"] for row in described["partitions"]} == {0}
+
+
+def test_a_topic_halves_again(run: Run, server: DevServer) -> None:
+    run("topics", "create", "half", "--partitions", "2")
+    told(lambda: run("topics", "list"), lambda rows: "half" in {row["topic"] for row in rows})
+    assert "its initial count times 2" in run("topics", "alter", "half", "--halve", status=1)
+    run("topics", "alter", "half", "--double", "--producers-max-age-ms", "500")
+    assert "does not halve" in run("topics", "alter", "half", "--halve", "--cancel", status=1)
+    settings = {"bootstrap.servers": server.bootstrap, "group.id": "alone", "enable.auto.commit": False}
+    reader = confluent_kafka.Consumer(settings)
+    reader.commit(offsets=[confluent_kafka.TopicPartition("half", 3, 0)], asynchronous=False)
+    reader.close()
+    assert "never had members" in run("topics", "alter", "half", "--halve", status=1)
+    checked = run("topics", "alter", "half", "--halve", "--force", "--validate-only")
+    assert (checked["outcome"], checked["partitions"]) == ("would be halved", 4)
+    halved = run("topics", "alter", "half", "--halve", "--force")
+    assert (halved["outcome"], halved["partitions"], halved["boundaries"]) == ("halved", 2, 2)
+    told(lambda: run("topics", "describe", "half")[0], lambda topic: len(topic["partitions"]) == 2)
+    assert "the topic halves" in run("topics", "alter", "half", "--double", status=1)
+    run("groups", "delete", "alone", "--yes")
+
+
 def test_configs_of_every_kind(run: Run, server: DevServer) -> None:
     run("topics", "create", "configured")
     node = str(server.agents[1].node_id)

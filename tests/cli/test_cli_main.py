@@ -24,6 +24,7 @@ COMMANDS = [
     "storage",
     "migrate",
     "planners",
+    "doctor",
     "audit",
     "topics",
     "groups",

@@ -1,0 +1,172 @@
+"""Judges the metastore's Postgres: can it be reached, is it safe, has it room, is its schema this version's.
+
+Place: one area of `headrace doctor`. `examine` asks, `judge_server` and `judge_tables` decide on facts alone.
+Invariant: reads only. A server that cannot be asked is one finding, not an exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from headrace.cli.doctor.findings import Area, Finding
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.diagnosis.diagnosis import ServerState, TableState, server_state, table_states
+from headrace.metastore.postgres.formatted import formatted_cluster_id
+from headrace.metastore.postgres.migration_plan import plan_migration
+from headrace.metastore.postgres.pool import open_pool
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError
+
+AREA = Area("postgres")
+CLOCK_WARN_S, CLOCK_BAD_S = 1.0, 30.0
+TRANSACTION_WARN_S, TRANSACTION_BAD_S = 60.0, 600.0
+DEAD_ROWS_WARN = 100_000
+WAL_KEPT_WARN_BYTES = 10 * 1024**3
+AGE_WARN, AGE_BAD = 1_000_000_000, 1_800_000_000
+"""Postgres refuses writes near 2,147,000,000."""
+ROUND_TRIP_WARN_MS = 5.0
+"""A commit is some round trips long."""
+
+
+async def examine(settings: Settings, clock: Clock) -> list[Finding]:
+    """Every finding about Postgres; the first one only, if it cannot be reached."""
+    one = msgspec.structs.replace(settings, metastore_pool_size=1)
+    try:
+        pool = await open_pool(settings.metastore_url, one)
+    except HeadraceError as error:
+        return [AREA.bad("connect", f"{_where(settings)}: {error}", "check metastore.url, the server and the network")]
+    try:
+        await server_state(pool)  # the first statement is planned, and the connection warm
+        before = clock.monotonic()
+        state = await server_state(pool)
+        round_trip_ms = (clock.monotonic() - before) * 1000
+        ahead_s = state.now.timestamp() - clock.wall_ms() / 1000
+        tables = await table_states(pool)
+    except HeadraceError as error:
+        return [AREA.bad("ask", f"{_where(settings)}: {error}", "look into the server's log")]
+    finally:
+        await pool.close()
+    return [
+        judge_round_trip(_where(settings), round_trip_ms),
+        *judge_server(state, settings),
+        judge_clock(ahead_s),
+        *judge_tables(tables),
+        await asyncio.to_thread(_schema, settings.metastore_url),
+    ]
+
+
+def judge_round_trip(where: str, milliseconds: float) -> Finding:
+    """Of one statement on an open connection."""
+    found = f"{where}: a statement takes {milliseconds:.1f} ms"
+    if milliseconds > ROUND_TRIP_WARN_MS:
+        return AREA.warn("connect", found, "run agents in the zones of the server, or give it more CPU")
+    return AREA.ok("connect", found)
+
+
+def judge_server(state: ServerState, settings: Settings) -> Iterator[Finding]:
+    """Durability, standbys, connections, and what makes tables grow."""
+    yield AREA.ok("version", f"Postgres {state.version}, {state.database_bytes / 1024**2:,.0f} MiB")
+    yield from _durability(state)
+    yield _standbys(state)
+    yield _connections(state, settings)
+    yield _transactions(state)
+    if state.wal_kept_for_idle_slots > WAL_KEPT_WARN_BYTES:
+        found = f"{state.wal_kept_for_idle_slots / 1024**3:,.0f} GiB of WAL are kept for a replication slot without use"
+        yield AREA.warn("replication slots", found, "drop the slot, or connect its standby: the disk fills up")
+    age = state.oldest_transaction_age
+    if age > AGE_WARN:
+        judge = AREA.bad if age > AGE_BAD else AREA.warn
+        yield judge("transaction ids", f"the oldest is {age:,} transactions old", "VACUUM FREEZE: writes end near 2^31")
+    if not state.autovacuum:
+        yield AREA.bad("autovacuum", "autovacuum=off: tables grow without end", "set autovacuum=on")
+
+
+def _durability(state: ServerState) -> Iterator[Finding]:
+    unsafe = [
+        *([] if state.fsync else ["fsync=off"]),
+        *([] if state.full_page_writes else ["full_page_writes=off"]),
+        *(["synchronous_commit=off"] if state.synchronous_commit == "off" else []),
+    ]
+    if unsafe:
+        found = f"{', '.join(unsafe)}: a crash of its machine loses acknowledged records"
+        yield AREA.bad("durability", found, "set them to on")
+    else:
+        yield AREA.ok("durability", f"fsync=on full_page_writes=on synchronous_commit={state.synchronous_commit}")
+
+
+def _standbys(state: ServerState) -> Finding:
+    if not state.standbys:
+        to_do = "add a standby, or accept that a lost disk means a restore from backup (docs/operate/POSTGRES.md)"
+        return AREA.warn("standbys", "none is connected", to_do)
+    if not state.synchronous_standbys:
+        to_do = "set synchronous_standby_names, or accept that a promotion loses the last commits"
+        return AREA.warn("standbys", f"{state.standbys} connected, none of them synchronous", to_do)
+    return AREA.ok("standbys", f"{state.standbys} connected, {state.synchronous_standbys} of them synchronous")
+
+
+def _connections(state: ServerState, settings: Settings) -> Finding:
+    """Room for one more process of these settings."""
+    needed = settings.metastore_pool_size + settings.metastore_reader_connections
+    free = state.max_connections - state.reserved_connections - state.connections
+    found = f"{state.connections} of {state.max_connections} are open, {max(free, 0)} free; a process opens {needed}"
+    if free < needed:
+        return AREA.bad("connections", found, "raise max_connections, or lower metastore.pool.size")
+    if free < 2 * needed:
+        return AREA.warn("connections", found, "raise max_connections before you add agents")
+    return AREA.ok("connections", found)
+
+
+def _transactions(state: ServerState) -> Finding:
+    if state.prepared_transactions:
+        found = f"{state.prepared_transactions} prepared transactions wait for their end"
+        return AREA.warn("transactions", found, "COMMIT or ROLLBACK PREPARED them: VACUUM waits for them")
+    found = f"the longest is open for {state.longest_transaction_s:.0f} s"
+    if state.longest_transaction_s > TRANSACTION_WARN_S:
+        judge = AREA.bad if state.longest_transaction_s > TRANSACTION_BAD_S else AREA.warn
+        return judge("transactions", found, "end it (pg_stat_activity): VACUUM cannot clean up behind it")
+    return AREA.ok("transactions", found)
+
+
+def judge_clock(ahead_s: float) -> Finding:
+    """The database's clock against this machine's, in seconds. Timestamps of records come from agents' clocks."""
+    found = f"this machine's clock is {abs(ahead_s):.1f} s {'behind' if ahead_s > 0 else 'ahead of'} the database's"
+    if abs(ahead_s) > CLOCK_WARN_S:
+        judge = AREA.bad if abs(ahead_s) > CLOCK_BAD_S else AREA.warn
+        return judge("clock", found, "run NTP on both: timestamps of records and retention depend on it")
+    return AREA.ok("clock", found)
+
+
+def judge_tables(tables: Sequence[TableState]) -> Iterator[Finding]:
+    """One line for each table with more dead rows than live ones; one for all if there is none."""
+    bloated = [t for t in tables if t.dead_rows > max(DEAD_ROWS_WARN, t.live_rows)]
+    for table in bloated:
+        found = f"{table.name} has {table.dead_rows:,} dead rows and {table.live_rows:,} live ones"
+        yield AREA.warn("bloat", found, f"VACUUM {table.name}; is there an old transaction, or too little autovacuum?")
+    if not bloated:
+        yield AREA.ok("bloat", "no table has more dead rows than live ones")
+
+
+def _schema(url: str) -> Finding:
+    try:
+        if formatted_cluster_id(url) is None:
+            return AREA.bad("schema", "the database is not formatted", "headrace storage format")
+        missing = {step.migration for step in plan_migration(url).steps}
+    except HeadraceError as error:
+        return AREA.bad("schema", str(error), "use the version of Headrace that migrated it, or a newer one")
+    if missing:
+        return AREA.bad("schema", f"{len(missing)} migrations are missing: {min(missing)} ...", "headrace migrate")
+    return AREA.ok("schema", "every migration of this version is there")
+
+
+def _where(settings: Settings) -> str:
+    """Host, port and database of metastore.url."""
+    try:
+        parts = conninfo_to_dict(settings.metastore_url)
+    except psycopg.ProgrammingError:  # open_pool says so
+        return "metastore.url"
+    return f"{parts.get('host', 'local')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"

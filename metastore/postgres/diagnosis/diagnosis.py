@@ -1,0 +1,55 @@
+"""The facts about a Postgres server that `headrace doctor` judges.
+
+Place: under cli/doctor/postgres.py, on one connection; on no path of records.
+Invariant: reads only, and needs no rights beyond those of an agent.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from headrace.metastore.postgres.statement import Pool, Statement
+
+_SERVER = Statement("diagnose_server", writes=False)
+_TABLES = Statement("diagnose_tables", writes=False)
+
+
+class ServerState(NamedTuple):
+    """What diagnose_server.sql answers; times in seconds, sizes in bytes, ages in transactions."""
+
+    version: str
+    now: datetime
+    fsync: bool
+    full_page_writes: bool
+    synchronous_commit: str
+    max_connections: int
+    reserved_connections: int
+    connections: int
+    standbys: int
+    synchronous_standbys: int
+    longest_transaction_s: float
+    prepared_transactions: int
+    wal_kept_for_idle_slots: int
+    oldest_transaction_age: int
+    autovacuum: bool
+    database_bytes: int
+
+
+class TableState(NamedTuple):
+    """One of the tables with the most dead rows."""
+
+    name: str
+    live_rows: int
+    dead_rows: int
+    size_bytes: int
+
+
+async def server_state(pool: Pool) -> ServerState:
+    """Errors as every statement's."""
+    return ServerState(*await _SERVER.row(pool))
+
+
+async def table_states(pool: Pool) -> list[TableState]:
+    """The tables with the most dead rows first. Errors as every statement's."""
+    return [TableState(*row) for row in await _TABLES.rows(pool)]

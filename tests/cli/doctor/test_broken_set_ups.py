@@ -1,0 +1,202 @@
+"""`headrace doctor` on set-ups that are broken in one way each: real databases, buckets and addresses."""
+
+from __future__ import annotations
+
+import json
+import socket
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aioboto3
+import psycopg
+import pytest
+
+from headrace.cli.doctor import postgres
+from headrace.cli.main import main
+from headrace.config.settings import Settings
+from headrace.metastore.api.agents import AgentRegistration, Listener
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import SystemClock
+from headrace.storage.cluster_properties import OBJECT_KEY, render
+from headrace.storage.objects.directory import DirectoryStore
+from tests.fixtures_s3 import BUCKET
+from tests.metastore.sessions import beat
+
+ANOTHER_CLUSTER = "8XUwXa9qSyi9tSOquGtauQ"
+Doctor = Callable[..., dict[str, tuple[str, str, str | None]]]
+"""Flags -> "area check" -> (level, what was found, what to do)."""
+
+
+@pytest.fixture
+async def places(metastore_url: str, tmp_path: Path) -> list[str]:
+    """Flags that name a formatted database and a formatted bucket of one cluster."""
+    metastore = await PostgresMetastore.open(metastore_url, Settings(metastore_url=metastore_url))
+    await metastore.close()
+    (tmp_path / "bucket").mkdir()
+    await DirectoryStore(tmp_path / "bucket", SystemClock()).put(OBJECT_KEY, render(metastore.cluster_id))
+    return ["--metastore-url", metastore_url, "--bucket", (tmp_path / "bucket").as_uri()]
+
+
+@pytest.fixture
+def doctor(capsys: pytest.CaptureFixture[str]) -> Doctor:
+    def run(*flags: str) -> dict[str, tuple[str, str, str | None]]:
+        capsys.readouterr()
+        status = main(["doctor", "--json", *flags])
+        rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+        assert status == any(row["level"] == "bad" for row in rows)
+        return {f"{row['area']} {row['check']}": (row["level"], row["found"], row["to_do"]) for row in rows}
+
+    return run
+
+
+def _on(url: str, *statements: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def test_a_sound_set_up(places: list[str], doctor: Doctor, capsys: pytest.CaptureFixture[str]) -> None:
+    found = doctor(*places)
+    bad = [check for check, (level, _, _) in found.items() if level == "bad"]
+    assert bad == ["postgres durability"], "the tests' server runs without fsync"
+    assert {check.split()[0] for check in found} == {"host", "postgres", "bucket", "cluster"}
+    assert [
+        path.name for path in (Path(places[3].removeprefix("file://")) / "doctor").rglob("*") if path.is_file()
+    ] == []
+    assert main(["doctor", *places]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("ok   bucket put") for line in lines)
+    assert lines[-1].endswith("1 bad")
+
+
+def test_a_postgres_that_is_away(places: list[str], doctor: Doctor) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    url = f"postgresql://user:open-sesame@127.0.0.1:{port}/headrace"
+    found = doctor("--metastore-url", url, *places[2:])
+    assert found["postgres connect"][0] == "bad"
+    assert f"127.0.0.1:{port}/headrace" in found["postgres connect"][1]
+    assert "open-sesame" not in str(found)
+    assert "cluster agents" not in found
+
+
+def test_a_database_that_is_not_formatted(postgres_server: EmbeddedPostgres, places: list[str], doctor: Doctor) -> None:
+    name = f"unformatted_{uuid.uuid4().hex}"
+    _on(postgres_server.url(), f"CREATE DATABASE {name}")
+    found = doctor("--metastore-url", postgres_server.url(name), *places[2:])
+    assert found["postgres schema"] == ("bad", "the database is not formatted", "headrace storage format")
+
+
+def test_a_schema_of_an_older_version(places: list[str], doctor: Doctor) -> None:
+    _on(places[1], "DELETE FROM schema_migrations WHERE name = (SELECT max(name) FROM schema_migrations)")
+    level, told, to_do = doctor(*places)["postgres schema"]
+    assert (level, to_do) == ("bad", "headrace migrate")
+    assert told.startswith("1 migrations are missing")
+
+
+def test_a_schema_of_a_newer_version(places: list[str], doctor: Doctor) -> None:
+    _on(places[1], "INSERT INTO schema_migrations (name, checksum) VALUES ('9999_later', 'x')")
+    level, told, _ = doctor(*places)["postgres schema"]
+    assert level == "bad"
+    assert "newer" in told
+
+
+def test_a_postgres_that_may_lose_commits(places: list[str], doctor: Doctor) -> None:
+    name = places[1].rpartition("/")[2].partition("?")[0]
+    _on(places[1], f"ALTER DATABASE {name} SET synchronous_commit = off")
+    level, told, _ = doctor(*places)["postgres durability"]
+    assert level == "bad"
+    assert "synchronous_commit=off" in told
+
+
+def test_a_postgres_without_room_for_another_agent(places: list[str], doctor: Doctor) -> None:
+    level, told, to_do = doctor(*places, "--metastore-pool-size", "500")["postgres connections"]
+    assert level == "bad"
+    assert "a process opens" in told
+    assert "max_connections" in (to_do or "")
+
+
+def test_a_transaction_that_stays_open(places: list[str], doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "TRANSACTION_WARN_S", 0.0)
+    with psycopg.connect(places[1]) as connection:
+        connection.execute("SELECT 1")
+        level, told, _ = doctor(*places)["postgres transactions"]
+    assert (level, told.startswith("the longest is open")) == ("warn", True)
+
+
+def test_a_bucket_that_cannot_be_written(places: list[str], doctor: Doctor, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    found = doctor(*places[:2], "--bucket", (tmp_path / "file").as_uri())
+    (problem,) = [told for check, told in found.items() if check.startswith("bucket")]
+    assert problem[0] == "bad"
+    assert "not a directory" in problem[1].lower()
+
+
+def test_a_bucket_that_is_not_formatted(places: list[str], doctor: Doctor, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    found = doctor(*places[:2], "--bucket", (tmp_path / "empty").as_uri())
+    assert found["bucket cluster"] == ("bad", "the bucket is not formatted", "headrace storage format")
+
+
+def test_a_bucket_of_another_cluster(places: list[str], doctor: Doctor, tmp_path: Path) -> None:
+    (tmp_path / "bucket" / OBJECT_KEY).write_bytes(render(ANOTHER_CLUSTER))
+    level, told, _ = doctor(*places)["cluster one cluster"]
+    assert level == "bad"
+    assert ANOTHER_CLUSTER in told
+
+
+async def _join(url: str, port: int) -> None:
+    metastore = await PostgresMetastore.open(url, Settings(metastore_url=url))
+    try:
+        listeners = (Listener("PLAINTEXT", "127.0.0.1", port, 0),)
+        registration = AgentRegistration(7, uuid.uuid4(), "127.0.0.1", port, None, listeners=listeners)
+        agent = await metastore.register_agent(registration)
+        assert not (await beat(metastore, agent)).is_fenced
+    finally:
+        await metastore.close()
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_an_advertised_address(places: list[str], is_open: bool) -> None:
+    from headrace.cli.doctor.cluster import examine
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        await _join(places[1], port)
+        if not is_open:
+            server.close()
+        found = {f.check: f for f in await examine(Settings(metastore_url=places[1]), None)}
+    assert found["addresses"].level.value == ("ok" if is_open else "bad")
+    assert is_open or f"127.0.0.1:{port}" in found["addresses"].found
+
+
+async def test_a_bucket_that_deletes_and_keeps_by_itself(moto_url: str, places: list[str]) -> None:
+    from headrace.cli.doctor.bucket import examine
+
+    settings = Settings(bucket=f"s3://{BUCKET}/logs", s3_endpoint=moto_url, s3_region="us-east-1", s3_path_style=True)
+    sound = {f.check: f.level.value for f in await examine(settings, SystemClock(), _rng())}
+    assert (sound["lifecycle rules"], sound["versioning"]) == ("ok", "ok")
+    rule = {"ID": "tidy", "Status": "Enabled", "Filter": {"Prefix": "logs/"}, "Expiration": {"Days": 30}}
+    elsewhere = {"ID": "other", "Status": "Enabled", "Filter": {"Prefix": "else/"}, "Expiration": {"Days": 1}}
+    async with aioboto3.Session().client("s3", endpoint_url=moto_url, region_name="us-east-1") as client:
+        await client.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+        await client.put_bucket_lifecycle_configuration(
+            Bucket=BUCKET, LifecycleConfiguration={"Rules": [rule, elsewhere]}
+        )
+        try:
+            broken = {f.check: f for f in await examine(settings, SystemClock(), _rng())}
+        finally:
+            await client.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Suspended"})
+            await client.delete_bucket_lifecycle(Bucket=BUCKET)
+    assert broken["lifecycle rules"].level.value == "bad"
+    assert "tidy" in broken["lifecycle rules"].found
+    assert broken["versioning"].level.value == "warn"
+
+
+def _rng() -> Any:
+    import random
+
+    return random.Random(5)

@@ -1,0 +1,151 @@
+"""The doctor's judges on facts alone: where ok, warn and bad begin."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from headrace.cli.doctor import bucket, cluster, host, postgres
+from headrace.cli.doctor.findings import Finding, Level
+from headrace.config.settings import Settings
+from headrace.metastore.api.agents import METADATA_FORMAT, FeatureRange
+from headrace.metastore.log.image import AgentImage, MetadataImage
+from headrace.metastore.postgres.diagnosis.diagnosis import ServerState, TableState
+from headrace.storage.objects.s3_bucket import BucketRules, Expiration
+
+SOUND = ServerState(
+    version="18.1",
+    now=datetime(2026, 1, 1, tzinfo=UTC),
+    fsync=True,
+    full_page_writes=True,
+    synchronous_commit="on",
+    max_connections=1_000,
+    reserved_connections=3,
+    connections=20,
+    standbys=1,
+    synchronous_standbys=1,
+    longest_transaction_s=0.0,
+    prepared_transactions=0,
+    wal_kept_for_idle_slots=0,
+    oldest_transaction_age=1_000,
+    autovacuum=True,
+    database_bytes=1 << 20,
+)
+HOST = host.HostFacts(descriptors=65_536, backlog=4_096, cpus=4, memory_bytes=8 << 30)
+
+
+def worst(findings: Sequence[Finding]) -> tuple[str, str]:
+    """(check, level) of the worst finding."""
+    order = list(Level)
+    found = max(findings, key=lambda finding: order.index(finding.level))
+    return found.check, found.level.value
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, "ok"),
+        ({"fsync": False}, ("durability", "bad")),
+        ({"full_page_writes": False}, ("durability", "bad")),
+        ({"synchronous_commit": "remote_apply"}, "ok"),
+        ({"standbys": 0, "synchronous_standbys": 0}, ("standbys", "warn")),
+        ({"synchronous_standbys": 0}, ("standbys", "warn")),
+        ({"connections": 996}, ("connections", "bad")),
+        ({"connections": 980}, ("connections", "warn")),
+        ({"longest_transaction_s": 61.0}, ("transactions", "warn")),
+        ({"longest_transaction_s": 601.0}, ("transactions", "bad")),
+        ({"prepared_transactions": 1}, ("transactions", "warn")),
+        ({"wal_kept_for_idle_slots": 11 << 30}, ("replication slots", "warn")),
+        ({"oldest_transaction_age": 1_100_000_000}, ("transaction ids", "warn")),
+        ({"oldest_transaction_age": 1_900_000_000}, ("transaction ids", "bad")),
+        ({"autovacuum": False}, ("autovacuum", "bad")),
+    ],
+)
+def test_a_server(change: dict[str, Any], expected: Any) -> None:
+    found = worst(list(postgres.judge_server(SOUND._replace(**change), Settings())))
+    assert (found[1] if expected == "ok" else found) == expected
+
+
+@pytest.mark.parametrize(("ahead", "level"), [(0.2, "ok"), (-2.0, "warn"), (31.0, "bad")])
+def test_a_clock(ahead: float, level: str) -> None:
+    assert postgres.judge_clock(ahead).level.value == level
+    assert ("behind" if ahead > 0 else "ahead") in postgres.judge_clock(ahead).found
+
+
+def test_tables_and_round_trips() -> None:
+    full = TableState("partition_heads", 10, 200_000, 1 << 30)
+    assert worst(list(postgres.judge_tables([full]))) == ("bloat", "warn")
+    assert worst(list(postgres.judge_tables([full._replace(live_rows=300_000)]))) == ("bloat", "ok")
+    assert [postgres.judge_round_trip("db", ms).level.value for ms in (1.0, 9.0)] == ["ok", "warn"]
+    assert [bucket.judge_put(ms).level.value for ms in (20.0, 400.0)] == ["ok", "warn"]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"descriptors": 1_024}, ("file descriptors", "bad")),
+        ({"descriptors": 4_096}, ("file descriptors", "warn")),
+        ({"backlog": 128}, ("connection queue", "warn")),
+        ({"memory_bytes": 1 << 30}, ("size", "warn")),
+    ],
+)
+def test_a_machine(change: dict[str, int], expected: tuple[str, str]) -> None:
+    assert worst(list(host.judge(HOST)))[1] == "ok"
+    assert worst(list(host.judge(HOST._replace(**change)))) == expected
+
+
+def an_agent(node_id: int, level: int, rack: str, *, fenced: bool = False) -> AgentImage:
+    features = {METADATA_FORMAT: FeatureRange(1, level)}
+    return AgentImage(node_id, 1, uuid.uuid4(), "host", 9092, rack, fenced, features=features)
+
+
+@pytest.mark.parametrize(
+    ("agents", "expected"),
+    [
+        ([an_agent(1, 4, "a"), an_agent(2, 4, "b")], ("agents", "ok")),
+        ([], ("agents", "warn")),
+        ([an_agent(1, 4, "a")], ("agents", "warn")),
+        ([an_agent(1, 4, "a"), an_agent(2, 4, "b"), an_agent(3, 4, "c", fenced=True)], ("agents", "warn")),
+        ([an_agent(1, 3, "a"), an_agent(2, 4, "b")], ("versions", "warn")),
+    ],
+)
+def test_agents(agents: list[AgentImage], expected: tuple[str, str]) -> None:
+    features = {METADATA_FORMAT: FeatureRange(1, 4)}
+    image = MetadataImage(agents={agent.node_id: agent for agent in agents}, features=features)
+    assert worst(list(cluster.judge_agents(image))) == expected
+
+
+def test_a_format_that_lags() -> None:
+    agents = {node_id: an_agent(node_id, 4, "a") for node_id in (1, 2)}
+    assert worst(list(cluster.judge_agents(MetadataImage(agents=agents)))) == ("versions", "warn")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "rule", "level"),
+    [
+        ("logs", "", "bad"),
+        ("logs", "logs/", "bad"),
+        ("logs", "logs/old/", "bad"),
+        ("logs", "else/", "ok"),
+        ("", "x/", "bad"),
+    ],
+)
+def test_rules_that_delete(prefix: str, rule: str, level: str) -> None:
+    rules = BucketRules(versioned=False, expirations=(Expiration("r", rule, 3),), old_versions_expire=False)
+    assert worst(list(bucket.judge_rules(rules, prefix)))[1] == level
+
+
+def test_a_store_that_does_not_tell() -> None:
+    rules = BucketRules(versioned=None, expirations=None, old_versions_expire=False, refusal="AccessDenied")
+    (finding,) = bucket.judge_rules(rules, "")
+    assert (finding.level.value, "AccessDenied" in finding.found) == ("warn", True)
+
+
+@pytest.mark.parametrize("to_do", ["", "change it"])
+def test_what_is_not_ok_says_what_to_do(to_do: str) -> None:
+    with pytest.raises(ValueError, match="unless it is ok"):
+        Finding("a", "c", Level.WARN if not to_do else Level.OK, "f", to_do)
