@@ -29,7 +29,7 @@ $(STAMP):
 demo: setup ## two agents, a real data set through real clients, one agent killed half-way
 	@$(BIN)/python -m load.demo
 
-demo-growth: setup ## a topic grows from 8 to 13 partitions and shrinks to 9 under load, order per key checked
+demo-growth: setup ## topics grow, shrink, double and halve under load, order per key checked
 	@$(BIN)/python -m load.growth
 
 tools: setup ## install what the tests need: a real S3 server, clients in other languages
@@ -67,6 +67,7 @@ docs: setup ## write the generated pages
 	@$(BIN)/python -m headrace.config.docs > docs/operate/CONFIGURATION.md
 	@$(BIN)/python -m headrace.config.topic_docs > docs/operate/TOPIC_CONFIGS.md
 	@$(BIN)/python -m headrace.protocol.api_table docs/start/COMPATIBILITY.md
+	@$(BIN)/python -m headrace.agent.security.authorization.rules_table docs/operate/ACLS.md
 	@$(BIN)/python -m headrace.scan.docs docs/start/SPARK.md
 	@$(BIN)/python -m tests.spark.versions --page
 	@$(BIN)/python -m tests.deploy.chart_pages

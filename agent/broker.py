@@ -31,7 +31,7 @@ from headrace.agent.fetch.zone_cache.asking import Connect
 from headrace.agent.fetch.zone_cache.connection import open_connection
 from headrace.agent.forward.service import ForwardService
 from headrace.agent.groups.handlers import GroupHandlers
-from headrace.agent.handlers import register_handlers
+from headrace.agent.handlers import Parts, register_handlers
 from headrace.agent.housekeeping import Housekeeper
 from headrace.agent.limit_metrics import limits_reached
 from headrace.agent.listener.descriptors import connections_possible
@@ -42,6 +42,9 @@ from headrace.agent.peer_health.reports import AgentReports
 from headrace.agent.peer_health.wire import API_KEY as PEER_HEALTH_KEY
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
+from headrace.agent.quotas.service import QuotaService
+from headrace.agent.security.audit import AuditLog
+from headrace.agent.security.authorization.denial_log import reporting_authorizer
 from headrace.agent.security.listener_security import ListenerSecurity, link_context
 from headrace.agent.security.sasl.authentication import Authentication
 from headrace.agent.security.sasl.credentials import Credentials
@@ -83,10 +86,10 @@ class Broker:
         self._securities: dict[str, ListenerSecurity] = {}
         """Of the listeners that are not PLAINTEXT, by name."""
         self.settings = settings
-        self._on_settled = on_settled
         self._store, self._metastore, self._clock, self._rng = store, metastore, clock, rng
-        self._registry = registry
+        self._registry, self._on_settled = registry, on_settled
         self._configs = EffectiveConfigs(settings)
+        self.audit = AuditLog(clock, registry)
         self._serving = asyncio.Event()
         self._early = 0
         """Requests that arrived before the agent served and have not started. Later requests may not overtake
@@ -96,6 +99,8 @@ class Broker:
         self._listener = KafkaListener(
             self._handle, Limits.from_settings(settings), clock, registry, self._max_connections
         )
+        self._listener.on_refused_certificate(self.audit.failed_authentication)
+        self._quotas = QuotaService(self._listener, metastore, lambda: self.node_id, clock, rng, registry)
         self.kafka_port = 0
         """Of the first listener."""
         self._advertised: tuple[Listener, ...] = ()
@@ -126,6 +131,7 @@ class Broker:
         self._dispatcher.warm_up()  # it blocks the loop, so it must precede the first heartbeat
         await cluster.start()
         self._spawn(watch_loop_lag(self._clock, self._registry))
+        self._spawn(self._quotas.run())
         self._spawn(Housekeeper(self._metastore, self._clock, self._rng, self._registry).run())
         self._serving.set()
 
@@ -178,7 +184,7 @@ class Broker:
         return f"produce is stopped: {self._produce.stopped}" if self._produce.stopped else None
 
     async def reached(self) -> frozenset[str]:
-        """The dependencies that at least one other agent reaches now, as far as this one can ask."""
+        """The dependencies that at least one other agent reaches now, if this one can ask."""
         return frozenset() if self._reports is None else await self._reports.reached()
 
     async def status(self) -> dict[str, Any]:
@@ -232,6 +238,7 @@ class Broker:
     def _compose_cluster(self) -> Cluster:
         settings = self.settings
         follower = MetadataFollower(self._metastore)
+        follower.on_image.append(self._quotas.on_image)
         in_force = SettingsInForce(settings, lambda: follower.image)
         membership = Membership(
             self._metastore,
@@ -263,6 +270,7 @@ class Broker:
         settings, clock, rng = self.settings, self._clock, self._rng
         traffic = ZoneTraffic(settings.broker_rack, self._registry)
         shared = self._shared_address(cluster)
+        authorizer = reporting_authorizer(settings, cluster, clock, self._registry, self.audit)
         connect = partial(open_connection, tls=link_context(settings, clock))
         self._fetch = FetchService(
             self._store,
@@ -278,6 +286,7 @@ class Broker:
             traffic=traffic,
             shared_address=shared,
             connect=connect,
+            authorizer=authorizer.enforced,
         )
         self._produce = ProducePipeline(
             self._store,
@@ -296,11 +305,13 @@ class Broker:
             ),
             self._registry,
             self._listener.produce_bytes,
+            authorizer.enforced,
         )
-        self._groups = GroupHandlers(self._metastore, cluster, settings, clock, rng, self._registry)
+        self._groups = GroupHandlers(
+            self._metastore, cluster, settings, clock, rng, self._registry, authorizer.enforced
+        )
         self._forward = self._compose_forwarding(cluster, shared, zone_secret, connect)
-        register_handlers(
-            self._dispatcher,
+        parts = Parts(
             settings=settings,
             clock=clock,
             rng=rng,
@@ -314,17 +325,20 @@ class Broker:
             traffic=traffic,
             is_active_controller=lambda: self.is_active_controller(),
             limits_reached=limits_reached(self._registry),
+            audit=self.audit,
+            mutations=self._quotas.mutations,
+            authorizer=authorizer,
+            may_be_behind=cluster.may_be_behind,
         )
+        register_handlers(self._dispatcher, parts)
         self._authenticate(cluster, zone_secret)
+        self._report(cluster, zone_secret, connect)
+
+    def _report(self, cluster: Cluster, secret: bytes, connect: Connect) -> None:
+        """Tell other agents what this one reaches, and ask them."""
+        now_ms, between = self._fetch.database_now_ms, listeners(self.settings).inter_broker
         self._reports = AgentReports(
-            zone_secret,
-            cluster,
-            lambda: self.reached_here(),
-            self._fetch.database_now_ms,
-            clock,
-            rng,
-            listeners(settings).inter_broker,
-            connect,
+            secret, cluster, lambda: self.reached_here(), now_ms, self._clock, self._rng, between, connect
         )
         self._dispatcher.register_unadvertised(PEER_HEALTH_KEY, self._reports.handle)
 
@@ -336,7 +350,9 @@ class Broker:
             self._clock,
             hmac.digest(secret, b"salts of unknown users", "sha256"),
         )
-        authentication = Authentication(self._securities, credentials, self._clock, self._nonces, self._registry)
+        authentication = Authentication(
+            self._securities, credentials, self._clock, self._nonces, self._registry, self.audit
+        )
         self._dispatcher.register(ApiKey.SASL_HANDSHAKE, authentication.handshake)
         self._dispatcher.register(ApiKey.SASL_AUTHENTICATE, authentication.authenticate)
         if any(security.must_authenticate for security in self._securities.values()):

@@ -30,6 +30,10 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
+from headrace.agent.security.audit import AuditLog
+from headrace.agent.security.audited_changes import audited
+from headrace.agent.security.authorization.denial_log import reporting_authorizer
+from headrace.agent.security.authorization.gate import gate
 from headrace.agent.security.listener_security import ListenerSecurity, link_context
 from headrace.config.listeners import Endpoint, SecurityProtocol, listeners
 from headrace.config.settings import Settings
@@ -70,12 +74,15 @@ class ControllerEndpoint:
         self.port = 0
         self._settings, self._clock = settings, clock
         self._dispatcher = Dispatcher(lambda: view.image)
+        # This listener gets few requests, and the process's main listener already uses the metrics with these names.
+        own_registry = CollectorRegistry()
+        audit = AuditLog(clock, own_registry)
+        authorizer = reporting_authorizer(settings, view, clock, own_registry, audit)
         for api_key, handler in controller_handlers(
             metastore, view, settings, clock, lambda: self.controller.is_active
         ).items():
-            self._dispatcher.register(api_key, handler)
-        # This listener gets few requests, and the process's main listener already uses the metrics with these names.
-        self._listener = KafkaListener(self._handle, Limits.from_settings(settings), clock, CollectorRegistry())
+            self._dispatcher.register(api_key, gate(authorizer, api_key, audited(api_key, handler, audit)))
+        self._listener = KafkaListener(self._handle, Limits.from_settings(settings), clock, own_registry)
 
     async def start(self, endpoint: Endpoint | None) -> None:
         """Try to acquire the lease, and listen if an endpoint is given. OSError if the address cannot be bound."""
@@ -92,10 +99,6 @@ class ControllerEndpoint:
 
     def _handle(self, request: Request) -> Awaitable[Response]:
         return self._dispatcher.handle(request)
-
-
-MEMBERSHIP = frozenset({ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT})
-"""Only on listeners for controllers, as in Kafka: a client could add agents, or make agents leave."""
 
 
 def controller_handlers(

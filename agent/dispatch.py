@@ -46,8 +46,8 @@ class Dispatcher:
         self._answer_versions = ApiVersionsHandler(self.served(), self._image)
 
     def register_unadvertised(self, api_key: int, handler: RequestHandler) -> None:
-        """Serve an API that is not Kafka's, which is not advertised. The handler checks versions itself."""
-        if api_key in APIS or api_key in self._unadvertised:
+        """Serve an API that is not advertised: not Kafka's, or not meant for clients. The handler checks versions."""
+        if api_key in self._handlers or api_key in self._unadvertised:
             raise ValueError(f"api cannot be registered: api_key={api_key}")
         self._unadvertised[api_key] = handler
 

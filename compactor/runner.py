@@ -125,7 +125,9 @@ class JobRunner:
             return None
 
     async def _run(self, job: Job, lease: Lease) -> None:
-        logger.info("job started: kind=%s key=%s attempt=%d epoch=%d", job.kind, job.key, job.attempts, job.token.epoch)
+        level = logging.INFO if job.key else logging.DEBUG  # those without a key come every few seconds
+        epoch = job.token.epoch
+        logger.log(level, "job started: kind=%s key=%s attempt=%d epoch=%d", job.kind, job.key, job.attempts, epoch)
         with self._metrics.running(job.kind) as outcome:
             handling = asyncio.ensure_future(self._handlers[job.kind](job, lease))
             keeping = asyncio.create_task(lease.keep())
@@ -141,7 +143,8 @@ class JobRunner:
                 keeping if is_lost else handling
             )  # until the first of the two ends; the keeper ends when the lease is lost
             outcome.name = "lost" if is_lost and error is None else await self._end(job, lease, error)
-        logger.info("job ended: kind=%s key=%s outcome=%s", job.kind, job.key, outcome.name)
+        level = logging.INFO if outcome.name != "done" else level
+        logger.log(level, "job ended: kind=%s key=%s outcome=%s", job.kind, job.key, outcome.name)
 
     async def _end(self, job: Job, lease: Lease, error: BaseException | None) -> str:
         """The outcome, by the handler's exception."""

@@ -19,9 +19,9 @@ from headrace.config.cluster_values import (
     setting_text,
     why_invalid,
 )
-from headrace.config.config_definition import INT_MAX, LONG_MAX, ConfigDefinition
+from headrace.config.config_definition import INT_MAX, LONG_MAX, ConfigDefinition, ConfigEffect
 from headrace.config.declared import declared
-from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
+from headrace.config.topic_configs import BROKER_DEFAULTS, NO_REPLICAS, TOPIC_CONFIGS
 
 PER_BROKER: dict[str, ConfigDefinition] = {
     "max.connections": ConfigDefinition(
@@ -29,6 +29,16 @@ PER_BROKER: dict[str, ConfigDefinition] = {
     ),
 }
 """Settings that can change at run time, for one agent or for all of them."""
+
+WITHOUT_EFFECT: dict[str, ConfigDefinition] = {
+    name: ConfigDefinition(str(LONG_MAX), "long", NO_REPLICAS, ConfigEffect.MET, high=LONG_MAX)
+    for name in (
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    )
+}
+"""Kafka's tools set them for a broker during a reassignment. They are stored and shown."""
 
 CLUSTER_WIDE: dict[str, ConfigDefinition] = {
     "compactor.io.max.bytes.per.second": ConfigDefinition(
@@ -110,7 +120,7 @@ def dynamic_definition(name: str) -> ConfigDefinition | None:
         return _cluster_definition(name)
     if name in BROKER_DEFAULTS:
         return TOPIC_CONFIGS[BROKER_DEFAULTS[name]]
-    return PER_BROKER.get(name) or CLUSTER_WIDE.get(name)
+    return PER_BROKER.get(name) or CLUSTER_WIDE.get(name) or WITHOUT_EFFECT.get(name)
 
 
 def is_for_all_brokers(name: str) -> bool:

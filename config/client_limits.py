@@ -1,6 +1,6 @@
 """The settings that bound what clients may use of one agent: connections, memory, elements, groups, sessions.
 
-Place: the third part of config/settings.py, scope `process`. docs/LIMITS.md says what happens at each limit.
+Place: the fourth part of config/settings.py, scope `process`. docs/LIMITS.md says what happens at each limit.
 Invariant: the defaults fit an agent into 2 GiB.
 """
 

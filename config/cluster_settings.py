@@ -1,6 +1,6 @@
 """The settings that have one value in the cluster: what is kept and for how long, leases, limits of groups.
 
-Place: the third part of config/settings.py.
+Place: the fifth part of config/settings.py.
 Invariant: two processes with different values would disagree about data or about who coordinates. So the value in
 the metadata log applies to every process. The value of a file applies only while the cluster has none
 (docs/decisions/0033-one-value-per-cluster.md).
@@ -65,6 +65,13 @@ class ClusterSettings(ClientLimits, frozen=True, kw_only=True, forbid_unknown_fi
     num_partitions: Annotated[PositiveInt, Meta(description="Default number of partitions of a new topic.")] = field(
         default=1, name="num.partitions"
     )
+    halving_settle_ms: Annotated[
+        PositiveInt,
+        Meta(
+            description="A topic that was halved for unmodified clients doubles or halves again after this time at the"
+            " earliest: longer than any producer's delivery.timeout.ms."
+        ),
+    ] = field(default=300_000, name="halving.settle.ms")
     default_replication_factor: Annotated[
         PositiveInt, Meta(description="Only shown to clients: the object store replicates the data.")
     ] = field(default=1, name="default.replication.factor")
@@ -152,6 +159,13 @@ class ClusterSettings(ClientLimits, frozen=True, kw_only=True, forbid_unknown_fi
     group_max_size: Annotated[
         PositiveInt, Meta(description="Maximum number of members of a classic group; beyond it GROUP_MAX_SIZE_REACHED.")
     ] = field(default=2_147_483_647, name="group.max.size")
+    group_late_parent_ms: Annotated[
+        PositiveInt,
+        Meta(
+            description="A group that has not committed up to the boundary of a partition that was split in two, this"
+            " long after its coordinator first saw that, is shown by headrace_group_late_seconds."
+        ),
+    ] = field(default=300_000, name="group.late.parent.ms")
     offsets_retention_minutes: Annotated[
         PositiveInt,
         Meta(

@@ -27,6 +27,7 @@ class ConfigEffect(enum.Enum):
     WORKS = "works"
     LATER = "works later"
     MET = "met by any value"
+    UNUSED = "accepted without effect"
     REPLACED = "accepted, but extents take the place of log segments"
 
 

@@ -1,6 +1,6 @@
 """The settings that each process may have for itself: addresses, connections, memory, pace.
 
-Place: the second part of config/settings.py.
+Place: the third part of config/settings.py.
 Invariant: no setting here decides which data the cluster keeps, or how its processes agree on who does what. Those
 are in cluster_settings.py.
 """
@@ -11,11 +11,11 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
+from headrace.config.authorization_settings import AuthorizationSettings
 from headrace.config.bounds import NodeId, NonNegativeInt, Port, PositiveInt
-from headrace.config.security_settings import SecuritySettings
 
 
-class ProcessSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProcessSettings(AuthorizationSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Scope `process`."""
 
     # -- identity and listeners
@@ -102,6 +102,13 @@ class ProcessSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknow
     metastore_url: Annotated[str, Meta(description="postgresql:// address of the metastore.")] = field(
         default="", name="metastore.url"
     )
+    metastore_password_command: Annotated[
+        str,
+        Meta(
+            description="Program with arguments that prints the password for metastore.url, for example a token of a"
+            " cloud's IAM. It runs at most once a minute, when connections are made. Unset: the one in metastore.url."
+        ),
+    ] = field(default="", name="metastore.password.command")
     metastore_pool_size: Annotated[
         int,
         Meta(
@@ -136,6 +143,27 @@ class ProcessSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknow
             " address, or if the bucket's name has dots and the endpoint is https."
         ),
     ] = field(default=False, name="s3.path.style")
+    s3_server_side_encryption: Annotated[
+        str,
+        Meta(
+            pattern="^(|AES256|aws:kms|aws:kms:dsse)$",
+            description="How S3 encrypts each object that is put; a put that S3 does not encrypt like this fails."
+            " Unset: the bucket's default.",
+            extra_json_schema={"accepted": "AES256, aws:kms, aws:kms:dsse, or empty"},
+        ),
+    ] = field(default="", name="s3.server.side.encryption")
+    s3_kms_key_id: Annotated[
+        str, Meta(description="ARN of the KMS key, for aws:kms and aws:kms:dsse. Unset: the account's key for S3.")
+    ] = field(default="", name="s3.kms.key.id")
+    s3_expected_bucket_owner: Annotated[
+        str,
+        Meta(
+            pattern="^([0-9]{12}|)$",
+            description="Account id of the bucket's owner: S3 refuses each request if another account owns it, as after"
+            " the bucket was deleted and its name taken. Unset: not checked.",
+            extra_json_schema={"accepted": "12 digits, or empty"},
+        ),
+    ] = field(default="", name="s3.expected.bucket.owner")
     s3_max_connections: Annotated[
         PositiveInt, Meta(description="Maximum number of connections to the object store.")
     ] = field(default=64, name="s3.max.connections")
@@ -265,9 +293,25 @@ class ProcessSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknow
     shutdown_grace_ms: Annotated[
         PositiveInt, Meta(description="Time that requests in progress have to finish after SIGTERM.")
     ] = field(default=15_000, name="shutdown.grace.ms")
+    log_format: Annotated[
+        str,
+        Meta(
+            pattern="^(console|json)$",
+            description="How log lines are written: `console` for people, `json` for programs: one object per line"
+            " with `timestamp`, `level`, `logger`, `message`, `fields` (what the message has as name=value) and"
+            " `exception`.",
+        ),
+    ] = field(default="console", name="log.format")
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$", description="Minimum log level.")] = field(
         default="info", name="log.level"
     )
+    audit_log_path: Annotated[
+        str,
+        Meta(
+            description="File for the audit log, one JSON object per line; it may be moved while it is written. Unset:"
+            " only the process's log has it, as lines of headrace.audit."
+        ),
+    ] = field(default="", name="audit.log.path")
 
     @property
     def metastore_reader_connections(self) -> int:

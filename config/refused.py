@@ -21,7 +21,6 @@ _NO_CONTROLLER_SESSION = (
 _NO_INTER_BROKER = (
     "agents authenticate to each other by a secret of the cluster, at the listener of inter.broker.listener.name"
 )
-_NO_AUTHORIZER = "ACLs are stored and listed but not enforced yet"
 _NO_STORE = "keys and certificates are PEM files: set ssl.keystore.location and ssl.truststore.location"
 _NO_ENGINE = "TLS is OpenSSL's: it has no providers, factories and algorithms of Java"
 _NO_JAAS = "there is no JAAS: set sasl.enabled.mechanisms, and add users with kafka-configs --entity-type users"
@@ -37,15 +36,13 @@ _NO_SHARE_GROUPS = "share groups are not supported"
 _NO_STREAMS_GROUPS = "streams groups are not supported: Kafka Streams uses classic groups"
 _NO_PLUGINS = "Java classes cannot be loaded"
 _NO_TIERING = "all data is in object storage from the start: there is no other tier"
-_NO_QUOTAS = "quotas are stored and listed but not enforced yet"
+_NO_QUOTAS = "quotas are kept by token buckets with a burst of one second, ten for controller_mutation_rate"
 _OWN_METRICS = "metrics are served for Prometheus, at /metrics of http.port"
 _NO_PURGATORY = "waiting requests are not kept in a purgatory: there is nothing to purge"
 
 _REFUSED = {
-    "allow.everyone.if.no.acl.found": _NO_AUTHORIZER,
     "alter.config.policy.class.name": _NO_PLUGINS,
     "alter.log.dirs.replication.": _NO_REPLICAS,
-    "authorizer.": _NO_AUTHORIZER,
     "auto.include.jmx.reporter": _OWN_METRICS,
     "auto.leader.rebalance.enable": "leadership follows the set of active agents at once: no rebalance is needed",
     "background.threads": _NO_THREADS,
@@ -139,7 +136,6 @@ _REFUSED = {
     "ssl.allow.": _NO_ENGINE,
     "ssl.keystore.": _NO_STORE,
     "ssl.truststore.": _NO_STORE,
-    "super.users": _NO_AUTHORIZER,
     "telemetry.": "client telemetry is not supported",
     "transaction.": _NO_TRANSACTIONS,
     "transactional.": _NO_TRANSACTIONS,

@@ -9,8 +9,11 @@ Source: Kafka 4 topic configuration reference; LogConfig's and ServerTopicConfig
 
 from __future__ import annotations
 
-from headrace.config.config_definition import INT_MAX, LONG_MAX, ConfigDefinition, ConfigEffect, Synonym
+import re
 
+from headrace.config.config_definition import INT_MAX, LONG_MAX, ConfigDefinition, ConfigEffect, Synonym, list_items
+
+_REPLICA = re.compile(r"\d+:\d+", re.ASCII)
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 
@@ -49,13 +52,26 @@ def _fixed(config: ConfigDefinition) -> ConfigDefinition:
     return config._replace(meaning="", why_fixed=config.meaning)
 
 
+def _throttled_replicas() -> ConfigDefinition:
+    """kafka-reassign-partitions --throttle sets it before a reassignment, and removes it afterwards."""
+    return _met(ConfigDefinition("", "list", f"{NO_REPLICAS}: a reassignment moves none", check=_why_no_replicas))
+
+
+def _why_no_replicas(value: str) -> str | None:
+    """Kafka's ThrottledReplicaListValidator."""
+    items = list_items(value)
+    if items == ["*"] or all(_REPLICA.fullmatch(item) for item in items):
+        return None
+    return "not * or a list of [partition]:[broker id]"
+
+
 def _only_false(reason: str, *synonyms: Synonym) -> ConfigDefinition:
     return ConfigDefinition("false", "boolean", "", synonyms=synonyms, refused={"true": reason})
 
 
 _COMPACTED = "On topics with cleanup.policy=compact:"
 _NO_LOCAL_LOG = "no part of a topic is on local disks"
-_NO_REPLICAS = "the object store replicates the data, agents copy no data to each other"
+NO_REPLICAS = "the object store replicates the data, agents copy no data to each other"
 _ONE_LEVEL = "each codec has one fixed level here; producers choose theirs"
 _NO_INDEX_FILES = "a partition has no index files: each segment file has an index of a fixed density"
 _EXTENTS = "retention deletes an extent (8 MiB, or one large batch) at a time, where Kafka deletes a log segment"
@@ -114,7 +130,7 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     "flush.ms": _met(
         _long(LONG_MAX, "nothing is acknowledged before it is in object storage", Synonym("log.flush.interval.ms"))
     ),
-    "follower.replication.throttled.replicas": _fixed(ConfigDefinition("", "list", _NO_REPLICAS)),
+    "follower.replication.throttled.replicas": _throttled_replicas(),
     "headrace.partitioner": ConfigDefinition(
         "murmur2",
         "string",
@@ -124,7 +140,7 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         allowed=("crc32", "fnv1a", "murmur2"),
     ),
     "index.interval.bytes": _fixed(_int(4_096, _NO_INDEX_FILES, Synonym("log.index.interval.bytes"))),
-    "leader.replication.throttled.replicas": _fixed(ConfigDefinition("", "list", _NO_REPLICAS)),
+    "leader.replication.throttled.replicas": _throttled_replicas(),
     "local.retention.bytes": _fixed(_long(-2, _NO_LOCAL_LOG, Synonym("log.local.retention.bytes"), low=-2)),
     "local.retention.ms": _fixed(_long(-2, _NO_LOCAL_LOG, Synonym("log.local.retention.ms"), low=-2)),
     "max.compaction.lag.ms": _long(

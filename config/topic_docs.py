@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from headrace.config.broker_configs import CLUSTER_WIDE, PER_BROKER
+from headrace.config.broker_configs import CLUSTER_WIDE, PER_BROKER, WITHOUT_EFFECT
 from headrace.config.config_definition import ConfigDefinition
 from headrace.config.group_configs import GROUP_CONFIGS
 from headrace.config.topic_configs import TOPIC_CONFIGS
@@ -82,6 +82,7 @@ def markdown() -> str:
             *_short_rows(CLUSTER_WIDE),
             ONE_BROKER,
             *_short_rows(PER_BROKER),
+            *_short_rows(WITHOUT_EFFECT),
             REST,
         )
     )

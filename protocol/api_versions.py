@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.metastore.api.agents import SUPPORTED_FEATURES
+from headrace.metastore.api.agents import KAFKA_FEATURES, SUPPORTED_FEATURES
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Request, Response
@@ -97,6 +97,11 @@ _TABLE = (
 APIS: dict[int, Api] = {api.key: api for api in _TABLE}
 """Every API that Headrace can serve, by key."""
 
+CONTROLLER_ONLY = frozenset({ApiKey.FETCH_SNAPSHOT, ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT})
+"""Advertised on listeners for controllers only, as in Kafka. The requests of brokers are not served elsewhere either: a
+client could add agents. Snapshots are, to `headrace shell`.
+"""
+
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -142,7 +147,8 @@ class ApiVersionsHandler:
         if answer.version < 3:
             return {}
         image = self._image()
-        supported = {name: levels for name, levels in SUPPORTED_FEATURES.items() if answer.version > 3 or levels[0] > 0}
+        known = {**KAFKA_FEATURES, **SUPPORTED_FEATURES}
+        supported = {name: levels for name, levels in known.items() if answer.version > 3 or levels[0] > 0}
         return {
             "supported_features": tuple(
                 answer.make(
@@ -158,6 +164,6 @@ class ApiVersionsHandler:
                     min_version_level=levels.min_level,
                     max_version_level=levels.max_level,
                 )
-                for name, levels in image.features.items()
+                for name, levels in {**KAFKA_FEATURES, **image.features}.items()
             ),
         }

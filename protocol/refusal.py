@@ -8,7 +8,7 @@ is None, and the connection ends, as Kafka ends it for a request that it cannot 
 from __future__ import annotations
 
 import datetime
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, replace
 from typing import Any, get_args, get_origin
 
 from kio.schema.errors import ErrorCode
@@ -33,19 +33,24 @@ def refusal(
 ) -> list[bytes | memoryview] | None:
     """The response with this error code and nothing else; None if the API has no such response."""
     found = schema(api_key, version)
-    own = {field.name: field for field in fields(found.response_type)}
-    if "error_code" not in own:
+    if not any(field.name == "error_code" for field in fields(found.response_type)):
         return None
-    values = {name: _empty(field) for name, field in own.items() if _is_required(field)}
-    return found.encode(correlation_id, found.response_type(**(values | {"error_code": code})))
+    return found.encode(correlation_id, replace(blank(api_key, version), error_code=code))
 
 
-def _is_required(field: Field[Any]) -> bool:
+def blank(api_key: int, version: int) -> Any:
+    """A response entity that says nothing: no error, empty arrays."""
+    response_type = schema(api_key, version).response_type
+    return response_type(**{field.name: empty_value(field) for field in fields(response_type) if is_required(field)})
+
+
+def is_required(field: Field[Any]) -> bool:
+    """Whether an entity of kio has no default for it."""
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def _empty(field: Field[Any]) -> Any:
-    """The value of a required response field that says nothing. Numbers are 0."""
+def empty_value(field: Field[Any]) -> Any:
+    """The value of a required field that says nothing. Numbers are 0."""
     if get_origin(field.type) is tuple or any(get_origin(kind) is tuple for kind in get_args(field.type)):
         return ()
     return _EMPTY.get(field.metadata.get("kafka_type", ""), 0)

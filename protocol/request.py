@@ -56,6 +56,8 @@ class ClientConnection:
     """It authenticated with a delegation token."""
     sasl: Any = None
     """The state of its authentication (agent/security/sasl)."""
+    access: Any = None
+    """What it may do, as found for its last request (agent/security/authorization)."""
     produce_order: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by a Produce request that cannot be appended at once, until its batches are in the buffer."""
     produce_queue: int = 0
@@ -96,6 +98,8 @@ class Request:
     """
     received_at: float
     """Clock.monotonic() when the last byte arrived."""
+    entity: Any = None
+    """The decoded body, once protocol/typed.py has decoded it."""
 
 
 @dataclass(slots=True)
@@ -105,6 +109,8 @@ class Response:
     buffers: list[bytes | memoryview] | None
     reserved_bytes: int = 0
     """What the handler reserved for it with ClientConnection.replies; the listener's from now on."""
+    throttle_seconds: float = 0.0
+    """For which the client is throttled by a quota that the handler knows."""
 
 
 class CloseConnection(Exception):

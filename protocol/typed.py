@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from kio.schema.index import api_key_map
+from kio.serial import entity_reader as response_reader
 from kio.serial import entity_writer
 
 from headrace.protocol.entity_reader import entity_reader
@@ -77,6 +78,18 @@ class Schema:
         """An instance of the top-level response class."""
         return self.make(self.response_type.__name__, **values)
 
+    def decode_response(self, frame: bytes) -> Any:
+        """The response entity of a frame that an agent made."""
+        header = response_header(0, self.flexible and self.api_key != API_VERSIONS_KEY)
+        entity, _ = _response_reader(self.response_type)(frame[len(header) :], 0)
+        return entity
+
+    def encode_request(self, entity: Any) -> memoryview:
+        """The body of a request."""
+        body = io.BytesIO()
+        _request_writer(self.request_type)(body, entity)
+        return memoryview(body.getvalue())
+
     def encode(self, correlation_id: int, entity: Any) -> list[bytes | memoryview]:
         """Response header and body as buffers for the listener."""
         body = io.BytesIO()
@@ -90,15 +103,27 @@ def response_header(correlation_id: int, flexible: bool) -> bytes:
 
 
 @functools.cache
+def _response_reader(response_type: Any) -> Any:
+    return response_reader(response_type)
+
+
+@functools.cache
+def _request_writer(request_type: Any) -> Any:
+    return entity_writer(request_type)
+
+
+@functools.cache
 def schema(api_key: int, version: int) -> Schema:
     """The Schema, loaded once. KeyError or ModuleNotFoundError for a pair that kio does not know."""
     return Schema(api_key, version)
 
 
 def decode(request: Request) -> tuple[Schema, Any]:
-    """The request's Schema and entity."""
+    """The request's Schema and entity, which is decoded once."""
     found = schema(request.api_key, request.api_version)
-    return found, found.decode(request.body, request.connection.request_elements_max)
+    if request.entity is None:
+        request.entity = found.decode(request.body, request.connection.request_elements_max)
+    return found, request.entity
 
 
 def reply(request: Request, entity: Any) -> Response:

@@ -3,7 +3,8 @@
 Place: for software that uses the controller's API. Headrace's agents call the metastore directly
 (agent/cluster/membership.py); both use the same functions in Postgres.
 Invariant: only the active controller answers 62 and 63, all others return NOT_CONTROLLER, as in
-Kafka. Any agent carries out 64, which Kafka's brokers forward; unregistering twice is NONE.
+Kafka. Any agent carries out 64, which Kafka's brokers forward; unregistering twice is NONE, as long as the id is
+among the UNREGISTERED_MAX that went last.
 Source: KIP-631 (the seed's keys 57-59 are Kafka's 62-64), KIP-858 and KIP-966 (later fields, not needed).
 """
 
@@ -107,9 +108,12 @@ class UnregisterBroker:
             )
             return reply(request, answer)
         try:
-            agent = (await self._cluster.catch_up()).agents.get(entity.broker_id)
+            image = await self._cluster.catch_up()
+            agent = image.agents.get(entity.broker_id)
             if agent is not None:
                 await self._api.unregister_agent(agent.node_id, agent.broker_epoch)
+            elif entity.broker_id not in image.unregistered:
+                code, message = ErrorCode.broker_id_not_registered, f"no broker {entity.broker_id} was ever registered"
         except HeadraceError as error:
             code, message = ErrorCode(membership_error(error)), str(error)
         return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=code, error_message=message))

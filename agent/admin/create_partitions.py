@@ -7,16 +7,22 @@ Source: KIP-195.
 
 from __future__ import annotations
 
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.admin.log_change import Verdict
 from headrace.agent.admin.partition_counts import PartitionCounts, WantedCount
+from headrace.agent.quotas.mutations import MESSAGE, MutationQuotas, unlimited
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, decode, reply
+
+OVER_QUOTA = Verdict(ErrorCode.throttling_quota_exceeded, MESSAGE)
 
 
 class CreatePartitions:
     """The handler."""
 
-    def __init__(self, counts: PartitionCounts) -> None:
-        self._counts = counts
+    def __init__(self, counts: PartitionCounts, mutations: MutationQuotas = unlimited) -> None:
+        self._counts, self._mutations = counts, mutations
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
@@ -29,11 +35,15 @@ class CreatePartitions:
             )
             for topic in entity.topics
         ]
-        verdicts = await self._counts.change(wanted, deadline, validate_only=entity.validate_only)
+        quota = unlimited(request) if entity.validate_only else self._mutations(request)
+        is_admitted = [quota.admits(self._counts.added(each)) for each in wanted]
+        admitted = [each for each, is_in in zip(wanted, is_admitted, strict=True) if is_in]
+        changed = iter(await self._counts.change(admitted, deadline, validate_only=entity.validate_only))
+        verdicts = [next(changed) if is_in else OVER_QUOTA for is_in in is_admitted]
         results = tuple(
             schema.make(
                 "CreatePartitionsTopicResult", name=topic.name, error_code=verdict.code, error_message=verdict.message
             )
             for topic, verdict in zip(entity.topics, verdicts, strict=True)
         )
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, results=results))
+        return quota.throttle(reply(request, schema.response(throttle_time=NO_THROTTLE, results=results)))

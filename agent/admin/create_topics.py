@@ -11,39 +11,54 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.admin.refused_configs import RefusedConfigs
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_rules import AcceptedTopic, Judgement, TopicRefusal, WantedTopic
+from headrace.agent.quotas.mutations import MESSAGE, MutationQuotas, unlimited
+from headrace.agent.refusal_log import RefusalLog
 from headrace.config.topic_configs import TOPIC_CONFIGS
 from headrace.metastore.log.effective_configs import ConfigSource, EffectiveConfigs
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 
+OVER_QUOTA = TopicRefusal(ErrorCode.throttling_quota_exceeded, MESSAGE)
+
 
 class CreateTopics:
     """The handler."""
 
-    def __init__(self, creation: TopicCreation, configs: EffectiveConfigs) -> None:
-        self._creation = creation
+    def __init__(
+        self, creation: TopicCreation, configs: EffectiveConfigs, mutations: MutationQuotas = unlimited
+    ) -> None:
+        self._creation, self._mutations = creation, mutations
         self._effective = configs
-        self._refused = RefusedConfigs()
+        self._refusals = RefusalLog()
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
         wanted = [self._wanted(topic) for topic in entity.topics]
-        judgements = await self._creation.create(
-            wanted,
+        quota = unlimited(request) if entity.validate_only else self._mutations(request)
+        is_admitted = [quota.admits(self._partition_count(topic)) for topic in wanted]
+        created = await self._creation.create(
+            [topic for topic, admitted in zip(wanted, is_admitted, strict=True) if admitted],
             deadline=request.received_at + entity.timeout.total_seconds(),
             validate_only=entity.validate_only,
         )
+        following = iter(created)
+        judgements = [next(following) if admitted else OVER_QUOTA for admitted in is_admitted]
         for topic, judged in zip(wanted, judgements, strict=True):
-            if isinstance(judged, TopicRefusal):
-                self._refused.note(request, topic.name, judged.code, judged.message)
+            if isinstance(judged, TopicRefusal) and judged.code is ErrorCode.invalid_config:
+                self._refusals.refused(request, f"topic {topic.name}: {judged.message}")
         topics = tuple(
             self._result(schema, topic.name, judged, entity.validate_only)
             for topic, judged in zip(wanted, judgements, strict=True)
         )
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, topics=topics))
+        return quota.throttle(reply(request, schema.response(throttle_time=NO_THROTTLE, topics=topics)))
+
+    def _partition_count(self, topic: WantedTopic) -> int:
+        """What it will have, if it is created."""
+        if topic.assignments:
+            return len(topic.assignments)
+        return topic.partition_count if topic.partition_count > 0 else self._creation.defaults().partition_count
 
     def _wanted(self, topic: Any) -> WantedTopic:
         return WantedTopic(

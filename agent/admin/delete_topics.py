@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.quotas.mutations import MESSAGE, MutationQuota, MutationQuotas, unlimited
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.protocol.request import Request, Response
@@ -40,9 +41,12 @@ class _Deletion:
 class DeleteTopics:
     """The handler."""
 
-    def __init__(self, cluster: ClusterView, api: ClusterApi, clock: Clock) -> None:
+    def __init__(
+        self, cluster: ClusterView, api: ClusterApi, clock: Clock, mutations: MutationQuotas = unlimited
+    ) -> None:
         self._cluster = cluster
         self._api = api
+        self._mutations = mutations
         self._clock = clock
 
     async def __call__(self, request: Request) -> Response:
@@ -51,20 +55,22 @@ class DeleteTopics:
             deletions = [_Deletion(topic.name, topic.topic_id) for topic in entity.topics]
         else:
             deletions = [_Deletion(name, None) for name in entity.topic_names]
-        await self._delete(deletions, request.received_at + entity.timeout.total_seconds())
+        quota = self._mutations(request)
+        await self._delete(deletions, request.received_at + entity.timeout.total_seconds(), quota)
         responses = tuple(
             schema.make(
                 "DeletableTopicResult", name=d.name, topic_id=d.topic_id, error_code=d.code, error_message=d.message
             )
             for d in deletions
         )
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, responses=responses))
+        return quota.throttle(reply(request, schema.response(throttle_time=NO_THROTTLE, responses=responses)))
 
-    async def _delete(self, deletions: list[_Deletion], deadline: float) -> None:
+    async def _delete(self, deletions: list[_Deletion], deadline: float, quota: MutationQuota) -> None:
         _refuse_malformed(deletions)
         try:
             image = await self._cluster.catch_up()
             _resolve(deletions, image)
+            _admit(deletions, image, quota)
             appended = False
             while remaining := _remaining(deletions, image):
                 if appended and self._clock.monotonic() >= deadline:
@@ -99,6 +105,13 @@ def _resolve(deletions: list[_Deletion], image: MetadataImage) -> None:
             _fill(d, image.topics_by_name.get(d.name), ErrorCode.unknown_topic_or_partition)
             if d.topic_id in given_ids:
                 d.refuse(ErrorCode.invalid_request, "duplicate topic: it is also given by its id")
+
+
+def _admit(deletions: list[_Deletion], image: MetadataImage, quota: MutationQuota) -> None:
+    for d in deletions:
+        topic = image.topics_by_id.get(d.topic_id) if d.code is ErrorCode.none and d.topic_id is not None else None
+        if topic is not None and not quota.admits(topic.partition_count):
+            d.refuse(ErrorCode.throttling_quota_exceeded, MESSAGE)
 
 
 def _fill(deletion: _Deletion, topic: TopicImage | None, unknown: ErrorCode) -> None:

@@ -13,6 +13,8 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.routing import preferred
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.security.authorization.access import FULL_ACCESS
+from headrace.agent.security.authorization.operations import AclResource
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, decode, reply
@@ -21,9 +23,6 @@ BROKERS = 1
 CONTROLLERS = 2
 NOT_ASKED = -(2**31)
 """The value of authorized operations if they were not requested."""
-# Bit n is the AclOperation n: all operations that Kafka supports on the resource, because nothing is denied.
-CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 
 
 def controller_id(image: MetadataImage) -> int:
@@ -70,7 +69,9 @@ class DescribeCluster:
             controller_id=controller_id(image) if virtual is None else virtual.node_id,
             brokers=brokers if code is ErrorCode.none else (),
             cluster_authorized_operations=(
-                CLUSTER_OPERATIONS if entity.include_cluster_authorized_operations else NOT_ASKED
+                FULL_ACCESS.operations(AclResource.CLUSTER)
+                if entity.include_cluster_authorized_operations
+                else NOT_ASKED
             ),
         )
         return reply(request, response)

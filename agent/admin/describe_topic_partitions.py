@@ -14,12 +14,15 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.admin.describe_cluster import NOT_ASKED, TOPIC_OPERATIONS
+from headrace.agent.admin.describe_cluster import NOT_ASKED
 from headrace.agent.admin.metadata_response import MetadataRendering
 from headrace.agent.admin.topic_names import why_illegal
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
+from headrace.agent.security.authorization.access import FULL_ACCESS, Access
+from headrace.agent.security.authorization.authorizer import Authorizer
+from headrace.agent.security.authorization.operations import AclOperation, AclResource
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.rendered_topics import rendered_topic
 from headrace.protocol.request import Request, Response
@@ -36,7 +39,11 @@ Position = tuple[str, int]
 class DescribeTopicPartitions:
     """The handler."""
 
-    def __init__(self, cluster: ClusterView, shared: SharedAddress | None = None) -> None:
+    def __init__(
+        self, cluster: ClusterView, shared: SharedAddress | None = None, authorizer: Authorizer | None = None
+    ) -> None:
+        """`authorizer`: None if ACLs are not enforced."""
+        self._authorizer = authorizer
         self._cluster = cluster
         self._shared = shared
         self._sorted_image: MetadataImage | None = None
@@ -56,11 +63,26 @@ class DescribeTopicPartitions:
         names = sorted(asked) if asked else self._all_names(image)
         begin = 0 if cursor is None else bisect.bisect_left(names, cursor[0])
         for name in itertools.islice(names, begin, None):
+            if not self._may_describe(request, name, is_named=bool(asked)):
+                if asked:
+                    page.refuse(name)
+                continue
             first = cursor[1] if cursor is not None and name == cursor[0] else 0
             page.add(name, _find(image, name), first, is_reachable=is_reachable)
             if page.is_full:
                 break
         return reply(request, page.response())
+
+    def _may_describe(self, request: Request, name: str, *, is_named: bool) -> bool:
+        """A denial is reported if the client named the topic."""
+        if self._authorizer is None:
+            return True
+        if is_named:
+            return self._authorizer.require(request, AclOperation.DESCRIBE, AclResource.TOPIC, name)
+        return self._access(request).allows(AclOperation.DESCRIBE, AclResource.TOPIC, name)
+
+    def _access(self, request: Request) -> Access:
+        return FULL_ACCESS if self._authorizer is None else self._authorizer.access(request.connection)
 
     def _all_names(self, image: MetadataImage) -> list[str]:
         """In order; sorted once per image, because there may be 100,000 and a page shows few."""
@@ -85,6 +107,7 @@ class DescribeTopicPartitions:
             virtual_node(self._shared, request.connection.listener),
             topic_operations=True,
             cluster_operations=False,
+            access=self._access(request),
         )
 
 
@@ -107,13 +130,17 @@ class _Page:
         else:
             self._add_partitions(topic, first)
 
+    def refuse(self, name: str) -> None:
+        """Add a topic that the client may not describe."""
+        self._topics.append(_refused(self._schema, name, ErrorCode.topic_authorization_failed))
+
     @property
     def is_full(self) -> bool:
         """Whether the cursor is set."""
         return self._next is not None
 
     def _add_partitions(self, topic: TopicImage, first: int) -> None:
-        indexes = [index for index in topic.indexes if index >= first]
+        indexes = [index for index in topic.listed if index >= first]
         shown = indexes[: self._left]
         self._left -= len(shown)
         if len(shown) < len(indexes):
@@ -127,7 +154,7 @@ class _Page:
                 topic_id=topic.topic_id,
                 is_internal=rendered_topic(topic.name) is not None,
                 partitions=tuple(self._rendering.partition(topic, index, kind) for index in shown),
-                topic_authorized_operations=TOPIC_OPERATIONS,
+                topic_authorized_operations=self._rendering.operations(topic),
             )
         )
 

@@ -13,23 +13,30 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.refusal_log import OnRefused, unheard
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 
 GROUP = 0
 TRANSACTION = 1
+NO_TRANSACTIONS = "transactions are not supported"
 
 
 class FindCoordinator:
     """The handler."""
 
-    def __init__(self, cluster: ClusterView, shared: SharedAddress | None = None) -> None:
+    def __init__(
+        self, cluster: ClusterView, shared: SharedAddress | None = None, on_refused: OnRefused = unheard
+    ) -> None:
         self._cluster = cluster
         self._shared = shared
+        self._on_refused = on_refused
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
         key_type = getattr(entity, "key_type", GROUP)
+        if key_type == TRANSACTION:
+            self._on_refused(request, NO_TRANSACTIONS)
         if request.api_version < 4:
             found = self._find(schema, "FindCoordinatorResponse", key_type, entity.key, request.connection.listener)
             return reply(request, found)
@@ -43,7 +50,7 @@ class FindCoordinator:
         agent, code, message = None, ErrorCode.none, None
         if key_type == TRANSACTION:
             # The only code that every client library treats as final at once; others are retried.
-            code, message = ErrorCode.transactional_id_authorization_failed, "transactions are not supported"
+            code, message = ErrorCode.transactional_id_authorization_failed, NO_TRANSACTIONS
         elif key_type != GROUP:
             code, message = ErrorCode.invalid_request, f"unsupported coordinator key type: {key_type}"
         elif (agent := self._cluster.coordinator(key)) is None:

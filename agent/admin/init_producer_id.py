@@ -15,6 +15,7 @@ import logging
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.refusal_log import OnRefused, unheard
 from headrace.metastore.api.commit import CommitApi
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, decode, reply
@@ -52,8 +53,9 @@ class ProducerIds:
 class InitProducerId:
     """The handler."""
 
-    def __init__(self, producer_ids: ProducerIds) -> None:
+    def __init__(self, producer_ids: ProducerIds, on_refused: OnRefused = unheard) -> None:
         self._producer_ids = producer_ids
+        self._on_refused = on_refused
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
@@ -61,6 +63,7 @@ class InitProducerId:
         if entity.transactional_id is not None:
             # The only code that every client library treats as final at once; others are retried.
             code = ErrorCode.transactional_id_authorization_failed
+            self._on_refused(request, "transactions are not supported")
         elif (getattr(entity, "producer_id", -1) == -1) != (getattr(entity, "producer_epoch", -1) == -1):
             code = ErrorCode.invalid_request  # as in Kafka: an id without an epoch, or the reverse
         else:

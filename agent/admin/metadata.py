@@ -2,9 +2,10 @@
 
 Place: a client's first request, and its request after every routing error.
 Invariant: answered from one image, without a query; the agent catches up first only if the image lacks a requested
-name or id. An answer without unknown topics is encoded once per (image, version, client
-zone, listener, request body) and reused. Agents are shown with their addresses of the listener on which the request
-came in (KIP-103). Partition counts go only to clients that ask for them.
+name or id, or may have an old count (newest_counts.py). An answer without unknown topics is encoded once per (image,
+version, client zone, listener, request body, what the client may do) and reused. Agents are shown with their addresses
+of the listener on which the request came in (KIP-103). Partition counts go only to clients that ask for them. A topic
+that a client may not describe is not said to exist.
 Source: KIP-4, KIP-253 (counts), KIP-204/430 (authorized operations), KIP-516 (topic ids), KIP-1102 (top-level error).
 """
 
@@ -21,23 +22,31 @@ from headrace.agent.admin.topic_counts import CountsOfTopics
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_names import why_illegal
 from headrace.agent.admin.topic_rules import TopicRefusal, WantedTopic
+from headrace.agent.cluster.newest_counts import NONE, NewestCounts
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
+from headrace.agent.refusal_log import OnRefused, unheard
+from headrace.agent.security.authorization.access import FULL_ACCESS, Access
+from headrace.agent.security.authorization.authorizer import Authorizer
+from headrace.agent.security.authorization.operations import AclOperation, AclResource
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.rendered_topics import rendered_topic
+from headrace.protocol.internal_topics import INTERNAL_TOPICS
 from headrace.protocol.partition_counts import asks_for_counts, with_counts
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, response_header
 from headrace.storage.errors import UnavailableError
 
+_DENIED = ErrorCode.topic_authorization_failed
 CACHED_ANSWERS_MAX = 64
 CACHED_BODY_BYTES_MAX = 65_536
 AUTO_CREATION_SECONDS = 10.0
 _FIRST_VERSION_WITH_TOPIC_IDS = 12
 
 _Wanted = list[str | uuid.UUID]
-_CacheKey = tuple[int, str | None, str, bytes]
+_CacheKey = tuple[int, str | None, str, bytes, Access]
+_TOPIC = AclResource.TOPIC
 
 
 class Metadata:
@@ -50,7 +59,14 @@ class Metadata:
         auto_create_topics: Callable[[], bool],
         shared: SharedAddress | None = None,
         counts: CountsOfTopics | None = None,
+        on_refused: OnRefused = unheard,
+        authorizer: Authorizer | None = None,
+        newest: NewestCounts | None = None,
     ) -> None:
+        """`authorizer`: None if ACLs are not enforced."""
+        self._authorizer = authorizer
+        self._on_refused = on_refused
+        self._newest = newest
         self._shared = shared
         self._counts = counts
         self._cluster = cluster
@@ -61,11 +77,19 @@ class Metadata:
 
     async def __call__(self, request: Request) -> Response:
         zone = self._zone(request)
-        key = _cache_key(request, zone)
-        if key is not None and self._cached_image is self._cluster.image and (cached := self._cached.get(key)):
+        access = FULL_ACCESS if self._authorizer is None else self._authorizer.access(request.connection)
+        key = _cache_key(request, zone, access)
+        unknown = NONE if self._newest is None or self._newest.are_known() else await self._newest.find()
+        is_kept = not unknown and self._cached_image is self._cluster.image
+        if is_kept and key is not None and (cached := self._cached.get(key)):
             return _with_correlation(request, cached)
         schema, entity = decode(request)
-        image, topics = await self._topics(request, entity)
+        image, topics = await self._topics(request, entity, access)
+        if unknown:
+            topics = [_unless_unknown(topic, unknown) for topic in topics]
+        for topic in topics:
+            if isinstance(topic, TopicError) and topic.name in INTERNAL_TOPICS:
+                self._on_refused(request, f"no topic {topic.name}: {INTERNAL_TOPICS[topic.name]}")
         rendering = MetadataRendering(
             self._cluster,
             schema,
@@ -75,6 +99,7 @@ class Metadata:
             virtual_node(self._shared, request.connection.listener),
             topic_operations=getattr(entity, "include_topic_authorized_operations", False),
             cluster_operations=getattr(entity, "include_cluster_authorized_operations", False),
+            access=access,
         )
         header, body = schema.encode(request.correlation_id, rendering.response(topics))
         if self._counts is not None and schema.flexible and asks_for_counts(request.body):
@@ -95,14 +120,20 @@ class Metadata:
             self._cached_image, self._cached = image, {}
         self._cached[key] = response
 
-    async def _topics(self, request: Request, entity: Any) -> tuple[MetadataImage, list[TopicImage | TopicError]]:
+    async def _topics(
+        self, request: Request, entity: Any, access: Access
+    ) -> tuple[MetadataImage, list[TopicImage | TopicError]]:
         """Each requested topic, resolved on one image."""
         if entity.topics is None or (request.api_version == 0 and not entity.topics):
             image = self._cluster.image
-            return image, [topic for _, topic in sorted(image.topics_by_name.items())]
+            every = sorted(image.topics_by_name.items())
+            return image, [topic for name, topic in every if access.allows(AclOperation.DESCRIBE, _TOPIC, name)]
         if request.api_version < _FIRST_VERSION_WITH_TOPIC_IDS and any(_asks_by_id(topic) for topic in entity.topics):
             return self._cluster.image, [_malformed(topic) for topic in entity.topics]
-        wanted: _Wanted = list(dict.fromkeys(_name_or_id(topic) for topic in entity.topics))
+        asked: _Wanted = list(dict.fromkeys(_name_or_id(topic) for topic in entity.topics))
+        wanted = [
+            each for each in asked if not isinstance(each, str) or self._may(request, AclOperation.DESCRIBE, each)
+        ]
         reachable = True
         refused: dict[str, ErrorCode] = {}
         if _missing(self._cluster.image, wanted):
@@ -111,9 +142,27 @@ class Metadata:
             except UnavailableError:
                 reachable = False
         if reachable and self._auto_create_topics() and getattr(entity, "allow_auto_topic_creation", True):
-            refused = await self._create(_missing(self._cluster.image, wanted))
-        image = self._cluster.image
-        return image, [_find(image, name_or_id, refused, reachable) for name_or_id in wanted]
+            missing = _missing(self._cluster.image, wanted)
+            if not access.allows(AclOperation.CREATE, AclResource.CLUSTER):
+                names = [each for each in missing if isinstance(each, str)]
+                refused = {name: _DENIED for name in names if not self._may(request, AclOperation.CREATE, name)}
+                missing = [each for each in missing if each not in refused]
+            refused |= await self._create(missing)
+        image, seen = self._cluster.image, set(wanted)
+        found = [
+            _find(image, each, refused, reachable) if each in seen else TopicError(str(each), None, _DENIED)
+            for each in asked
+        ]
+        return image, [self._shown(request, topic) for topic in found]
+
+    def _shown(self, request: Request, topic: TopicImage | TopicError) -> TopicImage | TopicError:
+        """Judged once more: it may have been requested by id."""
+        if isinstance(topic, TopicError) or self._may(request, AclOperation.DESCRIBE, topic.name):
+            return topic
+        return TopicError(None, topic.topic_id, _DENIED)
+
+    def _may(self, request: Request, operation: AclOperation, name: str) -> bool:
+        return self._authorizer is None or self._authorizer.require(request, operation, _TOPIC, name)
 
     async def _create(self, missing: _Wanted) -> dict[str, ErrorCode]:
         """Create topics that were requested by name; the error code of each that could not be created."""
@@ -129,11 +178,11 @@ class Metadata:
         }
 
 
-def _cache_key(request: Request, zone: str | None) -> _CacheKey | None:
+def _cache_key(request: Request, zone: str | None, access: Access) -> _CacheKey | None:
     """Everything except the image that an answer depends on; None if the request is too long to cache."""
     if len(request.body) > CACHED_BODY_BYTES_MAX:
         return None
-    return request.api_version, zone, request.connection.listener, bytes(request.body)
+    return request.api_version, zone, request.connection.listener, bytes(request.body), access
 
 
 def _asks_by_id(topic: Any) -> bool:
@@ -160,6 +209,13 @@ def _lookup(image: MetadataImage, name_or_id: str | uuid.UUID) -> TopicImage | N
 
 def _missing(image: MetadataImage, wanted: _Wanted) -> _Wanted:
     return [name_or_id for name_or_id in wanted if _lookup(image, name_or_id) is None]
+
+
+def _unless_unknown(topic: TopicImage | TopicError, unknown: frozenset[uuid.UUID]) -> TopicImage | TopicError:
+    """Clients ask again after LEADER_NOT_AVAILABLE, maybe another agent."""
+    if isinstance(topic, TopicError) or topic.topic_id not in unknown:
+        return topic
+    return TopicError(topic.name, topic.topic_id, ErrorCode.leader_not_available)
 
 
 def _find(

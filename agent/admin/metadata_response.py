@@ -13,8 +13,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.admin.describe_cluster import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, controller_id
+from headrace.agent.admin.describe_cluster import NOT_ASKED, controller_id
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.security.authorization.access import FULL_ACCESS, Access
+from headrace.agent.security.authorization.operations import AclOperation, AclResource
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.metastore.log.rendered_topics import rendered_topic
 from headrace.protocol.typed import NO_THROTTLE, Schema
@@ -43,6 +45,8 @@ class MetadataRendering:
     """The node that clients see instead of the agents (agent/cluster/shared_address.py)."""
     topic_operations: bool
     cluster_operations: bool
+    access: Access = FULL_ACCESS
+    """What the client may do."""
 
     def response(self, topics: list[TopicImage | TopicError]) -> Any:
         """The response entity."""
@@ -57,9 +61,17 @@ class MetadataRendering:
             cluster_id=self.cluster.cluster_id,
             controller_id=controller_id(self.image) if self.virtual is None else self.virtual.node_id,
             topics=tuple(self._error(t) if isinstance(t, TopicError) else self._topic(t) for t in topics),
-            cluster_authorized_operations=CLUSTER_OPERATIONS if self.cluster_operations else NOT_ASKED,
+            cluster_authorized_operations=self._of_cluster() if self.cluster_operations else NOT_ASKED,
             error_code=ErrorCode.none,
         )
+
+    def operations(self, topic: TopicImage) -> int:
+        """What the client may do with the topic."""
+        return self.access.operations(AclResource.TOPIC, topic.name)
+
+    def _of_cluster(self) -> int:
+        may_describe = self.access.allows(AclOperation.DESCRIBE, AclResource.CLUSTER)
+        return self.access.operations(AclResource.CLUSTER) if may_describe else 0
 
     def _error(self, topic: TopicError) -> Any:
         no_name = None if self.schema.version >= 12 else ""
@@ -79,8 +91,8 @@ class MetadataRendering:
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=rendered_topic(topic.name) is not None,
-            partitions=tuple(self.partition(topic, index) for index in topic.indexes),
-            topic_authorized_operations=TOPIC_OPERATIONS if self.topic_operations else NOT_ASKED,
+            partitions=tuple(self.partition(topic, index) for index in topic.listed),
+            topic_authorized_operations=self.operations(topic) if self.topic_operations else NOT_ASKED,
         )
 
     def partition(self, topic: TopicImage, index: int, kind: str = "MetadataResponsePartition") -> Any:

@@ -8,18 +8,14 @@ such as an error for the whole request, are those of the first part that has an 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kio.serial import entity_reader, entity_writer
-
 from headrace.metastore.log.image import AgentImage
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Request
-from headrace.protocol.typed import response_header, schema
+from headrace.protocol.typed import schema
 
 _BROKER, _BROKER_LOGGER = 4, 8
 """ConfigResource types that name an agent."""
@@ -83,27 +79,14 @@ def parts(request: Request, entity: Any, agent_of: Callable[[int, Any], AgentIma
 def joined(request: Request, answers: Sequence[Sequence[bytes | memoryview]]) -> list[bytes | memoryview]:
     """One answer with the elements of all."""
     found = schema(request.api_key, request.api_version)
-    header = response_header(request.correlation_id, found.flexible)
     elements = BY_ELEMENT.get(ApiKey(request.api_key))
     name = _LISTED if elements is None else elements.answered
-    read = _reader(request.api_key, request.api_version)
-    decoded = [read(b"".join(answer)[len(header) :], 0)[0] for answer in answers]
+    decoded = [found.decode_response(b"".join(answer)) for answer in answers]
     first = next((one for one in decoded if getattr(one, "error_code", 0)), decoded[0])
     together = tuple(each for one in decoded for each in getattr(one, name))
     return found.encode(request.correlation_id, dataclasses.replace(first, **{name: together}))
 
 
 def _with_body(request: Request, entity: Any) -> Request:
-    body = io.BytesIO()
-    _writer(request.api_key, request.api_version)(body, entity)
-    return dataclasses.replace(request, body=memoryview(body.getvalue()))
-
-
-@functools.cache
-def _writer(api_key: int, version: int) -> Callable[[Any, Any], None]:
-    return entity_writer(schema(api_key, version).request_type)
-
-
-@functools.cache
-def _reader(api_key: int, version: int) -> Callable[[bytes, int], tuple[Any, int]]:
-    return entity_reader(schema(api_key, version).response_type)
+    body = schema(request.api_key, request.api_version).encode_request(entity)
+    return dataclasses.replace(request, body=body, entity=entity)

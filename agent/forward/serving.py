@@ -30,6 +30,7 @@ from headrace.agent.forward.wire import (
     encode_opened,
     link_key,
 )
+from headrace.metastore.api.zone_secret import opened_with
 from headrace.protocol.api_keys import WIDE
 from headrace.protocol.request import ClientConnection, CloseConnection, Promise, Request, RequestHandler, Response
 from headrace.storage.errors import InvalidError, TooManyElementsError
@@ -72,7 +73,7 @@ class ForwardServer:
         try:
             if request.api_version != OPEN_VERSION:
                 raise CloseConnection("link: unsupported version")
-            opening, mac = decode_opening(request.body, self._secret)
+            (opening, mac), secret = opened_with(self._secret, lambda secret: decode_opening(request.body, secret))
             if opening.asked != self._own_node_id() or abs(self._now_ms() - opening.sent_ms) > WINDOW_MS:
                 raise CloseConnection(f"link: not for this agent, or stale: asked={opening.asked}")
             if opening.newest_envelope < 1 or request.connection in self._links:
@@ -84,11 +85,11 @@ class ForwardServer:
         nonce = self._rng.randbytes(NONCE_BYTES)
         connection = request.connection
         self._links[connection] = ServedLink(
-            opening.asker, link_key(self._secret, mac, nonce), version, request.correlation_id
+            opening.asker, link_key(secret, mac, nonce), version, request.correlation_id
         )
         connection.is_link = True
         connection.when_closed = partial(self._lost, connection)
-        return _Ready([encode_opened(request.correlation_id, self._secret, mac, version, nonce)])
+        return _Ready([encode_opened(request.correlation_id, secret, mac, version, nonce)])
 
     def serve(self, request: Request) -> Awaitable[Response]:
         """Serve one envelope. CloseConnection or InvalidError for one that does not belong to an open link."""

@@ -32,9 +32,12 @@ class Admission:
         per_ip_max: int = 2**31 - 1,
         rate_max: int = 2**31 - 1,
         local_extra: int = 0,
+        is_in_quota: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """`rate_max` in connections per second; `local_extra` connections beyond the limit are for this machine."""
+        """`rate_max` in connections per second; `local_extra` connections beyond the limit are for this machine.
+        `is_in_quota`: whether an address may open one more now."""
         self._local_extra = local_extra
+        self.is_in_quota = is_in_quota
         self._connections_max = connections_max
         self._clock = clock
         self._per_ip_max = per_ip_max
@@ -52,6 +55,8 @@ class Admission:
             return "too_many"
         if self._by_address[address] >= self._per_ip_max:
             return "too_many_of_address"
+        if not self.is_in_quota(address):
+            return "too_fast_of_address"
         return "" if self._take_token() else "too_fast"
 
     def opened(self, address: str) -> None:

@@ -7,6 +7,7 @@ another agent (agent/forward), which matches replies by correlation id. The requ
 Requests in progress are limited (requests per connection; bytes of frames and replies over all connections): above
 the limit the connection stops reading. While others wait for memory, a client that stalls within a frame or does not
 read its replies loses its connection, so that it holds memory for a few seconds only.
+A client over its quota is answered at once, then not read until it owes nothing; an open frame is read to its end.
 An error on a connection ends this connection, after the previous replies, and no other.
 A handler is never cancelled because its client disconnected: a batch in the buffer stays there.
 """
@@ -21,6 +22,7 @@ from functools import partial
 from headrace.agent.listener.frame_memory import FrameMemory
 from headrace.agent.listener.frames import FrameHead, FrameReader, RequestHeader, read_request_header
 from headrace.agent.listener.host import ConnectionHost, Entrance
+from headrace.agent.listener.muting import Muting
 from headrace.agent.listener.replies import ReplyQueue, Slot
 from headrace.agent.listener.writer import ReplyWriter
 from headrace.protocol.api_keys import CHANGING, WIDE, ApiKey
@@ -56,9 +58,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def __init__(self, host: ConnectionHost, entrance: Entrance, client: tuple[str, int] | None = None) -> None:
         """`client`: its address, if a balancer said so; None: that of the socket."""
-        self._client_address = client
-        self._host = host
-        self._entrance = entrance
+        self._host, self._entrance, self._client_address = host, entrance, client
         self._frames = FrameReader(host.limits.socket_request_max_bytes)
         self._held = b""
         """Bytes received after reading was paused."""
@@ -74,6 +74,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._deaf = False
         """No more bytes are read: the connection ends after its replies."""
         self._flush_scheduled = False
+        self._muting = Muting(host, self._read_on)
 
     @property
     def in_progress(self) -> int:
@@ -108,6 +109,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._identify()
         except PermissionError as error:
             logger.warning("connection refused: peer=%s reason=%s", self._client.peer, error)
+            self._host.refused_certificate(self._client, None, "SSL", error)
             self._give_up("certificate")
 
     def _identify(self) -> None:
@@ -191,6 +193,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             or self._alone is not None
             or self._writer.blocked
             or len(self._replies) >= self._inflight_max
+            or (self._muting.is_on and not self._frames.opened)
         )
 
     def _read_on(self) -> None:
@@ -225,7 +228,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._frame_deadline = self._host.clock.monotonic() + allowed
 
     def _drop_unread(self) -> None:
-        """Drop a frame that was not read completely."""
+        """Drop a frame that was not read completely. None follows."""
+        self._muting.stop()
         self._hold(b"")
         self._frame_deadline = _NEVER
         self._memory.drop()
@@ -247,8 +251,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._alone = slot
         self._host.metrics.requests.received(api_key, version)
         request = Request(self._client, api_key, version, correlation_id, client_id, frame[body_start:], now)
+        if self._host.quotas is not None:
+            self._muting.charge(slot, request, len(frame), self._host.quotas)
         try:
-            answer = self._host.handle(request)
+            answer = self._host.handle(request) if slot.use is None else slot.use.call(self._host.handle, request)
         except Exception as error:
             self._fail(slot, error)
             self._finish(slot)
@@ -275,7 +281,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         try:
             if slot.header.api_key in WIDE:
                 await self._host.replies.reserve(0)
-            slot.take(await answer)
+            slot.take(await (answer if slot.use is None else slot.use.run(answer)))
         except asyncio.CancelledError:
             slot.fatal = "cancelled"
             raise
@@ -312,6 +318,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._alone is slot:
             self._alone = None
         slot.budget.release(slot.reserved_bytes)
+        if slot.use is not None or slot.throttle_seconds:
+            self._muting.settle(slot)
         self._replies.made(slot, self._host.clock.monotonic())
         if slot.header.api_key == ApiKey.FETCH:
             self._memory.fetch_answered()

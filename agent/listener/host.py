@@ -18,6 +18,7 @@ from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.listener.replies import Slot
 from headrace.agent.listener.reply_memory import ReplyMemory
+from headrace.agent.quotas.enforcement import QuotaEnforcer
 from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
@@ -96,6 +97,10 @@ class Entrance:
     security: ListenerSecurity | None = None
 
 
+RefusedCertificate = Callable[[ClientConnection, str | None, str, object], None]
+"""Gets the connection, its client id (not known yet), the mechanism (SSL) and the reason."""
+
+
 class ConnectionHost:
     """The listener's handler, limits, clock, metrics and memory, and its connections."""
 
@@ -119,6 +124,9 @@ class ConnectionHost:
         )
         """For clients, over all addresses that they may connect to."""
         self.clock = clock
+        self.quotas: QuotaEnforcer | None = None
+        """While client quotas are set."""
+        self.refused_certificate: RefusedCertificate = lambda connection, client_id, mechanism, reason: None
         self.metrics = metrics
         self.budget = MemoryBudget(
             limits.buffer_memory_bytes,
@@ -141,6 +149,8 @@ class ConnectionHost:
         """Handlers in progress; they may run longer than their connection."""
         self.promised: set[Slot] = set()
         """Requests in progress without a task; they may also last longer than their connection."""
+        self.muted: set[asyncio.Task[None]] = set()
+        """One for each connection with a client over its quota."""
         self.draining = False
         self.suspended = False
         """Clients are sent away until it ends."""

@@ -9,6 +9,7 @@ them, or the connection ends.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 
@@ -17,8 +18,11 @@ from headrace.agent.listener.memory import MemoryBudget
 from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.listener.reply_memory import ReplyMemory
 from headrace.agent.listener.writer import ReplyWriter
+from headrace.agent.quotas.enforcement import RequestUse
 from headrace.protocol.request import Response
+from headrace.protocol.throttle_time import with_throttle_time
 
+_LONGEST_THROTTLE_MS = 2**31 - 1
 _SMALL_BYTES = 64 * 1024
 """Unread replies of this size do no harm."""
 
@@ -39,10 +43,23 @@ class Slot:
     """Counted in the reply memory."""
     fatal: str = ""
     """The reason why the connection ends here; empty if it does not."""
+    use: RequestUse | None = None
+    """Of quotas, if any apply to the request."""
+    throttle_seconds: float = 0.0
 
     def take(self, response: Response) -> None:
         """Keep the reply, with the memory that its handler reserved for it."""
         self.buffers, self.reply_bytes = response.buffers, response.reserved_bytes
+        self.throttle_seconds = response.throttle_seconds
+
+    def throttle(self) -> float:
+        """The reply is made: count it, and write its throttle time into it; the seconds."""
+        size_bytes = sum(map(len, self.buffers)) if self.buffers is not None else 0
+        seconds = max(self.throttle_seconds, self.use.answered(size_bytes) if self.use is not None else 0.0)
+        if seconds and self.buffers is not None:
+            throttle_ms = min(math.ceil(seconds * 1000), _LONGEST_THROTTLE_MS)
+            self.buffers = with_throttle_time(self.header.api_key, self.header.api_version, self.buffers, throttle_ms)
+        return seconds
 
 
 class ReplyQueue:

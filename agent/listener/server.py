@@ -16,10 +16,11 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from headrace.agent.listener.descriptors import BACKLOG
 from headrace.agent.listener.handshakes import Handshakes
-from headrace.agent.listener.host import ConnectionHost, Entrance, Limits
+from headrace.agent.listener.host import ConnectionHost, Entrance, Limits, RefusedCertificate
 from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.listener.proxied import ProxiedConnection
+from headrace.agent.quotas.enforcement import QuotaEnforcer
 from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
@@ -56,6 +57,18 @@ class KafkaListener:
     def produce_bytes(self) -> ProduceBytes:
         """What the listener sees of Produce requests before they are whole."""
         return self._host.produce_bytes
+
+    def limit_clients(self, quotas: QuotaEnforcer | None) -> None:
+        """Enforce these quotas on requests from now on; None: there are none."""
+        self._host.quotas = quotas
+
+    def limit_connections(self, is_in_quota: Callable[[str], bool]) -> None:
+        """Ask before a client's address gets one more connection."""
+        self._host.admission.is_in_quota = is_in_quota
+
+    def on_refused_certificate(self, call: RefusedCertificate) -> None:
+        """Call it for each client with a certificate that no rule of ssl.principal.mapping.rules matches."""
+        self._host.refused_certificate = call
 
     async def start(
         self,
@@ -121,6 +134,8 @@ class KafkaListener:
         if not ended.done():
             await self._cut_off()
             await ended
+        for muting in list(self._host.muted):
+            muting.cancel()
         logger.info("kafka listener stopped")
 
     async def _cut_off(self) -> None:

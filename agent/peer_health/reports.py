@@ -26,6 +26,7 @@ from headrace.agent.peer_health.wire import (
     encode_answer,
     encode_question,
 )
+from headrace.metastore.api.zone_secret import opened_with
 from headrace.metastore.log.image import AgentImage
 from headrace.protocol.request import CloseConnection, Request, Response
 from headrace.storage.clock import Clock
@@ -79,10 +80,10 @@ class AgentReports:
         """What this process reaches. CloseConnection for an unauthorized, stale or misdirected question."""
         if request.api_version != VERSION:
             raise CloseConnection("peer health: unsupported version")
-        question, mac = decode_question(request.body, self._secret)
+        (question, mac), secret = opened_with(self._secret, lambda secret: decode_question(request.body, secret))
         if question.asked != self._view.node_id or abs(self._now_ms() - question.sent_ms) > WINDOW_MS:
             raise CloseConnection(f"peer health: not for this agent, or stale: question={question}")
-        return Response([encode_answer(request.correlation_id, self._secret, mac, self._own_reached())])
+        return Response([encode_answer(request.correlation_id, secret, mac, self._own_reached())])
 
     async def _ask(self, agent: AgentImage) -> frozenset[str]:
         connection: PeerConnection | None = None

@@ -115,9 +115,9 @@ def test_a_refused_topic_config_leaves_a_warning_with_client_and_topic(cleaned: 
     refused = admin.create_topics([NewTopic("state", 1, config={"cleanup.policy": "compacted"})])["state"]
     with pytest.raises(confluent_kafka.KafkaException, match="not one of compact, delete"):
         refused.result(TIMEOUT_SECONDS)
-    (line,) = [line for line in server_log.read_text().splitlines() if "topic config refused" in line]
+    (line,) = [line for line in server_log.read_text().splitlines() if "request refused" in line]
     assert "WARN" in line
-    assert "client_id=an-application topic=state reason=" in line
+    assert "client_id=an-application left_out=0 reason=topic state: " in line
 
 
 @pytest.mark.requirement("L2")

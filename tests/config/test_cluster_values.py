@@ -33,6 +33,9 @@ PROCESS_PREFIXES = (
         "controller.listener.names",
         "kafka.",
         "proxy.protocol.listeners",
+        "authorizer.class.name",
+        "super.users",
+        "allow.everyone.if.no.acl.found",
         "advertised.host",
         "advertised.port",
         "advertised.listeners",
@@ -52,7 +55,16 @@ PROCESS_PREFIXES = (
         "cache.",
         "zone.",
     ),
-    *("broker.heartbeat.interval.ms", "initial.", "shutdown.", "log.level", "commit.shards", "compactor."),
+    *(
+        "broker.heartbeat.interval.ms",
+        "initial.",
+        "shutdown.",
+        "log.level",
+        "log.format",
+        "audit.log.path",
+        "commit.shards",
+        "compactor.",
+    ),
     *("compaction.cpu.percent", "delegation.token.secret.key"),
 )
 """What a process may have for itself. commit.shards is fixed when storage is formatted; compactor.* is the pace of

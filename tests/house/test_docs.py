@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kio.schema.index import api_key_map
 
+from headrace.agent.security.authorization import rules_table
 from headrace.config import topic_docs
 from headrace.config.docs import markdown
 from headrace.protocol.api_table import WHY_NOT, with_table
@@ -52,6 +53,13 @@ def test_the_versions_of_spark_are_those_that_were_run() -> None:
         assert line.rpartition(".")[0] in page
     with pytest.raises(ValueError, match="markers"):
         versions.with_versions("a page without a table", found)
+
+
+def test_the_table_of_rules_is_what_is_enforced() -> None:
+    page = (ROOT / "docs" / "operate" / "ACLS.md").read_text(encoding="utf-8")
+    assert page == rules_table.with_table(page), "run `make docs`"
+    with pytest.raises(ValueError, match="markers"):
+        rules_table.with_table("a page without a table")
 
 
 def test_the_table_of_apis_is_what_is_served() -> None:

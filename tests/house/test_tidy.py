@@ -122,7 +122,6 @@ UNUSED_BUT_KEPT = {
     "send_and_wait": "for applications",
     "NO_BROKER": "what remote_segments holds for workers",
     "UNKNOWN": "Kafka's number for what is never stored",
-    "is_power_of_two_times": "tests hold doubling to it",
     "segment_at": "a part of Projection",
     "tombstones_after": "a part of Projection",
     "read_footer": "tests read golden files with it",

@@ -51,7 +51,7 @@ WORDS = {
     r"beside": "next to, in the same process as, with",
     r"strangers?": "unauthorized clients",
 }
-_ANY = re.compile(rf"(?<![-\w])(?:{'|'.join(WORDS)})(?![-\w])", re.IGNORECASE)
+_ANY = re.compile(rf"(?<![-\w])(?<!allow\.)(?:{'|'.join(WORDS)})(?![-\w])", re.IGNORECASE)
 
 
 _REPLACED = re.compile(r"\{[^{}\n]*\}")

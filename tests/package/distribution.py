@@ -66,8 +66,8 @@ class Environment:
 
 
 def sql_files() -> set[str]:
-    """Every .sql file of the repository, as the distribution should name it."""
-    return {f"headrace/{name}" for name in tracked() if name.endswith(".sql")}
+    """Every .sql file of the packages, as the distribution should name it. Those of deploy/ are for administrators."""
+    return {f"headrace/{name}" for name in tracked() if name.endswith(".sql") and not name.startswith("deploy/")}
 
 
 def build(kind: str, directory: Path) -> Path:

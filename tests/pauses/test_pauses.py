@@ -37,6 +37,7 @@ NEVER_MET = {
     "agent/cluster/membership.py:Membership._register_again#1": "no other agent makes this one leave",
     "agent/cluster/membership.py:Membership._step#5": "likewise",
     "agent/cluster/controller.py:Controller._work#6": "no topic doubles",
+    "agent/cluster/controller.py:Controller._work#7": "no topic halves",
     "agent/cluster/controller.py:Controller._on_gone#1": "no process is gone without leaving",
     "agent/cluster/controller.py:Controller._on_gone#2": "likewise",
     "agent/cluster/controller.py:Controller._succeed#1": "likewise",
@@ -45,6 +46,8 @@ NEVER_MET = {
     "agent/cluster/controller.py:Controller._append_due#1": "likewise",
     "agent/cluster/controller.py:Controller._snapshot#2": "likewise",
     "agent/cluster/follower.py:MetadataFollower._read_to_head#2": "another log: the metastore was restored",
+    "agent/fetch/handler.py:FetchHandler.handle#2": "ACLs are not enforced",
+    "agent/fetch/handler.py:FetchHandler._serve_allowed#1": "likewise",
     "agent/fetch/handler.py:FetchHandler._poll#3": "the index has just been brought up to date: it answers",
     "agent/fetch/handler.py:FetchHandler._poll#4": "likewise",
     "agent/fetch/handler.py:FetchHandler._serve#1": "the image has every topic that consumers name",
@@ -64,7 +67,11 @@ NEVER_MET = {
     "agent/groups/classic/coordinator.py:ClassicCoordinator.sync#1": "a group is loaded by a heartbeat or a join first",
     "agent/groups/classic/coordinator.py:ClassicCoordinator.leave#1": "likewise",
     "agent/groups/consumer/coordinator.py:ConsumerGroups.heartbeat#3": "a pattern is matched in a thread",
-    "agent/groups/consumer/coordinator.py:ConsumerGroups.heartbeat#6": "the group is here, unless it moved meanwhile",
+    "agent/groups/consumer/coordinator.py:ConsumerGroups.heartbeat#6": "no topic doubles",
+    "agent/groups/consumer/coordinator.py:ConsumerGroups._positions#1": "likewise",
+    "agent/groups/consumer/coordinator.py:ConsumerGroups._positions#2": "likewise",
+    "agent/groups/consumer/coordinator.py:ConsumerGroups._positions#3": "likewise",
+    "agent/groups/consumer/coordinator.py:ConsumerGroups.heartbeat#7": "the group is here, unless it moved meanwhile",
     "agent/groups/offsets/group_offsets.py:GroupOffsets.commit#1": "likewise",
     "agent/groups/offsets/group_offsets.py:GroupOffsets.fetch#1": "likewise",
     "agent/groups/offsets/group_offsets.py:GroupOffsets.fetch#2": "a member of an older protocol asks without a name",
@@ -160,6 +167,7 @@ def impatient(member: ConsumerMember, **more: Any) -> ConsumerMember:
     return reconcile(member, **more | {"held_by_others": lambda key: False})
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize(
     ("owner", "name", "bug", "found"),

@@ -2,9 +2,8 @@
 
 Place: request fields to AccessControlRecords in the metadata log, and the image back to fields.
 Invariant: each creation and each filter gets a separate result; the accepted ones of a request
-are appended together. Creating an existing ACL changes nothing. ACLs are not enforced yet
-(docs/decisions/0018): there is no authorizer, but with Kafka's answer for that case, SECURITY_DISABLED, ACLs could
-not be prepared.
+are appended together. Creating an existing ACL changes nothing. Served also while ACLs are not enforced
+(docs/decisions/0018): with Kafka's answer for that case, SECURITY_DISABLED, ACLs could not be prepared.
 Source: KIP-140, KIP-290; agent/admin/access/acl_rules.py for the rules.
 """
 

@@ -2,7 +2,7 @@
 
 Place: request fields to QuotaRecords in the metadata log, and the image back to fields.
 Invariant: each entity gets a separate result and is changed completely or not at all; the accepted ones of a request
-are appended together. Quotas are not enforced yet (docs/decisions/0018).
+are appended together. agent/quotas enforces them (docs/decisions/0057).
 Source: KIP-546, KIP-612; agent/admin/access/quota_rules.py for the rules.
 """
 

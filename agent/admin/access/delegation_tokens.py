@@ -4,7 +4,7 @@
 Place: request fields to DelegationTokenRecords in the metadata log, and the image back to fields.
 Invariant: a client that is not authenticated, or by a token, cannot create, see or change tokens: as in Kafka, it gets
 DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, so a token cannot prolong itself. Tokens for other owners, and the view of their
-tokens, need a grant that does not exist without an authorizer. A token with a lost response expires unused.
+tokens, need ACLs that are enforced. A token with a lost response expires unused.
 Source: KIP-48, KIP-373 (version 3); metastore/log/delegation_tokens.py for the rules.
 """
 
@@ -20,6 +20,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.log_change import PATIENCE_SECONDS, LogChange
+from headrace.agent.security.authorization.authorizer import Authorizer
+from headrace.agent.security.authorization.operations import AclOperation, AclResource
 from headrace.metastore.log.delegation_tokens import (
     TokenTimes,
     ended,
@@ -39,6 +41,7 @@ from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
 USER = "User"
+_OF = AclResource.USER
 NEVER = -1
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -52,6 +55,8 @@ class DelegationTokens:
     change: LogChange
     rng: random.Random
     in_force: SettingsInForce
+    authorizer: Authorizer | None = None
+    """None if ACLs are not enforced: then there are no grants."""
 
     @property
     def secret_key(self) -> str | None:
@@ -80,7 +85,11 @@ class DelegationTokens:
             now_ms=self.change.clock.wall_ms(),
         )
         code = self._refusal(request)
-        if code is ErrorCode.none and owner != requester:
+        if (
+            code is ErrorCode.none
+            and owner != requester
+            and not self._may(request, AclOperation.CREATE_TOKENS, _OF, owner)
+        ):
             code = ErrorCode.delegation_token_authorization_failed
         if code is ErrorCode.none and any(renewer.principal_type != USER for renewer in entity.renewers):
             code = ErrorCode.invalid_principal_type
@@ -121,9 +130,31 @@ class DelegationTokens:
                 code = ErrorCode(admin_error(error))
             else:
                 owners = entity.owners and [f"{owner.principal_type}:{owner.principal_name}" for owner in entity.owners]
-                tokens = _visible(image, request.connection.principal or ANONYMOUS, owners)
+                tokens = self._visible(request, image, owners)
         described = tuple(self._described(schema, token) for token in tokens)
         return reply(request, schema.response(error_code=code, tokens=described, throttle_time=NO_THROTTLE))
+
+    def _may(self, request: Request, operation: AclOperation, resource_type: AclResource, name: str) -> bool:
+        return self.authorizer is not None and self.authorizer.require(request, operation, resource_type, name)
+
+    def _visible(
+        self, request: Request, image: MetadataImage, owners: Iterable[str] | None
+    ) -> list[DelegationTokenRecord]:
+        """`owners` None: tokens of all owners; empty: none."""
+        principal = request.connection.principal or ANONYMOUS
+        wanted = (
+            token
+            for token in image.delegation_tokens.values()
+            if owners is None or any(may_renew(token, owner) for owner in owners)
+        )
+        seen = [
+            token
+            for token in wanted
+            if may_renew(token, principal)
+            or self._may(request, AclOperation.DESCRIBE, AclResource.DELEGATION_TOKEN, token.token_id)
+            or self._may(request, AclOperation.DESCRIBE_TOKENS, _OF, token.owner)
+        ]
+        return sorted(seen, key=lambda token: token.token_id)
 
     def _refusal(self, request: Request) -> ErrorCode:
         """The reason why the requester may not use tokens, in Kafka's order."""
@@ -216,13 +247,6 @@ class DelegationTokens:
                 for kind, _, name in (renewer.partition(":") for renewer in token.renewers)
             ),
         )
-
-
-def _visible(image: MetadataImage, principal: str, owners: Iterable[str] | None) -> list[DelegationTokenRecord]:
-    """`owners` None: tokens of all owners; empty: none."""
-    mine = (token for token in image.delegation_tokens.values() if may_renew(token, principal))
-    wanted = [token for token in mine if owners is None or any(may_renew(token, owner) for owner in owners)]
-    return sorted(wanted, key=lambda token: token.token_id)
 
 
 def _milliseconds(period: datetime.timedelta) -> int:

@@ -12,14 +12,17 @@ from headrace.agent.admin.access.client_quotas import AlterClientQuotas, Describ
 from headrace.agent.admin.access.delegation_tokens import DelegationTokens
 from headrace.agent.admin.access.scram_credentials import AlterUserScramCredentials, DescribeUserScramCredentials
 from headrace.agent.admin.log_change import LogChange
+from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import RequestHandler
 
 
-def access_handlers(change: LogChange, rng: random.Random, in_force: SettingsInForce) -> dict[int, RequestHandler]:
-    """By API key; `rng` draws token ids, which are not secret."""
-    tokens = DelegationTokens(change, rng, in_force)
+def access_handlers(
+    change: LogChange, rng: random.Random, in_force: SettingsInForce, authorizer: Authorizer | None = None
+) -> dict[int, RequestHandler]:
+    """By API key; `rng` draws token ids, which are not secret. `authorizer`: None if ACLs are not enforced."""
+    tokens = DelegationTokens(change, rng, in_force, authorizer)
     return {
         ApiKey.DESCRIBE_ACLS: DescribeAcls(change.cluster),
         ApiKey.CREATE_ACLS: CreateAcls(change),

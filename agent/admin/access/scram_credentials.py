@@ -110,12 +110,13 @@ def _described(
 def _refusals(image: MetadataImage, entity: Any) -> dict[str, Verdict]:
     """User -> the first reason why its changes are refused."""
     times = Counter((change.name, change.mechanism) for change in (*entity.deletions, *entity.upsertions))
+    both = {deletion.name for deletion in entity.deletions} & {upsertion.name for upsertion in entity.upsertions}
     judged = [(change, _deletion_refusal(image, change)) for change in entity.deletions]
     judged += [(change, _upsertion_refusal(change)) for change in entity.upsertions]
     refused: dict[str, Verdict] = {}
     for change, refusal in judged:
-        if times[change.name, change.mechanism] > 1:
-            refusal = Verdict(ErrorCode.duplicate_resource, "a credential cannot be altered twice in one request")
+        if times[change.name, change.mechanism] > 1 or (refusal is None and change.name in both):
+            refusal = Verdict(ErrorCode.duplicate_resource, "a user cannot be altered twice in one request")
         if refusal is not None:
             refused.setdefault(change.name, refusal)
     return refused

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.admin.configs import loggers
 from headrace.agent.admin.configs.rules import ConfigResource, Operation, ResourceType, Wish, judge, replacing
 from headrace.agent.admin.log_change import PATIENCE_SECONDS, LogChange, Verdict
-from headrace.agent.admin.refused_configs import RefusedConfigs
+from headrace.agent.refusal_log import RefusalLog
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import ConfigRecord
@@ -34,7 +34,7 @@ class _Altering:
 
     def __init__(self, change: LogChange, configs: EffectiveConfigs) -> None:
         self._change, self._configs = change, configs
-        self._refused = RefusedConfigs()
+        self._refusals = RefusalLog()
 
     async def answer(self, request: Request, wish: Callable[[Any], Wish], *, replace: bool) -> Response:
         """`wish` converts a config of the request to a change."""
@@ -49,8 +49,8 @@ class _Altering:
         deadline = request.received_at + PATIENCE_SECONDS
         verdicts = await self._alter(asked, deadline, validate_only=entity.validate_only, replace=replace)
         for (resource, _), verdict in zip(asked, verdicts, strict=True):
-            if resource.type == ResourceType.TOPIC:
-                self._refused.note(request, resource.name, verdict.code, verdict.message)
+            if resource.type == ResourceType.TOPIC and verdict.code is ErrorCode.invalid_config:
+                self._refusals.refused(request, f"topic {resource.name}: {verdict.message}")
         return _answer(request, schema, asked, verdicts)
 
     async def _alter(self, asked: Asked, deadline: float, *, validate_only: bool, replace: bool) -> list[Verdict]:

@@ -19,7 +19,8 @@ from headrace.agent.admin.configs import loggers
 from headrace.agent.admin.configs.rules import ConfigResource, ResourceType, why_no_such_resource
 from headrace.agent.admin.log_change import Verdict
 from headrace.agent.cluster.view import ClusterView
-from headrace.config.broker_configs import broker_settings, holds_secret, why_static
+from headrace.config.broker_configs import WITHOUT_EFFECT, broker_settings, holds_secret, why_static
+from headrace.config.client_metrics import CLIENT_METRICS_CONFIGS
 from headrace.config.cluster_values import in_force
 from headrace.config.config_definition import ConfigDefinition, ConfigEffect
 from headrace.config.group_configs import GROUP_CONFIGS
@@ -30,6 +31,7 @@ from headrace.metastore.log.effective_configs import (
     ConfigLayer,
     ConfigSource,
     EffectiveConfigs,
+    client_metrics_layers,
     set_for_all_brokers,
 )
 from headrace.metastore.log.image import MetadataImage
@@ -38,6 +40,7 @@ from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
+_ADVERTISED = "advertised.listeners"
 _VIRTUAL = ConfigResource(ResourceType.BROKER, str(VIRTUAL_NODE_ID))
 """All agents with one address: the agent that gets the request describes itself."""
 _KINDS = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "password": 9}
@@ -103,6 +106,8 @@ class DescribeConfigs:
                 return list(shown_topic(self._configs, image, resource.name))
             case ResourceType.GROUP:
                 return list(self._group(image, resource.name))
+            case ResourceType.CLIENT_METRICS:
+                return list(_client_metrics(image, resource.name))
             case _ if not resource.name:
                 return list(self._whole_cluster(image))
         return self._not_here(resource) or list(self._broker(image))
@@ -121,8 +126,17 @@ class DescribeConfigs:
 
     def _broker(self, image: MetadataImage) -> Iterator[ShownConfig]:
         """This agent's settings, and the cluster-wide defaults of topic configs."""
-        for name in sorted({*broker_settings(), *BROKER_DEFAULTS}):
-            yield self._shown_broker_config(name, self._configs.broker_layers(image, self._cluster.node_id, name))
+        for name in sorted({*broker_settings(), *BROKER_DEFAULTS, *WITHOUT_EFFECT}):
+            layers = self._configs.broker_layers(image, self._cluster.node_id, name)
+            if name == _ADVERTISED and not layers[0].value:
+                layers = [ConfigLayer(name, self._registered_addresses(image), ConfigSource.DEFAULT)]
+            yield self._shown_broker_config(name, layers)
+
+    def _registered_addresses(self, image: MetadataImage) -> str:
+        """Where clients are sent, if no setting says so: what this agent registered with."""
+        agent = image.agents.get(self._cluster.node_id)
+        listeners = () if agent is None else agent.listeners
+        return ",".join(f"{listener.name}://{listener.host}:{listener.port}" for listener in listeners)
 
     def _whole_cluster(self, image: MetadataImage) -> Iterator[ShownConfig]:
         """Only the configs that were set for all brokers at run time, as in Kafka."""
@@ -134,6 +148,8 @@ class DescribeConfigs:
             topic_config = TOPIC_CONFIGS[BROKER_DEFAULTS[name]]
             meaning = f"Default of {BROKER_DEFAULTS[name]} for topics that do not set it. {documentation(topic_config)}"
             return ShownConfig(name, layers, topic_config.kind, meaning)
+        if (config := WITHOUT_EFFECT.get(name)) is not None:
+            return ShownConfig(name, layers, config.kind, documentation(config))
         setting = broker_settings()[name]
         is_sensitive = setting.is_sensitive and any(holds_secret(name, layer.value) for layer in layers[:-1] or layers)
         return ShownConfig(
@@ -226,6 +242,12 @@ def rendered(schema: Schema, config: ShownConfig, *, with_synonyms: bool, with_d
         config_type=_KINDS[config.kind],
         documentation=config.documentation if with_documentation else None,
     )
+
+
+def _client_metrics(image: MetadataImage, subscription: str) -> Iterator[ShownConfig]:
+    for name, definition in CLIENT_METRICS_CONFIGS.items():
+        layers = client_metrics_layers(image, subscription, name)
+        yield ShownConfig(name, layers, definition.kind, documentation(definition))
 
 
 def _loggers() -> Iterator[ShownConfig]:

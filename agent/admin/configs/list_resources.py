@@ -1,7 +1,7 @@
 """ListConfigResources (key 74, versions 0-1): the resources that can be described.
 
 Place: answered from the image.
-Invariant: version 0 asks only for client metrics, and there are none.
+Invariant: version 0 asks only for subscriptions to client metrics.
 Source: KIP-714 (version 0), KIP-1142 (resource types).
 """
 
@@ -19,7 +19,8 @@ from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, decode, reply
 from headrace.storage.errors import HeadraceError
 
-CLIENT_METRICS = 16
+HAVE_CONFIGS = (ResourceType.CLIENT_METRICS, ResourceType.GROUP)
+"""Listed if configs were set for them."""
 
 
 class ListConfigResources:
@@ -30,10 +31,10 @@ class ListConfigResources:
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
-        wanted = getattr(entity, "resource_types", (CLIENT_METRICS,)) or (*ResourceType, CLIENT_METRICS)
+        wanted = getattr(entity, "resource_types", (ResourceType.CLIENT_METRICS,)) or (*ResourceType,)
         code = ErrorCode.none
         found: list[ConfigResource] = []
-        if any(kind not in (*ResourceType, CLIENT_METRICS) for kind in wanted):
+        if any(kind not in (*ResourceType,) for kind in wanted):
             code = ErrorCode.unsupported_version  # Kafka's answer for an unknown type
         else:
             try:
@@ -49,12 +50,12 @@ class ListConfigResources:
 
 
 def _resources(image: MetadataImage) -> Iterator[ConfigResource]:
-    """All topics and brokers; groups only if configs were set for them."""
+    """All topics and brokers; groups and subscriptions only if configs were set for them."""
     for name in sorted(image.topics_by_name):
         yield ConfigResource(ResourceType.TOPIC, name)
     for node_id in sorted(image.agents):
         yield ConfigResource(ResourceType.BROKER, str(node_id))
         yield ConfigResource(ResourceType.BROKER_LOGGER, str(node_id))
     for resource_type, name in sorted(image.configs):
-        if resource_type == ResourceType.GROUP:
-            yield ConfigResource(ResourceType.GROUP, name)
+        if resource_type in HAVE_CONFIGS:
+            yield ConfigResource(resource_type, name)

@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.admin.configs.group_bounds import why_out_of_bounds
 from headrace.agent.admin.log_change import Verdict
 from headrace.config.broker_configs import dynamic_definition, is_for_all_brokers, why_static
+from headrace.config.client_metrics import CLIENT_METRICS_CONFIGS
 from headrace.config.cluster_values import RETENTION_MS, UNITS_OF_RETENTION, in_force
 from headrace.config.config_definition import ConfigDefinition, list_items
 from headrace.config.consistency import why_inconsistent
@@ -36,6 +37,7 @@ class ResourceType(enum.IntEnum):
     TOPIC = 2
     BROKER = 4
     BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
     GROUP = 32
 
 
@@ -57,7 +59,7 @@ class Wish(NamedTuple):
 
 
 class ConfigResource(NamedTuple):
-    """The owner of configs: the name of a topic or group, a node id, or empty for all brokers."""
+    """The owner of configs: the name of a topic, group or subscription, a node id, or empty for all brokers."""
 
     type: int
     name: str
@@ -130,6 +132,9 @@ def _check_resource(image: MetadataImage, resource: ConfigResource) -> None:
         case ResourceType.GROUP:
             if not resource.name:
                 raise _RefusedError(ErrorCode.invalid_request, "the group name is empty")
+        case ResourceType.CLIENT_METRICS:
+            if not resource.name:
+                raise _RefusedError(ErrorCode.invalid_request, "the name of the client-metrics subscription is empty")
         case _:
             raise _RefusedError(ErrorCode.invalid_request, f"resources of this type have no configs: {resource.type}")
 
@@ -185,10 +190,12 @@ def _definition(resource: ConfigResource, name: str) -> ConfigDefinition:
             found = TOPIC_CONFIGS.get(name)
         case ResourceType.GROUP:
             found = GROUP_CONFIGS.get(name)
+        case ResourceType.CLIENT_METRICS:
+            found = CLIENT_METRICS_CONFIGS.get(name)
         case _:
             found = _broker_definition(resource.name, name)
     if found is None:
-        unknown = f"unknown {ResourceType(resource.type).name.lower()} config: {name}"
+        unknown = f"unknown {ResourceType(resource.type).name.lower().replace('_', ' ')} config: {name}"
         raise _RefusedError(ErrorCode.invalid_config, unknown)
     return found
 

@@ -69,6 +69,12 @@ class World:
         await self.view.catch_up()
         return epoch
 
+    async def restart(self, node_id: int) -> int:
+        """The agent registers again, as after a restart; its broker epoch."""
+        epoch = self.view.image.agents[node_id].broker_epoch
+        await self.api.unregister_agent(node_id, epoch)
+        return await self.agent(node_id)
+
     async def topic(self, name: str, partitions: int) -> None:
         head = await self.api.metadata_head()
         assert await self.api.create_topics(head, [NewTopic(name, uuid.uuid4(), partitions, {})])

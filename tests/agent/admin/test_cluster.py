@@ -20,9 +20,11 @@ from headrace.agent.admin.metadata import Metadata
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.cluster.cluster import Cluster
+from headrace.agent.refusal_log import RefusalLog
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.records import FenceBrokerRecord, RemoveTopicRecord
 from headrace.metastore.postgres.sql_files import function_files
+from headrace.protocol.internal_topics import INTERNAL_TOPICS
 from headrace.protocol.request import RequestHandler
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import a_request, call, captured_requests, read_reply, versions_of
@@ -43,7 +45,7 @@ class World:
         self.cluster: Cluster = an_agent(self.api)
         creation = TopicCreation(self.cluster, self.api, clock, random.Random(5), lambda: TopicDefaults(1, 1))
         self.handlers: dict[int, RequestHandler] = {
-            METADATA: Metadata(self.cluster, creation, lambda: auto_create_topics),
+            METADATA: Metadata(self.cluster, creation, lambda: auto_create_topics, on_refused=RefusalLog().refused),
             FIND_COORDINATOR: FindCoordinator(self.cluster),
             INIT_PRODUCER_ID: InitProducerId(self.producer_ids()),
             DESCRIBE_CLUSTER: DescribeCluster(self.cluster),
@@ -115,6 +117,23 @@ async def test_named_topics_and_unknown_ones(world: World, version: int) -> None
     assert (fresh.name, fresh.error_code, len(fresh.partitions)) == ("fresh", 0, 1)
     assert (nope.name, nope.error_code) == ("nope", ErrorCode.unknown_topic_or_partition)
     assert illegal.error_code == ErrorCode.invalid_topic_exception
+
+
+@pytest.mark.parametrize("name", INTERNAL_TOPICS)
+async def test_topics_that_only_kafka_has_are_never_created(
+    fake_clock: ManualClock, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """A reader gets an error at once instead of an empty topic, and the operator the reason, once a minute."""
+    world = World(fake_clock)
+    world.api.add_agent(1)
+    await world.cluster.catch_up()
+    for _ in range(3):
+        (topic,) = (await world.metadata(name, allow_auto_topic_creation=True, client_id="burrow")).topics
+        assert (topic.error_code, topic.partitions) == (ErrorCode.invalid_topic_exception, [])
+    assert name not in (await world.cluster.catch_up()).topics_by_name
+    (line,) = [line for line in caplog.messages if line.startswith("request refused")]
+    assert "client_id=burrow" in line
+    assert INTERNAL_TOPICS[name] in line
 
 
 @pytest.mark.requirement("C8")

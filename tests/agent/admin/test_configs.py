@@ -60,7 +60,7 @@ async def test_every_topic_config_is_shown_with_its_source(admin: ConfigsWorld, 
     assert (default.value, default.config_source) == ("1048588", 5)
     assert [(s.name, s.value, s.source) for s in own.synonyms] == [
         ("retention.ms", "1000", 1),
-        ("retention.ms", "604800000", 5),
+        ("log.retention.ms", "604800000", 5),
     ]
     if version >= 3:
         assert (own.config_type, default.config_type, shown["cleanup.policy"].config_type) == (5, 3, 7)
@@ -88,7 +88,7 @@ async def test_layers_have_kafkas_order(fake_clock: ManualClock) -> None:
         ("max.message.bytes", "7000000", 1),
         ("message.max.bytes", "6000000", 3),
         ("message.max.bytes", "5000000", 4),
-        ("max.message.bytes", "1048588", 5),
+        ("message.max.bytes", "1048588", 5),
     ]
 
 
@@ -167,7 +167,7 @@ async def test_unknown_resources_have_their_own_errors(admin: ConfigsWorld) -> N
     assert (await admin.describe(TOPIC, "nope")).error_code == ErrorCode.unknown_topic_or_partition
     assert (await admin.describe(GROUP, "")).error_code == ErrorCode.invalid_request
     assert (await admin.describe(BROKER, "9" * 5_000)).error_code == ErrorCode.invalid_request
-    assert (await admin.describe(CLIENT_METRICS, "m")).error_code == ErrorCode.invalid_request
+    assert (await admin.describe(CLIENT_METRICS, "")).error_code == ErrorCode.invalid_request
     admin.api.fail_before["read_metadata"] = [UnavailableError("down")]
     assert (await admin.describe(TOPIC, "nope")).error_code == ErrorCode.request_timed_out
 
@@ -207,15 +207,44 @@ async def test_all_at_once(admin: ConfigsWorld, version: int) -> None:
 
 async def test_lists_grow_and_shrink(admin: ConfigsWorld) -> None:
     name = "follower.replication.throttled.replicas"
-    admin.api.append(ConfigRecord(resource_type=TOPIC, resource_name="orders", name=name, value="0:1,1:1"))
-    (refused,) = await admin.change((TOPIC, "orders", [(name, APPEND, "1:1,2:1")]))
-    assert "'0:1,1:1,2:1'" in refused.error_message
+    await admin.change((TOPIC, "orders", [(name, SET, "0:1,1:1")]))
+    (refused,) = await admin.change((TOPIC, "orders", [(name, APPEND, "1:1,2:x")]))
+    assert "'0:1,1:1,2:x'" in refused.error_message
     (done,) = await admin.change((TOPIC, "orders", [(name, APPEND, "1:1")]))
-    assert (done.error_code, admin.own()[name]) == (0, "0:1,1:1"), "a value from before its refusal can stay"
+    assert (done.error_code, admin.own()[name]) == (0, "0:1,1:1")
     await admin.change((TOPIC, "orders", [(name, SUBTRACT, "1:1,9:9,0:1")]))
     assert admin.own()[name] == ""
     await admin.change((TOPIC, "orders", [("cleanup.policy", SUBTRACT, "delete")]))
     assert admin.own()["cleanup.policy"] == "", "the default counts as what the list was"
+
+
+async def test_what_a_throttled_reassignment_sets_is_stored_and_shown(admin: ConfigsWorld) -> None:
+    """kafka-reassign-partitions --throttle: a rate for each broker, and the replicas of each topic."""
+    rate, replicas = "leader.replication.throttled.rate", "leader.replication.throttled.replicas"
+    done = await admin.change((BROKER, NODE, [(rate, SET, "1000")]), (TOPIC, "orders", [(replicas, SET, "0:1,1:2")]))
+    assert [answer.error_code for answer in done] == [0, 0]
+    assert await admin.values(BROKER, NODE, rate) == {rate: ("1000", 2)}
+    assert await admin.values(TOPIC, "orders", replicas) == {replicas: ("0:1,1:2", 1)}
+    assert {a.error_code for a in await admin.change((BROKER, NODE, [(rate, DELETE, None)]))} == {0}
+    assert await admin.values(BROKER, NODE, rate) == {rate: (str(2**63 - 1), 5)}
+    refused = await admin.change((TOPIC, "orders", [(replicas, SET, "all")]), (BROKER, NODE, [(rate, SET, "-1")]))
+    assert {answer.error_code for answer in refused} == {ErrorCode.invalid_config}
+
+
+async def test_subscriptions_to_client_metrics_are_stored_and_shown(admin: ConfigsWorld) -> None:
+    change = [("interval.ms", SET, "5000"), ("match", SET, "client_id=a.*")]
+    assert [a.error_code for a in await admin.change((CLIENT_METRICS, "m", change))] == [0]
+    assert await admin.values(CLIENT_METRICS, "m") == {
+        "interval.ms": ("5000", 7),
+        "match": ("client_id=a.*", 7),
+        "metrics": ("", 5),
+    }
+
+
+async def test_an_agent_shows_the_addresses_that_clients_are_sent_to(admin: ConfigsWorld) -> None:
+    (address,) = admin.cluster.image.agents[int(NODE)].listeners
+    expected = f"{address.name}://{address.host}:{address.port}"
+    assert await admin.values(BROKER, NODE, "advertised.listeners") == {"advertised.listeners": (expected, 5)}
 
 
 async def test_validation_alone_changes_nothing(admin: ConfigsWorld) -> None:
@@ -255,7 +284,9 @@ REFUSED: dict[str, tuple[int, str, list[Change], ErrorCode]] = {
     "unknown broker": (BROKER, "99", [("max.connections", SET, "5")], ErrorCode.invalid_request),
     "unknown broker config": (BROKER, "", [("no.such.config", SET, "5")], ErrorCode.invalid_config),
     "a broker config without a use": (BROKER, NODE, [("num.io.threads", SET, "5")], ErrorCode.invalid_config),
-    "client metrics": (CLIENT_METRICS, "m", [("interval.ms", SET, "5")], ErrorCode.invalid_request),
+    "client metrics": (CLIENT_METRICS, "m", [("interval.ms", SET, "5")], ErrorCode.invalid_config),
+    "client metrics without a name": (CLIENT_METRICS, "", [("interval.ms", SET, "500")], ErrorCode.invalid_request),
+    "client metrics by a shoe size": (CLIENT_METRICS, "m", [("match", SET, "shoe_size=4")], ErrorCode.invalid_config),
 }
 
 
@@ -272,9 +303,9 @@ async def test_a_refused_resource_leaves_its_neighbour_alone(admin: ConfigsWorld
 
 async def test_a_refused_change_leaves_a_line(admin: ConfigsWorld, caplog: pytest.LogCaptureFixture) -> None:
     await admin.change((TOPIC, "orders", [("segment.ms", SET, "x")]), (BROKER, "", [("compactor.threads", SET, "0")]))
-    (line,) = [record for record in caplog.records if record.getMessage().startswith("topic config refused: ")]
+    (line,) = [record for record in caplog.records if record.getMessage().startswith("request refused: ")]
     assert line.levelno == logging.WARNING
-    assert "client_id=test topic=orders reason=" in line.getMessage()
+    assert "client_id=test left_out=0 reason=topic orders: " in line.getMessage()
 
 
 async def test_refusals_say_why(admin: ConfigsWorld) -> None:
@@ -364,15 +395,16 @@ async def test_log_levels_are_this_agents_own(admin: ConfigsWorld) -> None:
 @pytest.mark.parametrize(
     ("version", "kinds", "expected"),
     [
-        (0, [], []),
-        (1, [], [("orders", TOPIC), (NODE, BROKER), (NODE, LOGGER), ("g", GROUP)]),
-        (1, [GROUP, CLIENT_METRICS], [("g", GROUP)]),
+        (0, [], [("m", CLIENT_METRICS)]),
+        (1, [], [("orders", TOPIC), (NODE, BROKER), (NODE, LOGGER), ("m", CLIENT_METRICS), ("g", GROUP)]),
+        (1, [GROUP, CLIENT_METRICS], [("m", CLIENT_METRICS), ("g", GROUP)]),
     ],
 )
 async def test_resources_are_listed(
     admin: ConfigsWorld, version: int, kinds: list[int], expected: list[tuple[str, int]]
 ) -> None:
     await admin.change((GROUP, "g", [("consumer.session.timeout.ms", SET, "50000")]))
+    await admin.change((CLIENT_METRICS, "m", [("interval.ms", SET, "5000")]))
     message = ListConfigResourcesRequest(resource_types=kinds)
     answer = await call(admin.list_resources, message, version)
     found = [(r.resource_name, getattr(r, "resource_type", CLIENT_METRICS)) for r in answer.config_resources]

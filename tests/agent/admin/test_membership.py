@@ -13,7 +13,8 @@ from kio.schema.fetch_snapshot.v0.request import SnapshotId
 from kio.static.primitive import i32, i64
 
 from headrace.agent.dispatch import Dispatcher
-from headrace.agent.handlers import register_handlers
+from headrace.agent.handlers import Parts, register_handlers
+from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS
 from headrace.metastore.api.metadata_log import StoredSnapshot
@@ -21,7 +22,7 @@ from headrace.metastore.api.settings import SettingReport
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.reassignment import completions
 from headrace.metastore.log.replay import apply
-from headrace.metastore.log.snapshot import encode_snapshot
+from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.clock import SystemClock
@@ -112,6 +113,19 @@ async def test_a_heartbeat_of_an_unknown_broker_is_refused(world: World) -> None
 
 
 @pytest.mark.requirement("C10")
+async def test_only_an_id_that_once_was_registered_may_be_unregistered_again(world: World) -> None:
+    await world.agent(3)
+    await world.lead()
+    for node_id, code in ((99, ErrorCode.broker_id_not_registered), (3, 0), (3, 0)):
+        answer = await world.ask(ApiKey.UNREGISTER_BROKER, 0, broker_id=node_id)
+        assert answer.error_code == code
+    await world.view.catch_up()
+    restarted = load_snapshot(encode_snapshot(world.view.image))
+    assert restarted.unregistered == world.view.image.unregistered
+    assert list(restarted.unregistered) == [3]
+
+
+@pytest.mark.requirement("C10")
 async def test_unregistering_twice_is_no_error_and_a_standby_refuses(world: World) -> None:
     await world.agent(3)
     refused = await world.ask(ApiKey.UNREGISTER_BROKER, 0, broker_id=3)
@@ -188,6 +202,11 @@ async def test_feature_levels_go_up_and_on_request_down(world: World, version: i
     unknown = await _set_format(world, version, 1, 1, name="no.such.feature")
     assert unknown.error_code is ErrorCode.invalid_update_version
     assert "no.such.feature" in (unknown.error_message or "")
+    for name, level in (("group.version", 1), ("metadata.version", 27)):
+        assert (await _set_format(world, version, level, 1, name=name)).error_code is ErrorCode.none
+        assert (
+            await _set_format(world, version, level - 1, 2, name=name)
+        ).error_code is ErrorCode.invalid_update_version
 
 
 async def test_a_validated_update_changes_nothing(world: World) -> None:
@@ -231,8 +250,13 @@ async def test_segments_have_no_keys_while_a_running_compactor_does_not_know_the
 async def test_api_versions_shows_supported_and_finalized_features(world: World, version: int) -> None:
     answer = await world.ask(ApiKey.API_VERSIONS, version, client_software_name="t", client_software_version="1")
     supported = [(f.name, f.min_version, f.max_version) for f in answer.supported_features]
-    assert supported == [(METADATA_FORMAT, 1, 4), (SEGMENT_KEYS, 1, 1)]
-    assert [(f.name, f.max_version_level) for f in answer.finalized_features] == [(METADATA_FORMAT, 4)]
+    kafkas = [("group.version", 1), ("metadata.version", 27)]
+    assert supported == [
+        *((name, level, level) for name, level in kafkas),
+        (METADATA_FORMAT, 1, 4),
+        (SEGMENT_KEYS, 1, 1),
+    ]
+    assert [(f.name, f.max_version_level) for f in answer.finalized_features] == [*kafkas, (METADATA_FORMAT, 4)]
     assert answer.finalized_features_epoch == world.view.image.offset
     assert {row.api_key for row in answer.api_keys} >= {45, 46, 55, 57, 60, 62, 63, 64}
 
@@ -377,15 +401,15 @@ async def test_the_newest_snapshot_is_fetched_in_pieces(world: World) -> None:
 def test_membership_is_not_served_to_clients() -> None:
     """A client could register agents that other clients are sent to, or make agents leave."""
     served = _served_to_clients()
-    assert not {ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT} & served
+    assert not {ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT, ApiKey.FETCH_SNAPSHOT} & served
     assert ApiKey.UNREGISTER_BROKER in served, "operators use it through any agent, as with Kafka"
 
 
 def _served_to_clients() -> set[int]:
     dispatcher = Dispatcher()
     anything: Any = MagicMock()
-    register_handlers(
-        dispatcher,
+    authorizer = Authorizer(Settings(), anything)
+    parts = Parts(
         settings=Settings(),
         clock=SystemClock(),
         rng=random.Random(1),
@@ -399,5 +423,10 @@ def _served_to_clients() -> set[int]:
         traffic=anything,
         is_active_controller=lambda: True,
         limits_reached=anything,
+        audit=anything,
+        mutations=anything,
+        authorizer=authorizer,
+        may_be_behind=anything,
     )
+    register_handlers(dispatcher, parts)
     return {api.key for api in dispatcher.served()}

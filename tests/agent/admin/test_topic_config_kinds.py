@@ -26,7 +26,13 @@ OTHER_VALUES = {"compression.lz4.level": "10", "compression.gzip.level": "9", "c
 def test_no_config_is_silently_ignored() -> None:
     """Each of Kafka's topic configs is of one kind, and says which."""
     kinds = {effect: {n for n, d in TOPIC_CONFIGS.items() if d.effect is effect} for effect in ConfigEffect}
-    assert kinds[ConfigEffect.MET] == {"flush.messages", "flush.ms", "min.insync.replicas"}
+    assert kinds[ConfigEffect.MET] == {
+        "flush.messages",
+        "flush.ms",
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "min.insync.replicas",
+    }
     assert kinds[ConfigEffect.REPLACED] == {"segment.index.bytes", "segment.jitter.ms"}
     assert all(
         definition.meaning or definition.refused or definition.why_fixed for definition in TOPIC_CONFIGS.values()

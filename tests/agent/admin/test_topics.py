@@ -16,10 +16,10 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.create_topics import CreateTopics
 from headrace.agent.admin.delete_topics import DeleteTopics
-from headrace.agent.admin.refused_configs import LINES_PER_MINUTE
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_rules import AcceptedTopic, TopicDefaults, TopicRefusal, WantedTopic, judge
 from headrace.agent.cluster.cluster import Cluster
+from headrace.agent.refusal_log import LINES_PER_MINUTE
 from headrace.config import topic_configs
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs
@@ -175,9 +175,9 @@ async def test_refused_configs_leave_some_lines_with_client_and_topic(
     add_agents(admin)
     for number in range(LINES_PER_MINUTE + 5):
         await admin.create(topic(f"t{number}", configs=[Config(name="retention.ms", value="-2")]), topic("no name", 0))
-    lines = [record for record in caplog.records if record.getMessage().startswith("topic config refused: ")]
+    lines = [record for record in caplog.records if record.getMessage().startswith("request refused: ")]
     assert [line.levelno for line in lines] == [logging.WARNING] * LINES_PER_MINUTE
-    assert "client_id=test topic=t0 reason=" in lines[0].getMessage()
+    assert "client_id=test left_out=0 reason=topic t0: " in lines[0].getMessage()
     assert "retention.ms" in lines[0].getMessage()
 
 

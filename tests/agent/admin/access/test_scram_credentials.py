@@ -119,6 +119,8 @@ async def test_a_credential_is_altered_once_per_request(world: World) -> None:
     await alter(world, upsert("ann"), upsert("bob"))
     answers = await alter(world, drop("ann"), upsert("ann"), upsert("bob"), upsert("bob"), upsert("cid"))
     assert answers == {"ann": ErrorCode.duplicate_resource, "bob": ErrorCode.duplicate_resource, "cid": 0}
+    other = await alter(world, drop("ann"), upsert("ann", SHA_512, 9000))
+    assert other == {"ann": ErrorCode.duplicate_resource}, "as in Kafka, also for another mechanism"
 
 
 async def test_a_deletion_with_a_lost_response_is_not_answered_not_found(world: World) -> None:
