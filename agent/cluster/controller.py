@@ -28,11 +28,12 @@ from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.partition_removal import PartitionRemover, RemovalApi
 from headrace.agent.cluster.setting_agreement import SettingRecorder, SettingRecorderApi
 from headrace.agent.cluster.split_boundaries import BoundaryApi, SplitBoundaries
-from headrace.agent.cluster.topic_halvings import HalvingStepApi, TopicHalvings
+from headrace.agent.cluster.topic_halvings import TopicHalvings
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.api.controller import ControllerApi, ControllerLease, SnapshotState
+from headrace.metastore.api.halvings import HalvingStepApi
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.reports import JobCount
