@@ -128,8 +128,8 @@ class Broker:
         self.cluster = cluster  # from here on `stop` has to leave the cluster
         await self._fetch.start()
         await self._produce.start()
-        self._dispatcher.warm_up()  # it blocks the loop, so it must precede the first heartbeat
         await cluster.start()
+        self._spawn(self._dispatcher.warm_up())
         self._spawn(watch_loop_lag(self._clock, self._registry))
         self._spawn(self._quotas.run())
         self._spawn(Housekeeper(self._metastore, self._clock, self._rng, self._registry).run())
