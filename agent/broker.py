@@ -132,7 +132,15 @@ class Broker:
         self._spawn(self._dispatcher.warm_up())
         self._spawn(watch_loop_lag(self._clock, self._registry))
         self._spawn(self._quotas.run())
-        self._spawn(Housekeeper(self._metastore, self._clock, self._rng, self._registry).run())
+        self._spawn(
+            Housekeeper(
+                self._metastore,
+                self._clock,
+                self._rng,
+                self._registry,
+                agents=lambda: len(cluster.follower.image.live_agents()),
+            ).run()
+        )
         self._serving.set()
 
     def in_life(self, is_current: bool) -> None:
