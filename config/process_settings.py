@@ -261,6 +261,15 @@ class ProcessSettings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = field(default=None, name="delegation.token.secret.key")
 
+    metadata_secret_keys: Annotated[
+        str | None,
+        Meta(
+            description="Keys with which the cluster's secrets in the metastore are sealed: 32 bytes in base64 each,"
+            " separated by commas. The first one seals, all of them open. The same on every agent. Unset: secrets are"
+            " not sealed. `headrace storage seal-secrets` seals what is there.",
+        ),
+    ] = field(default=None, name="metadata.secret.keys")
+
     # -- background work
     compactor_threads: Annotated[
         PositiveInt, Meta(description="Background jobs (compaction, retention, deletion) that one process works on.")

@@ -15,7 +15,9 @@ from headrace.config.bounds import NonNegativeInt
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _MECHANISM_LIST = "|".join(MECHANISMS)
-SECRETS = frozenset({"ssl.key.password", "http.ssl.key.password", "delegation.token.secret.key"})
+SECRETS = frozenset(
+    {"ssl.key.password", "http.ssl.key.password", "delegation.token.secret.key", "metadata.secret.keys"}
+)
 """Names of settings with a secret as value."""
 
 
