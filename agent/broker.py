@@ -236,6 +236,7 @@ class Broker:
         if endpoint.security_protocol is SecurityProtocol.PLAINTEXT:
             return None
         security = self._securities[endpoint.name] = ListenerSecurity(self.settings, endpoint, self._clock)
+        self._spawn(security.run())
         return security
 
     def _compose_cluster(self) -> Cluster:
