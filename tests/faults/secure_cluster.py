@@ -33,6 +33,11 @@ from tests.faults.shared_cluster import free_ports
 
 PASSWORD = "correct horse"
 MECHANISMS = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
+JAVA_LOGINS = {
+    "PLAIN": "plain.PlainLoginModule",
+    "SCRAM-SHA-256": "scram.ScramLoginModule",
+    "SCRAM-SHA-512": "scram.ScramLoginModule",
+}
 _MAP = "CLIENT:SASL_SSL,AGENTS:SSL,ADMIN:PLAINTEXT"
 
 
@@ -171,3 +176,33 @@ def secure_cluster(
         list(pool.map(stack.enter_context, cluster.agents))
         cluster.user("orders")
         yield cluster
+
+
+def java_settings(cluster: SecureCluster, directory: Path, mechanism: str, user: str = "orders") -> Path:
+    """A properties file of Kafka's own client. Mechanism "SSL": a certificate with the user's name."""
+    lines = {
+        "bootstrap.servers": cluster.client,
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(cluster.authority.path),
+        "sasl.mechanism": mechanism,
+    }
+    if mechanism == "OAUTHBEARER":
+        token = directory / "token"
+        token.write_text(cluster.token(user)[0])
+        module = "org.apache.kafka.common.security.oauthbearer."
+        lines["sasl.oauthbearer.token.endpoint.url"] = token.as_uri()
+        lines["sasl.jaas.config"] = f"{module}OAuthBearerLoginModule required;"
+        lines["sasl.login.callback.handler.class"] = f"{module}OAuthBearerLoginCallbackHandler"
+    elif mechanism == "SSL":
+        del lines["sasl.mechanism"]
+        lines["bootstrap.servers"] = cluster.link
+        lines["security.protocol"] = "SSL"
+        lines["ssl.keystore.type"] = "PEM"
+        lines["ssl.keystore.location"] = str(cluster.authority.issue(user))
+    else:
+        module = f"org.apache.kafka.common.security.{JAVA_LOGINS[mechanism]}"
+        lines["sasl.jaas.config"] = f'{module} required username="{user}" password="{PASSWORD}";'
+    path = directory / f"{mechanism}-{user}.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    return path

@@ -19,7 +19,14 @@ from load.tools import JAVA_LIBRARIES, KAFKA_JARS, why_missing
 from tests import compat
 from tests.agent_process import SECONDS_MAX
 from tests.confluent_records import read
-from tests.faults.secure_cluster import MECHANISMS, PASSWORD, SecureCluster, secure_cluster
+from tests.faults.secure_cluster import (
+    JAVA_LOGINS,
+    MECHANISMS,
+    PASSWORD,
+    SecureCluster,
+    java_settings,
+    secure_cluster,
+)
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
 EVERY_MECHANISM = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -84,43 +91,6 @@ def _note(errors: list[object], error: object, _: object) -> None:
         errors.append(error)
 
 
-JAVA_LOGINS = {
-    "PLAIN": "plain.PlainLoginModule",
-    "SCRAM-SHA-256": "scram.ScramLoginModule",
-    "SCRAM-SHA-512": "scram.ScramLoginModule",
-}
-
-
-def _java_settings(cluster: SecureCluster, directory: Path, mechanism: str) -> Path:
-    """A properties file of Kafka's own client."""
-    lines = {
-        "bootstrap.servers": cluster.client,
-        "security.protocol": "SASL_SSL",
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(cluster.authority.path),
-        "sasl.mechanism": mechanism,
-    }
-    if mechanism == "OAUTHBEARER":
-        token = directory / "token"
-        token.write_text(cluster.token("orders")[0])
-        module = "org.apache.kafka.common.security.oauthbearer."
-        lines["sasl.oauthbearer.token.endpoint.url"] = token.as_uri()
-        lines["sasl.jaas.config"] = f"{module}OAuthBearerLoginModule required;"
-        lines["sasl.login.callback.handler.class"] = f"{module}OAuthBearerLoginCallbackHandler"
-    elif mechanism == "SSL":
-        del lines["sasl.mechanism"]
-        lines["bootstrap.servers"] = cluster.link
-        lines["security.protocol"] = "SSL"
-        lines["ssl.keystore.type"] = "PEM"
-        lines["ssl.keystore.location"] = str(cluster.authority.issue("orders"))
-    else:
-        module = f"org.apache.kafka.common.security.{JAVA_LOGINS[mechanism]}"
-        lines["sasl.jaas.config"] = f'{module} required username="orders" password="{PASSWORD}";'
-    path = directory / f"{mechanism}.properties"
-    path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-    return path
-
-
 @pytest.mark.requirement("C13.2", "X2")
 def test_kafkas_own_client_by_each_mechanism_with_certificates_and_tokens(
     cluster: SecureCluster, tmp_path: Path
@@ -128,7 +98,7 @@ def test_kafkas_own_client_by_each_mechanism_with_certificates_and_tokens(
     """One process for all, as a JVM takes seconds to start. Its connections authenticate again every 2 s."""
     if reason := why_missing("kafka-clients") or why_missing("kafka"):
         pytest.skip(reason)
-    files = {name: _java_settings(cluster, tmp_path, name) for name in (*JAVA_LOGINS, "OAUTHBEARER", "SSL")}
+    files = {name: java_settings(cluster, tmp_path, name) for name in (*JAVA_LOGINS, "OAUTHBEARER", "SSL")}
     files["token"] = files["again"] = files["SCRAM-SHA-512"]
     files["again-with-a-token"] = files["OAUTHBEARER"]
     its_own = [*KAFKA_JARS.glob("jackson-*.jar"), *KAFKA_JARS.glob("jose4j-*.jar")]  # by which it reads tokens
