@@ -1,8 +1,8 @@
 """Which suites there are: where each comes from, what it needs, and the command that runs it.
 
 Place: data for runner.py. Nothing of the suites is kept in this repository.
-Invariant: a suite's own test code runs unchanged; a plugin replaces its Docker cluster
-of ours, an environment variable, or a port.
+Invariant: a suite's own test code runs unchanged; a plugin replaces its cluster (in Docker, or a Kafka that it starts)
+by agents of ours, which runner.py starts.
 """
 
 from __future__ import annotations
@@ -12,6 +12,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 PLUGINS = Path(__file__).parent / "plugins"
+
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""Of the listeners of each agent of a suite with `ports`."""
+
+
+class User(NamedTuple):
+    """`mechanism`: SCRAM-SHA-256 or SCRAM-SHA-512; PLAIN takes both."""
+
+    mechanism: str
+    name: str
+    password: str
 
 
 class Suite(NamedTuple):
@@ -28,10 +40,16 @@ class Suite(NamedTuple):
     command: tuple[str, ...]
     """{python}, {junit} and {work} are filled in; run in the directory of the copy."""
     environment: dict[str, str]
-    """{bootstrap}, {junit} and {work} are filled in."""
+    """{bootstrap}, {junit} and {work} are filled in; with `ports` also {ssl}, {sasl_plaintext} and {sasl_ssl}, the
+    addresses of these listeners, and {certificates}, a folder."""
     settings: dict[str, object]
-    """For `headrace dev`, above those of every suite (runner.SETTINGS)."""
+    """For each agent, above those of every suite (runner.SETTINGS)."""
     agents: int = 1
+    """Of `headrace dev`."""
+    ports: tuple[tuple[int, ...], ...] = ()
+    """For each agent, its ports by PROTOCOLS; 0 is a free one. Empty: `headrace dev`, without TLS and SASL."""
+    users: tuple[User, ...] = ()
+    """Of the listeners with SASL."""
     scripts: tuple[str, ...] = ()
     """Of ours, from plugins/, in the place of the suite's own scripts/ that ask Docker."""
     seconds_max: int = 2400
@@ -74,12 +92,15 @@ SUITES: tuple[Suite, ...] = (
         tag="3.0.8",
         copied=("kafka", "test", "pyproject.toml"),
         requirements=("pytest", "pytest-mock", "pytest-timeout", "crc32c", "lz4", "python-snappy", "zstandard"),
-        command=(*_PYTEST, "test/integration"),
-        environment={"KAFKA_URI": "kafka://{bootstrap}", "KAFKA_VERSION": "4.3.0", "KAFKA_ROOT": "."},
-        settings={
-            "num.partitions": 4, "group.min.session.timeout.ms": 100,
-            "advertised.listeners": "PLAINTEXT://127.0.0.1:0",  # it looks for it among the static broker configs
+        command=(*_PYTEST, "-p", "headrace_for_kafka_python", "test/integration"),
+        environment={
+            "KAFKA_VERSION": "4.3.0", "KAFKA_ROOT": ".", "PYTHONPATH": str(PLUGINS),
+            "HEADRACE_PLAINTEXT": "{bootstrap}", "HEADRACE_SSL": "{ssl}",
+            "HEADRACE_SASL_PLAINTEXT": "{sasl_plaintext}", "HEADRACE_CERTIFICATES": "{certificates}",
         },
+        settings={"num.partitions": 4, "group.min.session.timeout.ms": 100},
+        ports=((0, 0, 0, 0),),
+        users=(User("SCRAM-SHA-256", "alice", "alice-secret"), User("SCRAM-SHA-512", "alice", "alice-secret")),
     ),
     Suite(
         name="aiokafka",

@@ -23,7 +23,6 @@ _SECURITY = "TLS and SASL are not there yet"
 
 KNOWN: tuple[Known, ...] = (
     Known("kafka-python", r"transactional", _TRANSACTIONS),
-    Known("kafka-python", r"test_ssl_integration", _SECURITY),
     Known("kafka-python", r"test_alter_replica_log_dirs", "AlterReplicaLogDirs: there is one log dir, the bucket"),
     Known("aiokafka", r"test_sender_maybe_wait_for_pid_on_failure", _TRANSACTIONS),
     Known("aiokafka", r"_ssl", _SECURITY),
