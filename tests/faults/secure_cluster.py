@@ -118,9 +118,10 @@ class SecureCluster:
                 assert time.monotonic() < until
                 time.sleep(0.02)
 
-    def authenticated(self, mechanism: str, listener: str = "CLIENT") -> float:
-        """How many logins have succeeded on all agents, those of open connections included."""
-        labels = f'headrace_authentications_total{{listener="{listener}",mechanism="{mechanism}",result="succeeded"}}'
+    def logins(self, mechanism: str, *, result: str = "succeeded") -> float:
+        """How many all agents have seen on the listener for clients, those of open connections included. `result`:
+        succeeded or failed."""
+        labels = f'headrace_authentications_total{{listener="CLIENT",mechanism="{mechanism}",result="{result}"}}'
         total = 0.0
         for agent in self.agents:
             with urllib.request.urlopen(f"http://{agent.http}/metrics", timeout=SECONDS_MAX) as response:

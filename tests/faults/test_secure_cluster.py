@@ -76,9 +76,9 @@ def _authenticate_again(cluster: SecureCluster) -> None:
     for name, producer in producers.items():
         producer.produce(topics[name], b"first")
         assert producer.flush(SECONDS_MAX) == 0
-    wanted = {name: cluster.authenticated(name) + 2 * len(cluster.agents) for name in EVERY_MECHANISM}
+    wanted = {name: cluster.logins(name) + 2 * len(cluster.agents) for name in EVERY_MECHANISM}
     until = time.monotonic() + SECONDS_MAX
-    while any(cluster.authenticated(name) < wanted[name] for name in EVERY_MECHANISM):
+    while any(cluster.logins(name) < wanted[name] for name in EVERY_MECHANISM):
         assert time.monotonic() < until
         for name, producer in producers.items():
             producer.produce(topics[name], b"again", on_delivery=partial(_note, errors))
@@ -107,12 +107,12 @@ def test_kafkas_own_client_by_each_mechanism_with_certificates_and_tokens(
     allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={(tmp_path / 'token').as_uri()}"
     command = ["java", "-XX:TieredStopAtLevel=1", allowed, "-cp", libraries, str(source)]
     arguments = [f"{name}={path}" for name, path in files.items()]
-    before = {name: cluster.authenticated(name) for name in ("SCRAM-SHA-512", "OAUTHBEARER")}
+    before = {name: cluster.logins(name) for name in ("SCRAM-SHA-512", "OAUTHBEARER")}
     run = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=200, check=False)
     told = sorted(line for line in run.stdout.splitlines() if line.startswith("read "))
     assert told == sorted(f"read {name} true" for name in files), run.stdout + run.stderr[-4000:]
     for name, logins in before.items():
-        assert cluster.authenticated(name) - logins > 8, "six connections, and those that authenticated again"
+        assert cluster.logins(name) - logins > 8, "six connections, and those that authenticated again"
 
 
 def _refusal(settings: dict[str, Any]) -> str:
