@@ -15,7 +15,7 @@ PLUGINS = Path(__file__).parent / "plugins"
 
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""Of the listeners of each agent of a suite with `ports`."""
+"""Of the listeners of each agent, in this order."""
 
 
 class User(NamedTuple):
@@ -40,14 +40,12 @@ class Suite(NamedTuple):
     command: tuple[str, ...]
     """{python}, {junit} and {work} are filled in; run in the directory of the copy."""
     environment: dict[str, str]
-    """{bootstrap}, {junit} and {work} are filled in; with `ports` also {ssl}, {sasl_plaintext} and {sasl_ssl}, the
-    addresses of these listeners, and {certificates}, a folder."""
+    """{bootstrap}, {junit} and {work} are filled in; also {ssl}, {sasl_plaintext} and {sasl_ssl}, the addresses of
+    these listeners, and {certificates}, a folder."""
     settings: dict[str, object]
     """For each agent, above those of every suite (runner.SETTINGS)."""
-    agents: int = 1
-    """Of `headrace dev`."""
-    ports: tuple[tuple[int, ...], ...] = ()
-    """For each agent, its ports by PROTOCOLS; 0 is a free one. Empty: `headrace dev`, without TLS and SASL."""
+    ports: tuple[tuple[int, ...], ...] = ((0, 0, 0, 0),)
+    """For each agent, its ports by PROTOCOLS; 0 is a free one."""
     users: tuple[User, ...] = ()
     """Of the listeners with SASL."""
     scripts: tuple[str, ...] = ()
@@ -78,11 +76,14 @@ _CONFLUENT = Suite(
         "pytest", "pytest-timeout", "pytest-asyncio", "requests-mock", "respx", "trivup", "async-timeout",
     ),
     command=(
-        *_PYTEST, "tests/integration/admin", "tests/integration/consumer",
+        *_PYTEST, "-p", "headrace_for_confluent", "tests/integration/admin", "tests/integration/consumer",
         "tests/integration/producer", "--ignore=tests/integration/schema_registry",
     ),
-    environment={"BROKERS": "{bootstrap}"},
+    environment={
+        "BROKERS": "{bootstrap}", "HEADRACE_SASL_PLAINTEXT": "{sasl_plaintext}", "PYTHONPATH": str(PLUGINS),
+    },
     settings={},
+    users=(User("SCRAM-SHA-256", "sasl_user", "sasl_user"),),
 )  # fmt: skip
 
 SUITES: tuple[Suite, ...] = (
@@ -99,7 +100,6 @@ SUITES: tuple[Suite, ...] = (
             "HEADRACE_SASL_PLAINTEXT": "{sasl_plaintext}", "HEADRACE_CERTIFICATES": "{certificates}",
         },
         settings={"num.partitions": 4, "group.min.session.timeout.ms": 100},
-        ports=((0, 0, 0, 0),),
         users=(User("SCRAM-SHA-256", "alice", "alice-secret"), User("SCRAM-SHA-512", "alice", "alice-secret")),
     ),
     Suite(
@@ -116,13 +116,17 @@ SUITES: tuple[Suite, ...] = (
             "tests/test_consumer.py", "tests/test_coordinator.py", "tests/test_producer.py", "tests/test_admin.py",
             "tests/test_client.py", "tests/test_fetcher.py", "tests/test_sender.py", "tests/test_pep492.py",
         ),
-        environment={"HEADRACE_BOOTSTRAP": "{bootstrap}", "PYTHONPATH": str(PLUGINS)},
+        environment={
+            "HEADRACE_BOOTSTRAP": "{bootstrap}", "HEADRACE_SSL": "{ssl}", "HEADRACE_SASL_PLAINTEXT": "{sasl_plaintext}",
+            "HEADRACE_SASL_SSL": "{sasl_ssl}", "HEADRACE_CERTIFICATES": "{certificates}", "PYTHONPATH": str(PLUGINS),
+        },
         settings={"num.partitions": 2},
+        users=(User("SCRAM-SHA-256", "test", "test"),),
     ),
     _CONFLUENT,
     _CONFLUENT._replace(
         name="confluent-kafka-python-consumer-protocol",
-        environment={"BROKERS": "{bootstrap}", "TEST_CONSUMER_GROUP_PROTOCOL": "consumer"},
+        environment={**_CONFLUENT.environment, "TEST_CONSUMER_GROUP_PROTOCOL": "consumer"},
     ),
     Suite(
         name="kafkajs",
@@ -139,8 +143,15 @@ SUITES: tuple[Suite, ...] = (
             "BOOTSTRAP": "{bootstrap}", "HEADRACE_PYTHON": sys.executable, "PYTHONPATH": str(PLUGINS.parents[3]),
             "JEST_JUNIT_OUTPUT_DIR": "{work}", "JEST_JUNIT_OUTPUT_NAME": "kafkajs.xml",
         },
-        settings={"kafka.port": 9090, "num.partitions": 1},  # 9092 is the last agent; its TLS ports stay closed
-        agents=3,
+        settings={"num.partitions": 1},
+        ports=((9092, 9093, 0, 9094), (9095, 9096, 0, 9097), (9098, 9099, 0, 9100)),
+        users=(
+            User("SCRAM-SHA-256", "test", "testtest"),
+            User("SCRAM-SHA-256", "testscram", "testtestscram=256"),
+            User("SCRAM-SHA-512", "testscram", "testtestscram=512"),
+            User("SCRAM-SHA-256", "alice", "alicealice"),
+            User("SCRAM-SHA-256", "bob", "bobbob"),
+        ),
         scripts=("addPartitions.sh",),
     ),
 )  # fmt: skip

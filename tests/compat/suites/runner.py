@@ -2,7 +2,7 @@
 
 Place: between __main__.py and the suites of catalog.py.
 Invariant: each suite gets a separate cluster, which ends with it; the checkout is never changed.
-If this process crashes, `headrace dev` ends with it, other agents may not; .compat/ may be deleted at any time.
+If this process crashes, its agents may be left; .compat/ may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from load.dev_server import DevServer
 from tests.compat.suites.catalog import PLUGINS, PROTOCOLS, Suite
 from tests.compat.suites.secure_agents import secure_agents
 
@@ -114,14 +113,12 @@ def _outcome(case: ElementTree.Element) -> Outcome:
 def _cluster(suite: Suite) -> Iterator[dict[str, str]]:
     """What of the suite's command and environment names the running cluster."""
     settings = {**SETTINGS, **suite.settings}
-    with tempfile.TemporaryDirectory(prefix="headrace-compat-") as directory:
-        if not suite.ports:
-            with DevServer(Path(directory), agents=suite.agents, settings=settings) as server:
-                yield {"bootstrap": server.bootstrap}
-            return
-        with secure_agents(suite, settings, Path(directory)) as agents:
-            addresses = {name.lower(): agents.bootstrap(name) for name in PROTOCOLS}
-            yield addresses | {"bootstrap": agents.bootstrap(), "certificates": str(agents.certificates)}
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-compat-") as directory,
+        secure_agents(suite, settings, Path(directory)) as agents,
+    ):
+        addresses = {name.lower(): agents.bootstrap(name) for name in PROTOCOLS}
+        yield addresses | {"bootstrap": agents.bootstrap(), "certificates": str(agents.certificates)}
 
 
 def _environment() -> dict[str, str]:

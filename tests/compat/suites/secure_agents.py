@@ -1,6 +1,6 @@
-"""Agents for a suite that also tests TLS, SASL and ACLs: one listener for each protocol, certificates, and users.
+"""The agents of a suite: one listener for each protocol, certificates and users, for its tests of TLS, SASL and ACLs.
 
-Place: started by runner.py instead of `headrace dev`, which has listeners without protection only.
+Place: started by runner.py; `headrace dev` has listeners without protection only.
 Invariant: leaving the context ends all processes that it started. ACLs are enforced where one exists for a resource, as
 in the suites' own clusters; the users are the suite's, and not secret.
 """
