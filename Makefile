@@ -71,6 +71,7 @@ docs: setup ## write the generated pages
 	@$(BIN)/python -m headrace.scan.docs docs/start/SPARK.md
 	@$(BIN)/python -m tests.spark.versions --page
 	@$(BIN)/python -m tests.deploy.chart_pages
+	@$(BIN)/python -m tests.deploy.metrics_page
 
 requirements: setup ## each numbered promise: its tests, passed or open in the last `make test`
 	@$(BIN)/python -m tests.house.requirements_report

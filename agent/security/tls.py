@@ -8,9 +8,12 @@ are reported, and the context before them stays in use: half a renewal closes no
 from __future__ import annotations
 
 import logging
+import math
 import os
 import ssl
 from collections.abc import Callable
+
+from cryptography import x509
 
 from headrace.config.errors import ConfigError
 from headrace.config.security_settings import SecuritySettings
@@ -60,6 +63,8 @@ class ReloadedContext:
         self._seen = self._look()
         self._looked_at = clock.monotonic()
         self._context = make(settings)
+        self.expires_at = _expiry(settings.ssl_keystore_location)
+        """When the first certificate of the chain in use expires; seconds since the epoch."""
 
     def current(self) -> ssl.SSLContext:
         """For the next connection."""
@@ -75,6 +80,7 @@ class ReloadedContext:
     def _reload(self) -> None:
         try:
             self._context = self._make(self._settings)
+            self.expires_at = _expiry(self._settings.ssl_keystore_location)
         except ConfigError as error:
             logger.error("certificates not reloaded, the earlier ones stay in use: %s", error)
         else:
@@ -120,6 +126,15 @@ def _load_trust(context: ssl.SSLContext, settings: SecuritySettings) -> None:
         context.load_verify_locations(path)
     except OSError as error:
         raise ConfigError(f"ssl.truststore.location: no certificates in PEM: {path}: {_reason(error)}") from error
+
+
+def _expiry(path: str) -> float:
+    """Infinity without certificates."""
+    if not path:
+        return math.inf
+    with open(path, "rb") as file:
+        chain = x509.load_pem_x509_certificates(file.read())
+    return min(certificate.not_valid_after_utc.timestamp() for certificate in chain)
 
 
 def _reason(error: Exception) -> str:

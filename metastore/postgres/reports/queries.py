@@ -35,7 +35,9 @@ from headrace.metastore.postgres.schema import (
     agent_leases,
     agents,
     extents,
+    group_offsets,
     jobs,
+    partition_heads,
     partitions,
     producer_state,
     segment_files,
@@ -150,6 +152,22 @@ def partition_sizes() -> Select[Any]:
         .select_from(asked)
         .outerjoin(partitions, partitions.c.partition_key == asked.c.key)
         .order_by(asked.c.number)
+    )
+
+
+def consumer_lags() -> Select[Any]:
+    """The largest lags, with the number of all. Cost: a scan of group_offsets, and a probe or a scan of the heads."""
+    offset, head = group_offsets.c, partition_heads.c
+    lag = func.greatest(head.high_watermark - offset.committed_offset, ZERO)
+    return (
+        select(
+            *(offset.group_id, offset.partition_key, lag.label("records")),
+            func.count().over().label("pairs"),
+        )
+        .join(partitions, partitions.c.partition_key == offset.partition_key)
+        .join(partition_heads, head.partition_key == offset.partition_key)
+        .order_by(lag.desc(), offset.group_id, offset.partition_key)
+        .limit(LIMIT)
     )
 
 

@@ -175,6 +175,8 @@ async def test_a_new_certificate_counts_for_new_connections_and_open_ones_go_on(
         clock.jump(LOOK_SECONDS)
         third = await world.connect()
         assert _serial(third) != before
+        expires = world.registry.get_sample_value("headrace_listener_certificate_expiry_seconds", {"listener": "EXT"})
+        assert expires == ssl.cert_time_to_seconds(third.writer.get_extra_info("peercert")["notAfter"])
         for number, client in enumerate((first, second, third)):
             await client.send(frame(number, b"still here"))
             assert await client.reply() == (number, b"still here")
