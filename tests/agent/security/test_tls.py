@@ -24,6 +24,7 @@ from headrace.config.listeners import listeners
 from headrace.config.load import load
 from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.storage.clock import Clock, SystemClock
+from headrace.storage.repetition import SECONDS
 from tests.agent.listener.listener_client import Client, answer, echo, frame, limits, until
 from tests.agent.security.certificates import Authority
 from tests.manual_clock import ManualClock
@@ -311,3 +312,19 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, own: dict[str, object], to
     settings = load(flags=flags | own)
     with pytest.raises(ConfigError, match=told):
         ListenerSecurity(settings, listeners(settings).serving[0], SystemClock())
+
+
+async def test_a_tls_client_of_a_plain_listener_is_named_once_per_minute(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    listener = KafkaListener(echo, limits(), clock, CollectorRegistry())
+    port = await listener.start("127.0.0.1", 0)
+    for _ in range(5):
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.open_connection("127.0.0.1", port, ssl=ssl.create_default_context())
+    assert caplog.text.count("the client speaks TLS, and this listener does not") == 1
+    clock.jump(SECONDS)
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await asyncio.open_connection("127.0.0.1", port, ssl=ssl.create_default_context())
+    assert caplog.text.count("the client speaks TLS") == 2
+    assert "left_out=4" in caplog.text
+    await listener.drain(1.0)
