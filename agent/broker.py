@@ -48,6 +48,7 @@ from headrace.agent.security.authorization.denial_log import reporting_authorize
 from headrace.agent.security.listener_security import ListenerSecurity, link_context
 from headrace.agent.security.sasl.authentication import Authentication
 from headrace.agent.security.sasl.credentials import Credentials
+from headrace.agent.topic_traffic import TopicTraffic
 from headrace.config.listeners import Endpoint, SecurityProtocol, deprecated_forms, listeners
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import Listener, agent_features
@@ -286,6 +287,7 @@ class Broker:
         shared = self._shared_address(cluster)
         authorizer = reporting_authorizer(settings, cluster, clock, self._registry, self.audit)
         connect = partial(open_connection, tls=link_context(settings, clock))
+        by_topic = TopicTraffic(settings.topic_metrics_max, cluster.topic_name, self._registry)
         self._fetch = FetchService(
             self._store,
             self._metastore,
@@ -301,6 +303,7 @@ class Broker:
             shared_address=shared,
             connect=connect,
             authorizer=authorizer.enforced,
+            count_sent=by_topic.sent,
         )
         self._produce = ProducePipeline(
             self._store,
@@ -320,6 +323,7 @@ class Broker:
             self._registry,
             self._listener.produce_bytes,
             authorizer.enforced,
+            by_topic.received,
         )
         self._groups = GroupHandlers(
             self._metastore, cluster, settings, clock, rng, self._registry, authorizer.enforced

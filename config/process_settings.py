@@ -304,6 +304,20 @@ class ProcessSettings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fi
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$", description="Minimum log level.")] = field(
         default="info", name="log.level"
     )
+    topic_metrics_max: Annotated[
+        NonNegativeInt,
+        Meta(
+            description="Maximum number of topics for which an agent shows bytes and records in /metrics by name; all"
+            " further ones are one sum. 0: no metrics by topic."
+        ),
+    ] = field(default=100, name="topic.metrics.max")
+    consumer_lag_metrics_max: Annotated[
+        NonNegativeInt,
+        Meta(
+            description="Maximum number of pairs of group and partition for which the active controller shows the lag"
+            " in /metrics; those with the largest lag. 0: it does not ask for lags."
+        ),
+    ] = field(default=1_000, name="consumer.lag.metrics.max")
     audit_log_path: Annotated[
         str,
         Meta(

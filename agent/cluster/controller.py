@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.agent.cluster.agent_links import AgentLinks, Connect, open_link
+from headrace.agent.cluster.consumer_lag import ConsumerLags
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.partition_removal import PartitionRemover, RemovalApi
@@ -115,9 +116,10 @@ class Controller:
         schedules: Callable[[MetadataImage], Sequence[JobSchedule]] | None = None,
         connect: Connect = open_link,
         listener: str | None = None,
+        lags: ConsumerLags | None = None,
     ) -> None:
         """`times`: as they are now. `schedules`: the periodic jobs of a cluster; None: none are scheduled here.
-        `listener`: inter.broker.listener.name, for the links to agents."""
+        `listener`: inter.broker.listener.name, for the links to agents. `lags`: None if they are not exported."""
         self._api = api
         self._follower = follower
         self._times = times
@@ -139,6 +141,7 @@ class Controller:
         """Where the newest snapshot ended when this process looked last."""
         self._next_schedule = 0.0
         self._links = AgentLinks(self._on_gone, clock, connect, listener)
+        self._lags = lags
         self._tasks: list[asyncio.Task[None]] = []
         self._snapshotting: asyncio.Task[None] | None = None
 
@@ -164,6 +167,8 @@ class Controller:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, self._links.close(), return_exceptions=True)
+        if self._lags is not None:
+            await self._lags.close()
         if self._lease is not None and self._lease.is_own:
             try:
                 await self._api.resign_controller(self._lease.controller_epoch)
@@ -190,6 +195,8 @@ class Controller:
     async def _work(self) -> None:
         """An action with a stale epoch is refused (FencedError); the next lease round finds the new controller."""
         lease, is_active = self._lease, self.is_active
+        if self._lags is not None:
+            self._lags.step(is_active)
         if lease is not None and is_active:
             await self._fence_silent(lease.controller_epoch)
         before = self._follower.image.offset

@@ -108,7 +108,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         try:
             self._identify()
         except PermissionError as error:
-            logger.warning("connection refused: peer=%s reason=%s", self._client.peer, error)
+            self._host.log_end("connection refused", self._client, str(error))
             self._host.refused_certificate(self._client, None, "SSL", error)
             self._give_up("certificate")
 
@@ -177,7 +177,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     break
                 self._start(frame)
         except InvalidError as error:
-            logger.warning("connection refused: peer=%s reason=%s", self._client.peer, error)
+            self._host.log_end("connection refused", self._client, str(error))
             self._end("malformed")
             return
         if self._held or len(data):
@@ -379,7 +379,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._end("idle")
 
     def _give_up(self, reason: str) -> None:
-        logger.warning("connection closed: peer=%s reason=%s", self._client.peer, reason)
+        self._host.log_end("connection closed", self._client, reason)
         self._host.metrics.connection_closed(reason)
         self.abort()
 

@@ -22,6 +22,8 @@ from headrace.storage.errors import InvalidError
 
 MIN_FRAME_BYTES = 8
 """API key, version and correlation id."""
+TLS_HANDSHAKE = 0x1603
+"""The first two bytes of a TLS connection: a handshake record, version 3."""
 DIRECT_BYTES = 16 * 1024
 """From this number of missing bytes on, a frame is read directly into its memory; below, one read gets several
 frames.
@@ -101,6 +103,8 @@ class FrameReader:
                 return None, data
             head = _tuple(FrameHead, _HEAD.unpack(self._head_bytes))
         if not MIN_FRAME_BYTES <= head.size <= self._max_frame_bytes:
+            if head.size >> 16 == TLS_HANDSHAKE:
+                raise InvalidError("the client speaks TLS, and this listener does not: use a listener with SSL")
             raise InvalidError(f"frame outside the limits: size={head.size} max={self._max_frame_bytes}")
         return head, data
 

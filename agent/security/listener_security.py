@@ -6,6 +6,7 @@ Invariant: settings of this listener alone (listener.name.NAME.*) go before thos
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections.abc import Callable
 
@@ -46,6 +47,10 @@ class ListenerSecurity:
     def context(self) -> ssl.SSLContext | None:
         """For the next connection; None: it is not encrypted."""
         return None if self._context is None else self._context.current()
+
+    def certificate_expires_at(self) -> float:
+        """Seconds since the epoch, of the certificates in use; infinity without TLS."""
+        return math.inf if self._context is None else self._context.expires_at
 
     @property
     def must_authenticate(self) -> bool:

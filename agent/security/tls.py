@@ -8,8 +8,11 @@ are reported, and the context before them stays in use: half a renewal closes no
 from __future__ import annotations
 
 import logging
+import math
 import ssl
 from collections.abc import Callable
+
+from cryptography import x509
 
 from headrace.agent.security.file_watch import FileWatch
 from headrace.config.errors import ConfigError
@@ -56,6 +59,8 @@ class ReloadedContext:
         self._paths = [path for path in (settings.ssl_keystore_location, settings.ssl_truststore_location) if path]
         self._watch = FileWatch(self._paths, clock)
         self._context = make(settings)
+        self.expires_at = _expiry(settings.ssl_keystore_location)
+        """When the first certificate of the chain in use expires; seconds since the epoch."""
 
     def current(self) -> ssl.SSLContext:
         """For the next connection."""
@@ -66,6 +71,7 @@ class ReloadedContext:
     def _reload(self) -> None:
         try:
             self._context = self._make(self._settings)
+            self.expires_at = _expiry(self._settings.ssl_keystore_location)
         except ConfigError as error:
             logger.error("certificates not reloaded, the earlier ones stay in use: %s", error)
         else:
@@ -99,6 +105,15 @@ def _load_trust(context: ssl.SSLContext, settings: SecuritySettings) -> None:
         context.load_verify_locations(path)
     except OSError as error:
         raise ConfigError(f"ssl.truststore.location: no certificates in PEM: {path}: {_reason(error)}") from error
+
+
+def _expiry(path: str) -> float:
+    """Infinity without certificates."""
+    if not path:
+        return math.inf
+    with open(path, "rb") as file:
+        chain = x509.load_pem_x509_certificates(file.read())
+    return min(certificate.not_valid_after_utc.timestamp() for certificate in chain)
 
 
 def _reason(error: Exception) -> str:

@@ -57,6 +57,8 @@ PROCESS_PREFIXES = (
     ),
     *(
         "broker.heartbeat.interval.ms",
+        "topic.metrics.max",
+        "consumer.lag.metrics.max",
         "initial.",
         "shutdown.",
         "log.level",

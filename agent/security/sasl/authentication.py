@@ -34,6 +34,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import ClientConnection, CloseConnection, Request, RequestHandler, Response
 from headrace.protocol.typed import decode, reply
 from headrace.storage.clock import Clock
+from headrace.storage.repetition import LIMITED, Repetitions
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class Authentication:
         """`rng` draws nonces, which must not be guessed."""
         self._securities, self._credentials, self._clock, self._rng = securities, credentials, clock, rng
         self._audit = audit
+        self._unexpected = Repetitions()
         self._count = Counter(
             "headrace_authentications",
             "Authentications by SASL that ended, by listener, mechanism and result.",
@@ -96,6 +98,7 @@ class Authentication:
         schema, entity = decode(request)
         security = self._securities.get(request.connection.listener)
         if not request.connection.must_authenticate or security is None:
+            self._report_unexpected(request)
             return reply(request, schema.response(error_code=ErrorCode.illegal_sasl_state, mechanisms=()))
         state = _state(request.connection)
         code = ErrorCode.none
@@ -110,6 +113,18 @@ class Authentication:
             state.exchange = self._exchange(entity.mechanism, security)
             request.connection.sends_tokens = request.api_version == 0 and not state.has_failed
         return reply(request, schema.response(error_code=code, mechanisms=security.mechanisms))
+
+    def _report_unexpected(self, request: Request) -> None:
+        connection = request.connection
+        address = connection.peer.rpartition(":")[0]
+        left_out = self._unexpected.left_out((address, connection.listener), self._clock.monotonic())
+        if left_out is not None:
+            logger.warning(
+                "sasl refused: peer=%s client_id=%s listener=%s left_out=%d reason=clients of this listener do not"
+                " authenticate: use a listener with SASL_PLAINTEXT or SASL_SSL",
+                *(connection.peer, request.client_id, connection.listener, left_out),
+                extra=LIMITED,
+            )
 
     async def authenticate(self, request: Request) -> Response:
         """One message of the mechanism."""

@@ -30,6 +30,7 @@ from headrace.metastore.sealing import Sealing
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
 from headrace.protocol.request import ClientConnection, CloseConnection, Request, Response
+from headrace.storage.repetition import SECONDS
 from tests.agent.listener.listener_client import Gate, frame, listening, until
 from tests.manual_clock import ManualClock
 
@@ -282,6 +283,19 @@ async def test_steps_out_of_turn() -> None:
     assert (await world.authenticate(b"x"))[0] == ILLEGAL_STATE
     world.connect(must_authenticate=False)
     assert await world.handshake("PLAIN") == ILLEGAL_STATE
+
+
+async def test_a_sasl_client_of_a_listener_without_sasl_leaves_one_line_per_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    for _ in range(3):
+        world.connect(must_authenticate=False)
+        assert await world.handshake("PLAIN") == ILLEGAL_STATE
+    assert caplog.text.count("clients of this listener do not authenticate") == 1
+    world.clock.jump(SECONDS)
+    assert await world.handshake("PLAIN") == ILLEGAL_STATE
+    assert "left_out=2" in caplog.text
 
 
 @pytest.mark.requirement("C13.2")
