@@ -312,14 +312,7 @@ class Broker:
             settings,
             clock,
             rng,
-            Callbacks(
-                database_now_ms=self._fetch.database_now_ms,
-                on_flushed=self._fetch.on_flushed,
-                on_committed=self._fetch.on_committed,
-                on_fenced=cluster.membership.check_now,
-                on_settled=self._on_settled,
-                log_start_offset=self._fetch.log_start_offset,
-            ),
+            self._callbacks(cluster),
             self._registry,
             self._listener.produce_bytes,
             authorizer.enforced,
@@ -352,6 +345,17 @@ class Broker:
         register_handlers(self._dispatcher, parts)
         self._authenticate(cluster, zone_secret, sealed_keys)
         self._report(cluster, zone_secret, connect)
+
+    def _callbacks(self, cluster: Cluster) -> Callbacks:
+        """What the produce path tells the others."""
+        return Callbacks(
+            database_now_ms=self._fetch.database_now_ms,
+            on_flushed=self._fetch.on_flushed,
+            on_committed=self._fetch.on_committed,
+            on_fenced=cluster.membership.check_now,
+            on_settled=self._on_settled,
+            log_start_offset=self._fetch.log_start_offset,
+        )
 
     def _report(self, cluster: Cluster, secret: bytes, connect: Connect) -> None:
         """Tell other agents what this one reaches, and ask them."""
