@@ -55,6 +55,7 @@ COMMANDS = (
     Command(
         "bench", "headrace.cli.bench.command", "measure throughput, latency and cost, also of two systems in turns"
     ),
+    Command("cost", "headrace.cli.cost.command", "what a workload needs, and what it costs next to Kafka"),
     Command("version", "headrace.cli.version", "print the version"),
 )
 """In the order of the overview."""

@@ -166,9 +166,8 @@ class Controller:
         tasks = [*self._tasks, *([] if self._snapshotting is None else [self._snapshotting])]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, self._links.close(), return_exceptions=True)
-        if self._lags is not None:
-            await self._lags.close()
+        lags = [] if self._lags is None else [self._lags.close()]
+        await asyncio.gather(*tasks, self._links.close(), *lags, return_exceptions=True)
         if self._lease is not None and self._lease.is_own:
             try:
                 await self._api.resign_controller(self._lease.controller_epoch)

@@ -36,6 +36,7 @@ COMMANDS = [
     "dump-log",
     "shell",
     "bench",
+    "cost",
     "version",
 ]
 

@@ -25,6 +25,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 600
 WHEEL, SDIST = "wheel", "sdist"
 KINDS = (WHEEL, SDIST)
+DATA = (".sql", ".toml")
+PACKAGES = ("cli", "metastore", "migrations")
+"""The packages with such files."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,10 @@ class Environment:
             process.stdout.close()
 
 
-def sql_files() -> set[str]:
-    """Every .sql file of the packages, as the distribution should name it. Those of deploy/ are for administrators."""
-    return {f"headrace/{name}" for name in tracked() if name.endswith(".sql") and not name.startswith("deploy/")}
+def data_files() -> set[str]:
+    """Every .sql and .toml file of the packages, as the distribution should name it. Those of deploy/ are for
+    administrators."""
+    return {f"headrace/{name}" for name in tracked() if name.endswith(DATA) and name.split("/")[0] in PACKAGES}
 
 
 def build(kind: str, directory: Path) -> Path:

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.package.distribution import (
+    DATA,
     KINDS,
     WHEEL,
     Environment,
     beside_this_environment,
     build,
+    data_files,
     empty_environment,
     interpreter,
-    sql_files,
 )
 
 PYTHONS = ("3.11", "3.12", "3.13")
@@ -74,5 +75,5 @@ def _check_files(environment: Environment, folder: Path) -> None:
     assert folders == {"headrace", f"headrace-{found['version']}.dist-info", ".."}
     assert sorted(name for name in found["files"] if name.startswith("..")) == scripts
     assert "headrace/py.typed" in found["files"]
-    assert {name for name in found["files"] if name.endswith(".sql")} == sql_files()
+    assert {name for name in found["files"] if name.endswith(DATA)} == data_files()
     assert f"headrace {found['version']} (Python " in environment.run("headrace", "--version", cwd=folder)

@@ -1,0 +1,171 @@
+"""What a workload needs, and what that costs: sums over measured constants and prices. Pure.
+
+    Workload ──needs──> Needs (requests, bytes, cores of Headrace)
+        └──bills──> Bill of Headrace, of Kafka in three zones, of a managed Kafka
+
+Place: command.py prints it. Constants and prices come from files (data.py).
+Invariant: every number is a constant, a price, the workload's, or a setting's default; nothing is fitted here.
+What is not in the sums: replays of old records, swaps of extents by compaction in Postgres, tiered storage of Kafka,
+backups, load balancers, monitoring, people.
+Units: GB is 10^9 bytes, MiB 2^20; a month has 730 hours.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from headrace.cli.cost.data import Constants, Prices
+
+MIB, GB = 2**20, 1e9
+MONTH_HOURS = 730
+MONTH_SECONDS = MONTH_HOURS * 3600
+DAY_SECONDS = 86_400
+CORE_SHARE = 0.6
+"""How far a core is planned to be used, for agents, compactors and Postgres."""
+DISK_SHARE = 0.7
+"""How full Kafka's disks are planned to be."""
+KAFKA_COPIES = 3
+WAL_HOURS = 24
+"""How much WAL Postgres' disk holds, for a backup or a standby that comes back."""
+LEVEL0_SECONDS = 75 * 60
+"""How long a flushed file stays although its records are merged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """`fanout`: how many times each record is read near the end of the log. `partitions`: all that are written to."""
+
+    write_mib_s: float
+    fanout: float = 1.0
+    retention_days: float = 7.0
+    batch_kib: float = 64.0
+    partitions: int = 100
+    zones: int = 3
+    linger_ms: float = 100.0
+    flush_bytes: float = 8 * MIB
+    feed_poll_ms: float = 15.0
+    chunk_bytes: float = 4 * MIB
+
+    @property
+    def write_gb_s(self) -> float:
+        return self.write_mib_s * MIB / GB
+
+    @property
+    def batches_s(self) -> float:
+        return self.write_mib_s * 1024 / self.batch_kib
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """Of Headrace. Rates per second; cores are those that are busy, without reserve."""
+
+    agents: int
+    agent_cores: float
+    compactor_cores: float
+    puts_s: float
+    gets_s: float
+    stored_bytes: float
+    postgres_cores: float
+    wal_bytes_s: float
+    metastore_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """Of one system, per month, by part."""
+
+    name: str
+    parts: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        return sum(self.parts.values())
+
+
+def needs(workload: Workload, measured: Constants) -> Needs:
+    """Of Headrace in steady state."""
+    request_s = measured.line("agent_us_per_request", workload.batch_kib * 1024) / 1e6
+    fetch_s = measured.value("agent_fetch_s_per_gb") * workload.write_gb_s * workload.fanout
+    serving = workload.batches_s * request_s + fetch_s
+    agents = max(workload.zones, math.ceil(serving / CORE_SHARE))
+    agent_cores = serving + agents * measured.value("agent_idle_cores")
+
+    files_s = agents * max(1000 / workload.linger_ms, workload.write_mib_s * MIB / agents / workload.flush_bytes)
+    file_bytes = workload.write_mib_s * MIB / files_s
+    extents = max(1.0, min(workload.partitions, workload.batches_s / files_s))
+    merged_s = workload.write_mib_s * MIB / measured.value("merged_file_bytes")
+    zones_read = workload.zones if workload.fanout else 0
+    tail_reads_s = files_s * math.ceil(file_bytes / workload.chunk_bytes) * zones_read  # decisions/0014
+
+    stored = workload.write_mib_s * MIB * (workload.retention_days * DAY_SECONDS + 2 * LEVEL0_SECONDS)
+    commit_s = measured.line("postgres_us_per_commit", extents, "extents", "us") / 1e6
+    poll_s = measured.value("postgres_us_per_feed_poll") / 1e6 * agents * 1000 / workload.feed_poll_ms
+    reads_s = measured.value("postgres_fetch_s_per_gb") * workload.write_gb_s * workload.fanout
+    wal = files_s * measured.line("postgres_wal_bytes_per_commit", extents, "extents", "bytes")
+    files = stored / measured.value("merged_file_bytes")
+    rows = files * measured.value("merged_rows_per_file") + files_s * LEVEL0_SECONDS * (extents + 1)
+    return Needs(
+        agents=agents,
+        agent_cores=agent_cores,
+        compactor_cores=workload.write_gb_s * compaction_s_per_gb(workload, measured),
+        puts_s=files_s + 2 * merged_s,
+        gets_s=tail_reads_s
+        + files_s
+        + merged_s * math.ceil(measured.value("merged_file_bytes") / workload.flush_bytes),
+        stored_bytes=stored,
+        postgres_cores=files_s * commit_s + poll_s + reads_s,
+        wal_bytes_s=wal,
+        metastore_bytes=rows * measured.value("metastore_row_bytes") + wal * WAL_HOURS * 3600,
+    )
+
+
+def compaction_s_per_gb(workload: Workload, measured: Constants) -> float:
+    """CPU of both levels: a cost per batch and one per byte, from two measured sizes of batches."""
+    (small, large), (small_s, large_s) = measured.points("compaction_s_per_gb", "bytes", "s")
+    per_batch = (small_s - large_s) / (GB / small - GB / large)
+    return large_s + per_batch * (GB / (workload.batch_kib * 1024) - GB / large)
+
+
+def bills(workload: Workload, measured: Constants, prices: Prices) -> list[Bill]:
+    """Headrace, Kafka on machines in three zones with consumers that read in their zone, and the same managed."""
+    return [_headrace(needs(workload, measured), prices), *_kafkas(workload, measured, prices)]
+
+
+def _headrace(need: Needs, prices: Prices) -> Bill:
+    """Agents and compactors share machines; Postgres has a standby in another zone."""
+    core_month = prices.value("machine_hour") * MONTH_HOURS / prices.value("cores_per_machine")
+    serving_cores = max(need.agents, math.ceil((need.agent_cores + need.compactor_cores) / CORE_SHARE))
+    postgres_cores = max(prices.value("cores_per_machine"), math.ceil(need.postgres_cores / CORE_SHARE))
+    wal_gb = need.wal_bytes_s * MONTH_SECONDS / GB
+    return Bill(
+        "Headrace",
+        {
+            "machines": serving_cores * core_month,
+            "Postgres": 2 * (postgres_cores * core_month + need.metastore_bytes / GB * prices.value("disk_gb_month")),
+            "storage": need.stored_bytes / GB * prices.value("object_gb_month"),
+            "requests": MONTH_SECONDS
+            / 1000
+            * (need.puts_s * prices.value("put_1000") + need.gets_s * prices.value("get_1000")),
+            "between zones": wal_gb * prices.value("zone_gb"),
+        },
+    )
+
+
+def _kafkas(workload: Workload, measured: Constants, prices: Prices) -> list[Bill]:
+    brokers = max(3, math.ceil(workload.write_mib_s * MIB / 1e6 / measured.value("kafka_mb_s_per_broker")))
+    disk_gb = workload.write_gb_s * workload.retention_days * DAY_SECONDS * KAFKA_COPIES / DISK_SHARE
+    month_gb = workload.write_gb_s * MONTH_SECONDS
+    produced = month_gb * 2 / 3 * prices.value("zone_gb")
+    copied = month_gb * (KAFKA_COPIES - 1) * prices.value("zone_gb")
+    own = {
+        "machines": brokers * prices.value("machine_hour") * MONTH_HOURS,
+        "storage": disk_gb * prices.value("disk_gb_month"),
+        "between zones": produced + copied,
+    }
+    managed = {
+        "machines": brokers * prices.value("managed_broker_hour") * MONTH_HOURS,
+        "storage": disk_gb * prices.value("managed_disk_gb_month"),
+        "between zones": produced,  # the provider does not charge for copies
+    }
+    return [Bill("Kafka, three zones", own), Bill("Kafka, managed", managed)]

@@ -1,0 +1,143 @@
+"""The cost model: its sums by hand, its constants from runs that are in the repository, and the printed page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.cli.cost.command import BAR_WIDTH, bar
+from headrace.cli.cost.data import Constants, Prices, measured, prices
+from headrace.cli.cost.model import GB, MIB, MONTH_HOURS, Workload, bills, compaction_s_per_gb, needs
+from headrace.cli.main import main
+from headrace.config.settings import Settings
+from headrace.storage.errors import InvalidError
+
+REPOSITORY = Path(__file__).parents[3]
+ROUND = Constants(
+    {
+        "agent_us_per_request": {"bytes": [0, 1 << 20], "us": [0, 1000]},
+        "agent_fetch_s_per_gb": {"value": 0},
+        "agent_idle_cores": {"value": 0},
+        "compaction_s_per_gb": {"bytes": [1 << 10, 1 << 20], "s": [4, 4]},
+        "postgres_us_per_commit": {"extents": [1, 2], "us": [1000, 1000]},
+        "postgres_wal_bytes_per_commit": {"extents": [1, 2], "bytes": [500, 1000]},
+        "postgres_us_per_feed_poll": {"value": 0},
+        "postgres_fetch_s_per_gb": {"value": 0},
+        "merged_file_bytes": {"value": 64 * MIB},
+        "merged_rows_per_file": {"value": 10},
+        "metastore_row_bytes": {"value": 100},
+        "kafka_mb_s_per_broker": {"value": MIB / 1e6 * 10},
+    }
+)
+ONE = Prices({name: {"value": 1.0} for name in prices().entries if name not in ("currency", "read_on")})
+
+
+def test_needs_of_a_round_load_by_hand() -> None:
+    """30 MiB/s in batches of 1 MiB: each takes 1 ms of an agent; three agents flush ten files a second each."""
+    need = needs(Workload(write_mib_s=30, batch_kib=1024, fanout=1, retention_days=1, partitions=1), ROUND)
+    assert (need.agents, need.agent_cores) == (3, pytest.approx(0.03))
+    merged_s = 30 / 64
+    assert need.puts_s == pytest.approx(30 + 2 * merged_s)
+    assert need.gets_s == pytest.approx(30 * 3 + 30 + merged_s * 8), "tail: a GET per zone; a merge reads files twice"
+    assert need.stored_bytes == pytest.approx(30 * MIB * (86_400 + 2 * 4_500))
+    assert need.postgres_cores == pytest.approx(30 * 0.001)
+    assert need.wal_bytes_s == pytest.approx(30 * 500)
+    rows = need.stored_bytes / (64 * MIB) * 10 + 30 * 4_500 * 2
+    assert need.metastore_bytes == pytest.approx(rows * 100 + 30 * 500 * 86_400)
+    assert need.compactor_cores == pytest.approx(30 * MIB / GB * 4)
+
+
+def test_more_load_than_cores_needs_more_agents_and_large_files_replace_linger() -> None:
+    """Ten agents at 60 %: 6,000 batches of 1 ms each; 600 MiB/s per agent are 75 files of 8 MiB a second."""
+    need = needs(Workload(write_mib_s=6_000, batch_kib=1024, fanout=0), ROUND)
+    assert need.agents == 10
+    assert need.puts_s == pytest.approx(6_000 / 8 + 2 * 6_000 / 64)
+    assert need.gets_s == pytest.approx(6_000 / 8 + 6_000 / 64 * 8), "without readers, only merges read"
+
+
+def test_kafkas_bill_by_hand() -> None:
+    _, own, managed = bills(Workload(write_mib_s=20, retention_days=1), ROUND, ONE)
+    month_gb = 20 * MIB / GB * MONTH_HOURS * 3600
+    disk_gb = 20 * MIB / GB * 86_400 * 3 / 0.7
+    assert own.parts == {
+        "machines": pytest.approx(3 * MONTH_HOURS),
+        "storage": pytest.approx(disk_gb),
+        "between zones": pytest.approx(month_gb * (2 / 3 + 2)),
+    }
+    assert managed.parts["between zones"] == pytest.approx(month_gb * 2 / 3), "copies are free there"
+
+
+@given(
+    write=st.floats(0.1, 10_000),
+    more=st.floats(1, 10),
+    fanout=st.floats(0, 20),
+    batch=st.floats(1, 1024),
+    days=st.floats(0.1, 365),
+)
+def test_a_larger_load_never_needs_or_costs_less(
+    write: float, more: float, fanout: float, batch: float, days: float
+) -> None:
+    small = Workload(write_mib_s=write, fanout=fanout, batch_kib=batch, retention_days=days)
+    large = Workload(write_mib_s=write * more, fanout=fanout, batch_kib=batch, retention_days=days)
+    constants, listed = measured(), prices()
+    least, most = needs(small, constants), needs(large, constants)
+    for name in ("agents", "agent_cores", "compactor_cores", "stored_bytes", "puts_s", "gets_s"):
+        assert getattr(most, name) >= getattr(least, name) * (1 - 1e-9), name
+        assert getattr(least, name) > 0
+    for cheap, dear in zip(bills(small, constants, listed), bills(large, constants, listed), strict=True):
+        assert dear.total >= cheap.total * (1 - 1e-9)
+        assert min(cheap.parts.values()) >= 0
+
+
+def test_the_measured_points_come_out_again() -> None:
+    constants = measured()
+    for kib, seconds in ((1126 / 1024, 35.5), (64, 3.6)):
+        assert compaction_s_per_gb(Workload(write_mib_s=1, batch_kib=kib), constants) == pytest.approx(seconds)
+    assert constants.line("agent_us_per_request", 65_536) == 134
+    thousand = constants.line("postgres_us_per_commit", 1_000, "extents", "us")
+    assert thousand == pytest.approx(26_127 * 2, rel=0.1), "a line overrates very wide commits by a factor of two"
+
+
+def test_every_constant_names_the_run_that_measured_it() -> None:
+    for name, entry in measured().entries.items():
+        result = entry["result"]
+        if not result.startswith("https://"):
+            page = (REPOSITORY / "docs" / "results" / result).read_text(encoding="utf-8")
+            assert entry["command"].removesuffix(", 4 readers").split(" --")[0] in page, name
+    for name, entry in prices().entries.items():
+        assert name in ("currency", "read_on") or "https://" in entry["source"], name
+
+
+def test_defaults_are_those_of_the_settings() -> None:
+    workload, settings = Workload(write_mib_s=1), Settings()
+    assert workload.linger_ms == settings.linger_ms
+    assert workload.flush_bytes == settings.segment_bytes
+    assert workload.feed_poll_ms == settings.feed_poll_interval_ms
+
+
+def test_the_command_prints_both_forms(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["cost", "--write-mib-s", "100", "--fanout", "3", "--retention-days", "7"]) == 0
+    page = capsys.readouterr().out
+    assert "KAFKA, MANAGED" in page
+    assert "PUTs per second" in page
+    assert "█" * BAR_WIDTH in page
+    assert main(["cost", "--write-mib-s", "100", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    for parts in document["monthly"].values():
+        assert parts["total"] == pytest.approx(sum(parts.values()) - parts["total"])
+    (tmp_path / "prices.toml").write_text("currency = 'EUR'\n")
+    assert main(["cost", "--write-mib-s", "100", "--prices", str(tmp_path / "prices.toml")]) != 0
+    assert "no such value: name=machine_hour" in capsys.readouterr().err
+
+
+def test_bars_are_in_proportion() -> None:
+    assert [len(bar(value, 40)) for value in (40, 20, 0.1)] == [40, 20, 1]
+
+
+def test_a_missing_value_is_named() -> None:
+    with pytest.raises(InvalidError, match="no such value: name=nothing field=value"):
+        measured().value("nothing")
