@@ -35,7 +35,7 @@ demo-growth: setup ## topics grow, shrink, double and halve under load, order pe
 tools: setup ## install what the tests need: a real S3 server, clients in other languages
 	@$(BIN)/python -m load.tools
 
-deploy-tools: setup ## install what checks deploy/: Helm and kube-score, built from source (some minutes)
+deploy-tools: setup ## install what checks deploy/: Helm, kube-score and promtool, built from source (some minutes)
 	@$(BIN)/python -m load.tools deploy
 
 IMAGE_TOOL ?= $(firstword $(foreach tool,docker podman buildah,$(shell command -v $(tool))))
@@ -71,6 +71,8 @@ docs: setup ## write the generated pages
 	@$(BIN)/python -m headrace.scan.docs docs/start/SPARK.md
 	@$(BIN)/python -m tests.spark.versions --page
 	@$(BIN)/python -m tests.deploy.chart_pages
+	@$(BIN)/python -m tests.deploy.metrics_page
+	@$(BIN)/python -m tests.deploy.dashboards
 
 requirements: setup ## each numbered promise: its tests, passed or open in the last `make test`
 	@$(BIN)/python -m tests.house.requirements_report

@@ -22,6 +22,7 @@ from headrace.agent.admin.log_change import LogChange
 from headrace.agent.admin.partition_reassignments import AlterPartitionReassignments, ListPartitionReassignments
 from headrace.agent.admin.update_features import UpdateFeatures
 from headrace.agent.cluster.agent_links import open_link
+from headrace.agent.cluster.consumer_lag import ConsumerLags
 from headrace.agent.cluster.controller import Controller, ControllerTimes
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
 from headrace.agent.cluster.follower import MetadataFollower
@@ -70,6 +71,7 @@ class ControllerEndpoint:
             schedules=lambda image: schedules(configs, image),
             connect=partial(open_link, tls=link_context(settings, clock)),
             listener=listeners(settings).inter_broker,
+            lags=ConsumerLags(metastore, follower, settings.consumer_lag_metrics_max, clock, registry),
         )
         self.port = 0
         self._settings, self._clock = settings, clock

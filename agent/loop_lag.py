@@ -1,12 +1,13 @@
 """Measures the delay of the event loop: the first metric to look at if everything is slow.
 
 Place: one task per agent on its event loop.
-Invariant: changes only its metric.
+Invariant: changes only its metric. A histogram: a scrape sees the delays since the previous one, also short ones, and
+not only the one before it.
 """
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Histogram
 
 from headrace.storage.clock import Clock
 
@@ -15,12 +16,13 @@ INTERVAL_SECONDS = 0.5
 
 async def watch_loop_lag(clock: Clock, registry: CollectorRegistry) -> None:
     """Measure until cancelled how much later than requested a sleep returns."""
-    gauge = Gauge(
+    lag = Histogram(
         "headrace_event_loop_lag_seconds",
-        "How late the event loop woke a sleeping task, last measurement",
+        "How late the event loop woke a sleeping task, twice a second",
+        buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2),
         registry=registry,
     )
     while True:
         asked = clock.monotonic()
         await clock.sleep(INTERVAL_SECONDS)
-        gauge.set(max(0.0, clock.monotonic() - asked - INTERVAL_SECONDS))
+        lag.observe(max(0.0, clock.monotonic() - asked - INTERVAL_SECONDS))

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 
 from headrace.protocol.request import Request
+from headrace.storage.repetition import LIMITED, Repetitions
 
 logger = logging.getLogger(__name__)
 
@@ -28,23 +29,20 @@ def unheard(request: Request, reason: str) -> None:
 
 
 class RefusalLog:
-    """Counts the lines of the current minute, by the times at which requests arrived."""
+    """Counts the lines of the last minute, by the times at which requests arrived."""
 
     def __init__(self) -> None:
-        self._minute = -1
-        self._said: set[tuple[str, str]] = set()
+        self._lines = Repetitions()
+        self._all_lines = Repetitions(lines=LINES_PER_MINUTE)
         self._left_out = 0
 
     def refused(self, request: Request, reason: str) -> None:
         """Log that the request, or a part of it, was refused for `reason`."""
-        minute = int(request.received_at // 60)
-        if minute != self._minute:
-            self._minute, self._said = minute, set()
         line = (request.client_id or "")[:TEXT_MAX], reason[:TEXT_MAX]
-        if line in self._said or len(self._said) >= LINES_PER_MINUTE:
+        now = request.received_at
+        if self._lines.left_out(line, now) is None or self._all_lines.left_out("", now) is None:
             self._left_out += 1
             return
-        self._said.add(line)
         left_out, self._left_out = self._left_out, 0
         logger.warning(
             "request refused: api_key=%d client_id=%s left_out=%d reason=%s",
@@ -52,4 +50,5 @@ class RefusalLog:
             line[0],
             left_out,
             line[1],
+            extra=LIMITED,
         )

@@ -36,6 +36,11 @@ class Cluster:
     def image(self) -> MetadataImage:
         return self.follower.image
 
+    def topic_name(self, number: int) -> str | None:
+        """None if the image has no such topic."""
+        topic = self.image.topics_by_number.get(number)
+        return None if topic is None else topic.name
+
     async def catch_up(self) -> MetadataImage:
         return await self.follower.catch_up()
 

@@ -23,16 +23,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.agent.cluster.agent_links import AgentLinks, Connect, open_link
+from headrace.agent.cluster.consumer_lag import ConsumerLags
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.partition_removal import PartitionRemover, RemovalApi
 from headrace.agent.cluster.setting_agreement import SettingRecorder, SettingRecorderApi
 from headrace.agent.cluster.split_boundaries import BoundaryApi, SplitBoundaries
-from headrace.agent.cluster.topic_halvings import HalvingStepApi, TopicHalvings
+from headrace.agent.cluster.topic_halvings import TopicHalvings
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.api.controller import ControllerApi, ControllerLease, SnapshotState
+from headrace.metastore.api.halvings import HalvingStepApi
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.reports import JobCount
@@ -114,9 +116,10 @@ class Controller:
         schedules: Callable[[MetadataImage], Sequence[JobSchedule]] | None = None,
         connect: Connect = open_link,
         listener: str | None = None,
+        lags: ConsumerLags | None = None,
     ) -> None:
         """`times`: as they are now. `schedules`: the periodic jobs of a cluster; None: none are scheduled here.
-        `listener`: inter.broker.listener.name, for the links to agents."""
+        `listener`: inter.broker.listener.name, for the links to agents. `lags`: None if they are not exported."""
         self._api = api
         self._follower = follower
         self._times = times
@@ -133,10 +136,12 @@ class Controller:
         self._boundaries = SplitBoundaries(api, follower, clock)
         self._halvings = TopicHalvings(api, follower, clock)
         self._next_snapshot_check = 0.0
+        self._passwords_seen = 0
         self._snapshot_end = -1
         """Where the newest snapshot ended when this process looked last."""
         self._next_schedule = 0.0
         self._links = AgentLinks(self._on_gone, clock, connect, listener)
+        self._lags = lags
         self._tasks: list[asyncio.Task[None]] = []
         self._snapshotting: asyncio.Task[None] | None = None
 
@@ -162,6 +167,8 @@ class Controller:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, self._links.close(), return_exceptions=True)
+        if self._lags is not None:
+            await self._lags.close()
         if self._lease is not None and self._lease.is_own:
             try:
                 await self._api.resign_controller(self._lease.controller_epoch)
@@ -188,6 +195,8 @@ class Controller:
     async def _work(self) -> None:
         """An action with a stale epoch is refused (FencedError); the next lease round finds the new controller."""
         lease, is_active = self._lease, self.is_active
+        if self._lags is not None:
+            self._lags.step(is_active)
         if lease is not None and is_active:
             await self._fence_silent(lease.controller_epoch)
         before = self._follower.image.offset
@@ -265,7 +274,9 @@ class Controller:
 
     def _keep_snapshots(self, epoch: int) -> None:
         """In a separate task: a large snapshot takes longer than the lease may go without renewal."""
-        now = self._clock.monotonic()
+        now, until = self._clock.monotonic(), self._follower.image.passwords_until
+        if until > self._passwords_seen:  # the log has secrets that are not needed any more: no reason to wait
+            self._passwords_seen, self._next_snapshot_check = until, now
         if now < self._next_snapshot_check or (self._snapshotting is not None and not self._snapshotting.done()):
             return
         self._next_snapshot_check = now + SNAPSHOT_CHECK_SECONDS
@@ -288,8 +299,8 @@ class Controller:
             logger.warning("metadata snapshot failed: error=%s", error)
 
     async def _log_has_passwords(self, image: MetadataImage) -> bool:
-        """Whether the log still has salted passwords that nothing needs any more: after two snapshots without them the
-        log before the older one is dropped."""
+        """Whether the log still has salted passwords, or keys of users in clear, that nothing needs any more: after two
+        snapshots without them the log before the older one is dropped."""
         if image.metadata_format < SCRAM_KEYS_FORMAT or not image.passwords_until:
             return False
         return await self._api.metadata_log_start() < image.passwords_until - 1

@@ -15,13 +15,14 @@ from headrace.storage.records.patch import PATCHED_BYTES, patched_header
 
 
 class Batches:
-    """Grows extent by extent. `buffers` hold `size_bytes` of complete batches."""
+    """Grows extent by extent. `buffers` hold `size_bytes` of complete batches, with `records` offsets."""
 
-    __slots__ = ("buffers", "size_bytes")
+    __slots__ = ("buffers", "records", "size_bytes")
 
     def __init__(self) -> None:
         self.buffers: list[bytes | memoryview] = []
         self.size_bytes = 0
+        self.records = 0
 
     def add(
         self, extent: Extent, body: RangeBytes, start: BatchStart, *, max_bytes: int, at_least_one: bool
@@ -33,6 +34,7 @@ class Batches:
         """
         buffers: list[bytes | memoryview] = []
         size = self.size_bytes
+        records = self.records
         last = None
         for batch in walk(extent, body, start):
             data = batch.data
@@ -41,7 +43,9 @@ class Batches:
             buffers.append(patched_header(len(data) - LENGTH_PREFIX_BYTES, batch.offset, extent.leader_epoch))
             buffers.append(data[PATCHED_BYTES:])
             size += len(data)
+            records += batch.next_offset - batch.offset
             last = batch
         self.buffers += buffers
         self.size_bytes = size
+        self.records = records
         return last.next if last else start

@@ -15,7 +15,7 @@ import asyncio
 import itertools
 import random
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from headrace.agent.fetch.assemble import Batches
@@ -76,7 +76,10 @@ class Delivery:
         clock: Clock,
         rng: random.Random,
         metrics: FetchMetrics,
+        count_sent: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None,
     ) -> None:
+        """`count_sent`: gets the bytes and records of each partition of an answer (agent/topic_traffic.py)."""
+        self._count_sent = count_sent
         self._locator = locator
         self._reader = reader
         self._cache = cache
@@ -233,6 +236,7 @@ class Delivery:
         for number, outcome in outcomes.items():
             if isinstance(outcome, Batches):
                 delivered += outcome.size_bytes
+                self._count_sent(queries[number].partition_key, outcome.size_bytes, outcome.records)
             else:
                 key, offset, _ = queries[number]
                 self._metrics.report_unreadable(key, f"offset={offset}", outcome)

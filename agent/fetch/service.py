@@ -71,8 +71,9 @@ class FetchService:
         shared_address: SharedAddress | None = None,
         connect: Connect = open_connection,
         authorizer: Authorizer | None = None,
+        count_sent: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None,
     ) -> None:
-        """`connect`: to other agents. `authorizer`: None if ACLs are not enforced."""
+        """`connect`: to other agents. `authorizer`: None if ACLs are not enforced. `count_sent`: as in deliver.py."""
         self._connect = connect
         self._view = view
         self._on_metadata_moved = on_metadata_moved
@@ -99,7 +100,7 @@ class FetchService:
         reader = RangeReader(store, self._cache, index.live_end, metrics, shared)
         seeker = Seeker(reader, ResumeHints(), FileIndex(store))
         locator = Locator(index, metastore, rng, metrics)
-        delivery = Delivery(locator, reader, seeker, self._cache, clock, rng, metrics)
+        delivery = Delivery(locator, reader, seeker, self._cache, clock, rng, metrics, count_sent)
         most = settings.fetch_session_max_partitions
         sessions = FetchSessions(clock, rng, metrics, partitions_max=most, node_id=lambda: view.node_id)
         rendered = None if rendered_logs is None else rendered_topics(rendered_logs, view, clock)

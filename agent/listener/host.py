@@ -8,6 +8,7 @@ so one slab is enough for all connections.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,9 +27,12 @@ from headrace.protocol.api_versions import APIS
 from headrace.protocol.ordered_requests import CLIENT_KEYS
 from headrace.protocol.request import ClientConnection, RequestHandler
 from headrace.storage.clock import Clock
+from headrace.storage.repetition import LIMITED, Repetitions
 
 if TYPE_CHECKING:
     from headrace.agent.listener.connection import KafkaConnection
+
+logger = logging.getLogger(__name__)
 
 SLAB_BYTES = 128 * 1024
 """Size of one read of small frames. A larger slab gains little, a smaller one costs more calls."""
@@ -36,6 +40,8 @@ UNKNOWN_FRAME_BYTES = 512 * 1024
 """Largest frame before authentication, where the listener authenticates, and of an API that is not Kafka's."""
 ENVELOPE_BYTES = 64 * 1024
 """What an envelope of a forwarded request adds to it, at most."""
+ENDS_PER_MINUTE = 50
+"""Log lines about connections that the agent ended: one per address and reason, and so many of all."""
 _SMALL_PRODUCE_BYTES = 512 * 1024
 _SMALL_REQUEST_BYTES = 64 * 1024
 
@@ -128,6 +134,8 @@ class ConnectionHost:
         """While client quotas are set."""
         self.refused_certificate: RefusedCertificate = lambda connection, client_id, mechanism, reason: None
         self.metrics = metrics
+        self._ends = Repetitions()
+        self._all_ends = Repetitions(lines=ENDS_PER_MINUTE)
         self.budget = MemoryBudget(
             limits.buffer_memory_bytes,
             small_bytes=_SMALL_PRODUCE_BYTES,
@@ -174,6 +182,14 @@ class ConnectionHost:
         if not for_agents:
             return Entrance(name, self.admission, security)
         return Entrance(name, Admission(lambda: self.limits.max_connections, self.clock), security)
+
+    def log_end(self, event: str, client: ClientConnection, reason: str) -> None:
+        """A connection was refused or closed. A client that connects again and again gets one line per minute."""
+        address, now = client.peer.rpartition(":")[0], self.clock.monotonic()
+        left_out = self._ends.left_out((address, client.listener, reason.partition(":")[0]), now)
+        if left_out is not None and self._all_ends.left_out("", now) is not None:
+            message = "%s: peer=%s listener=%s left_out=%d reason=%s"
+            logger.warning(message, event, client.peer, client.listener, left_out, reason, extra=LIMITED)
 
     def next_connection_id(self) -> int:
         """A number that no other connection of this listener has."""

@@ -6,6 +6,7 @@ Invariant: events that happen once per request are counted in request_counts.py,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
@@ -45,6 +46,12 @@ class ListenerMetrics:
             ["share"],
             registry=registry,
         )
+        self._certificates = Gauge(
+            "headrace_listener_certificate_expiry_seconds",
+            "When the first certificate of a listener's chain expires; seconds since the epoch",
+            ["listener"],
+            registry=registry,
+        )
         self._limits_reached = limits_reached(registry)
 
     def watch_memory(self, produce: MemoryBudget, requests: MemoryBudget, replies: ReplyMemory) -> None:
@@ -55,6 +62,10 @@ class ListenerMetrics:
         for name, share in shares.items():
             self._memory.labels(name).set_function(partial(getattr, share, "in_use_bytes"))
             self._waiting.labels(name).set_function(partial(getattr, share, "waiting"))
+
+    def certificate(self, listener: str, expires_at: Callable[[], float]) -> None:
+        """Show when a listener's certificate expires; seconds since the epoch."""
+        self._certificates.labels(listener).set_function(expires_at)
 
     def refused(self, limit: str) -> None:
         """Count a request that was refused for a limit, by the limit's setting."""

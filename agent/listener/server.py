@@ -100,6 +100,8 @@ class KafkaListener:
         if self._sweeper is None:
             self._sweeper = loop.create_task(self._sweep())
         bound: int = server.sockets[0].getsockname()[1]
+        if security is not None and security.protocol.has_tls:
+            self._host.metrics.certificate(name, security.certificate_expires_at)
         logger.info("kafka listener started: name=%s host=%s port=%d", name, host, bound)
         return bound
 

@@ -53,14 +53,16 @@ class Acknowledger:
         *,
         log_start_offset: Callable[[int], int],
         topic_name: Callable[[int], str],
+        count_received: Callable[[int, int, int], None],
     ) -> None:
-        """Both by partition key."""
+        """All by partition key. `count_received`: gets the bytes and records of each batch that was appended."""
         self._queue = queue
         self._buffer = buffer
         self._clock = clock
         self._metrics = metrics
         self._log_start_offset = log_start_offset
         self._topic_name = topic_name
+        self._count_received = count_received
 
     def committed(self, file: FlushedFile, answers: Sequence[BatchAnswer]) -> None:
         """The metastore judged the file's batches; `answers[i]` is for the i-th batch of its commit."""
@@ -71,6 +73,8 @@ class Acknowledger:
         for entry in file.stage.entries:
             if not entry.records_before:
                 outcome, base_offset, append_time_ms = next(judged)
+                if outcome is BatchOutcome.APPENDED:
+                    self._count_received(entry.batch.partition_key, entry.batch.length, entry.batch.record_count)
             if outcome is BatchOutcome.APPENDED or outcome is BatchOutcome.DUPLICATE:
                 reply = entry.reply
                 reply.error_code = 0

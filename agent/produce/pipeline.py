@@ -105,9 +105,10 @@ class ProducePipeline:
         registry: CollectorRegistry,
         seen: ProduceBytes | None = None,
         authorizer: Authorizer | None = None,
+        count_received: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None,
     ) -> None:
         """`seen`: what the listener sees of requests before they are whole; None without a listener. `authorizer`:
-        None if ACLs are not enforced."""
+        None if ACLs are not enforced. `count_received`: gets each committed batch (agent/topic_traffic.py)."""
         self._clock = clock
         self._metrics = ProduceMetrics(registry)
         self._buffer = ActiveBuffer(flush_bytes=settings.segment_bytes)
@@ -145,6 +146,7 @@ class ProducePipeline:
             self._metrics,
             log_start_offset=callbacks.log_start_offset,
             topic_name=lambda key: _topic_name(view, key),
+            count_received=count_received,
         )
         self._committer = Committer(
             metastore,

@@ -17,6 +17,7 @@ from headrace.agent.listener.descriptors import connections_possible, raise_desc
 from headrace.agent.security.audit import open_audit_log
 from headrace.cli.process.allocator_tuning import tune_allocator
 from headrace.cli.process.log_format import FORMATTERS
+from headrace.cli.process.log_repetition import RepetitionFilter
 from headrace.cli.process.open_process import open_process
 from headrace.cli.process.shell import ProcessShell
 from headrace.config.broker_configs import holds_secret
@@ -25,6 +26,7 @@ from headrace.config.declared import declared
 from headrace.config.errors import ConfigError
 from headrace.config.listeners import listeners, roles
 from headrace.config.settings import Settings
+from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
 
 logger = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ def serve(settings: Settings, opened: Callable[[Settings], Awaitable[ProcessShel
     listeners(settings)  # refuses contradictory listeners before anything is opened
     lines = logging.StreamHandler(sys.stderr)
     lines.setFormatter(FORMATTERS[settings.log_format]())
+    lines.addFilter(RepetitionFilter(SystemClock()))
     logging.basicConfig(level=settings.log_level.upper(), handlers=[lines])
     _introduce(settings)
     _open_audit_log(settings.audit_log_path)

@@ -6,7 +6,6 @@ Invariant: as there: versions are pinned by go.mod, contents are checked by go.s
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from load.tools.installing import TOOLS, run
 HERE = Path(__file__).parent
 COMMAND = "make deploy-tools"
 HELM = TOOLS / "bin" / "helm"
+PROMTOOL = TOOLS / "bin" / "promtool"
 KUBE_SCORE = TOOLS / "bin" / "kube-score"
 COMPOSE = TOOLS / "bin" / "compose"
 HADOLINT = Path(sys.executable).parent / "hadolint"
@@ -59,10 +59,10 @@ DEPLOY_TOOLS = {
         Tool(
             "promtool",
             "checks alert rules",
-            (),
-            lambda: shutil.which("promtool") is not None,
-            None,
-            "apt-get install prometheus",
+            ("go",),
+            PROMTOOL.exists,
+            lambda: _build("github.com/prometheus/prometheus/cmd/promtool", PROMTOOL),
+            COMMAND,
         ),
     )
 }

@@ -88,6 +88,16 @@ class AgentLease(NamedTuple):
     last_contact_ms: int
 
 
+class ConsumerLag(NamedTuple):
+    """How far a group's committed offset is behind the high watermark of a partition, in offsets."""
+
+    group_id: str
+    partition_key: int
+    records: int
+    pairs: int
+    """Of group and partition, in the whole cluster."""
+
+
 class Statistics(NamedTuple):
     """Live segment files, their stored and live bytes, and the extents in them."""
 
@@ -128,6 +138,9 @@ class PartitionReports(Protocol):
 
     async def partition_sizes(self, partition_keys: Sequence[int]) -> list[int]:
         """Bytes of each partition's stored batches, in order; -1 for a deleted one. One probe each."""
+
+    async def consumer_lags(self, limit: int) -> list[ConsumerLag]:
+        """The largest ones, of committed offsets in partitions that are there; counted by a scan of all offsets."""
 
     async def describe_producers(self, partition_keys: Sequence[int]) -> list[list[ProducerStatus]]:
         """The producers that each partition remembers, in order of their ids."""

@@ -31,6 +31,7 @@ from psycopg_pool import AsyncConnectionPool
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.errors import translated
 from headrace.metastore.postgres.password import PasswordCommand
+from headrace.metastore.postgres.pool_metrics import POOLS
 from headrace.metastore.postgres.statement import Pool
 from headrace.storage.clock import SystemClock
 
@@ -49,16 +50,17 @@ async def open_pool(url: str, settings: Settings) -> Pool:
     with translated("open pool", writes=False):
         # the pool retries in the background and only says that time ran out: learn the reason first
         await (await AsyncConnection.connect(**await arguments())).close()
-        return await _opened(arguments, settings, settings.metastore_pool_size, settings.metastore_pool_size)
+        return await _opened(arguments, settings, settings.metastore_pool_size, settings.metastore_pool_size, "main")
 
 
 async def open_readers_pool(url: str, settings: Settings) -> Pool:
     """The pool of readers: connections are made when look-ups need them, and closed after ten minutes without use."""
     with translated("open pool", writes=False):
-        return await _opened(_connection_arguments(url, settings), settings, 0, settings.metastore_reader_connections)
+        most = settings.metastore_reader_connections
+        return await _opened(_connection_arguments(url, settings), settings, 0, most, "readers")
 
 
-async def _opened(arguments: Arguments, settings: Settings, min_size: int, max_size: int) -> Pool:
+async def _opened(arguments: Arguments, settings: Settings, min_size: int, max_size: int, name: str) -> Pool:
     pool = Pool(
         "",
         kwargs=arguments,
@@ -73,6 +75,7 @@ async def _opened(arguments: Arguments, settings: Settings, min_size: int, max_s
     except BaseException:
         await pool.close()
         raise
+    POOLS.watch(pool, name)
     return pool
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from prometheus_client import REGISTRY
 
 from headrace.config.settings import Settings
 from headrace.metastore.log.loading import load_image
@@ -68,6 +69,26 @@ async def test_a_wait_for_a_lock_ends_and_did_nothing(hasty: Pool, metastore_url
         await holder.execute("SELECT lock_metadata_head()")
         with pytest.raises(UnavailableError, match="55P03"):
             await Inline("SELECT lock_metadata_head()", writes=True).rows(hasty)
+
+
+def _shown(metric: str) -> float:
+    """Of all pools that are open; other tests may have left some, which are idle."""
+    return REGISTRY.get_sample_value(f"headrace_metastore_pool_{metric}", {"pool": "main"}) or 0.0
+
+
+async def test_metrics_show_that_a_pool_is_full(hasty: Pool) -> None:
+    assert _shown("max_connections") == 1
+    async with hasty.connection():
+        waiting = asyncio.create_task(Inline("SELECT 1", writes=False).rows(hasty))
+        while not _shown("waiting"):
+            assert not waiting.done()
+            await asyncio.sleep(0)
+        assert _shown("busy_connections") == 1
+        with pytest.raises(UnavailableError):
+            await waiting
+    assert (_shown("failed_waits_total"), _shown("waiting"), _shown("busy_connections")) == (1, 0, 0)
+    await hasty.close()
+    assert _shown("max_connections") == 0
 
 
 async def test_a_full_pool_is_unavailable_and_says_so(hasty: Pool) -> None:

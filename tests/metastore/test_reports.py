@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 from sqlalchemy import Select
 
-from headrace.metastore.api.reports import AgentLease, AuditedFile, FileTotals, JobCount, JobStatus, Statistics
+from headrace.metastore.api.groups import CommittedOffset
+from headrace.metastore.api.reports import (
+    AgentLease,
+    AuditedFile,
+    ConsumerLag,
+    FileTotals,
+    JobCount,
+    JobStatus,
+    Statistics,
+)
 from headrace.metastore.postgres.reports import queries
 from headrace.metastore.postgres.reports.report_query import ReportQuery
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -25,6 +34,7 @@ VALUES: list[tuple[Callable[[], Select[Any]], type]] = [
     (queries.file_totals, FileTotals),
     (queries.statistics, Statistics),
     (queries.list_agent_leases, AgentLease),
+    (queries.consumer_lags, ConsumerLag),
 ]
 EXTENTS = """
 INSERT INTO extents (partition_key, last_offset, base_offset, file_id, position, length, leader_epoch, max_timestamp)
@@ -59,6 +69,26 @@ async def test_totals_say_what_was_committed(metastore: PostgresMetastore) -> No
         *(file.batches[2].length, -1),
         file.batches[0].length + file.batches[1].length,
     ]
+
+
+async def test_the_largest_lags_come_first_and_say_how_many_there_are(metastore: PostgresMetastore) -> None:
+    scene = await open_scene(metastore, partitions=3)
+    a, b, c = scene.keys
+    await scene.commit(file_of([batch(a, records=5), batch(b, records=9)]))
+    for group, offsets in {"slow": {a: 1, b: 0}, "quick": {a: 5, b: 8, c: 0}, "ahead": {a: 700}}.items():
+        claim = await metastore.claim_group(group, *scene.agent)
+        assert claim is not None
+        stored = [CommittedOffset(key, offset, 0, "") for key, offset in offsets.items()]
+        assert all(await metastore.commit_offsets(group, claim.coordinator_epoch, stored))
+    assert await metastore.consumer_lags(3) == [
+        ConsumerLag("slow", b, 9, 6),
+        ConsumerLag("slow", a, 4, 6),
+        ConsumerLag("quick", b, 1, 6),
+    ]
+    rest = (await metastore.consumer_lags(100))[3:]
+    assert [lag.records for lag in rest] == [0, 0, 0], "an offset beyond the end is no negative lag"
+    assert await metastore.delete_topics(await metastore.metadata_head(), [scene.topic.topic_id])
+    assert await metastore.consumer_lags(100) == []
 
 
 async def test_a_page_of_the_audit_probes_the_files_extents(metastore: PostgresMetastore, metastore_url: str) -> None:

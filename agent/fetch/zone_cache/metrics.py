@@ -10,6 +10,8 @@ import enum
 
 from prometheus_client import CollectorRegistry, Counter
 
+from headrace.storage.counter_labels import from_zero
+
 
 class Fallback(enum.StrEnum):
     """Why a range was read from the object store although another agent owns its chunk."""
@@ -46,12 +48,13 @@ class ZoneCacheMetrics:
         self.refused = Counter(
             "headrace_zone_cache_refused_total", "Calls refused for an invalid MAC", registry=registry
         )
-        self._fallbacks = Counter(
+        fallbacks = Counter(
             "headrace_zone_cache_fallbacks_total",
             "Ranges read from the object store because their owner did not deliver them",
             ["reason"],
             registry=registry,
         )
+        self._fallbacks = from_zero(fallbacks, Fallback)
 
     def fell_back(self, reason: Fallback, ranges: int = 1) -> None:
         """Count ranges that were read from the store instead."""

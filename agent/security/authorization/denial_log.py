@@ -16,10 +16,7 @@ from headrace.config.settings import Settings
 from headrace.protocol.api_names import api_name
 from headrace.protocol.request import Request
 from headrace.storage.clock import Clock
-
-AGAIN_SECONDS = 60.0
-KNOWN_MAX = 10_000
-"""Denials that are remembered; beyond it all are forgotten, and written again."""
+from headrace.storage.repetition import Repetitions
 
 
 class DenialLog:
@@ -27,8 +24,7 @@ class DenialLog:
 
     def __init__(self, clock: Clock, registry: CollectorRegistry, audit: AuditLog) -> None:
         self._clock, self._audit = clock, audit
-        self._known: dict[Denial, tuple[float, int]] = {}
-        """When it was written, and how often it was not since."""
+        self._denials = Repetitions()
         self._count = Counter(
             "headrace_authorization_denied",
             "Operations that ACLs did not allow, by API and operation.",
@@ -38,14 +34,9 @@ class DenialLog:
 
     def __call__(self, request: Request, denial: Denial) -> None:
         self._count.labels(api_name(denial.api_key), denial.operation.name).inc()
-        now = self._clock.monotonic()
-        written_at, left_out = self._known.get(denial, (-AGAIN_SECONDS, 0))
-        if now - written_at < AGAIN_SECONDS:
-            self._known[denial] = (written_at, left_out + 1)
+        left_out = self._denials.left_out(denial, self._clock.monotonic())
+        if left_out is None:
             return
-        if len(self._known) >= KNOWN_MAX:
-            self._known.clear()
-        self._known[denial] = (now, 0)
         resource = f"{denial.resource_type.name}:{denial.resource_name}"
         self._audit.denied(request, denial.operation.name, resource, count=left_out + 1)
 

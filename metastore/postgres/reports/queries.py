@@ -1,4 +1,4 @@
-"""The read side for people and tools, as SQLAlchemy Core queries over schema.py.
+"""The read side for people and tools, as SQLAlchemy Core queries over schema/.
 
 Place: behind reports.py, compiled by report.py; on no path of records.
 Invariant: reads only, of one snapshot, without locks. Columns have the names and the order of the value that
@@ -31,16 +31,12 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from headrace.metastore.api.pins import READ_PIN
-from headrace.metastore.postgres.schema import (
-    agent_leases,
-    agents,
-    extents,
-    jobs,
-    partitions,
-    producer_state,
-    segment_files,
-    topics,
-)
+from headrace.metastore.postgres.schema.cluster import agent_leases, agents
+from headrace.metastore.postgres.schema.commits import partition_heads, producer_state
+from headrace.metastore.postgres.schema.files import extents, segment_files
+from headrace.metastore.postgres.schema.groups import group_offsets
+from headrace.metastore.postgres.schema.jobs import jobs
+from headrace.metastore.postgres.schema.topics import partitions, topics
 
 LIMIT = bindparam("limit", type_=Integer())
 KEYS = bindparam("keys", type_=ARRAY(BigInteger()))
@@ -150,6 +146,22 @@ def partition_sizes() -> Select[Any]:
         .select_from(asked)
         .outerjoin(partitions, partitions.c.partition_key == asked.c.key)
         .order_by(asked.c.number)
+    )
+
+
+def consumer_lags() -> Select[Any]:
+    """The largest lags, with the number of all. Cost: a scan of group_offsets, and a probe or a scan of the heads."""
+    offset, head = group_offsets.c, partition_heads.c
+    lag = func.greatest(head.high_watermark - offset.committed_offset, ZERO)
+    return (
+        select(
+            *(offset.group_id, offset.partition_key, lag.label("records")),
+            func.count().over().label("pairs"),
+        )
+        .join(partitions, partitions.c.partition_key == offset.partition_key)
+        .join(partition_heads, head.partition_key == offset.partition_key)
+        .order_by(lag.desc(), offset.group_id, offset.partition_key)
+        .limit(LIMIT)
     )
 
 

@@ -16,6 +16,7 @@ from headrace.metastore.api.jobs import JobState
 from headrace.metastore.api.reports import (
     AgentLease,
     AuditedFile,
+    ConsumerLag,
     FileTotals,
     JobCount,
     JobStatus,
@@ -34,6 +35,7 @@ _AUDIT_FILES = ReportQuery(queries.audit_files)
 _PARTITION_NAMES = ReportQuery(queries.partition_names)
 _FILE_TOTALS = ReportQuery(queries.file_totals)
 _PARTITION_SIZES = ReportQuery(queries.partition_sizes)
+_CONSUMER_LAGS = ReportQuery(queries.consumer_lags)
 _DESCRIBE_PRODUCERS = ReportQuery(queries.describe_producers)
 _STATISTICS = ReportQuery(queries.statistics)
 _AGENT_LEASES = ReportQuery(queries.list_agent_leases)
@@ -70,6 +72,9 @@ class PostgresReports:
 
     async def file_totals(self) -> FileTotals:
         return FileTotals(*await _FILE_TOTALS.row(self.readers))
+
+    async def consumer_lags(self, limit: int) -> list[ConsumerLag]:
+        return [ConsumerLag(*row) for row in await _CONSUMER_LAGS.rows(self.readers, limit=limit)]
 
     async def partition_sizes(self, partition_keys: Sequence[int]) -> list[int]:
         rows = await _PARTITION_SIZES.rows(self.readers, keys=pack_int8(np.array(partition_keys, dtype=np.int64)))

@@ -77,6 +77,7 @@ class ProduceWorld:
         self.produce_bytes: ProduceBytes | None = None
         """What a listener would see of requests before they are whole."""
         self.registry = CollectorRegistry()
+        self.count_received: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None
         self.traces: list[FileTrace] = []
         self.flushed: list[uuid.UUID] = []
         self.committed_calls = 0
@@ -119,6 +120,7 @@ class ProduceWorld:
             self.registry,
             self.produce_bytes,
             self.authorizer.enforced,
+            self.count_received,
         )
 
     def create_topic(self, name: str, partitions: int = 1, *, known: bool = True, **configs: str) -> TopicImage:

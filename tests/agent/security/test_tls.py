@@ -17,13 +17,14 @@ from headrace.agent.listener import handshakes
 from headrace.agent.listener.proxy_header import proxy_header
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.listener.writer import ReplyWriter
+from headrace.agent.security.file_watch import LOOK_SECONDS
 from headrace.agent.security.listener_security import ListenerSecurity
-from headrace.agent.security.tls import LOOK_SECONDS
 from headrace.config.errors import ConfigError
 from headrace.config.listeners import listeners
 from headrace.config.load import load
 from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.storage.clock import Clock, SystemClock
+from headrace.storage.repetition import SECONDS
 from tests.agent.listener.listener_client import Client, answer, echo, frame, limits, until
 from tests.agent.security.certificates import Authority
 from tests.manual_clock import ManualClock
@@ -175,6 +176,8 @@ async def test_a_new_certificate_counts_for_new_connections_and_open_ones_go_on(
         clock.jump(LOOK_SECONDS)
         third = await world.connect()
         assert _serial(third) != before
+        expires = world.registry.get_sample_value("headrace_listener_certificate_expiry_seconds", {"listener": "EXT"})
+        assert expires == ssl.cert_time_to_seconds(third.writer.get_extra_info("peercert")["notAfter"])
         for number, client in enumerate((first, second, third)):
             await client.send(frame(number, b"still here"))
             assert await client.reply() == (number, b"still here")
@@ -309,3 +312,19 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, own: dict[str, object], to
     settings = load(flags=flags | own)
     with pytest.raises(ConfigError, match=told):
         ListenerSecurity(settings, listeners(settings).serving[0], SystemClock())
+
+
+async def test_a_tls_client_of_a_plain_listener_is_named_once_per_minute(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    listener = KafkaListener(echo, limits(), clock, CollectorRegistry())
+    port = await listener.start("127.0.0.1", 0)
+    for _ in range(5):
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.open_connection("127.0.0.1", port, ssl=ssl.create_default_context())
+    assert caplog.text.count("the client speaks TLS, and this listener does not") == 1
+    clock.jump(SECONDS)
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await asyncio.open_connection("127.0.0.1", port, ssl=ssl.create_default_context())
+    assert caplog.text.count("the client speaks TLS") == 2
+    assert "left_out=4" in caplog.text
+    await listener.drain(1.0)

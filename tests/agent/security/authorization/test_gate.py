@@ -16,7 +16,7 @@ from headrace.agent.groups.consumer.topics import GroupTopics
 from headrace.agent.groups.consumer.values import pattern_of
 from headrace.agent.security.audit import AuditLog
 from headrace.agent.security.authorization.authorizer import Authorizer, Denial
-from headrace.agent.security.authorization.denial_log import AGAIN_SECONDS, reporting_authorizer
+from headrace.agent.security.authorization.denial_log import reporting_authorizer
 from headrace.agent.security.authorization.gate import gate
 from headrace.agent.security.authorization.operations import AclOperation, AclResource
 from headrace.agent.security.authorization.rules import RULES
@@ -49,6 +49,7 @@ from headrace.protocol.set_partition_count import (
     encode_count_request,
 )
 from headrace.protocol.typed import decode, reply, schema
+from headrace.storage.repetition import SECONDS
 from load.acl_case import build
 from tests.agent.cluster.standing_view import StandingView
 from tests.agent.security.authorization.test_data_path import an_acl, set_acls
@@ -191,8 +192,8 @@ async def test_our_own_requests_are_judged() -> None:
     gated = Gated(SET_PARTITION_COUNT_KEY)
     frame = encode_count_request(CountRequest("t", 2, 1000), "c", 1)
     body = frame[4 + 8 + 2 + 1 :]
-    told = decode_count_response(memoryview(await gated.ask_raw(body)))
-    assert told.error_code == ErrorCode.topic_authorization_failed
+    answer = decode_count_response(memoryview(await gated.ask_raw(body)))
+    assert answer.error_code == ErrorCode.topic_authorization_failed
     gated.grant((AclOperation.ALTER, "t"))
     assert await gated.ask_raw(body) == b"served"
 
@@ -228,11 +229,11 @@ def test_a_denial_is_logged_once_a_minute_and_always_counted() -> None:
     for _ in range(5):
         assert not authorizer.require(request, AclOperation.READ, AclResource.TOPIC, "t")
     assert len(lines) == 1
-    clock.jump(AGAIN_SECONDS)
+    clock.jump(SECONDS)
     authorizer.denied(request, AclOperation.READ, AclResource.TOPIC, "t")
     first, second = map(json.loads, lines)
-    told = {"event": "denied", "principal": "User:bob", "host": "::1", "resource": "TOPIC:t", "api": "Fetch"}
-    assert told.items() <= first.items()
+    answer = {"event": "denied", "principal": "User:bob", "host": "::1", "resource": "TOPIC:t", "api": "Fetch"}
+    assert answer.items() <= first.items()
     assert "count" not in first
     assert second["count"] == 5
     labels = {"api": "Fetch", "operation": "READ"}
