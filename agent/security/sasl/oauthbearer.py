@@ -1,8 +1,8 @@
 """OAUTHBEARER: a signed JSON Web Token says who the client is and for how long.
 
 Place: a mechanism of authentication.py.
-Invariant: a token counts only with a signature by a key of the key set (token_keys.py), an expiry in the future, and the
-expected audience and issuer. Only asymmetric algorithms: the keys of the set are public.
+Invariant: a token counts only with a signature by a key of the key set (token_keys.py), an expiry in the future, and
+the expected audience and issuer. Only asymmetric algorithms: the keys of the set are public.
 Source: RFC 7628, RFC 7517, RFC 7519; KIP-255, KIP-768 (names of the settings).
 """
 
