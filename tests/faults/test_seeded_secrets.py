@@ -9,6 +9,7 @@ import asyncio
 import base64
 import json
 import os
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -121,7 +122,8 @@ def planted(
         settings[name] = f"${{file:{tmp_path / name}}}"
     (tmp_path / "tokens").write_text("planted-bearer-token")
     settings["http.bearer.token.location"] = str(tmp_path / "tokens")
-    settings["ssl.key.password"] = "${env:PASSPHRASE}"
+    settings["ssl.key.password"] = settings["http.ssl.key.password"] = "${env:PASSPHRASE}"
+    settings["http.ssl.keystore.location"] = str(authority.issue("http", password="planted-tls-passphrase"))
     client, admin = (f"127.0.0.1:{port}" for port in free_ports(2))
     settings |= {
         "listeners": f"CLIENT://{client},ADMIN://{admin}",
@@ -244,16 +246,18 @@ def _command_line(planted: Planted, evidence: Evidence) -> None:
 
 
 def _http(planted: Planted, evidence: Evidence) -> None:
+    context = ssl.create_default_context(cafile=planted.trusted)
     for path in ("/healthz", "/readyz?verbose", "/metrics", "/v1/status", "/openapi.json", "/nothing"):
         for token in (SECRETS["bearer token"].decode(), "planted-wrong-password"):
             headers = {"Authorization": f"Bearer {token}"}
-            request = urllib.request.Request(f"http://{planted.agent.http}{path}", headers=headers)
+            request = urllib.request.Request(f"https://{planted.agent.http}{path}", headers=headers)
             try:
-                with urllib.request.urlopen(request, timeout=SECONDS_MAX) as response:
+                with urllib.request.urlopen(request, timeout=SECONDS_MAX, context=context) as response:
                     evidence.add(f"HTTP {path}", response.read())
             except urllib.error.HTTPError as error:
                 evidence.add(f"HTTP {path}", error.read())
-    assert evidence.texts["HTTP /metrics"]
+    assert b"headrace_build_info" in evidence.texts["HTTP /metrics"]
+    assert b"unauthorized" in evidence.texts["HTTP /metrics"]
 
 
 def _metadata_log(planted: Planted, evidence: Evidence) -> None:
