@@ -51,11 +51,13 @@ from headrace.agent.security.sasl.credentials import Credentials
 from headrace.agent.topic_traffic import TopicTraffic
 from headrace.config.listeners import Endpoint, SecurityProtocol, deprecated_forms, listeners
 from headrace.config.settings import Settings
-from headrace.metastore.api.agents import Listener
+from headrace.metastore.api.agents import Listener, agent_features
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.sealing import Sealing
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.storage.clock import Clock
@@ -84,6 +86,7 @@ class Broker:
         """`on_settled` gets the times of each flushed file's steps: for load reports. `nonces` None: those of the
         operating system."""
         self._nonces = nonces or random.SystemRandom()
+        self._sealing = Sealing(settings.metadata_secret_keys)
         self._securities: dict[str, ListenerSecurity] = {}
         """Of the listeners that are not PLAINTEXT, by name."""
         self.settings = settings
@@ -129,11 +132,19 @@ class Broker:
         self.cluster = cluster  # from here on `stop` has to leave the cluster
         await self._fetch.start()
         await self._produce.start()
-        self._dispatcher.warm_up()  # it blocks the loop, so it must precede the first heartbeat
         await cluster.start()
+        self._spawn(self._dispatcher.warm_up())
         self._spawn(watch_loop_lag(self._clock, self._registry))
         self._spawn(self._quotas.run())
-        self._spawn(Housekeeper(self._metastore, self._clock, self._rng, self._registry).run())
+        self._spawn(
+            Housekeeper(
+                self._metastore,
+                self._clock,
+                self._rng,
+                self._registry,
+                agents=lambda: len(cluster.follower.image.live_agents()),
+            ).run()
+        )
         self._serving.set()
 
     def in_life(self, is_current: bool) -> None:
@@ -234,6 +245,7 @@ class Broker:
         if endpoint.security_protocol is SecurityProtocol.PLAINTEXT:
             return None
         security = self._securities[endpoint.name] = ListenerSecurity(self.settings, endpoint, self._clock)
+        self._spawn(security.run())
         return security
 
     def _compose_cluster(self) -> Cluster:
@@ -250,6 +262,7 @@ class Broker:
                 self._advertised[0].port,
                 settings.broker_rack,
                 self._advertised,
+                agent_features(has_secret_keys=bool(self._sealing)),
             ),
             heartbeat_interval_ms=settings.broker_heartbeat_interval_ms,
             session_timeout_ms=lambda: in_force.current().broker_session_timeout_ms,
@@ -270,6 +283,7 @@ class Broker:
     def _compose_paths(self, cluster: Cluster, zone_secret: bytes) -> None:
         settings, clock, rng = self.settings, self._clock, self._rng
         traffic = ZoneTraffic(settings.broker_rack, self._registry)
+        sealed_keys = SealedKeys(self._sealing, self._metastore.cluster_id)
         shared = self._shared_address(cluster)
         authorizer = reporting_authorizer(settings, cluster, clock, self._registry, self.audit)
         connect = partial(open_connection, tls=link_context(settings, clock))
@@ -331,11 +345,12 @@ class Broker:
             limits_reached=limits_reached(self._registry),
             audit=self.audit,
             mutations=self._quotas.mutations,
+            sealed_keys=sealed_keys,
             authorizer=authorizer,
             may_be_behind=cluster.may_be_behind,
         )
         register_handlers(self._dispatcher, parts)
-        self._authenticate(cluster, zone_secret)
+        self._authenticate(cluster, zone_secret, sealed_keys)
         self._report(cluster, zone_secret, connect)
 
     def _report(self, cluster: Cluster, secret: bytes, connect: Connect) -> None:
@@ -346,13 +361,14 @@ class Broker:
         )
         self._dispatcher.register_unadvertised(PEER_HEALTH_KEY, self._reports.handle)
 
-    def _authenticate(self, cluster: Cluster, secret: bytes) -> None:
+    def _authenticate(self, cluster: Cluster, secret: bytes, sealed_keys: SealedKeys) -> None:
         """Serve SaslHandshake and SaslAuthenticate, and check the clients that must authenticate."""
         credentials = Credentials(
             lambda: cluster.image,
             lambda: self.settings.delegation_token_secret_key,
             self._clock,
             hmac.digest(secret, b"salts of unknown users", "sha256"),
+            sealed_keys,
         )
         authentication = Authentication(
             self._securities, credentials, self._clock, self._nonces, self._registry, self.audit

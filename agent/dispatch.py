@@ -7,6 +7,7 @@ version closes its connection, as in Kafka: the client could not read a response
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from kio.schema.errors import ErrorCode
@@ -51,12 +52,14 @@ class Dispatcher:
             raise ValueError(f"api cannot be registered: api_key={api_key}")
         self._unadvertised[api_key] = handler
 
-    def warm_up(self) -> None:
-        """Load the schemas of everything served: otherwise a first request blocks the loop for some milliseconds."""
+    async def warm_up(self) -> None:
+        """Load the schemas of everything served, one at a time: each blocks the loop for some milliseconds, as
+        would the first request that needs it."""
         for api in self.served():
             for version in range(api.min_version, api.max_version + 1):
                 if api.key != ApiKey.PRODUCE or version >= FIRST_PRODUCE_VERSION:
                     schema(api.key, version)
+                    await asyncio.sleep(0)
 
     def handle(self, request: Request) -> Awaitable[Response]:
         """The handler's result: a coroutine or a Promise. CloseConnection for an unsupported API or version."""

@@ -58,6 +58,7 @@ from headrace.agent.security.authorization.gate import gate
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import CONTROLLER_ONLY
@@ -87,6 +88,7 @@ class Parts:
     limits_reached: Counter
     audit: AuditLog
     mutations: MutationQuotas
+    sealed_keys: SealedKeys
     authorizer: Authorizer
     may_be_behind: Callable[[], bool]
 
@@ -171,7 +173,7 @@ def _cluster(parts: Parts, configs: EffectiveConfigs, in_force: SettingsInForce)
     return {
         **config_handlers(change, configs, lambda: shared.is_set),
         ApiKey.DESCRIBE_CLUSTER: DescribeCluster(cluster, shared),
-        **access_handlers(change, parts.rng, in_force, parts.authorizer.enforced),
+        **access_handlers(change, parts.rng, in_force, parts.sealed_keys, parts.authorizer.enforced),
         **{api_key: handler for api_key, handler in of_controllers.items() if api_key not in CONTROLLER_ONLY},
         ApiKey.UNREGISTER_BROKER: UnregisterBroker(cluster, metastore),  # where Kafka's brokers forward it
     }

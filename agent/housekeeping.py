@@ -21,6 +21,7 @@ from headrace.storage.errors import HeadraceError
 logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 5.0
+"""Of each step in the whole cluster, about."""
 CHUNK_ROWS = 1_000
 
 
@@ -28,8 +29,15 @@ class Housekeeper:
     """The clean-up steps. A step that fails does not keep the others from their turn."""
 
     def __init__(
-        self, metastore: HousekeepingApi, clock: Clock, rng: random.Random, registry: CollectorRegistry
+        self,
+        metastore: HousekeepingApi,
+        clock: Clock,
+        rng: random.Random,
+        registry: CollectorRegistry,
+        agents: Callable[[], int] = lambda: 1,
     ) -> None:
+        """`agents`: how many do this now."""
+        self._agents = agents
         self._clock = clock
         self._rng = rng
         self._steps: dict[str, Callable[[], Awaitable[bool]]] = {
@@ -59,7 +67,7 @@ class Housekeeper:
     async def run(self) -> None:
         """Runs until cancelled; random pauses spread the agents of a cluster."""
         while True:
-            await self._clock.sleep(INTERVAL_SECONDS * (0.5 + self._rng.random()))
+            await self._clock.sleep(INTERVAL_SECONDS * max(1, self._agents()) * (0.5 + self._rng.random()))
             unfinished = list(self._steps)
             while unfinished:
                 unfinished = [name for name in unfinished if await self._has_more(name)]

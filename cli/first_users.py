@@ -20,7 +20,9 @@ from headrace.config.settings import Settings
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import ScramKeys, UserScramKeysRecord
 from headrace.metastore.log.scram_keys import DIGESTS, MECHANISMS, scram_keys
+from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.sealing import Sealing
 from headrace.storage.errors import UnavailableError
 
 ITERATIONS = (4_096, 16_384)
@@ -66,7 +68,11 @@ async def add_users(settings: Settings, users: Sequence[FirstUser]) -> list[str]
         for name, keys in users:
             if name not in image.scram_credentials:
                 new[name] = (*new.get(name, ()), keys)
-        records = [UserScramKeysRecord(user_name=name, keys=keys) for name, keys in new.items()]
+        sealed_keys = SealedKeys(Sealing(settings.metadata_secret_keys), metastore.cluster_id)
+        records = [
+            UserScramKeysRecord(user_name=name, keys=tuple(sealed_keys.sealed(image, name, each) for each in keys))
+            for name, keys in new.items()
+        ]
         if records and not await metastore.append_records(image.offset, records):
             raise UnavailableError("the metadata log changed: repeat the command with --ignore-formatted")
     finally:

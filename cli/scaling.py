@@ -131,11 +131,11 @@ def _say(args: argparse.Namespace, answer: ScaleResponse, done: str) -> int:
 
 
 def _follow(cluster: KafkaCluster, topic: str, answer: ScaleResponse, left_to_do: LeftToDo) -> ScaleResponse:
-    told = None
+    printed = None
     while (left := left_to_do(answer)) is not None:
-        if left != told:
+        if left != printed:
             _tell(f"partitions: {answer.partition_count}; {left}")
-            told = left
+            printed = left
         cluster.pause(LOOK_SECONDS)
         answer = cluster.scale_topic(ScaleRequest(topic, ScaleStep.LOOK))
     return answer

@@ -1,4 +1,5 @@
-"""`headrace storage`: info, format, random-uuid; Kafka's kafka-storage.sh for a metastore and a bucket.
+"""`headrace storage`: info, format, random-uuid; Kafka's kafka-storage.sh for a metastore and a bucket. And
+rotate-zone-secret, seal-secrets.
 
 Place: before the first agent of a cluster starts; agents refuse storage that is not formatted.
 Invariant: formatting never replaces anything: a part that belongs to a cluster keeps its id. If the command is
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 
 from headrace.cli.first_users import add_users, parse_user
 from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.sealed_secrets import seal_secrets
 from headrace.config.cluster_values import proposed
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
@@ -75,6 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_settings(rotating, ("metastore.url",), every=False)
     rotating.set_defaults(run=run_rotate)
+    sealing = commands.add_parser("seal-secrets", help="seal the metastore's secrets under metadata.secret.keys")
+    add_settings(sealing, ("metastore.url",), every=False)
+    sealing.set_defaults(run=run_seal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,8 @@ def run_format(args: argparse.Namespace) -> int:
             with_values=args.config is not None,
         )
     )
+    if settings.metadata_secret_keys:
+        lines += asyncio.run(seal_secrets(settings))
     if users:
         lines += asyncio.run(add_users(settings, users))
     for line in lines:
@@ -119,15 +126,19 @@ def run_format(args: argparse.Namespace) -> int:
 
 def run_rotate(args: argparse.Namespace) -> int:
     """Take the next step and print what comes after it; 1 if agents have to restart first."""
-    settings = settings_from(args)
-    if not settings.metastore_url:
-        raise ConfigError("metastore.url is not set (--metastore-url)")
-    rotation = asyncio.run(_rotate(settings))
+    rotation = asyncio.run(_rotate(_with_metastore(settings_from(args))))
     if rotation.waits_for:
         nodes = ", ".join(map(str, rotation.waits_for))
         print(f"not yet: restart these agents first, they may not know the last step: {nodes}")
         return 1
     print(f"zone secret: {rotation.step}. {AFTER_ROTATION[rotation.step]}")
+    return 0
+
+
+def run_seal(args: argparse.Namespace) -> int:
+    """Seal what is in clear, or under another key than the first, and print what was done."""
+    for line in asyncio.run(seal_secrets(_with_metastore(settings_from(args)))):
+        print(line)
     return 0
 
 
@@ -202,6 +213,12 @@ async def format_bucket(settings: Settings, cluster_id: str) -> None:
 
 def _open(settings: Settings) -> ObjectStore:
     return open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
+
+
+def _with_metastore(settings: Settings) -> Settings:
+    if not settings.metastore_url:
+        raise ConfigError("metastore.url is not set (--metastore-url)")
+    return settings
 
 
 def _complete(settings: Settings) -> Settings:

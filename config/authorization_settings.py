@@ -1,6 +1,6 @@
 """The settings of authorization.
 
-Place: between config/security_settings.py and config/process_settings.py, scope `process`.
+Place: between config/security_settings.py and config/http_settings.py, scope `process`.
 Invariant: names and meanings are Kafka's. No request of a client can change one of them: a client that may change
 configs would make itself a super user. They have to be the same on every agent.
 """

@@ -11,11 +11,11 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from headrace.config.authorization_settings import AuthorizationSettings
 from headrace.config.bounds import NodeId, NonNegativeInt, Port, PositiveInt
+from headrace.config.http_settings import HttpSettings
 
 
-class ProcessSettings(AuthorizationSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProcessSettings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Scope `process`."""
 
     # -- identity and listeners
@@ -87,16 +87,6 @@ class ProcessSettings(AuthorizationSettings, frozen=True, kw_only=True, forbid_u
     advertised_port: Annotated[
         Port | None, Meta(description="Deprecated: set advertised.listeners. Not together with it.")
     ] = field(default=None, name="advertised.port")
-    http_host: Annotated[str, Meta(description="Address of the HTTP listener (health, metrics, status).")] = field(
-        default="127.0.0.1", name="http.host"
-    )
-    http_port: Annotated[
-        Port | None,
-        Meta(
-            description="Port of the HTTP listener; 0 picks a free one. Unset: 9644, or 9645 in a process that is only"
-            " a compactor, so that both run on one host."
-        ),
-    ] = field(default=None, name="http.port")
 
     # -- where state is stored
     metastore_url: Annotated[str, Meta(description="postgresql:// address of the metastore.")] = field(
@@ -270,6 +260,15 @@ class ProcessSettings(AuthorizationSettings, frozen=True, kw_only=True, forbid_u
             "  Tokens are issued only on listeners that authenticate."
         ),
     ] = field(default=None, name="delegation.token.secret.key")
+
+    metadata_secret_keys: Annotated[
+        str | None,
+        Meta(
+            description="Keys with which the cluster's secrets in the metastore are sealed: 32 bytes in base64 each,"
+            " separated by commas. The first one seals, all of them open. The same on every agent. Unset: secrets are"
+            " not sealed. `headrace storage seal-secrets` seals what is there.",
+        ),
+    ] = field(default=None, name="metadata.secret.keys")
 
     # -- background work
     compactor_threads: Annotated[

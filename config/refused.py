@@ -121,7 +121,7 @@ _REFUSED = {
     "reserved.broker.max.id": "leave node.id unset: an id is leased from the metastore",
     "sasl.": _NO_JAAS,
     "sasl.kerberos.": _NO_KERBEROS,
-    "sasl.oauthbearer.": "keys come from a file: see sasl.oauthbearer.jwks.endpoint.url",
+    "sasl.oauthbearer.": "not needed here: see sasl.oauthbearer.jwks.endpoint.url and what begins like it",
     "sasl.mechanism.controller.protocol": _NO_CONTROLLER_SESSION,
     "sasl.mechanism.inter.broker.protocol": _NO_INTER_BROKER,
     "security.inter.broker.protocol": _NO_INTER_BROKER,

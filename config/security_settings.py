@@ -11,11 +11,13 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from headrace.config.bounds import NonNegativeInt
+from headrace.config.bounds import NonNegativeInt, PositiveInt
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _MECHANISM_LIST = "|".join(MECHANISMS)
-SECRETS = frozenset({"ssl.key.password", "delegation.token.secret.key"})
+SECRETS = frozenset(
+    {"ssl.key.password", "http.ssl.key.password", "delegation.token.secret.key", "metadata.secret.keys"}
+)
 """Names of settings with a secret as value."""
 
 
@@ -102,12 +104,21 @@ class SecuritySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sasl_oauthbearer_jwks_endpoint_url: Annotated[
         str,
         Meta(
-            pattern="^(file://.*|)$",
-            description="file:// URL of the JSON Web Key Set that signs the tokens of OAUTHBEARER. Read again when it"
-            " changes.",
-            extra_json_schema={"accepted": "file:///path"},
+            pattern="^(file://.*|https://.*|)$",
+            description="URL of the JSON Web Key Set that signs the tokens of OAUTHBEARER: file:// (read again when it"
+            " changes) or https:// (asked again every refresh.ms, and when a token names an unknown key).",
+            extra_json_schema={"accepted": "file:///path, https://host/path"},
         ),
     ] = field(default="", name="sasl.oauthbearer.jwks.endpoint.url")
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: Annotated[
+        PositiveInt, Meta(description="How often the key set of an https:// URL is asked for.")
+    ] = field(default=3_600_000, name="sasl.oauthbearer.jwks.endpoint.refresh.ms")
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: Annotated[
+        PositiveInt, Meta(description="Pause after the first failure to get that key set; it doubles with each one.")
+    ] = field(default=100, name="sasl.oauthbearer.jwks.endpoint.retry.backoff.ms")
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: Annotated[
+        PositiveInt, Meta(description="The longest such pause.")
+    ] = field(default=10_000, name="sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms")
     sasl_oauthbearer_expected_audience: Annotated[
         str, Meta(description="Values of the claim aud, separated by commas: a token has one of them. Unset: any.")
     ] = field(default="", name="sasl.oauthbearer.expected.audience")

@@ -58,8 +58,9 @@ class NoToken:
 class Client:
     """One user's connection."""
 
-    def __init__(self, address: tuple[str, int], user: str, password: str = PASSWORD) -> None:
-        login = Login("SASL_PLAINTEXT", MECHANISM, user, password)
+    def __init__(self, address: tuple[str, int], user: str, password: str = PASSWORD, trusted: str = "") -> None:
+        """`trusted`: a file of certificates; encrypted if it is given. Errors as `connect`."""
+        login = Login("SASL_SSL" if trusted else "SASL_PLAINTEXT", MECHANISM, user, password, trusted)
         self._config = ClientConfig((address,), request_timeout_ms=TIMEOUT_MS, login=login)
         self._connection = connect(self._config, address)
         self._versions: dict[int, int] = {}

@@ -2,26 +2,28 @@
 
 Place: `python -m load.alternating_clients [--times 20] [--java]` starts `headrace dev` and changes the topic by the
 operator's commands. Producers are librdkafka's (confluent-kafka), with --java also one of Kafka's Java client; one more
-comes and goes with each change. Judged is what the group got, in its order: per key and producer, the order of sending.
+comes and goes with each change. Members come and go, too; with --java one of the Java client is killed at each change.
+Judged is what the group got, in its order: per key and producer, the order of sending.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from load.dev_server import DevServer
 from load.doubling_producers import COUNT, REFRESH_MS, TOPIC, Producing, Sent, java_producing
-from load.doubling_readers import Members, compile_java
+from load.doubling_readers import JavaMember, Members, compile_java
 
 SETTLE_MS = 10_000
 GIVE_UP_MS = 8_000
@@ -30,10 +32,14 @@ longer may send what it queued for a child behind newer records (docs/operate/PA
 SETTINGS: dict[str, object] = {
     "group.consumer.min.heartbeat.interval.ms": 1_000,
     "group.consumer.heartbeat.interval.ms": 1_000,
+    "group.consumer.min.session.timeout.ms": 6_000,
+    "group.consumer.session.timeout.ms": 6_000,
     "halving.settle.ms": SETTLE_MS,
 }
 COMMAND_S, READ_S = 180.0, 60.0
 VISIT_S = 6.0
+JAVA_MEMBER_S, KILL_S = 60.0, 4.0
+"""A member of the Java client ends after so many seconds at most, and is killed so long after its first record."""
 FOR_EVER_S = 1e6
 JAVA_STEP_S = 15.0
 """What a change takes, about: Kafka's Java client gets the whole time when it starts."""
@@ -50,6 +56,8 @@ class AlternatingOutcome:
     again: int = 0
     failed: Mapping[str, int] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
+    by_killed: int = 0
+    """Records that members got which were killed later."""
 
     @property
     def is_right(self) -> bool:
@@ -59,7 +67,8 @@ class AlternatingOutcome:
     def __str__(self) -> str:
         return (
             f"changes={len(self.seconds)} acknowledged={self.acknowledged} not_delivered={self.not_delivered}"
-            f" out_of_order={dict(self.late)} again={self.again} failed={dict(self.failed)}"
+            f" out_of_order={dict(self.late)} again={self.again} by_killed={self.by_killed}"
+            f" failed={dict(self.failed)}"
             f" double_s={_range(self.seconds[::2])} halve_s={_range(self.seconds[1::2])}"
         )
 
@@ -76,9 +85,11 @@ def run(server: DevServer, times: int, classes: Path | None = None) -> Alternati
         others.append(java_producing(server.bootstrap, "java", sent, 2 * times * JAVA_STEP_S, classes))
         others[0].start()
     for number in range(2 * times):
-        time.sleep(VISIT_S / 2)
-        others.append(_producer(server, f"visitor-{number}", sent, VISIT_S, {}))
-        outcome.seconds.append(_change(server, "--double" if number % 2 == 0 else "--halve"))
+        with _killed_member(server, members, classes) as killed:
+            time.sleep(VISIT_S / 2)
+            others.append(_producer(server, f"visitor-{number}", sent, VISIT_S, {}))
+            outcome.seconds.append(_change(server, "--double" if number % 2 == 0 else "--halve"))
+        outcome.by_killed += 0 if killed is None else killed.records
     for producer in staying:
         producer.end()
     for thread in (*staying, *others):
@@ -88,6 +99,18 @@ def run(server: DevServer, times: int, classes: Path | None = None) -> Alternati
     outcome.acknowledged, outcome.failed = len(sent.acknowledged), sent.failed
     outcome.late, outcome.again = members.delivered.late, members.delivered.again
     return outcome
+
+
+@contextlib.contextmanager
+def _killed_member(server: DevServer, members: Members, classes: Path | None) -> Iterator[JavaMember | None]:
+    """One of Kafka's Java client, if there is one, which is killed soon after its first record."""
+    if classes is None:
+        yield None
+        return
+    member = JavaMember(server.bootstrap, TOPIC, members.delivered, JAVA_MEMBER_S, classes, kill_s=KILL_S)
+    member.start()
+    yield member
+    member.join()
 
 
 def _producer(server: DevServer, name: str, sent: Sent, seconds: float, shape: Mapping[str, Any]) -> Producing:

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,27 +39,11 @@ from load.doubling_producers import (
     java_producing,
     kafkajs_producing,
 )
-from load.doubling_readers import GROUP, GroupDeliveries, Members, compile_java, java_client
+from load.doubling_readers import JavaMember, Members, compile_java
 
 BOUNDARY_QUIET_MS = 2 * REFRESH_MS
 READ_S = 60.0
 SETTINGS = {"group.consumer.min.heartbeat.interval.ms": 1_500, "group.consumer.heartbeat.interval.ms": 1_500}
-
-
-class JavaReading(threading.Thread):
-    """A member of the group by Kafka's Java client."""
-
-    def __init__(self, bootstrap: str, delivered: GroupDeliveries, seconds: float, classes: Path) -> None:
-        super().__init__()
-        self._client = java_client(classes, "consume", bootstrap, TOPIC, GROUP, str(seconds))
-        self._delivered = delivered
-        self.records = 0
-
-    def run(self) -> None:
-        """Until it has ended."""
-        for _, value, key, _ in self._client.lines():
-            self._delivered.note(key.encode(), value)
-            self.records += 1
 
 
 @dataclass(frozen=True)
@@ -70,6 +55,7 @@ class DoublingOutcome:
     """
 
     acknowledged: int
+    by_producer: Mapping[str, int]
     lost: int
     inversions: int
     at_once: int
@@ -86,7 +72,8 @@ class DoublingOutcome:
 
     def __str__(self) -> str:
         return (
-            f"acknowledged={self.acknowledged} lost={self.lost} out_of_order={self.inversions}"
+            f"acknowledged={self.acknowledged} by_producer={dict(self.by_producer)}"
+            f" lost={self.lost} out_of_order={self.inversions}"
             f" children_first={self.at_once} failed={dict(self.failed)}"
             f" first_in_child_ms={_range(self.first_in_child_ms)} last_moved_key_in_parent_ms={dict(self.stale_ms)}"
             f" boundary_ms={self.boundary_ms} command_ms={self.command_ms}\n"
@@ -170,7 +157,7 @@ def run(server: DevServer, seconds: float, classes: Path | None = None, *, other
     threads.append(Producing(server.bootstrap, "early", sent, began + seconds / 2, {}))
     java = None
     if classes is not None:
-        java = JavaReading(server.bootstrap, members.delivered, seconds + 20, classes)
+        java = JavaMember(server.bootstrap, TOPIC, members.delivered, seconds + 20, classes)
         threads += [java_producing(server.bootstrap, "java", sent, seconds, classes), java]
     if others:
         threads.append(franz_producing(server.bootstrap, "franz-go", sent, seconds))
@@ -194,6 +181,7 @@ def run(server: DevServer, seconds: float, classes: Path | None = None, *, other
     read = {(name, number) for log in logs.values() for _, name, number in log}
     return DoublingOutcome(
         len(sent.acknowledged),
+        Counter(name for name, _ in sent.acknowledged),
         len(sent.acknowledged - read),
         inversions(logs, ends),
         inversions(logs, dict.fromkeys(ends, 0)),

@@ -109,12 +109,15 @@ class OtherProducing(threading.Thread):
         self._client, self._sent = client, sent
 
     def run(self) -> None:
-        """Until it has ended."""
-        for kind, value, *rest in self._client.lines():
-            if kind == "ack":
-                self._sent.note(value, rest[0].encode(), int(rest[1]))
-            else:
-                self._sent.note_failure(self.name, value)
+        """Until it has ended; an error of the process is one more failure."""
+        try:
+            for kind, value, *rest in self._client.lines():
+                if kind == "ack":
+                    self._sent.note(value, rest[0].encode(), int(rest[1]))
+                else:
+                    self._sent.note_failure(self.name, value)
+        except RuntimeError as error:
+            self._sent.note_failure(self.name, str(error))
 
 
 def java_producing(bootstrap: str, name: str, sent: Sent, seconds: float, classes: Path) -> OtherProducing:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -136,7 +137,7 @@ class ClientProcess:
     """A producer or a consumer in another language: a process, and the lines that it writes."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        self._command = command
+        self._command, self._killed = command, False
         self._process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -146,11 +147,47 @@ class ClientProcess:
         )
 
     def lines(self) -> Iterator[list[str]]:
-        """The words of each, until the process has ended."""
+        """The words of each, until the process has ended. RuntimeError if it ended with an error."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            yield line.split()
-        assert self._process.wait() == 0, f"a client failed: {self._command[0]}"
+            if line.endswith("\n"):
+                yield line.split()
+        if (status := self._process.wait()) != (-signal.SIGKILL if self._killed else 0):
+            raise RuntimeError(f"a client failed: status={status} {self._command[0]}")
+
+    def kill(self) -> None:
+        """It ends without a word to the cluster."""
+        self._killed = True
+        self._process.kill()
+
+
+class JavaMember(threading.Thread):
+    """A consumer of Kafka's Java client, for so many seconds.
+
+    With `kill_s` it is killed so many seconds after its first record: what it had not committed comes again.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        delivered: GroupDeliveries,
+        seconds: float,
+        classes: Path,
+        kill_s: float | None = None,
+    ) -> None:
+        super().__init__()
+        self._client = java_client(classes, "consume", bootstrap, topic, GROUP, str(seconds))
+        self._delivered, self._kill_s = delivered, kill_s
+        self.records = 0
+
+    def run(self) -> None:
+        """Until it has ended."""
+        for _, value, key, _ in self._client.lines():
+            self._delivered.note(key.encode(), value)
+            if not self.records and self._kill_s is not None:
+                threading.Timer(self._kill_s, self._client.kill).start()
+            self.records += 1
 
 
 def java_client(classes: Path, *words: str) -> ClientProcess:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.metastore.api.agents import KAFKA_FEATURES, SUPPORTED_FEATURES
+from headrace.metastore.api.agents import KAFKA_FEATURES, OPTIONAL_FEATURES, SUPPORTED_FEATURES
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Request, Response
@@ -147,7 +147,7 @@ class ApiVersionsHandler:
         if answer.version < 3:
             return {}
         image = self._image()
-        known = {**KAFKA_FEATURES, **SUPPORTED_FEATURES}
+        known = {**KAFKA_FEATURES, **SUPPORTED_FEATURES, **OPTIONAL_FEATURES}
         supported = {name: levels for name, levels in known.items() if answer.version > 3 or levels[0] > 0}
         return {
             "supported_features": tuple(

@@ -54,6 +54,9 @@ class ClientConnection:
     """It came in on a listener with SASL."""
     is_by_token: bool = False
     """It authenticated with a delegation token."""
+    sends_tokens: bool = False
+    """Its frames are tokens of SASL, without a header, and so are the answers: between SaslHandshake 0 and the end of
+    the authentication."""
     sasl: Any = None
     """The state of its authentication (agent/security/sasl)."""
     access: Any = None

@@ -13,8 +13,19 @@ from types import TracebackType
 
 from confluent_kafka.admin import AdminClient
 
+from headrace.cli.main import main
+from headrace.metastore.postgres.formatted import formatted_cluster_id
+
 SECONDS_MAX = 90
 """Far beyond what anything here takes, even on a machine that stalls for a while."""
+
+
+def format_storage(settings: Mapping[str, object]) -> None:
+    """As an operator would, on the migrated database: keep its cluster id."""
+    flags = [f"--{name.replace('.', '-')}={value}" for name, value in settings.items()]
+    cluster_id = formatted_cluster_id(str(settings["metastore.url"]))
+    assert cluster_id is not None
+    assert main(["storage", "format", "--ignore-formatted", "--cluster-id", cluster_id, *flags]) == 0
 
 
 class AgentUnderTest:

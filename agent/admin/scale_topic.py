@@ -84,8 +84,8 @@ class ScaleTopic:
 
 def _response(verdict: Verdict, state: DoublingState | Verdict, halving: HalvingState | None) -> ScaleResponse:
     if isinstance(state, Verdict):
-        told = verdict if verdict.code is not ErrorCode.none else state
-        return ScaleResponse(int(told.code), told.message)
+        chosen = verdict if verdict.code is not ErrorCode.none else state
+        return ScaleResponse(int(chosen.code), chosen.message)
     late = Counter(group for pair in halving.pairs for group in pair.behind) if halving is not None else None
     parents, done = len(state.topic.splits), state.boundaries
     if halving is not None:

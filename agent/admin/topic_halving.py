@@ -7,16 +7,14 @@ A compacted topic does not halve: who reads it from the beginning later would mi
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.log_change import Verdict
 from headrace.agent.cluster.view import ClusterView
 from headrace.config.settings import Settings
-from headrace.metastore.api.halvings import Halving, HalvingState
+from headrace.metastore.api.halvings import Halving, HalvingRequestApi, HalvingState
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT
 from headrace.metastore.log.image import MetadataImage
@@ -29,19 +27,6 @@ from headrace.storage.errors import HeadraceError, InvalidError, OutcomeUnknownE
 NO_SUCH_TOPIC = Verdict(ErrorCode.unknown_topic_or_partition, "topic does not exist")
 Judge = Callable[[MetadataImage, bool], Verdict | None]
 Act = Callable[[MetadataImage], Awaitable[bool]]
-
-
-class HalvingRequestApi(Protocol):
-    """What it asks of the metastore: see metastore.api.halvings.HalvingApi."""
-
-    async def begin_halving(self, expected_head: int, halving: Halving) -> bool:
-        """Whether it has begun."""
-
-    async def cancel_halving(self, expected_head: int, topic_id: uuid.UUID) -> bool:
-        """Whether it is given up."""
-
-    async def halving_state(self, topic_id: uuid.UUID) -> HalvingState | None:
-        """None: the topic does not halve."""
 
 
 def merge_times(settings: Settings) -> MergeTimes:

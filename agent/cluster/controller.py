@@ -29,11 +29,12 @@ from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.partition_removal import PartitionRemover, RemovalApi
 from headrace.agent.cluster.setting_agreement import SettingRecorder, SettingRecorderApi
 from headrace.agent.cluster.split_boundaries import BoundaryApi, SplitBoundaries
-from headrace.agent.cluster.topic_halvings import HalvingStepApi, TopicHalvings
+from headrace.agent.cluster.topic_halvings import TopicHalvings
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.api.controller import ControllerApi, ControllerLease, SnapshotState
+from headrace.metastore.api.halvings import HalvingStepApi
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.reports import JobCount
@@ -135,6 +136,7 @@ class Controller:
         self._boundaries = SplitBoundaries(api, follower, clock)
         self._halvings = TopicHalvings(api, follower, clock)
         self._next_snapshot_check = 0.0
+        self._passwords_seen = 0
         self._snapshot_end = -1
         """Where the newest snapshot ended when this process looked last."""
         self._next_schedule = 0.0
@@ -271,7 +273,9 @@ class Controller:
 
     def _keep_snapshots(self, epoch: int) -> None:
         """In a separate task: a large snapshot takes longer than the lease may go without renewal."""
-        now = self._clock.monotonic()
+        now, until = self._clock.monotonic(), self._follower.image.passwords_until
+        if until > self._passwords_seen:  # the log has secrets that are not needed any more: no reason to wait
+            self._passwords_seen, self._next_snapshot_check = until, now
         if now < self._next_snapshot_check or (self._snapshotting is not None and not self._snapshotting.done()):
             return
         self._next_snapshot_check = now + SNAPSHOT_CHECK_SECONDS
@@ -294,8 +298,8 @@ class Controller:
             logger.warning("metadata snapshot failed: error=%s", error)
 
     async def _log_has_passwords(self, image: MetadataImage) -> bool:
-        """Whether the log still has salted passwords that nothing needs any more: after two snapshots without them the
-        log before the older one is dropped."""
+        """Whether the log still has salted passwords, or keys of users in clear, that nothing needs any more: after two
+        snapshots without them the log before the older one is dropped."""
         if image.metadata_format < SCRAM_KEYS_FORMAT or not image.passwords_until:
             return False
         return await self._api.metadata_log_start() < image.passwords_until - 1

@@ -21,13 +21,13 @@ import logging
 import random
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Gauge
 
 from headrace.agent.cluster.controller_watch import ControllerWatch
 from headrace.agent.cluster.follower import MetadataFollower
-from headrace.metastore.api.agents import AgentRegistration, Listener
+from headrace.metastore.api.agents import AGENT_FEATURES, AgentRegistration, FeatureRange, Listener
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.storage.clock import Clock
@@ -71,6 +71,8 @@ class Identity:
     rack: str | None
     listeners: tuple[Listener, ...] = ()
     """All of them, the one of `host` and `port` first; none: that one alone."""
+    features: Mapping[str, FeatureRange] = field(default_factory=lambda: AGENT_FEATURES)
+    """What it supports."""
 
 
 class Membership:
@@ -262,7 +264,13 @@ class Membership:
     async def _register(self) -> None:
         own = self._identity
         registration = AgentRegistration(
-            own.node_id, self._incarnation_id, own.host, own.port, own.rack, listeners=own.listeners
+            own.node_id,
+            self._incarnation_id,
+            own.host,
+            own.port,
+            own.rack,
+            features=own.features,
+            listeners=own.listeners,
         )
         registered = await self._api.register_agent(registration)
         self.node_id, self.broker_epoch = registered

@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from headrace.agent.cluster.follower import MetadataFollower
-from headrace.metastore.api.halvings import HalvingPair, HalvingState
+from headrace.metastore.api.halvings import HalvingPair, HalvingState, HalvingStepApi
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.partitions.changes import Shrinking, shown_count
+from headrace.metastore.partitions.changes import shown_count
 from headrace.metastore.partitions.merging import MergePhase, next_phase
 from headrace.storage.clock import Clock
 
@@ -24,32 +24,6 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 """Pause between looks, while any topic halves."""
-
-
-class HalvingStepApi(Protocol):
-    """What it asks of the metastore: see metastore.api.halvings.HalvingApi."""
-
-    async def halving_state(self, topic_id: uuid.UUID) -> HalvingState | None:
-        """What the next step is planned from."""
-
-    async def pause_children(self, controller_epoch: int, child_keys: Sequence[int]) -> int:
-        """How many are paused."""
-
-    async def resume_children(self, controller_epoch: int, child_keys: Sequence[int]) -> int:
-        """How many drain again."""
-
-    async def merge_children(
-        self, controller_epoch: int, expected_head: int, topic_id: uuid.UUID, pairs: Sequence[HalvingPair]
-    ) -> bool:
-        """Whether all of them are aliases."""
-
-    async def show_halved_count(
-        self, controller_epoch: int, expected_head: int, topic_id: uuid.UUID, initial: int, change: Shrinking
-    ) -> bool:
-        """Whether it is shown."""
-
-    async def settle_halving(self, controller_epoch: int, expected_head: int, topic_id: uuid.UUID) -> bool:
-        """Whether it is settled."""
 
 
 class HalvingSteps(NamedTuple):

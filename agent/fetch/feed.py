@@ -30,6 +30,10 @@ RETRY_SECONDS = 0.25
 """Pause between polls while the metastore does not answer."""
 IDLE_SECONDS = 0.1
 """Pause between polls without readers: new data may wait, and a new reader polls at once."""
+QUIET_SECONDS = 1.0
+"""The same when nothing has happened for QUIET_AFTER_SECONDS: a cluster without clients costs little. The metadata log
+is followed by heartbeats, too, and a client that names an unknown topic makes the agent catch up."""
+QUIET_AFTER_SECONDS = 5.0
 READERS_LINGER_SECONDS = 1.0
 """A consumer that has read within this time is expected to read again."""
 
@@ -63,6 +67,9 @@ class FeedFollower:
         """Runs between two polls."""
         self._readers = 0
         self._read_at = -math.inf
+        self._moved_at = -math.inf
+        """When a poll found something, or this agent committed."""
+        self._metadata_offset = -1
         self._wall_minus_monotonic: float | None = None
         self._task: asyncio.Task[None] | None = None
         self._catching_up: list[asyncio.Future[None]] = []
@@ -85,6 +92,7 @@ class FeedFollower:
     def poke(self) -> None:
         """This agent committed something: poll without waiting for the next turn."""
         self._poked = True
+        self._moved_at = self._clock.monotonic()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -122,7 +130,7 @@ class FeedFollower:
         while True:
             try:
                 behind = await self._poll()
-                pause = 0.0 if behind else self._interval if self._is_read else max(self._interval, IDLE_SECONDS)
+                pause = 0.0 if behind else self._interval if self._is_read else max(self._interval, self._idle())
             except HeadraceError as error:
                 self._metrics.feed_polls.labels("failed").inc()
                 log.warning("feed poll failed: error=%s", error)
@@ -157,6 +165,8 @@ class FeedFollower:
         if page.lost_shards:
             self._metrics.feed_lost_shards.inc(len(page.lost_shards))
             log.warning("feed rows no longer available: shards=%s", page.lost_shards)
+        if page.rows or page.metadata_offset != self._metadata_offset:
+            self._moved_at, self._metadata_offset = self._clock.monotonic(), page.metadata_offset
         self._waiters.notify(self._index.apply(page))
         self._on_metadata(page.metadata_offset)
         return self._is_behind(page)
@@ -164,6 +174,10 @@ class FeedFollower:
     @property
     def _is_read(self) -> bool:
         return self._readers > 0 or self._clock.monotonic() - self._read_at < READERS_LINGER_SECONDS
+
+    def _idle(self) -> float:
+        is_quiet = self._clock.monotonic() - self._moved_at >= QUIET_AFTER_SECONDS
+        return QUIET_SECONDS if is_quiet else IDLE_SECONDS
 
     def _is_behind(self, page: FeedPage) -> bool:
         heads = self._index.heads

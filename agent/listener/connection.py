@@ -20,7 +20,7 @@ from collections.abc import Awaitable
 from functools import partial
 
 from headrace.agent.listener.frame_memory import FrameMemory
-from headrace.agent.listener.frames import FrameHead, FrameReader, RequestHeader, read_request_header
+from headrace.agent.listener.frames import TOKEN_HEADER, FrameHead, FrameReader, RequestHeader, read_request_header
 from headrace.agent.listener.host import ConnectionHost, Entrance
 from headrace.agent.listener.muting import Muting
 from headrace.agent.listener.replies import ReplyQueue, Slot
@@ -166,7 +166,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 if self._frames.opened:
                     data = self._frames.fill(data)
                 else:
-                    head, data = self._frames.read_head(data)
+                    read_head = self._frames.read_token_head if self._client.sends_tokens else self._frames.read_head
+                    head, data = read_head(data)
                     if head is None or not self._memory.admit(head, self._client):
                         break
                     data = self._frames.open(head, data)
@@ -241,7 +242,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         now = self._host.clock.monotonic()
         self._active_at = now
         self._frame_deadline = _NEVER
-        header = read_request_header(frame)
+        header = TOKEN_HEADER if self._client.sends_tokens else read_request_header(frame)
         api_key, version, correlation_id, client_id, body_start = header
         slot = Slot(header, now, *self._memory.take())
         self._replies.append(slot)

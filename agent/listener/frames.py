@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy
 
 from headrace.protocol import wire
+from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
 from headrace.storage.errors import InvalidError
 
@@ -52,6 +53,10 @@ class RequestHeader(NamedTuple):
     correlation_id: int
     client_id: str | None
     body_start: int
+
+
+TOKEN_HEADER = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None, 0)
+"""Of a frame that is a token."""
 
 
 class FrameReader:
@@ -102,6 +107,17 @@ class FrameReader:
                 raise InvalidError("the client speaks TLS, and this listener does not: use a listener with SSL")
             raise InvalidError(f"frame outside the limits: size={head.size} max={self._max_frame_bytes}")
         return head, data
+
+    def read_token_head(self, data: memoryview) -> tuple[FrameHead | None, memoryview]:
+        """As `read_head`, of a frame that is a token of SASL: any bytes, and as large as its message would be."""
+        missing = _LENGTH_BYTES - len(self._head_bytes)
+        self._head_bytes += data[:missing]
+        if len(self._head_bytes) < _LENGTH_BYTES:
+            return None, data[missing:]
+        size = int.from_bytes(self._head_bytes, "big", signed=True)
+        if not 0 <= size <= self._max_frame_bytes:
+            raise InvalidError(f"token outside the limits: size={size} max={self._max_frame_bytes}")
+        return FrameHead(size, ApiKey.SASL_AUTHENTICATE), data[missing:]
 
     def open(self, head: FrameHead, data: memoryview) -> memoryview:
         """Allocate the frame of the last head, and fill it from `data`; returns the rest of `data`."""

@@ -17,7 +17,7 @@ from headrace.agent.quotas.enforcement import QuotaEnforcer
 from headrace.agent.quotas.limits import SHARED, BucketKey, Limit
 from headrace.agent.quotas.metrics import QuotaMetrics
 from headrace.agent.quotas.sharing import (
-    NOBODY,
+    NO_USE,
     Neighbours,
     OthersUse,
     Report,
@@ -76,7 +76,7 @@ class QuotaExchange:
         if node_id is None:
             return
         try:
-            told = await self._api.exchange_quota_use(node_id, encode_report(self._report()))
+            answer = await self._api.exchange_quota_use(node_id, encode_report(self._report()))
         except HeadraceError as error:
             self._metrics.exchange_failures += 1
             if not self._is_failing:
@@ -85,7 +85,7 @@ class QuotaExchange:
             return
         self._is_failing = False
         now = self._clock.monotonic()
-        heard = self._neighbours.heard({node_id: decode_report(text) for node_id, text in told.items()}, now)
+        heard = self._neighbours.heard({node_id: decode_report(text) for node_id, text in answer.items()}, now)
         self._correct(heard, now)
 
     def _report(self) -> Report:
@@ -105,5 +105,5 @@ class QuotaExchange:
         self._heard_at = now
         for key, bucket in self._enforcer.buckets():
             if isinstance(bucket, SharedBucket):
-                others = heard.get(key, NOBODY)
+                others = heard.get(key, NO_USE)
                 bucket.correct(others.used, own_share(bucket.rate, others, seconds), now)

@@ -27,7 +27,7 @@ Quotas = Mapping[tuple[EntityData, ...], Mapping[str, float]]
 
 
 class BucketKey(NamedTuple):
-    """Who shares one bucket. None: not told apart by it."""
+    """Clients that share one bucket. None: of all of them."""
 
     kind: str
     user: str | None

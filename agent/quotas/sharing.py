@@ -38,7 +38,7 @@ class OthersUse(NamedTuple):
     throttled_agents: int
 
 
-NOBODY = OthersUse(0.0, 0.0, 0)
+NO_USE = OthersUse(0.0, 0.0, 0)
 
 
 def encode_report(report: Report) -> str:

@@ -154,9 +154,9 @@ def _reassignments(request: Any, response: Any) -> Iterator[Change]:
 
 def _quotas(request: Any, response: Any) -> Iterator[Change]:
     for asked, entry in zip(request.entries, response.entries, strict=True):
-        whose = " ".join(f"{part.entity_type}={part.entity_name or '<default>'}" for part in entry.entity)
+        entity = " ".join(f"{part.entity_type}={part.entity_name or '<default>'}" for part in entry.entity)
         what = " ".join(f"{op.key}={'<removed>' if op.remove else op.value}" for op in asked.ops)
-        yield Change(f"CLIENT_QUOTA:{whose}", entry.error_code, what)
+        yield Change(f"CLIENT_QUOTA:{entity}", entry.error_code, what)
 
 
 def _users(request: Any, response: Any) -> Iterator[Change]:

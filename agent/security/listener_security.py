@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable
 
 from headrace.agent.security.certificate_principals import PrincipalRules
-from headrace.agent.security.sasl.oauthbearer import TokenKeys
+from headrace.agent.security.sasl.token_keys import TokenKeys, token_keys
 from headrace.agent.security.tls import ReloadedContext, client_context, server_context
 from headrace.config.listener_overrides import for_listener
 from headrace.config.listeners import Endpoint, link_endpoint
@@ -26,7 +26,7 @@ class ListenerSecurity:
         self.settings = for_listener(settings, endpoint.name)
         self.protocol = endpoint.security_protocol
         self._context = ReloadedContext(self.settings, clock, server_context) if self.protocol.has_tls else None
-        self.token_keys = self._token_keys()
+        self.token_keys = self._token_keys(clock)
         self._rules = PrincipalRules(self.settings.ssl_principal_mapping_rules)
 
     @property
@@ -34,10 +34,15 @@ class ListenerSecurity:
         """Those that clients may use, if they must authenticate."""
         return tuple(self.settings.sasl_enabled_mechanisms.split(","))
 
-    def _token_keys(self) -> TokenKeys | None:
+    def _token_keys(self, clock: Clock) -> TokenKeys | None:
         if not self.protocol.has_sasl or "OAUTHBEARER" not in self.mechanisms:
             return None
-        return TokenKeys(self.settings.sasl_oauthbearer_jwks_endpoint_url)
+        return token_keys(self.settings, clock)
+
+    async def run(self) -> None:
+        """Renew what does not come from files, for as long as it runs."""
+        if self.token_keys is not None:
+            await self.token_keys.run()
 
     def context(self) -> ssl.SSLContext | None:
         """For the next connection; None: it is not encrypted."""

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import ssl
 from collections.abc import Callable
 
 from cryptography import x509
 
+from headrace.agent.security.file_watch import FileWatch
 from headrace.config.errors import ConfigError
 from headrace.config.security_settings import SecuritySettings
 from headrace.storage.clock import Clock
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
-"""How often the files may be looked at."""
 _AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-_Seen = tuple[tuple[int, int, int], ...]
 
 
 def server_context(settings: SecuritySettings) -> ssl.SSLContext:
@@ -58,23 +55,17 @@ class ReloadedContext:
         self, settings: SecuritySettings, clock: Clock, make: Callable[[SecuritySettings], ssl.SSLContext]
     ) -> None:
         """Errors as `make`."""
-        self._settings, self._clock, self._make = settings, clock, make
+        self._settings, self._make = settings, make
         self._paths = [path for path in (settings.ssl_keystore_location, settings.ssl_truststore_location) if path]
-        self._seen = self._look()
-        self._looked_at = clock.monotonic()
+        self._watch = FileWatch(self._paths, clock)
         self._context = make(settings)
         self.expires_at = _expiry(settings.ssl_keystore_location)
         """When the first certificate of the chain in use expires; seconds since the epoch."""
 
     def current(self) -> ssl.SSLContext:
         """For the next connection."""
-        now = self._clock.monotonic()
-        if now - self._looked_at >= LOOK_SECONDS:
-            self._looked_at = now
-            seen = self._look()
-            if seen != self._seen:
-                self._seen = seen
-                self._reload()
+        if self._watch.changed():
+            self._reload()
         return self._context
 
     def _reload(self) -> None:
@@ -85,18 +76,6 @@ class ReloadedContext:
             logger.error("certificates not reloaded, the earlier ones stay in use: %s", error)
         else:
             logger.info("certificates reloaded: files=%s", ", ".join(self._paths))
-
-    def _look(self) -> _Seen:
-        return tuple(map(_identity, self._paths))
-
-
-def _identity(path: str) -> tuple[int, int, int]:
-    """Changes with the file, also when a symbolic link above it changes, as Kubernetes replaces secrets."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return (0, 0, 0)
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _restrict(context: ssl.SSLContext, settings: SecuritySettings) -> None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from urllib.request import urlopen
 
 import msgspec
 
-from headrace.storage.errors import UnavailableError
+from headrace.cli.bench.http_access import OPEN, HttpAccess
 
-TIMEOUT_SECONDS = 30
 SAMPLE = re.compile(r"^(?P<name>[a-z_]+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)$", re.MULTILINE)
 
 
@@ -49,13 +47,6 @@ def parse_counts(pages: Iterable[str]) -> StoreCounts:
     )
 
 
-def read_counts(addresses: Iterable[str]) -> StoreCounts:
+def read_counts(addresses: Iterable[str], access: HttpAccess = OPEN) -> StoreCounts:
     """From each process at host:port; UnavailableError if one does not answer."""
-    pages = []
-    for address in addresses:
-        try:
-            with urlopen(f"http://{address}/metrics", timeout=TIMEOUT_SECONDS) as page:
-                pages.append(page.read().decode())
-        except OSError as error:
-            raise UnavailableError(f"no metrics from {address}: {error}") from error
-    return parse_counts(pages)
+    return parse_counts(access.page(address, "/metrics") for address in addresses)

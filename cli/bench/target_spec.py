@@ -7,7 +7,7 @@ Form: [NAME=]KIND [KEY=VALUE ...], split as a shell does, with KIND one of
   kafka[:DIR]      Apache Kafka from the jars in DIR (default: --kafka)
   HOST:PORT,...    a running cluster
 KEY=VALUE are settings of what is started. Of a running cluster they say what can be measured: `http=HOST:PORT` for
-/metrics and `pid=N` for CPU and memory.
+/metrics and `pid=N` for CPU and memory; http_access.py has the settings of an HTTP port with TLS or authentication.
 """
 
 from __future__ import annotations

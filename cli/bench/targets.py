@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.cli.bench.http_access import NAMES, OPEN, HttpAccess
 from headrace.cli.bench.target_spec import DEV, HEADRACE, KAFKA, TargetSpec
 from headrace.config.errors import ConfigError
 
@@ -25,6 +26,7 @@ class MeasuredTarget:
     roots: dict[str, int] = field(default_factory=dict)
     metrics: tuple[str, ...] = ()
     """host:port of each process with /metrics."""
+    access: HttpAccess = OPEN
     metastore_url: str | None = None
 
 
@@ -48,12 +50,15 @@ async def open_target(spec: TargetSpec, folder: Path, jars: Path | None) -> Asyn
 def _running(spec: TargetSpec) -> MeasuredTarget:
     settings = dict(spec.settings)
     http, pid = settings.pop("http", ""), settings.pop("pid", "")
-    if settings or (pid and not pid.isdecimal()):
-        raise ConfigError(f"of a running target only http=HOST:PORT and pid=N can be given: {spec.where}")
+    access = HttpAccess.of(settings)
+    if settings.keys() - NAMES or (pid and not pid.isdecimal()):
+        known = ", ".join(sorted(NAMES))
+        raise ConfigError(f"of a running target only http=HOST:PORT, pid=N, {known} can be given: {spec.where}")
     return MeasuredTarget(
         spec.name,
         spec.where,
         version="",
         roots={"server": int(pid)} if pid else {},
         metrics=(http,) if http else (),
+        access=access,
     )

@@ -37,7 +37,7 @@ class Window:
 async def measure(target: MeasuredTarget, clock: Clock) -> AsyncIterator[Window]:
     """Everything that the target's processes do while the body runs."""
     window, usage = Window(), ProcessUsage(target.roots)
-    counts = await asyncio.to_thread(read_counts, target.metrics)
+    counts = await asyncio.to_thread(read_counts, target.metrics, target.access)
     sampler = asyncio.create_task(_sample(window, usage, clock))
     try:
         before = usage.cpu_seconds()
@@ -50,7 +50,7 @@ async def measure(target: MeasuredTarget, clock: Clock) -> AsyncIterator[Window]
     window._see(usage.memory_bytes())
     window.cpu_seconds = {name: after[name] - before[name] for name in before}
     if target.metrics:
-        window.counts = (await asyncio.to_thread(read_counts, target.metrics)).since(counts)
+        window.counts = (await asyncio.to_thread(read_counts, target.metrics, target.access)).since(counts)
 
 
 async def _sample(window: Window, usage: ProcessUsage, clock: Clock) -> None:

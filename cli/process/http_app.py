@@ -3,7 +3,8 @@
 Place: separate from the Kafka listener, on another thread and loop (http_server.py), so that it
 cannot delay a produce request.
 Invariant: read-only. /healthz says that the process is running, /readyz whether it should get connections
-(readiness.py); both answer from known state, also while the main loop is blocked.
+(readiness.py); both answer from known state, also while the main loop is blocked. To a client that may not read the
+other pages (http_security.py) they say nothing else.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import platform
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -22,6 +23,7 @@ from prometheus_client import (
 )
 
 from headrace import __version__
+from headrace.cli.process.http_security import MAY_READ
 from headrace.cli.process.readiness import Part
 
 
@@ -50,8 +52,9 @@ def make_app(probe: Probe, registry: CollectorRegistry) -> FastAPI:
         return {"status": "alive"}
 
     @app.get("/readyz")
-    async def readyz(response: Response, verbose: str | None = None) -> dict[str, Any]:
-        return _readiness(response, probe.parts(), probe.warnings(), verbose is not None)
+    async def readyz(request: Request, response: Response, verbose: str | None = None) -> dict[str, Any]:
+        body = _readiness(response, probe.parts(), probe.warnings(), verbose is not None)
+        return body if getattr(request.state, MAY_READ, True) else {"status": body["status"]}
 
     @app.get("/metrics")
     async def metrics() -> Response:

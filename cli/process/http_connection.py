@@ -8,11 +8,13 @@ has waited longest for its client is closed, so idle and slow clients cannot kee
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from prometheus_client import Counter
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+LIMIT = "http.max.connections"
+HAS_CERTIFICATE = "has_certificate"
+"""Entry of a request's state: its client showed a certificate, which TLS has verified."""
 REQUEST_SECONDS = 10.0
 """From the connection, or the end of the last response, to the last byte of a request."""
 
@@ -26,9 +28,10 @@ class BoundedConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.app_state = self.app_state | {HAS_CERTIFICATE: bool(transport.get_extra_info("peercert"))}
         self._expect_request()
         if len(self.connections) > self.connections_max:
-            self.limits_reached.labels("http.max.connections").inc()
+            self.limits_reached.labels(LIMIT).inc()
             waiting = [each for each in self.connections if isinstance(each, BoundedConnection) and each.deadline]
             oldest = min(waiting, key=lambda each: each.deadline, default=self)
             oldest.transport.abort()
@@ -61,7 +64,7 @@ class BoundedConnection(H11Protocol):
             self._deadline = None
 
 
-def bounded(connections_max: int, limits_reached: Counter) -> type[Any]:
+def bounded(connections_max: int, limits_reached: Counter) -> type[BoundedConnection]:
     """The class with these limits."""
     return type(
         "BoundedConnectionOfServer",

@@ -10,11 +10,11 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from headrace.storage.errors import InvalidError
 
@@ -25,10 +25,10 @@ BACKLOG = 64
 
 
 class HttpServer:
-    """One FastAPI app on one socket."""
+    """One application on one socket."""
 
-    def __init__(self, app: FastAPI, host: str, port: int, connection: type[Any]) -> None:
-        """`connection` is the protocol of one connection. InvalidError if the address cannot be bound."""
+    def __init__(self, app: ASGIApp, host: str, port: int, connection: Callable[..., Any]) -> None:
+        """`connection` makes the protocol of one connection. InvalidError if the address cannot be bound."""
         try:
             self._socket = socket.create_server((host, port), reuse_port=False, backlog=BACKLOG)
         except OSError as error:
@@ -37,8 +37,9 @@ class HttpServer:
                 " choose another http.port, or stop the process that uses it"
             ) from error
         self.port: int = self._socket.getsockname()[1]
+        made: Any = connection  # uvicorn's annotation is a class, but it only calls it
         config = uvicorn.Config(
-            app, log_level="error", access_log=False, lifespan="off", http=connection, ws="none", backlog=BACKLOG
+            app, log_level="error", access_log=False, lifespan="off", http=made, ws="none", backlog=BACKLOG
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)

@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.limit_metrics import limits_reached
 from headrace.cli.process.http_app import make_app
 from headrace.cli.process.http_connection import bounded
+from headrace.cli.process.http_security import HttpSecurity
 from headrace.cli.process.http_server import HttpServer, ask
 from headrace.cli.process.readiness import Part, PeerReports, Readiness
 from headrace.cli.process.role import MainRole, Role
@@ -70,11 +71,13 @@ class ProcessShell:
         if any(role.needs_bucket for role in self._roles):
             watches.append(self._bucket_watch)
         self._readiness = Readiness(watches, self._own_parts, peers, clock, registry)
+        security = HttpSecurity(settings, clock)
+        connection = bounded(settings.http_max_connections, limits_reached(registry))
         self._http = HttpServer(
-            make_app(self, registry),
+            security.guarded(make_app(self, registry)),
             settings.http_host,
             http_port(settings),
-            bounded(settings.http_max_connections, limits_reached(registry)),
+            security.encrypted(connection),
         )
 
     async def require_formatted_storage(self) -> None:

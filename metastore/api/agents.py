@@ -32,10 +32,18 @@ SEGMENT_KEYS = "remote.log.metadata.compaction"
 """The feature of the lifecycle of remote segments: at level 1 every merged file has keys (decisions/0046). Its level
 only rises."""
 
+SEALED_SECRETS = "metadata.secrets"
+"""The feature of agents that have metadata.secret.keys: at level 1 the cluster's secrets are sealed (decisions/0058).
+Its level only rises, and no cluster has it before `headrace storage seal-secrets`."""
+
 SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
     {METADATA_FORMAT: FeatureRange(1, 4), SEGMENT_KEYS: FeatureRange(1, 1)}
 )
-"""What this version of the software supports, of the features that a cluster can use at a level."""
+"""What this version of the software supports, of the features that a cluster can use at a level. A new cluster has the
+highest levels."""
+
+OPTIONAL_FEATURES: Mapping[str, FeatureRange] = MappingProxyType({SEALED_SECRETS: FeatureRange(1, 1)})
+"""What it supports, too, if its settings say so; a new cluster does not have them."""
 
 KAFKA_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
     {"group.version": FeatureRange(1, 1), "metadata.version": FeatureRange(27, 27)}
@@ -46,7 +54,12 @@ metadata.version is that of Kafka 4.1. No agent registers with them."""
 AGENT_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
     {**SUPPORTED_FEATURES, SHARED_ADDRESS: FeatureRange(1, 1)}
 )
-"""What an agent registers with."""
+"""What every agent registers with."""
+
+
+def agent_features(*, has_secret_keys: bool) -> Mapping[str, FeatureRange]:
+    """What an agent with or without metadata.secret.keys registers with: without, no cluster with sealed secrets."""
+    return {**AGENT_FEATURES, **OPTIONAL_FEATURES} if has_secret_keys else AGENT_FEATURES
 
 
 class Listener(NamedTuple):

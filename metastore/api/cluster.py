@@ -30,10 +30,17 @@ class ZoneSecretApi(Protocol):
     """What the metastore keeps for all agents of the cluster."""
 
     async def zone_secret(self) -> ZoneSecret:
-        """32 bytes."""
+        """32 bytes. InvalidError if it is sealed, and metadata.secret.keys lacks the key."""
 
     async def rotate_zone_secret(self) -> Rotation:
         """Take the next step, unless agents have to restart before it. Not idempotent."""
+
+    async def seal_zone_secret(self, *, renew: bool) -> bool:
+        """Seal it under the first key of metadata.secret.keys; False if that is so already. Idempotent.
+
+        `renew`: a secret in clear is replaced by another one, in a cluster in which no agent has started.
+        UnavailableError if it changed meanwhile.
+        """
 
 
 class ClusterFacts(Protocol):

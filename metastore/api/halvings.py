@@ -47,21 +47,19 @@ class HalvingState(NamedTuple):
     pairs: Sequence[HalvingPair]
 
 
-class HalvingApi(Protocol):
-    """The steps in their order; see metastore/postgres/cluster/halve_topic.sql and merge_children.sql.
+class HalvingStateApi(Protocol):
+    """What requests and steps are judged by."""
+
+    async def halving_state(self, topic_id: uuid.UUID) -> HalvingState | None:
+        """None: the topic does not halve."""
+
+
+class HalvingStepApi(HalvingStateApi, Protocol):
+    """The controller's steps in their order; see metastore/postgres/cluster/merge_children.sql.
 
     Those that append records return False, and nothing happened, when the log's head is not the expected one (catch up
     and judge again) or when the step is not due. FencedError for a stale controller epoch.
     """
-
-    async def begin_halving(self, expected_head: int, halving: Halving) -> bool:
-        """From now on the controller drains, pauses and merges the topic's children."""
-
-    async def cancel_halving(self, expected_head: int, topic_id: uuid.UUID) -> bool:
-        """Give it up; False also when a child is merged."""
-
-    async def halving_state(self, topic_id: uuid.UUID) -> HalvingState | None:
-        """None: the topic does not halve."""
 
     async def pause_children(self, controller_epoch: int, child_keys: Sequence[int]) -> int:
         """Of those that drain; how many."""
@@ -81,3 +79,20 @@ class HalvingApi(Protocol):
 
     async def settle_halving(self, controller_epoch: int, expected_head: int, topic_id: uuid.UUID) -> bool:
         """Only aliases are left of it."""
+
+
+class HalvingRequestApi(HalvingStateApi, Protocol):
+    """What operators ask for; see metastore/postgres/cluster/halve_topic.sql.
+
+    False, and nothing happened, when the log's head is not the expected one.
+    """
+
+    async def begin_halving(self, expected_head: int, halving: Halving) -> bool:
+        """From now on the controller drains, pauses and merges the topic's children."""
+
+    async def cancel_halving(self, expected_head: int, topic_id: uuid.UUID) -> bool:
+        """Give it up; False also when a child is merged."""
+
+
+class HalvingApi(HalvingRequestApi, HalvingStepApi, Protocol):
+    """All of it."""

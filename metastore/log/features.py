@@ -15,7 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from headrace.metastore.api.agents import KAFKA_FEATURES, METADATA_FORMAT, SEGMENT_KEYS, SUPPORTED_FEATURES
+from headrace.metastore.api.agents import (
+    KAFKA_FEATURES,
+    METADATA_FORMAT,
+    OPTIONAL_FEATURES,
+    SEALED_SECRETS,
+    SEGMENT_KEYS,
+    SUPPORTED_FEATURES,
+)
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import (
     OWN_TYPES,
@@ -40,6 +47,7 @@ PARTITION_CHANGES_FORMAT = 4
 """The metadata.format with which leader epochs rise when a count changes, and partitions may be removed."""
 SCRAM_KEYS_FORMAT = 4
 """The metadata.format with which no salted password is in the log: replay.py derives the keys of those before it."""
+_KNOWN = {**SUPPORTED_FEATURES, **OPTIONAL_FEATURES}
 _PARTITION_CHANGES = (
     PartitionCountRecord,
     MarkPartitionRecord,
@@ -88,19 +96,21 @@ def change_feature(image: MetadataImage, name: str, level: int, *, allow_downgra
         if level != fixed.max_level:
             raise UnsupportedFeatureError(f"level cannot change: feature={name} level={fixed.max_level} wanted={level}")
         return None
-    if name not in SUPPORTED_FEATURES:
+    if name not in _KNOWN:
         raise InvalidError(f"unknown feature: feature={name}")
     active = image.features.get(name)
     current = image.metadata_format if name == METADATA_FORMAT else 0 if active is None else active.max_level
     if level == current:
         return None
-    if level < current and name == SEGMENT_KEYS:
+    if level < current and name in (SEGMENT_KEYS, SEALED_SECRETS):
         raise InvalidError(f"level cannot go down: feature={name} active={current}")
     if level < current and name == METADATA_FORMAT and level < PARTITION_CHANGES_FORMAT and _changed_topics(image):
         raise InvalidError(
             f"level cannot go down, as older agents do not know changed partitions: feature={name} active={current}"
             f" topics={_changed_topics(image)}"
         )
+    if name == SEALED_SECRETS and image.metadata_format < SCRAM_KEYS_FORMAT:
+        raise InvalidError(f"raise {METADATA_FORMAT} to {SCRAM_KEYS_FORMAT} first: before it passwords are not sealed")
     if level < SCRAM_KEYS_FORMAT <= current and name == METADATA_FORMAT and image.scram_credentials:
         raise InvalidError(
             f"level cannot go down, as older agents do not know the keys of users: feature={name} active={current}"
@@ -111,7 +121,7 @@ def change_feature(image: MetadataImage, name: str, level: int, *, allow_downgra
     _refuse_unsupported(image, name, level)
     if level == 0:
         return RemoveFeatureLevelRecord(name=name)
-    return FeatureLevelRecord(name=name, min_feature_level=SUPPORTED_FEATURES[name].min_level, max_feature_level=level)
+    return FeatureLevelRecord(name=name, min_feature_level=_KNOWN[name].min_level, max_feature_level=level)
 
 
 def _changed_topics(image: MetadataImage) -> list[str]:
@@ -125,7 +135,7 @@ def _changed_topics(image: MetadataImage) -> list[str]:
 
 
 def _refuse_unsupported(image: MetadataImage, name: str, level: int) -> None:
-    supported = SUPPORTED_FEATURES[name]
+    supported = _KNOWN[name]
     if (level == 0 and name == METADATA_FORMAT) or (level and not supported.min_level <= level <= supported.max_level):
         raise UnsupportedFeatureError(
             f"level is not supported: feature={name} level={level} known={supported.min_level}..{supported.max_level}"

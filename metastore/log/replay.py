@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from headrace.metastore.api.agents import METADATA_FORMAT, FeatureRange, Listener
+from headrace.metastore.api.agents import METADATA_FORMAT, SEALED_SECRETS, FeatureRange, Listener
 from headrace.metastore.log.changing_partitions import ChangingPartitions
 from headrace.metastore.log.features import SCRAM_KEYS_FORMAT, refuse_unknown_format
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
@@ -308,6 +308,9 @@ class ImageBuilder:
         if record.name == METADATA_FORMAT and self._has_keys_only() and self._passwords_until:
             self._passwords_until = self.offset
             self._credentials = {user: tuple(map(as_keys, held)) for user, held in self._credentials.items()}
+
+        if record.name == SEALED_SECRETS and self._credentials:
+            self._passwords_until = self.offset
 
     def _remove_feature(self, record: RemoveFeatureLevelRecord) -> None:
         self._features.pop(record.name, None)

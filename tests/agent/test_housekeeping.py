@@ -106,3 +106,17 @@ async def test_a_step_that_breaks_does_not_starve_the_others() -> None:
         assert failures is not None
         assert failures >= 2
     task.cancel()
+
+
+async def test_more_agents_do_no_more_work_together() -> None:
+    clock, rounds = ManualClock(), []
+    for agents in (1, 10):
+        metastore = ScriptedMetastore()
+        keeper = Housekeeper(metastore, clock, random.Random(7), CollectorRegistry(), lambda agents=agents: agents)
+        task = asyncio.create_task(keeper.run())
+        await clock.advance(100 * INTERVAL_SECONDS)
+        task.cancel()
+        rounds.append(metastore.rotations)
+    alone, one_of_ten = rounds
+    assert 80 < alone < 120
+    assert 7 < one_of_ten < 13

@@ -19,9 +19,11 @@ from headrace.config.settings import Settings
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.records import ConfigRecord, decode_record
+from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.sealing import Sealing
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import (
     OBJECT_KEY,
@@ -255,7 +257,9 @@ async def test_a_new_cluster_has_its_first_users(
     assert await asyncio.to_thread(main, ["storage", "format", "-t", SEEDS_OWN, *places, *flags]) == 0
     assert "Adding user admin" in capsys.readouterr().out
     image = await _image(places)
-    credentials = Credentials(lambda: image, lambda: None, SystemClock(), b"pepper")
+    credentials = Credentials(
+        lambda: image, lambda: None, SystemClock(), b"pepper", SealedKeys(Sealing(None), "cluster")
+    )
     assert await credentials.fitting("admin", "open sesame") is not None
     assert await credentials.fitting("admin", "open sesame\n") is None
     assert len(image.scram_credentials["admin"]) == 2

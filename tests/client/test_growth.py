@@ -5,21 +5,33 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from kio.schema.errors import ErrorCode
 
 from headrace.client import ClientSettings, OrderedConsumer, OrderedProducer
+from headrace.client.cluster import ClientCluster
+from headrace.client.fetch_wire import FetchedPartition, TopicPositions, decode_fetch_response, encode_fetch_request
+from headrace.client.frame import Frame
+from headrace.client.metadata_wire import OrderedTopic
 from headrace.client.old_values import MOVED_HEADER
+from headrace.client.produce_wire import ProducedBatch, decode_produce_response, encode_produce_request
 from headrace.metastore.partitions.linear_hashing import place
 from headrace.metastore.partitions.murmur2 import key_hash
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.errors import INVALID_PARTITION_METADATA
+from headrace.protocol.ordered_requests import LEADER_EPOCHS_KEY, decode_epochs_response, encode_epochs_request
 from load.dev_server import DevServer
 from load.growth.__main__ import SETTINGS, alter_count
 from load.growth.checks import Delivered, check_events
 from load.growth.ordered_run import OrderedRun
+from tests.agent_process import SECONDS_MAX
+from tests.storage.batches import plain_batch
 
 pytestmark = pytest.mark.xdist_group("growth")
 
@@ -49,6 +61,35 @@ async def test_the_order_of_each_key_is_kept_from_8_to_13_to_9(server: DevServer
         await run.finish()
     assert_ordered(run)
     assert set(run.by_partition) == set(range(13))
+
+
+@pytest.mark.requirement("P4", "P5")
+async def test_requests_that_name_another_count_are_refused(server: DevServer) -> None:
+    """Over a socket, each request in the bytes of docs/understand/ORDERED_REQUESTS.md."""
+    await server.create_topic("counted", 2)
+    await asyncio.to_thread(alter_count, server.bootstrap, "counted", 3)
+    cluster = ClientCluster(ClientSettings(server.bootstrap.split(",")))
+    batch = plain_batch(1)
+    try:
+        topic = await until_described(cluster, "counted", 3)
+        node_id = cluster.leader("counted", 0)
+        produced = [await produce(cluster, node_id, batch, count) for count in (2, 3, 4, 3)]
+        fetched = [await fetch(cluster, node_id, topic.counts.topic_id, count) for count in (2, 3, 4)]
+        body = encode_epochs_request({"counted": [0, 1, 2, 3]})
+        answer = await cluster.send(node_id, Frame(LEADER_EPOCHS_KEY, 0, body, flexible=False))
+    finally:
+        await cluster.close()
+    wrong = INVALID_PARTITION_METADATA
+    assert [(each.error_code, each.base_offset) for each in produced] == [(wrong, -1), (0, 0), (wrong, -1), (0, 1)]
+    assert [(each.error_code, len(each.records)) for each in fetched] == [(wrong, 0), (0, 2 * len(batch)), (wrong, 0)]
+    epochs = {each.partition: each for each in decode_epochs_response(answer)["counted"]}
+    assert {index: each.error_code for index, each in epochs.items()} == {
+        0: 0,
+        1: 0,
+        2: 0,
+        3: ErrorCode.unknown_topic_or_partition,
+    }
+    assert [(each.source, each.after_creation) for each in epochs.values()][:3] == [(-1, -1), (-1, -1), (0, 0)]
 
 
 @pytest.mark.requirement("P3", "P6", "P11")
@@ -125,6 +166,29 @@ async def test_old_values_of_a_compacted_topic_are_replaced_by_nulls_that_our_co
     async with OrderedProducer(settings) as producer:
         await asyncio.gather(*[await producer.send("facts", b"newest", key) for key in keys])
     assert not [record for record in await read_all(server, "facts") if record.value is None]
+
+
+async def until_described(cluster: ClientCluster, topic: str, count: int) -> OrderedTopic:
+    """By the agent that is asked."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while True:
+            found = (await cluster.refresh([topic])).get(topic)
+            if found is not None and found.counts.undeleted == count:
+                return found
+            await asyncio.sleep(0.05)
+
+
+async def produce(cluster: ClientCluster, node_id: int, batch: bytes, count: int) -> ProducedBatch:
+    body = encode_produce_request("counted", 0, batch, count, 10_000)
+    return decode_produce_response(await cluster.send(node_id, Frame(ApiKey.PRODUCE, 12, body, flexible=True)))
+
+
+async def fetch(cluster: ClientCluster, node_id: int, topic_id: uuid.UUID, count: int) -> FetchedPartition:
+    wanted = TopicPositions(topic_id, count, [(0, 0)])
+    body = encode_fetch_request([wanted], max_wait_ms=10_000, max_bytes=1 << 20, partition_bytes=1 << 20)
+    frame = Frame(ApiKey.FETCH, 13, body, flexible=True)
+    _, (found,) = decode_fetch_response(await cluster.send(node_id, frame))
+    return found
 
 
 def spread(run: OrderedRun, partitions: range) -> list[int]:

@@ -1,7 +1,9 @@
 import java.io.FileInputStream;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Properties;
+import java.util.concurrent.CompletableFuture;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -11,13 +13,14 @@ import org.apache.kafka.common.security.token.delegation.DelegationToken;
 
 /**
  * Arguments: NAME=FILE with the settings of a client. With each it creates a topic, writes and reads records, and prints
- * "read NAME true". NAME "token" first creates a delegation token with these settings and then uses that. NAME "again"
- * goes on writing for some seconds, in which its connections authenticate again.
+ * "read NAME true". NAME "token" first creates a delegation token with these settings and then uses that. Names that begin
+ * with "again" go on writing for some seconds, at the same time, in which their connections authenticate again.
  */
 public final class SecureClient {
     private static final int RECORDS = 20;
 
     public static void main(String[] arguments) throws Exception {
+        List<CompletableFuture<Void>> again = new ArrayList<>();
         for (String argument : arguments) {
             String[] parts = argument.split("=", 2);
             Properties settings = new Properties();
@@ -27,7 +30,20 @@ public final class SecureClient {
             if (parts[0].equals("token")) {
                 withToken(settings);
             }
-            run(parts[0], settings);
+            if (parts[0].startsWith("again")) {
+                again.add(CompletableFuture.runAsync(() -> runUnchecked(parts[0], settings)));
+            } else {
+                run(parts[0], settings);
+            }
+        }
+        again.forEach(CompletableFuture::join);
+    }
+
+    private static void runUnchecked(String name, Properties settings) {
+        try {
+            run(name, settings);
+        } catch (Exception error) {
+            throw new IllegalStateException(name, error);
         }
     }
 
@@ -55,7 +71,7 @@ public final class SecureClient {
         settings.put("auto.offset.reset", "earliest");
         int records = RECORDS;
         try (KafkaProducer<String, String> producer = new KafkaProducer<>(settings)) {
-            if (name.equals("again")) {
+            if (name.startsWith("again")) {
                 long end = System.nanoTime() + Duration.ofSeconds(5).toNanos();
                 for (records = 0; System.nanoTime() < end; records++) {
                     producer.send(new ProducerRecord<>(topic, "k", "v")).get();

@@ -28,25 +28,25 @@ def test_librdkafka_is_throttled_and_loses_nothing(server: DevServer) -> None:
     admin = AdminClient(free)
     admin.create_topics([NewTopic("limited", 2)])["limited"].result(SECONDS_MAX)
     set_quota(server.agents[0].kafka, "app", producer_byte_rate=50_000, consumer_byte_rate=50_000)
-    told: dict[str, list[float]] = {"producer": [], "consumer": []}
+    throttled: dict[str, list[float]] = {"producer": [], "consumer": []}
     producer = confluent_kafka.Producer(
-        free | {"client.id": "app", "throttle_cb": lambda event: told["producer"].append(event.throttle_time)}
+        free | {"client.id": "app", "throttle_cb": lambda event: throttled["producer"].append(event.throttle_time)}
     )
     for number in range(20):
         producer.produce("limited", str(number).encode() + bytes(10_000), partition=number % 2)
         producer.flush(SECONDS_MAX)
-    assert max(told["producer"]) > 0
+    assert max(throttled["producer"]) > 0
     consumer = confluent_kafka.Consumer(
         free
         | {
             "client.id": "app",
             "group.id": "readers",
             "auto.offset.reset": "earliest",
-            "throttle_cb": lambda event: told["consumer"].append(event.throttle_time),
+            "throttle_cb": lambda event: throttled["consumer"].append(event.throttle_time),
         }
     )
     consumer.subscribe(["limited"])
     values = sorted(int(message.value().rstrip(b"\0")) for message in read(consumer, 20, SECONDS_MAX))
     assert values == list(range(20))
     consumer.close()
-    assert max(told["consumer"]) > 0
+    assert max(throttled["consumer"]) > 0

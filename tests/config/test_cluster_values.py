@@ -67,7 +67,7 @@ PROCESS_PREFIXES = (
         "commit.shards",
         "compactor.",
     ),
-    *("compaction.cpu.percent", "delegation.token.secret.key"),
+    *("compaction.cpu.percent", "delegation.token.secret.key", "metadata.secret.keys"),
 )
 """What a process may have for itself. commit.shards is fixed when storage is formatted; compactor.* is the pace of
 one process; the secret key must not be in the metadata log.

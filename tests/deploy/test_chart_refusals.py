@@ -45,6 +45,7 @@ def render(*settings: str, name: str = "minimal", version: str = NEWEST, upgrade
         ("autoscaling.enabled=true,autoscaling.minReplicas=30", "autoscaling.minReplicas"),
         ("autoscaling.produceStage.enabled=true", "autoscaling.produceStage.enabled"),
         ("monitoring.podMonitor.enabled=true,monitoring.serviceMonitor.enabled=true", "monitoring.podMonitor"),
+        ("monitoring.bearerTokenSecret.name=prometheus", "monitoring.bearerTokenSecret"),
         ("zone.from=podLabel,zone.label=rack", "zone.label"),
         ("agents.extraEnv[0].name=HEADRACE_LINGER_MS,agents.extraEnv[0].value=5", "HEADRACE_LINGER_MS"),
     ],

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import pytest
 
-from headrace.cli.main import main
-from headrace.metastore.postgres.formatted import formatted_cluster_id
-from tests.agent_process import AgentUnderTest
+from tests.agent_process import AgentUnderTest, format_storage
 from tests.fixtures_s3 import BUCKET, aws_credentials, moto_url, real_s3_url, s3_url
 
 __all__ = ["aws_credentials", "moto_url", "real_s3_url", "s3_url"]
@@ -39,16 +37,8 @@ def agent_settings(metastore_url: str, s3_url: str) -> dict[str, object]:
         "linger.ms": 25,
         "log.level": "warning",
     } | EAGER_COMPACTION
-    _format(settings)
+    format_storage(settings)
     return settings
-
-
-def _format(settings: Mapping[str, object]) -> None:
-    """As an operator would, on the migrated database: keep its cluster id."""
-    flags = [f"--{name.replace('.', '-')}={value}" for name, value in settings.items()]
-    cluster_id = formatted_cluster_id(str(settings["metastore.url"]))
-    assert cluster_id is not None
-    assert main(["storage", "format", "--ignore-formatted", "--cluster-id", cluster_id, *flags]) == 0
 
 
 @pytest.fixture

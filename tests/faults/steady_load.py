@@ -2,12 +2,14 @@
 
 Every producer is idempotent and numbers its records; every reader assigns itself all partitions, so that
 what it sees twice was stored twice. Errors that a library hands to its user are kept: there must be none.
+`trusted` is a file of certificates: the clients connect with TLS if it is given.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import ssl
 import threading
 import time
 from collections import Counter
@@ -44,10 +46,20 @@ class Seen:
         return longest
 
 
+def _confluent_security(trusted: str) -> dict[str, str]:
+    return {"security.protocol": "SSL", "ssl.ca.location": trusted} if trusted else {}
+
+
+def _aiokafka_security(trusted: str) -> dict[str, object]:
+    if not trusted:
+        return {}
+    return {"security_protocol": "SSL", "ssl_context": ssl.create_default_context(cafile=trusted)}
+
+
 class ConfluentProducer:
     """librdkafka, in a thread."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, trusted: str = "") -> None:
         self.seen = Seen("confluent")
         self._topic = topic
         self._stopping = threading.Event()
@@ -60,6 +72,7 @@ class ConfluentProducer:
                 "message.timeout.ms": PATIENCE_SECONDS * 1000,
                 "socket.timeout.ms": 4_000,
                 "request.timeout.ms": 3_000,
+                **_confluent_security(trusted),
             }
         )
         self._thread = threading.Thread(target=self._run)
@@ -96,12 +109,16 @@ class ConfluentProducer:
 class AiokafkaProducer:
     """aiokafka, on the test's loop."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, trusted: str = "") -> None:
         self.seen = Seen("aiokafka")
         self._topic = topic
         self._stopping = asyncio.Event()
         self._producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=bootstrap, enable_idempotence=True, request_timeout_ms=4_000, metadata_max_age_ms=2_000
+            bootstrap_servers=bootstrap,
+            enable_idempotence=True,
+            request_timeout_ms=4_000,
+            metadata_max_age_ms=2_000,
+            **_aiokafka_security(trusted),
         )
 
     async def start(self) -> None:
@@ -136,7 +153,7 @@ class AiokafkaProducer:
 class ConfluentReader:
     """librdkafka, in a thread; reads on until it has seen `wanted` records."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, trusted: str = "") -> None:
         self.seen = Seen("confluent")
         self._wanted: int | None = None
         self._consumer = confluent_kafka.Consumer(
@@ -146,6 +163,7 @@ class ConfluentReader:
                 "enable.auto.commit": False,
                 "socket.timeout.ms": 4_000,
                 "reconnect.backoff.max.ms": 500,
+                **_confluent_security(trusted),
             }
         )
         self._consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
@@ -177,7 +195,7 @@ class ConfluentReader:
 class AiokafkaReader:
     """aiokafka, on the test's loop; reads on until it has seen `wanted` records."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, trusted: str = "") -> None:
         self.seen = Seen("aiokafka")
         self._topic = topic
         self._wanted: int | None = None
@@ -187,6 +205,7 @@ class AiokafkaReader:
             auto_offset_reset="earliest",
             request_timeout_ms=4_000,
             metadata_max_age_ms=2_000,
+            **_aiokafka_security(trusted),
         )
 
     async def start(self) -> None:
@@ -219,12 +238,13 @@ class Load:
 
     bootstrap: str
     topic: str
+    trusted: str = ""
 
     async def __aenter__(self) -> Load:
-        self._confluent = ConfluentProducer(self.bootstrap, self.topic)
-        self._aiokafka = AiokafkaProducer(self.bootstrap, self.topic)
-        self._confluent_reader = ConfluentReader(self.bootstrap, self.topic)
-        self._aiokafka_reader = AiokafkaReader(self.bootstrap, self.topic)
+        self._confluent = ConfluentProducer(self.bootstrap, self.topic, self.trusted)
+        self._aiokafka = AiokafkaProducer(self.bootstrap, self.topic, self.trusted)
+        self._confluent_reader = ConfluentReader(self.bootstrap, self.topic, self.trusted)
+        self._aiokafka_reader = AiokafkaReader(self.bootstrap, self.topic, self.trusted)
         self.producers = [self._confluent.seen, self._aiokafka.seen]
         self.readers = [self._confluent_reader.seen, self._aiokafka_reader.seen]
         await self._aiokafka.start()

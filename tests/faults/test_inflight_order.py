@@ -36,6 +36,7 @@ def test_retries_through_other_agents_keep_the_order() -> None:
     assert sum(report.retries for report in outcome.reports) > 0, "no fault made a client repeat itself"
 
 
+@pytest.mark.slow  # it takes what it needs until a client gave up
 @pytest.mark.requirement("W7")
 def test_clients_that_give_up_and_start_over_neither_double_nor_stall() -> None:
     if reason := installed()[1].get("java"):

@@ -3,183 +3,92 @@
 from __future__ import annotations
 
 import datetime
-import json
-import os
 import subprocess
 import time
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
-import jwt
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    NewTopic,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialDeletion,
-    UserScramCredentialUpsertion,
-)
-from cryptography.hazmat.primitives.asymmetric import ec
+from confluent_kafka.admin import AdminClient, NewTopic, UserScramCredentialDeletion
 
 from headrace.cli.main import main
 from load.tools import JAVA_LIBRARIES, KAFKA_JARS, why_missing
 from tests import compat
-from tests.agent.security.certificates import Authority
-from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.agent_process import SECONDS_MAX
 from tests.confluent_records import read
-from tests.faults.shared_cluster import free_ports
+from tests.faults.secure_cluster import (
+    JAVA_LOGINS,
+    MECHANISMS,
+    PASSWORD,
+    SecureCluster,
+    java_settings,
+    secure_cluster,
+)
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
+EVERY_MECHANISM = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 RECORDS = 50
-PASSWORD = "correct horse"
-MAP = "CLIENT:SASL_SSL,AGENTS:SSL,ADMIN:PLAINTEXT"
-
-
-@dataclass
-class SecureCluster:
-    """`client` and `admin` are the addresses of the first agent; `key` signs tokens."""
-
-    agents: list[AgentUnderTest]
-    client: str
-    admin: str
-    link: str
-    authority: Authority
-    key: ec.EllipticCurvePrivateKey
-
-    def settings(self, mechanism: str, user: str = "orders", password: str = PASSWORD) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            "bootstrap.servers": self.client,
-            "security.protocol": "SASL_SSL",
-            "ssl.ca.location": str(self.authority.path),
-            "sasl.mechanism": mechanism,
-        }
-        if mechanism == "OAUTHBEARER":
-            return found | {"oauth_cb": lambda _: self.token(user)}
-        return found | {"sasl.username": user, "sasl.password": password}
-
-    def token(self, user: str, seconds: int = 3600, audience: str = "headrace") -> tuple[str, float]:
-        """A signed token, and when it ends."""
-        ends = time.time() + seconds
-        claims = {"sub": user, "exp": int(ends), "aud": audience, "iss": "tests"}
-        return jwt.encode(claims, self.key, algorithm="ES256", headers={"kid": "one"}), ends
-
-    def user(self, name: str, password: str = PASSWORD) -> None:
-        """Create it, or change its password, for both mechanisms."""
-        admin = AdminClient({"bootstrap.servers": self.admin})
-        changes = [
-            UserScramCredentialUpsertion(name, ScramCredentialInfo(mechanism, 4096), password.encode())
-            for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
-        ]
-        for changed in admin.alter_user_scram_credentials(changes).values():
-            changed.result(SECONDS_MAX)
-
-
-def _jwks(directory: Path, key: ec.EllipticCurvePrivateKey) -> Path:
-    public = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key()))
-    path = directory / "keys.json"
-    path.write_text(json.dumps({"keys": [public | {"kid": "one", "use": "sig", "alg": "ES256"}]}))
-    return path
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, agent_settings: dict[str, object]) -> Iterator[SecureCluster]:
-    directory = tmp_path
-    authority, key = Authority(directory), ec.generate_private_key(ec.SECP256R1())
-    environment = os.environ | {
-        "HEADRACE_LISTENER_NAME_AGENTS_SSL_CLIENT_AUTH": "required",
-        "HEADRACE_LISTENER_NAME_CLIENT_CONNECTION_FAILED_AUTHENTICATION_DELAY_MS": "1",
-        "HEADRACE_LISTENER_NAME_CLIENT_SASL_OAUTHBEARER_EXPECTED_AUDIENCE": "headrace",
-        "HEADRACE_LISTENER_NAME_CLIENT_SASL_OAUTHBEARER_EXPECTED_ISSUER": "tests",
-    }
-    agents, addresses = [], []
-    for _ in range(2):
-        client, admin, link = (f"127.0.0.1:{port}" for port in free_ports(3))
-        settings = agent_settings | {
-            "listeners": f"CLIENT://{client},ADMIN://{admin},AGENTS://{link}",
-            "listener.security.protocol.map": MAP,
-            "inter.broker.listener.name": "AGENTS",
-            "ssl.keystore.location": str(authority.issue("agent")),
-            "ssl.truststore.location": str(authority.path),
-            "delegation.token.secret.key": "a secret for tokens",
-            "connections.max.reauth.ms": 2_000,
-            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
-            "sasl.oauthbearer.jwks.endpoint.url": f"file://{_jwks(directory, key)}",
-        }
-        agents.append(AgentUnderTest(settings, environment).__enter__())
-        addresses.append((client, admin, link))
-    found = SecureCluster(agents, *addresses[0], authority, key)
-    found.user("orders")
-    try:
-        yield found
-    finally:
-        for agent in agents:
-            agent.__exit__(None, None, None)
+    with secure_cluster(tmp_path, agent_settings, 2) as running:
+        yield running
 
 
 @pytest.mark.requirement("C13.2", "X2")
-def test_librdkafka_writes_and_reads_in_a_group_by_each_mechanism(cluster: SecureCluster) -> None:
-    for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"):
-        _write_and_read(cluster, mechanism)
+def test_librdkafka_writes_and_reads_in_a_group_by_each_mechanism_and_with_a_certificate(
+    cluster: SecureCluster,
+) -> None:
+    for mechanism in EVERY_MECHANISM:
+        _write_and_read(cluster.settings(mechanism), f"by-{mechanism}")
+    _write_and_read(cluster.settings_of_certificate(), "by-certificate")
+    _authenticate_again(cluster)
 
 
-def _write_and_read(cluster: SecureCluster, mechanism: str) -> None:
-    topic = f"by-{mechanism}"
-    admin = AdminClient(cluster.settings(mechanism))
+def _write_and_read(settings: dict[str, Any], topic: str) -> None:
+    admin = AdminClient(settings)
     admin.poll(0)
     for created in admin.create_topics([NewTopic(topic, 4)]).values():
         created.result(SECONDS_MAX)
-    producer = confluent_kafka.Producer(cluster.settings(mechanism) | {"enable.idempotence": True})
+    producer = confluent_kafka.Producer(settings | {"enable.idempotence": True})
     for number in range(RECORDS):
         producer.produce(topic, str(number), partition=number % 4)
     assert producer.flush(SECONDS_MAX) == 0
     group = {"group.id": topic, "auto.offset.reset": "earliest"}
-    consumer = confluent_kafka.Consumer(cluster.settings(mechanism) | group)
+    consumer = confluent_kafka.Consumer(settings | group)
     consumer.subscribe([topic])
     values = sorted(int(message.value()) for message in read(consumer, RECORDS, SECONDS_MAX))
     assert values == list(range(RECORDS))
     consumer.close()
 
 
-JAVA_LOGINS = {
-    "PLAIN": "plain.PlainLoginModule",
-    "SCRAM-SHA-256": "scram.ScramLoginModule",
-    "SCRAM-SHA-512": "scram.ScramLoginModule",
-}
+def _authenticate_again(cluster: SecureCluster) -> None:
+    """Four producers go on while their connections log in again, at least every 2 s (KIP-368): no error, no new
+    connection, which librdkafka would report."""
+    errors: list[object] = []
+    own = {"error_cb": errors.append, "topic.metadata.refresh.interval.ms": -1}
+    producers = {name: confluent_kafka.Producer(cluster.settings(name) | own) for name in EVERY_MECHANISM}
+    topics = {name: f"by-{name}" for name in EVERY_MECHANISM}
+    for name, producer in producers.items():
+        producer.produce(topics[name], b"first")
+        assert producer.flush(SECONDS_MAX) == 0
+    wanted = {name: cluster.logins(name) + 2 * len(cluster.agents) for name in EVERY_MECHANISM}
+    until = time.monotonic() + SECONDS_MAX
+    while any(cluster.logins(name) < wanted[name] for name in EVERY_MECHANISM):
+        assert time.monotonic() < until
+        for name, producer in producers.items():
+            producer.produce(topics[name], b"again", on_delivery=partial(_note, errors))
+            assert producer.flush(SECONDS_MAX) == 0
+    assert errors == []
 
 
-def _java_settings(cluster: SecureCluster, directory: Path, mechanism: str) -> Path:
-    """A properties file of Kafka's own client."""
-    lines = {
-        "bootstrap.servers": cluster.client,
-        "security.protocol": "SASL_SSL",
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(cluster.authority.path),
-        "sasl.mechanism": mechanism,
-    }
-    if mechanism == "OAUTHBEARER":
-        token = directory / "token"
-        token.write_text(cluster.token("orders")[0])
-        module = "org.apache.kafka.common.security.oauthbearer."
-        lines["sasl.oauthbearer.token.endpoint.url"] = token.as_uri()
-        lines["sasl.jaas.config"] = f"{module}OAuthBearerLoginModule required;"
-        lines["sasl.login.callback.handler.class"] = f"{module}OAuthBearerLoginCallbackHandler"
-    elif mechanism == "SSL":
-        del lines["sasl.mechanism"]
-        lines["bootstrap.servers"] = cluster.link
-        lines["security.protocol"] = "SSL"
-        lines["ssl.keystore.type"] = "PEM"
-        lines["ssl.keystore.location"] = str(cluster.authority.issue("orders"))
-    else:
-        module = f"org.apache.kafka.common.security.{JAVA_LOGINS[mechanism]}"
-        lines["sasl.jaas.config"] = f'{module} required username="orders" password="{PASSWORD}";'
-    path = directory / f"{mechanism}.properties"
-    path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-    return path
+def _note(errors: list[object], error: object, _: object) -> None:
+    if error is not None:
+        errors.append(error)
 
 
 @pytest.mark.requirement("C13.2", "X2")
@@ -189,29 +98,21 @@ def test_kafkas_own_client_by_each_mechanism_with_certificates_and_tokens(
     """One process for all, as a JVM takes seconds to start. Its connections authenticate again every 2 s."""
     if reason := why_missing("kafka-clients") or why_missing("kafka"):
         pytest.skip(reason)
-    files = {name: _java_settings(cluster, tmp_path, name) for name in (*JAVA_LOGINS, "OAUTHBEARER", "SSL")}
+    files = {name: java_settings(cluster, tmp_path, name) for name in (*JAVA_LOGINS, "OAUTHBEARER", "SSL")}
     files["token"] = files["again"] = files["SCRAM-SHA-512"]
+    files["again-with-a-token"] = files["OAUTHBEARER"]
     its_own = [*KAFKA_JARS.glob("jackson-*.jar"), *KAFKA_JARS.glob("jose4j-*.jar")]  # by which it reads tokens
     libraries = ":".join(map(str, [JAVA_LIBRARIES / "*", *its_own]))
     source = Path(compat.__file__).with_name("SecureClient.java")
     allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={(tmp_path / 'token').as_uri()}"
     command = ["java", "-XX:TieredStopAtLevel=1", allowed, "-cp", libraries, str(source)]
     arguments = [f"{name}={path}" for name, path in files.items()]
-    before = _succeeded(cluster, "SCRAM-SHA-512")
+    before = {name: cluster.logins(name) for name in ("SCRAM-SHA-512", "OAUTHBEARER")}
     run = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=200, check=False)
-    told = [line for line in run.stdout.splitlines() if line.startswith("read ")]
-    assert told == [f"read {name} true" for name in files], run.stdout + run.stderr[-4000:]
-    assert _succeeded(cluster, "SCRAM-SHA-512") - before > 8, "six connections, and those that authenticated again"
-
-
-def _succeeded(cluster: SecureCluster, mechanism: str) -> float:
-    labels = f'headrace_authentications_total{{listener="CLIENT",mechanism="{mechanism}",result="succeeded"}}'
-    total = 0.0
-    for agent in cluster.agents:
-        with urllib.request.urlopen(f"http://{agent.http}/metrics", timeout=SECONDS_MAX) as response:
-            lines = response.read().decode().splitlines()
-        total += sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(labels))
-    return total
+    told = sorted(line for line in run.stdout.splitlines() if line.startswith("read "))
+    assert told == sorted(f"read {name} true" for name in files), run.stdout + run.stderr[-4000:]
+    for name, logins in before.items():
+        assert cluster.logins(name) - logins > 8, "six connections, and those that authenticated again"
 
 
 def _refusal(settings: dict[str, Any]) -> str:
@@ -279,10 +180,7 @@ def _removed_user(cluster: SecureCluster) -> None:
     client = AdminClient(settings | {"error_cb": errors.append})
     assert client.list_topics(timeout=SECONDS_MAX).brokers
     admin = AdminClient({"bootstrap.servers": cluster.admin})
-    deletions = [
-        UserScramCredentialDeletion("leaver", mechanism)
-        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
-    ]
+    deletions = [UserScramCredentialDeletion("leaver", mechanism) for mechanism in MECHANISMS]
     for deleted in admin.alter_user_scram_credentials(deletions).values():
         deleted.result(SECONDS_MAX)
     until = time.monotonic() + SECONDS_MAX

@@ -221,7 +221,7 @@ def test_a_call_with_batches_for_both_is_judged_as_if_the_childs_came_first(merg
     late = 1_001 + TIMES.producer_quiet_ms
     counts = [MovedKeys.MOVED, alias, MovedKeys.MOVED, NO_COUNT]
     appended = BatchOutcome.APPENDED
-    told = merged.judge(late, [PARENT, OTHER], [1, 1, 1, 2], [1, 2, 3, 0], [7, 7, 8], counts)
-    assert told == [BatchOutcome.SENT_BACK, appended, BatchOutcome.SENT_BACK, appended]
-    told = merged.judge(late, [PARENT, OTHER], [1, 1], [1, 2], [7, 8], [MovedKeys.MOVED, alias])
-    assert told == [appended, appended]
+    judged = merged.judge(late, [PARENT, OTHER], [1, 1, 1, 2], [1, 2, 3, 0], [7, 7, 8], counts)
+    assert judged == [BatchOutcome.SENT_BACK, appended, BatchOutcome.SENT_BACK, appended]
+    judged = merged.judge(late, [PARENT, OTHER], [1, 1], [1, 2], [7, 8], [MovedKeys.MOVED, alias])
+    assert judged == [appended, appended]

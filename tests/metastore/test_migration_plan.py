@@ -53,9 +53,9 @@ def test_a_new_database_and_a_migrated_one(empty_database: str, capsys: pytest.C
     assert {step.migration for step in fresh.steps} == {file.name for file in sql_files(MIGRATIONS)}
     migrate(empty_database)
     assert main(["migrate", "--plan", "--metastore-url", empty_database]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("no migration is missing\n")
-    assert "waits for a table at most 0.5 s" in told
+    shown = capsys.readouterr().out
+    assert shown.startswith("no migration is missing\n")
+    assert "waits for a table at most 0.5 s" in shown
 
 
 def test_a_missing_migration_is_planned_and_not_applied(metastore_url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""schema.py describes exactly what the migrations make: compared catalog against catalog."""
+"""schema/ describes exactly what the migrations make: compared catalog against catalog."""
 
 from __future__ import annotations
 

@@ -119,5 +119,5 @@ def test_an_api_is_registered_once_and_must_be_in_the_table() -> None:
             dispatcher.register(key, _echo)
 
 
-def test_everything_in_the_table_can_be_loaded_ahead() -> None:
-    _dispatcher(*(key for key in APIS if key != 18)).warm_up()
+async def test_everything_in_the_table_can_be_loaded_ahead() -> None:
+    await _dispatcher(*(key for key in APIS if key != 18)).warm_up()

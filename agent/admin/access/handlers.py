@@ -13,13 +13,18 @@ from headrace.agent.admin.access.delegation_tokens import DelegationTokens
 from headrace.agent.admin.access.scram_credentials import AlterUserScramCredentials, DescribeUserScramCredentials
 from headrace.agent.admin.log_change import LogChange
 from headrace.agent.security.authorization.authorizer import Authorizer
+from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import RequestHandler
 
 
 def access_handlers(
-    change: LogChange, rng: random.Random, in_force: SettingsInForce, authorizer: Authorizer | None = None
+    change: LogChange,
+    rng: random.Random,
+    in_force: SettingsInForce,
+    sealed_keys: SealedKeys,
+    authorizer: Authorizer | None = None,
 ) -> dict[int, RequestHandler]:
     """By API key; `rng` draws token ids, which are not secret. `authorizer`: None if ACLs are not enforced."""
     tokens = DelegationTokens(change, rng, in_force, authorizer)
@@ -34,5 +39,5 @@ def access_handlers(
         ApiKey.DESCRIBE_CLIENT_QUOTAS: DescribeClientQuotas(change.cluster),
         ApiKey.ALTER_CLIENT_QUOTAS: AlterClientQuotas(change),
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: DescribeUserScramCredentials(change.cluster),
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: AlterUserScramCredentials(change),
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: AlterUserScramCredentials(change, sealed_keys),
     }

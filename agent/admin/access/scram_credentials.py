@@ -28,6 +28,7 @@ from headrace.metastore.log.records import (
     ScramKeys,
 )
 from headrace.metastore.log.scram_keys import MECHANISMS, as_keys, credentials_record
+from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 from headrace.storage.errors import HeadraceError
@@ -66,8 +67,8 @@ class DescribeUserScramCredentials:
 class AlterUserScramCredentials:
     """The handler of key 51."""
 
-    def __init__(self, change: LogChange) -> None:
-        self._change = change
+    def __init__(self, change: LogChange, sealed_keys: SealedKeys) -> None:
+        self._change, self._sealed_keys = change, sealed_keys
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
@@ -76,7 +77,7 @@ class AlterUserScramCredentials:
         def judge(image: MetadataImage) -> list[MetadataRecord]:
             refused.clear()
             refused.update(_refusals(image, entity))
-            return _records(image, entity, refused)
+            return _records(image, entity, refused, self._sealed_keys)
 
         verdict = await self._change.append(judge, request.received_at + PATIENCE_SECONDS)
         users = dict.fromkeys(change.name for change in (*entity.deletions, *entity.upsertions))
@@ -153,7 +154,9 @@ def _upsertion_refusal(upsertion: Any) -> Verdict | None:
     return None if reason is None else Verdict(ErrorCode.unacceptable_credential, reason)
 
 
-def _records(image: MetadataImage, entity: Any, refused: Iterable[str]) -> list[MetadataRecord]:
+def _records(
+    image: MetadataImage, entity: Any, refused: Iterable[str], sealed_keys: SealedKeys
+) -> list[MetadataRecord]:
     """One record for each user with changed credentials."""
     old = image.scram_credentials
     new = {
@@ -173,7 +176,9 @@ def _records(image: MetadataImage, entity: Any, refused: Iterable[str]) -> list[
                 iterations=upsertion.iterations,
             )
             has_keys = image.metadata_format >= SCRAM_KEYS_FORMAT
-            new[upsertion.name][upsertion.mechanism] = as_keys(info) if has_keys else info
+            new[upsertion.name][upsertion.mechanism] = (
+                sealed_keys.sealed(image, upsertion.name, as_keys(info)) if has_keys else info
+            )
     return [
         _record(user, tuple(infos[mechanism] for mechanism in sorted(infos)))
         for user, infos in new.items()

@@ -189,13 +189,13 @@ def _result(
 
 def documentation(definition: ConfigDefinition) -> str:
     """The effect of a config, or why it has none."""
-    told = definition.meaning
+    meaning = definition.meaning
     if definition.effect is not ConfigEffect.WORKS:
-        told = f"{definition.effect.value.capitalize()}: {definition.meaning.removesuffix('.')}."
+        meaning = f"{definition.effect.value.capitalize()}: {definition.meaning.removesuffix('.')}."
     refused = [f"Refused: {value}, as {reason}." for value, reason in definition.refused.items()]
     if definition.why_fixed:
         refused.append(f"Refused: any value but the default, as {definition.why_fixed}.")
-    return " ".join([told, *refused]).strip()
+    return " ".join([meaning, *refused]).strip()
 
 
 def shown_topic(configs: EffectiveConfigs, image: MetadataImage, topic: str | None) -> Iterator[ShownConfig]:

@@ -4,7 +4,8 @@ Place: between the listener and the dispatcher, on every connection of a listene
 Invariant: before a client has authenticated, only ApiVersions, SaslHandshake and SaslAuthenticate are served. After a
 failed authentication a connection is of no further use, so each guess costs a connection and the delay. An
 authentication ends with its time, with the delegation token, and when the user's credential changes.
-Source: KIP-43, KIP-152 (SaslAuthenticate), KIP-368 (re-authentication).
+After SaslHandshake 0 (clients before Kafka 1.0) messages are frames without headers: connection.py makes a request of
+each. Source: KIP-43 (tokens), KIP-152 (SaslAuthenticate), KIP-368 (re-authentication).
 """
 
 from __future__ import annotations
@@ -99,17 +100,18 @@ class Authentication:
         if not request.connection.must_authenticate or security is None:
             self._report_unexpected(request)
             return reply(request, schema.response(error_code=ErrorCode.illegal_sasl_state, mechanisms=()))
-        if request.api_version == 0:
-            raise CloseConnection("SaslHandshake 0: its messages have no frames")
         state = _state(request.connection)
         code = ErrorCode.none
         if entity.mechanism not in security.mechanisms:
             code = ErrorCode.unsupported_sasl_mechanism
-        elif state.authenticated is not None and entity.mechanism != state.mechanism:
-            code = ErrorCode.illegal_sasl_state  # KIP-368: the mechanism stays the same
+        elif state.authenticated is not None and (entity.mechanism != state.mechanism or request.api_version == 0):
+            code = (
+                ErrorCode.illegal_sasl_state
+            )  # KIP-368: the mechanism stays the same, and version 0 has no second one
         else:
             state.mechanism = entity.mechanism
             state.exchange = self._exchange(entity.mechanism, security)
+            request.connection.sends_tokens = request.api_version == 0 and not state.has_failed
         return reply(request, schema.response(error_code=code, mechanisms=security.mechanisms))
 
     def _report_unexpected(self, request: Request) -> None:
@@ -126,6 +128,8 @@ class Authentication:
 
     async def authenticate(self, request: Request) -> Response:
         """One message of the mechanism."""
+        if request.connection.sends_tokens:
+            return await self._token(request)
         schema, entity = decode(request)
         state = _state(request.connection)
         if state.has_failed:
@@ -150,6 +154,20 @@ class Authentication:
             session_lifetime=datetime.timedelta(milliseconds=lifetime_ms),
         )
         return reply(request, response)
+
+    async def _token(self, request: Request) -> Response:
+        """One message without a frame of Kafka's: there are no error codes, a failure closes the connection."""
+        connection, state = request.connection, _state(request.connection)
+        assert state.exchange is not None, "SaslHandshake 0 made it"
+        try:
+            step = await state.exchange.step(bytes(request.body))
+            if isinstance(step, Authenticated):
+                self._succeeded(connection, state, step)
+        except AuthenticationFailed as error:
+            await self._failed(request, state, error)
+            raise CloseConnection("authentication failed") from error
+        connection.sends_tokens = state.exchange is not None
+        return Response([step if isinstance(step, bytes) else step.answer])
 
     def _exchange(self, mechanism: str, security: ListenerSecurity) -> SaslExchange:
         if mechanism in MECHANISMS:

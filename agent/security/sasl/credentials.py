@@ -14,12 +14,14 @@ import hmac
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headrace.agent.security.sasl.exchange import Authenticated
+from headrace.agent.security.sasl.exchange import Authenticated, AuthenticationFailed
 from headrace.metastore.log.delegation_tokens import is_expired, token_hmac
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import ScramKeys
+from headrace.metastore.log.records import CredentialInfo, ScramKeys
 from headrace.metastore.log.scram_keys import MECHANISMS, as_keys, digest_of, scram_keys
+from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.storage.clock import Clock
+from headrace.storage.errors import InvalidError
 
 ITERATIONS = 4096
 """Of delegation tokens, and of users that do not exist."""
@@ -31,7 +33,7 @@ class KnownUser(NamedTuple):
     principal: str | None
     keys: ScramKeys
     credential: object = None
-    """What the metadata log has."""
+    """What the metadata log has, opened."""
     expires_ms: int | None = None
     token_id: str | None = None
 
@@ -40,17 +42,23 @@ class Credentials:
     """For one agent."""
 
     def __init__(
-        self, image: Callable[[], MetadataImage], token_secret: Callable[[], str | None], clock: Clock, pepper: bytes
+        self,
+        image: Callable[[], MetadataImage],
+        token_secret: Callable[[], str | None],
+        clock: Clock,
+        pepper: bytes,
+        sealed_keys: SealedKeys,
     ) -> None:
         """`token_secret`: delegation.token.secret.key. `pepper`: the same on all agents, and secret: salts of unknown
         users depend on it."""
         self._image, self._token_secret, self._clock, self._pepper = image, token_secret, clock, pepper
+        self._sealed_keys = sealed_keys
 
     def user(self, mechanism: str, name: str) -> KnownUser:
-        """The user's credential for this mechanism."""
+        """The user's credential for this mechanism. AuthenticationFailed if its key is not in metadata.secret.keys."""
         for info in self._image().scram_credentials.get(name, ()):
             if info.mechanism == MECHANISMS[mechanism]:
-                keys = as_keys(info)
+                keys = self._opened(name, info)
                 return KnownUser(f"User:{name}", keys, keys)
         return KnownUser(None, self._no_keys(mechanism, name))
 
@@ -73,7 +81,10 @@ class Credentials:
         if not isinstance(credential, ScramKeys):
             return True
         name = authenticated.principal.removeprefix("User:")
-        return credential in map(as_keys, image.scram_credentials.get(name, ()))
+        try:
+            return credential in [self._opened(name, held) for held in image.scram_credentials.get(name, ())]
+        except AuthenticationFailed:
+            return False
 
     async def fitting(self, name: str, password: str) -> KnownUser | None:
         """The user, by one of the credentials that this password fits."""
@@ -87,6 +98,12 @@ class Credentials:
             if hmac.compare_digest(keys.stored_key, known.keys.stored_key) and known.principal is not None:
                 fits = known
         return fits
+
+    def _opened(self, name: str, held: CredentialInfo | ScramKeys) -> ScramKeys:
+        try:
+            return self._sealed_keys.opened(name, as_keys(held))
+        except InvalidError as error:
+            raise AuthenticationFailed(str(error)) from error
 
     def _no_keys(self, mechanism: str, name: str) -> ScramKeys:
         nothing = hmac.digest(self._pepper, b"no password\0" + name.encode(), digest_of(mechanism))

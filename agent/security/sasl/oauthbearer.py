@@ -1,69 +1,26 @@
 """OAUTHBEARER: a signed JSON Web Token says who the client is and for how long.
 
 Place: a mechanism of authentication.py.
-Invariant: a token counts only with a signature by a key of the JWKS file, an expiry in the future, and the expected
-audience and issuer. Only asymmetric algorithms: the keys in the file are public.
+Invariant: a token counts only with a signature by a key of the key set (token_keys.py), an expiry in the future, and
+the expected audience and issuer. Only asymmetric algorithms: the keys of the set are public.
 Source: RFC 7628, RFC 7517, RFC 7519; KIP-255, KIP-768 (names of the settings).
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from typing import Any
 
 import jwt
 
 from headrace.agent.security.sasl.exchange import Authenticated, AuthenticationFailed
-from headrace.config.errors import ConfigError
+from headrace.agent.security.sasl.token_keys import TokenKeys
 from headrace.config.security_settings import SecuritySettings
 from headrace.storage.clock import Clock
 
 _MESSAGE = re.compile(rb"[ny],(?:a=([^,]*))?,\x01((?:[A-Za-z]+=[^\x01]*\x01)+)\x01")
 _ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 _REFUSED = b'{"status":"invalid_token"}'
-
-
-class TokenKeys:
-    """The key set of a file, read again when it changes. For one event loop."""
-
-    def __init__(self, url: str) -> None:
-        """ConfigError if the file is no key set."""
-        self._path = url.removeprefix("file://")
-        self._changed_at = self._stamp()
-        self._keys = self._load()
-
-    def key(self, key_id: str | None) -> Any:
-        """The key with this id; without an id the only key. AuthenticationFailed if there is none."""
-        if (changed_at := self._stamp()) != self._changed_at:
-            self._changed_at, self._keys = changed_at, self._reload()
-        found = [key for key in self._keys if key_id in (None, key.key_id)]
-        if len(found) != 1:
-            raise AuthenticationFailed("the token's key is not in the key set")
-        return found[0].key
-
-    def _reload(self) -> list[Any]:
-        try:
-            return self._load()
-        except ConfigError as error:
-            raise AuthenticationFailed(str(error)) from error
-
-    def _load(self) -> list[Any]:
-        try:
-            with open(self._path, "rb") as file:
-                return list(jwt.PyJWKSet.from_dict(json.load(file)).keys)
-        except (OSError, ValueError, AttributeError, jwt.PyJWTError) as error:
-            raise ConfigError(
-                f"sasl.oauthbearer.jwks.endpoint.url: no JSON Web Key Set: {self._path}: {error}"
-            ) from error
-
-    def _stamp(self) -> tuple[int, int]:
-        try:
-            found = os.stat(self._path)
-        except OSError:
-            return (0, 0)
-        return found.st_mtime_ns, found.st_ino
 
 
 class OauthBearerExchange:
@@ -78,18 +35,18 @@ class OauthBearerExchange:
         if self._refused is not None:
             raise self._refused
         try:
-            return self._judge(message)
+            return await self._judge(message)
         except AuthenticationFailed as error:
             self._refused = error
             return _REFUSED
 
-    def _judge(self, message: bytes) -> Authenticated:
+    async def _judge(self, message: bytes) -> Authenticated:
         match = _MESSAGE.fullmatch(message)
         pairs = dict(pair.split(b"=", 1) for pair in match[2].split(b"\x01") if pair) if match else {}
         scheme, _, token = pairs.get(b"auth", b"").partition(b" ")
         if match is None or scheme.lower() != b"bearer":
             raise AuthenticationFailed("malformed message")
-        claims = self._claims(token.strip())
+        claims = await self._claims(token.strip())
         name = claims.get(self._settings.sasl_oauthbearer_sub_claim_name)
         if not isinstance(name, str) or not name:
             raise AuthenticationFailed("the token has no name")
@@ -97,12 +54,12 @@ class OauthBearerExchange:
             raise AuthenticationFailed("a user cannot act as another one")
         return Authenticated(f"User:{name}", expires_ms=int(claims["exp"] * 1000))
 
-    def _claims(self, token: bytes) -> dict[str, Any]:
+    async def _claims(self, token: bytes) -> dict[str, Any]:
         """Of a token that is signed; AuthenticationFailed. Times are compared with the injected clock."""
         own = self._settings
         audiences = [each.strip() for each in own.sasl_oauthbearer_expected_audience.split(",") if each.strip()]
         try:
-            key = self._keys.key(jwt.get_unverified_header(token).get("kid"))
+            key = await self._keys.key(jwt.get_unverified_header(token).get("kid"))
             claims: dict[str, Any] = jwt.decode(
                 token,
                 key,

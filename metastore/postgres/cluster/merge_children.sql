@@ -36,6 +36,23 @@ LANGUAGE sql STABLE AS $$
      WHERE o.partition_key = p_child_key AND o.group_id <> ALL (p_excluded)
 $$;
 
+-- Those of the children that were in one phase, which are in another one now. All of them are locked.
+-- Locks: the children's rows; their commit shards. Cost: one row per child.
+CREATE OR REPLACE FUNCTION locked_in_phase(p_child_keys bigint[], p_from smallint, p_to smallint) RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_children bigint[];
+BEGIN
+    PERFORM lock_children(p_child_keys);
+    WITH changed AS (
+        UPDATE partition_merges SET phase = p_to, since_ms = wall_ms()
+         WHERE child_key = ANY (p_child_keys) AND phase = p_from
+        RETURNING child_key
+    )
+    SELECT array_agg(child_key) INTO v_children FROM changed;
+    RETURN v_children;
+END $$;
+
 -- Pause children that drain: until pause_most_ms are over, batches for them are sent back. Returns how many are paused;
 -- NULL for a stale controller epoch.
 -- Locks: controller (shared); the children's rows; their commit shards, so no commit to them is under way afterwards.
@@ -48,13 +65,7 @@ BEGIN
     IF NOT is_controller(p_controller_epoch) THEN
         RETURN NULL;
     END IF;
-    PERFORM lock_children(p_child_keys);
-    WITH paused AS (
-        UPDATE partition_merges SET phase = merge_paused(), since_ms = wall_ms()
-         WHERE child_key = ANY (p_child_keys) AND phase = merge_draining()
-        RETURNING child_key
-    )
-    SELECT array_agg(child_key) INTO v_children FROM paused;
+    v_children := locked_in_phase(p_child_keys, merge_draining(), merge_paused());
     UPDATE partitions SET state = state_paused() WHERE partition_key = ANY (v_children);
     RETURN coalesce(cardinality(v_children), 0);
 END $$;
@@ -69,13 +80,7 @@ BEGIN
     IF NOT is_controller(p_controller_epoch) THEN
         RETURN NULL;
     END IF;
-    PERFORM lock_children(p_child_keys);
-    WITH resumed AS (
-        UPDATE partition_merges SET phase = merge_draining(), since_ms = wall_ms()
-         WHERE child_key = ANY (p_child_keys) AND phase = merge_paused()
-        RETURNING child_key
-    )
-    SELECT array_agg(child_key) INTO v_children FROM resumed;
+    v_children := locked_in_phase(p_child_keys, merge_paused(), merge_draining());
     PERFORM open_children(v_children);
     RETURN coalesce(cardinality(v_children), 0);
 END $$;

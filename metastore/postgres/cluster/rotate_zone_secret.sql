@@ -1,8 +1,8 @@
--- Take the next step of replacing the secret between agents: another one is accepted too (added); agents sign with the
+-- Take the next step of replacing the secret between agents: another one, p_new, is accepted too (added); agents sign with the
 -- other one (switched); the old one goes (done). Agents read it when they start, so nothing is done while an unfenced
 -- agent registered before the last step: the result names them.
 -- Locks: the cluster's row. Idempotent: no; a repeated call waits for the restart of the agents. Cost: one row per agent.
-CREATE OR REPLACE FUNCTION rotate_zone_secret() RETURNS TABLE (step text, waits_for int[])
+CREATE OR REPLACE FUNCTION rotate_zone_secret(p_new bytea) RETURNS TABLE (step text, waits_for int[])
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_cluster cluster;
@@ -18,7 +18,7 @@ BEGIN
     CASE v_cluster.zone_secret_step
         WHEN 'done' THEN
             v_cluster.zone_secret_step := 'added';
-            v_cluster.zone_secret_other := uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid());
+            v_cluster.zone_secret_other := p_new;
         WHEN 'added' THEN
             v_cluster.zone_secret_step := 'switched';
             SELECT c.zone_secret_other, c.zone_secret INTO v_cluster.zone_secret, v_cluster.zone_secret_other

@@ -1,4 +1,4 @@
-"""The read side for people and tools, as SQLAlchemy Core queries over schema.py.
+"""The read side for people and tools, as SQLAlchemy Core queries over schema/.
 
 Place: behind reports.py, compiled by report.py; on no path of records.
 Invariant: reads only, of one snapshot, without locks. Columns have the names and the order of the value that
@@ -31,18 +31,12 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from headrace.metastore.api.pins import READ_PIN
-from headrace.metastore.postgres.schema import (
-    agent_leases,
-    agents,
-    extents,
-    group_offsets,
-    jobs,
-    partition_heads,
-    partitions,
-    producer_state,
-    segment_files,
-    topics,
-)
+from headrace.metastore.postgres.schema.cluster import agent_leases, agents
+from headrace.metastore.postgres.schema.commits import partition_heads, producer_state
+from headrace.metastore.postgres.schema.files import extents, segment_files
+from headrace.metastore.postgres.schema.groups import group_offsets
+from headrace.metastore.postgres.schema.jobs import jobs
+from headrace.metastore.postgres.schema.topics import partitions, topics
 
 LIMIT = bindparam("limit", type_=Integer())
 KEYS = bindparam("keys", type_=ARRAY(BigInteger()))

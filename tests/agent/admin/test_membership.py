@@ -16,7 +16,7 @@ from headrace.agent.dispatch import Dispatcher
 from headrace.agent.handlers import Parts, register_handlers
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.settings import Settings
-from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS
+from headrace.metastore.api.agents import METADATA_FORMAT, SEALED_SECRETS, SEGMENT_KEYS
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.settings import SettingReport
 from headrace.metastore.log.image import MetadataImage
@@ -255,6 +255,7 @@ async def test_api_versions_shows_supported_and_finalized_features(world: World,
         *((name, level, level) for name, level in kafkas),
         (METADATA_FORMAT, 1, 4),
         (SEGMENT_KEYS, 1, 1),
+        (SEALED_SECRETS, 1, 1),
     ]
     assert [(f.name, f.max_version_level) for f in answer.finalized_features] == [*kafkas, (METADATA_FORMAT, 4)]
     assert answer.finalized_features_epoch == world.view.image.offset
@@ -425,6 +426,7 @@ def _served_to_clients() -> set[int]:
         limits_reached=anything,
         audit=anything,
         mutations=anything,
+        sealed_keys=anything,
         authorizer=authorizer,
         may_be_behind=anything,
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from headrace.agent.fetch.feed import QUIET_AFTER_SECONDS, QUIET_SECONDS
 from headrace.metastore.api.read import FeedPage
 from headrace.storage.errors import UnavailableError
 from tests.agent.fetch.fetch_world import World, expected, split_sent
@@ -51,6 +52,20 @@ async def test_without_readers_the_feed_is_polled_seldom_and_at_once_when_poked(
     await world.clock.settle()
 
     assert world.metastore.asked["poll_feed"] - started == 11
+
+
+async def test_a_quiet_cluster_is_polled_once_a_second_until_something_happens(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    await world.service.start()
+    await world.clock.advance(QUIET_AFTER_SECONDS + QUIET_SECONDS)
+    before = world.metastore.asked["poll_feed"]
+    await world.clock.advance(10.0)
+    assert world.metastore.asked["poll_feed"] - before == 10
+    await world.append(key, b"another agent's")
+    await world.clock.advance(QUIET_SECONDS)
+    before = world.metastore.asked["poll_feed"]
+    await world.clock.advance(1.0)
+    assert world.metastore.asked["poll_feed"] - before == 10
 
 
 async def test_a_reader_after_a_pause_hears_at_once_of_what_is_there(world: World) -> None:

@@ -101,11 +101,12 @@ async def listening(
     allowed: Limits | None = None,
     clock: Clock | None = None,
     security: ListenerSecurity | None = None,
+    name: str = "PLAINTEXT",
 ) -> AsyncIterator[Listening]:
     """A listener until the block ends; then it is drained."""
     registry = CollectorRegistry()
     listener = KafkaListener(handler, allowed or limits(), clock or SystemClock(), registry)
-    port = await listener.start("127.0.0.1", 0, security=security)
+    port = await listener.start("127.0.0.1", 0, name, security=security)
     try:
         yield Listening(listener, port, registry)
     finally:

@@ -67,7 +67,7 @@ def sized(number: int, size: int, api_key: int = PRODUCE, version: int = 7) -> b
     return frame(number, bytes(size - empty), api_key=api_key, version=version)
 
 
-async def told(world: World, client: Client) -> tuple[int, int]:
+async def answered(world: World, client: Client) -> tuple[int, int]:
     """(correlation id, throttle_time_ms) of a Produce reply: its last four bytes."""
     number, body = await world.clock.run(client.reply())
     return number, struct.unpack(">i", body[-4:])[0]
@@ -80,10 +80,10 @@ async def test_a_producer_is_answered_at_once_and_then_muted(world: World) -> No
         client = await server.connect()
         began = world.clock.monotonic()
         await client.send(*(sized(number, 1500) for number in range(3)))
-        assert await told(world, client) == (0, 500)
+        assert await answered(world, client) == (0, 500)
         assert world.started == [began]
-        assert (await told(world, client))[0] == 1
-        assert (await told(world, client))[0] == 2
+        assert (await answered(world, client))[0] == 1
+        assert (await answered(world, client))[0] == 2
         gaps = [later - earlier for earlier, later in zip(world.started, world.started[1:], strict=False)]
         assert gaps == [pytest.approx(0.5), pytest.approx(1.5)]
         labels = {"quota": "producer_byte_rate"}
@@ -111,7 +111,7 @@ async def test_other_clients_are_not_held_up(world: World) -> None:
         world.limit(server, {"producer_byte_rate": 1.0}, user="nobody-here")
         client = await server.connect()
         await client.send(*(sized(number, MIB) for number in range(3)))
-        assert [await told(world, client) for _ in range(3)] == [(0, 0), (1, 0), (2, 0)]
+        assert [await answered(world, client) for _ in range(3)] == [(0, 0), (1, 0), (2, 0)]
         await client.close()
 
 
@@ -121,9 +121,9 @@ async def test_a_muted_client_goes_on_when_its_quota_is_raised_or_removed(world:
         world.limit(server, {"producer_byte_rate": 1.0}, user=None)
         client = await server.connect()
         await client.send(sized(1, 10_000), sized(2, 10_000))
-        assert (await told(world, client))[1] == 9_999_000
+        assert (await answered(world, client))[1] == 9_999_000
         world.limit(server, {"producer_byte_rate": 1e9}, user=None)
-        await told(world, client)
+        await answered(world, client)
         assert world.started[1] - world.started[0] <= 2.0
         world.limit(server, {})
         assert world.active[-1] is None
@@ -135,7 +135,7 @@ async def test_a_muted_client_that_leaves_is_forgotten(world: World) -> None:
         world.limit(server, {"producer_byte_rate": 1.0}, user=None)
         client = await server.connect()
         await client.send(sized(1, 10_000))
-        await told(world, client)
+        await answered(world, client)
         await client.close()
         world.limit(server, {})
         await world.clock.advance(2.0)
@@ -209,13 +209,13 @@ async def test_connections_of_an_address_are_limited(world: World) -> None:
         server.listener.limit_connections(world.enforcer.may_connect)
         clients = [await server.connect() for _ in range(3)]
         await clients[0].send(sized(1, 100))
-        await told(world, clients[0])
+        await answered(world, clients[0])
         assert await clients[2].ended() == b""
         assert server.metric("headrace_kafka_connections_closed_total", reason="too_fast_of_address") == 1
         world.clock.jump(1.0)
         clients.append(await server.connect())
         await clients[3].send(sized(1, 100))
-        await told(world, clients[3])
+        await answered(world, clients[3])
         for client in clients:
             await client.close()
 

@@ -13,7 +13,7 @@ from headrace.agent.quotas import sharing
 from headrace.agent.quotas.bucket import BURST_SECONDS, Bucket, SharedBucket
 from headrace.agent.quotas.limits import PRODUCE, BucketKey
 from headrace.agent.quotas.sharing import (
-    NOBODY,
+    NO_USE,
     Neighbours,
     OthersUse,
     Use,
@@ -55,7 +55,7 @@ class Agent:
 
     def hear(self, reports: dict[int, str], now: float) -> None:
         others = {node_id: decode_report(text) for node_id, text in reports.items() if node_id != self.node_id}
-        heard = self.neighbours.heard(others, now).get(KEY, NOBODY)
+        heard = self.neighbours.heard(others, now).get(KEY, NO_USE)
         self.bucket.correct(heard.used, own_share(self.bucket.rate, heard, now - self.heard_at), now)
         self.heard_at = now
         self.muted_until = now + self.bucket.wait(now) if self.bucket.level(now) < 0 else 0.0
@@ -164,13 +164,13 @@ def test_what_was_used_before_an_agent_was_heard_of_does_not_count() -> None:
 
 def test_a_report_has_a_bounded_size() -> None:
     many = {BucketKey(PRODUCE, f"user-{number}", None): Use(1, float(number), False) for number in range(5_000)}
-    told = decode_report(encode_report(many))
-    assert len(told) == sharing.ENTRIES_MAX
-    assert min(use.used for use in told.values()) == 4_000
+    decoded = decode_report(encode_report(many))
+    assert len(decoded) == sharing.ENTRIES_MAX
+    assert min(use.used for use in decoded.values()) == 4_000
 
 
 def test_agents_without_waiting_clients_leave_the_rest() -> None:
-    assert own_share(90.0, NOBODY, 1.0) == 90.0
+    assert own_share(90.0, NO_USE, 1.0) == 90.0
     assert own_share(90.0, OthersUse(30.0, 30.0, 0), 1.0) == 60.0
     assert own_share(90.0, OthersUse(60.0, 0.0, 2), 1.0) == 30.0
     assert own_share(90.0, OthersUse(500.0, 500.0, 0), 1.0) > 0

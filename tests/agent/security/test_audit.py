@@ -39,7 +39,7 @@ from tests.manual_clock import ManualClock
 SECONDS_MAX = 60
 
 
-class Told:
+class AuditSink:
     """An audit log, and its lines for a test."""
 
     def __init__(self, clock: ManualClock) -> None:
@@ -52,8 +52,8 @@ class Told:
 
 
 @pytest.fixture
-def told(fake_clock: ManualClock) -> Told:
-    return Told(fake_clock)
+def sink(fake_clock: ManualClock) -> AuditSink:
+    return AuditSink(fake_clock)
 
 
 def _request(client_id: str | None = "app") -> Request:
@@ -63,9 +63,9 @@ def _request(client_id: str | None = "app") -> Request:
 
 
 @pytest.mark.requirement("X2")
-def test_a_denial_has_all_that_an_operator_asks_for(told: Told) -> None:
-    told.log.denied(_request(), "READ", "TOPIC:orders")
-    assert told.events() == [
+def test_a_denial_has_all_that_an_operator_asks_for(sink: AuditSink) -> None:
+    sink.log.denied(_request(), "READ", "TOPIC:orders")
+    assert sink.events() == [
         {
             "time": "2023-11-14T22:13:20.000+00:00",
             "event": "denied",
@@ -82,28 +82,28 @@ def test_a_denial_has_all_that_an_operator_asks_for(told: Told) -> None:
 
 
 @pytest.mark.requirement("X2")
-def test_a_clients_values_stay_one_line_of_bounded_length(told: Told) -> None:
-    told.log.denied(_request('x\n{"event":"change"}\u2028\x1b[2J'), "READ", "TOPIC:orders")
-    told.log.denied(_request("long" * 10_000), "READ", "TOPIC:orders")
-    assert all(line.isascii() and line.isprintable() for line in told.lines)
-    assert all(len(line) < LONGEST_VALUE + 500 for line in told.lines)
-    assert [event["event"] for event in told.events()] == ["denied", "denied"]
+def test_a_clients_values_stay_one_line_of_bounded_length(sink: AuditSink) -> None:
+    sink.log.denied(_request('x\n{"event":"change"}\u2028\x1b[2J'), "READ", "TOPIC:orders")
+    sink.log.denied(_request("long" * 10_000), "READ", "TOPIC:orders")
+    assert all(line.isascii() and line.isprintable() for line in sink.lines)
+    assert all(len(line) < LONGEST_VALUE + 500 for line in sink.lines)
+    assert [event["event"] for event in sink.events()] == ["denied", "denied"]
 
 
 @pytest.mark.requirement("X2")
-async def test_failures_are_limited_and_changes_are_not(told: Told, fake_clock: ManualClock) -> None:
+async def test_failures_are_limited_and_changes_are_not(sink: AuditSink, fake_clock: ManualClock) -> None:
     for _ in range(1000):
-        told.log.denied(_request(), "READ", "TOPIC:orders")
-        told.log.failed_authentication(ClientConnection(1, "10.0.0.1:5"), None, "PLAIN", "wrong password")
-    assert len(told.lines) == FAILURES_AT_ONCE
-    told.log.changed(_request(), "TOPIC:orders", None)
-    assert len(told.lines) == FAILURES_AT_ONCE + 1
-    assert told.events()[-1]["omitted_before"] == 2000 - FAILURES_AT_ONCE
+        sink.log.denied(_request(), "READ", "TOPIC:orders")
+        sink.log.failed_authentication(ClientConnection(1, "10.0.0.1:5"), None, "PLAIN", "wrong password")
+    assert len(sink.lines) == FAILURES_AT_ONCE
+    sink.log.changed(_request(), "TOPIC:orders", None)
+    assert len(sink.lines) == FAILURES_AT_ONCE + 1
+    assert sink.events()[-1]["omitted_before"] == 2000 - FAILURES_AT_ONCE
     await fake_clock.advance(1.0)
-    told.log.denied(_request(), "READ", "TOPIC:orders")
-    assert "omitted_before" not in told.events()[-1]
-    assert told.registry.get_sample_value("headrace_audit_events_total", {"event": "denied"}) == 1001
-    assert told.registry.get_sample_value("headrace_audit_omitted_total") == 2000 - FAILURES_AT_ONCE
+    sink.log.denied(_request(), "READ", "TOPIC:orders")
+    assert "omitted_before" not in sink.events()[-1]
+    assert sink.registry.get_sample_value("headrace_audit_events_total", {"event": "denied"}) == 1001
+    assert sink.registry.get_sample_value("headrace_audit_omitted_total") == 2000 - FAILURES_AT_ONCE
 
 
 @pytest.mark.requirement("X2")
@@ -123,12 +123,12 @@ def test_every_api_that_changes_the_cluster_is_audited() -> None:
 
 
 @pytest.mark.requirement("X2")
-async def test_access_changes_have_lines_without_secrets(told: Told, fake_clock: ManualClock) -> None:
+async def test_access_changes_have_lines_without_secrets(sink: AuditSink, fake_clock: ManualClock) -> None:
     world = World(fake_clock)
     plain = world._dispatcher
     world._dispatcher = Dispatcher()
     for api_key, handler in plain._handlers.items():
-        world._dispatcher.register(api_key, audited(api_key, handler, told.log))
+        world._dispatcher.register(api_key, audited(api_key, handler, sink.log))
     acl = {
         "resource_type": 2,
         "resource_name": "orders",
@@ -158,7 +158,7 @@ async def test_access_changes_have_lines_without_secrets(told: Told, fake_clock:
     quota = [("EntryData", {"entity": entity, "ops": ops})]
     await world.ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, entries=quota, validate_only=False)
     await world.ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, entries=quota, validate_only=True)
-    said = [(e["api"], e["resource"], e["outcome"], e.get("error")) for e in told.events()]
+    said = [(e["api"], e["resource"], e["outcome"], e.get("error")) for e in sink.events()]
     assert said == [
         ("CreateAcls", "TOPIC:orders", "success", None),
         ("CreateAcls", "TOPIC:orders", "failed", "INVALID_REQUEST"),
@@ -166,21 +166,21 @@ async def test_access_changes_have_lines_without_secrets(told: Told, fake_clock:
         ("AlterUserScramCredentials", "USER:bob", "success", None),
         ("AlterClientQuotas", "CLIENT_QUOTA:user=<default>", "success", None),
     ]
-    assert told.events()[-1]["detail"] == "producer_byte_rate=5.0"
-    assert "hunter2" not in "".join(told.lines)
+    assert sink.events()[-1]["detail"] == "producer_byte_rate=5.0"
+    assert "hunter2" not in "".join(sink.lines)
 
 
 @pytest.mark.requirement("X2")
-async def test_refused_tokens_have_lines(told: Told, fake_clock: ManualClock) -> None:
+async def test_refused_tokens_have_lines(sink: AuditSink, fake_clock: ManualClock) -> None:
     """Their answers have times of -1, which kio does not read."""
     world = World(fake_clock)
     plain = world._dispatcher
     world._dispatcher = Dispatcher()
     for api_key, handler in plain._handlers.items():
-        world._dispatcher.register(api_key, audited(api_key, handler, told.log))
+        world._dispatcher.register(api_key, audited(api_key, handler, sink.log))
     await tokens.refusal(world, ApiKey.CREATE_DELEGATION_TOKEN, "User:ANONYMOUS", version=3)
     await tokens.refusal(world, ApiKey.RENEW_DELEGATION_TOKEN, "User:ANONYMOUS", version=2)
-    said = [(e["api"], e["outcome"]) for e in told.events()]
+    said = [(e["api"], e["outcome"]) for e in sink.events()]
     assert said == [("CreateDelegationToken", "failed"), ("RenewDelegationToken", "failed")]
 
 

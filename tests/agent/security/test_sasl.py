@@ -25,6 +25,8 @@ from headrace.config.load import load
 from headrace.metastore.log.delegation_tokens import token_hmac
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import CredentialInfo, DelegationTokenRecord
+from headrace.metastore.log.sealed_keys import SealedKeys
+from headrace.metastore.sealing import Sealing
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
 from headrace.protocol.request import ClientConnection, CloseConnection, Request, Response
@@ -34,6 +36,7 @@ from tests.manual_clock import ManualClock
 
 ITERATIONS = 4096
 SECRET = "the cluster's secret for tokens"
+SEALED_KEYS = SealedKeys(Sealing(base64.b64encode(b"k" * 32).decode()), "cluster")
 DIGESTS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
@@ -77,7 +80,7 @@ class World:
         flags = {"listeners": "SASL_PLAINTEXT://127.0.0.1:0"} | {k.replace("_", "."): str(v) for k, v in own.items()}
         settings = load(flags={"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"} | flags)
         self.security = ListenerSecurity(settings, listeners(settings).serving[0], self.clock)
-        self.credentials = Credentials(lambda: self.image, lambda: SECRET, self.clock, b"pepper")
+        self.credentials = Credentials(lambda: self.image, lambda: SECRET, self.clock, b"pepper", SEALED_KEYS)
         self.registry = CollectorRegistry()
         self.audited: list[str] = []
         self.audit = AuditLog(self.clock, self.registry, self.audited.append)

@@ -17,8 +17,8 @@ from headrace.agent.listener import handshakes
 from headrace.agent.listener.proxy_header import proxy_header
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.listener.writer import ReplyWriter
+from headrace.agent.security.file_watch import LOOK_SECONDS
 from headrace.agent.security.listener_security import ListenerSecurity
-from headrace.agent.security.tls import LOOK_SECONDS
 from headrace.config.errors import ConfigError
 from headrace.config.listeners import listeners
 from headrace.config.load import load

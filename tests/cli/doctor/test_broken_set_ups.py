@@ -92,30 +92,30 @@ def test_a_database_that_is_not_formatted(postgres_server: EmbeddedPostgres, pla
 
 def test_a_schema_of_an_older_version(places: list[str], doctor: Doctor) -> None:
     _on(places[1], "DELETE FROM schema_migrations WHERE name = (SELECT max(name) FROM schema_migrations)")
-    level, told, to_do = doctor(*places)["postgres schema"]
+    level, message, to_do = doctor(*places)["postgres schema"]
     assert (level, to_do) == ("bad", "headrace migrate")
-    assert told.startswith("1 migrations are missing")
+    assert message.startswith("1 migrations are missing")
 
 
 def test_a_schema_of_a_newer_version(places: list[str], doctor: Doctor) -> None:
     _on(places[1], "INSERT INTO schema_migrations (name, checksum) VALUES ('9999_later', 'x')")
-    level, told, _ = doctor(*places)["postgres schema"]
+    level, message, _ = doctor(*places)["postgres schema"]
     assert level == "bad"
-    assert "newer" in told
+    assert "newer" in message
 
 
 def test_a_postgres_that_may_lose_commits(places: list[str], doctor: Doctor) -> None:
     name = places[1].rpartition("/")[2].partition("?")[0]
     _on(places[1], f"ALTER DATABASE {name} SET synchronous_commit = off")
-    level, told, _ = doctor(*places)["postgres durability"]
+    level, message, _ = doctor(*places)["postgres durability"]
     assert level == "bad"
-    assert "synchronous_commit=off" in told
+    assert "synchronous_commit=off" in message
 
 
 def test_a_postgres_without_room_for_another_agent(places: list[str], doctor: Doctor) -> None:
-    level, told, to_do = doctor(*places, "--metastore-pool-size", "500")["postgres connections"]
+    level, message, to_do = doctor(*places, "--metastore-pool-size", "500")["postgres connections"]
     assert level == "bad"
-    assert "a process opens" in told
+    assert "a process opens" in message
     assert "max_connections" in (to_do or "")
 
 
@@ -123,14 +123,14 @@ def test_a_transaction_that_stays_open(places: list[str], doctor: Doctor, monkey
     monkeypatch.setattr(postgres, "TRANSACTION_WARN_S", 0.0)
     with psycopg.connect(places[1]) as connection:
         connection.execute("SELECT 1")
-        level, told, _ = doctor(*places)["postgres transactions"]
-    assert (level, told.startswith("the longest is open")) == ("warn", True)
+        level, message, _ = doctor(*places)["postgres transactions"]
+    assert (level, message.startswith("the longest is open")) == ("warn", True)
 
 
 def test_a_bucket_that_cannot_be_written(places: list[str], doctor: Doctor, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     found = doctor(*places[:2], "--bucket", (tmp_path / "file").as_uri())
-    (problem,) = [told for check, told in found.items() if check.startswith("bucket")]
+    (problem,) = [message for check, message in found.items() if check.startswith("bucket")]
     assert problem[0] == "bad"
     assert "not a directory" in problem[1].lower()
 
@@ -143,9 +143,9 @@ def test_a_bucket_that_is_not_formatted(places: list[str], doctor: Doctor, tmp_p
 
 def test_a_bucket_of_another_cluster(places: list[str], doctor: Doctor, tmp_path: Path) -> None:
     (tmp_path / "bucket" / OBJECT_KEY).write_bytes(render(ANOTHER_CLUSTER))
-    level, told, _ = doctor(*places)["cluster one cluster"]
+    level, message, _ = doctor(*places)["cluster one cluster"]
     assert level == "bad"
-    assert ANOTHER_CLUSTER in told
+    assert ANOTHER_CLUSTER in message
 
 
 async def _join(url: str, port: int) -> None:

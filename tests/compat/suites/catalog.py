@@ -1,8 +1,8 @@
 """Which suites there are: where each comes from, what it needs, and the command that runs it.
 
 Place: data for runner.py. Nothing of the suites is kept in this repository.
-Invariant: a suite's own test code runs unchanged; a plugin replaces its Docker cluster
-of ours, an environment variable, or a port.
+Invariant: a suite's own test code runs unchanged; a plugin replaces its cluster (in Docker, or a Kafka that it starts)
+by agents of ours, which runner.py starts.
 """
 
 from __future__ import annotations
@@ -12,6 +12,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 PLUGINS = Path(__file__).parent / "plugins"
+
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""Of the listeners of each agent, in this order."""
+
+
+class User(NamedTuple):
+    """`mechanism`: SCRAM-SHA-256 or SCRAM-SHA-512; PLAIN takes both."""
+
+    mechanism: str
+    name: str
+    password: str
 
 
 class Suite(NamedTuple):
@@ -28,10 +40,14 @@ class Suite(NamedTuple):
     command: tuple[str, ...]
     """{python}, {junit} and {work} are filled in; run in the directory of the copy."""
     environment: dict[str, str]
-    """{bootstrap}, {junit} and {work} are filled in."""
+    """{bootstrap}, {junit} and {work} are filled in; also {ssl}, {sasl_plaintext} and {sasl_ssl}, the addresses of
+    these listeners, and {certificates}, a folder."""
     settings: dict[str, object]
-    """For `headrace dev`, above those of every suite (runner.SETTINGS)."""
-    agents: int = 1
+    """For each agent, above those of every suite (runner.SETTINGS)."""
+    ports: tuple[tuple[int, ...], ...] = ((0, 0, 0, 0),)
+    """For each agent, its ports by PROTOCOLS; 0 is a free one."""
+    users: tuple[User, ...] = ()
+    """Of the listeners with SASL."""
     scripts: tuple[str, ...] = ()
     """Of ours, from plugins/, in the place of the suite's own scripts/ that ask Docker."""
     seconds_max: int = 2400
@@ -60,11 +76,14 @@ _CONFLUENT = Suite(
         "pytest", "pytest-timeout", "pytest-asyncio", "requests-mock", "respx", "trivup", "async-timeout",
     ),
     command=(
-        *_PYTEST, "tests/integration/admin", "tests/integration/consumer",
+        *_PYTEST, "-p", "headrace_for_confluent", "tests/integration/admin", "tests/integration/consumer",
         "tests/integration/producer", "--ignore=tests/integration/schema_registry",
     ),
-    environment={"BROKERS": "{bootstrap}"},
+    environment={
+        "BROKERS": "{bootstrap}", "HEADRACE_SASL_PLAINTEXT": "{sasl_plaintext}", "PYTHONPATH": str(PLUGINS),
+    },
     settings={},
+    users=(User("SCRAM-SHA-256", "sasl_user", "sasl_user"),),
 )  # fmt: skip
 
 SUITES: tuple[Suite, ...] = (
@@ -74,12 +93,14 @@ SUITES: tuple[Suite, ...] = (
         tag="3.0.8",
         copied=("kafka", "test", "pyproject.toml"),
         requirements=("pytest", "pytest-mock", "pytest-timeout", "crc32c", "lz4", "python-snappy", "zstandard"),
-        command=(*_PYTEST, "test/integration"),
-        environment={"KAFKA_URI": "kafka://{bootstrap}", "KAFKA_VERSION": "4.3.0", "KAFKA_ROOT": "."},
-        settings={
-            "num.partitions": 4, "group.min.session.timeout.ms": 100,
-            "advertised.listeners": "PLAINTEXT://127.0.0.1:0",  # it looks for it among the static broker configs
+        command=(*_PYTEST, "-p", "headrace_for_kafka_python", "test/integration"),
+        environment={
+            "KAFKA_VERSION": "4.3.0", "KAFKA_ROOT": ".", "PYTHONPATH": str(PLUGINS),
+            "HEADRACE_PLAINTEXT": "{bootstrap}", "HEADRACE_SSL": "{ssl}",
+            "HEADRACE_SASL_PLAINTEXT": "{sasl_plaintext}", "HEADRACE_CERTIFICATES": "{certificates}",
         },
+        settings={"num.partitions": 4, "group.min.session.timeout.ms": 100},
+        users=(User("SCRAM-SHA-256", "alice", "alice-secret"), User("SCRAM-SHA-512", "alice", "alice-secret")),
     ),
     Suite(
         name="aiokafka",
@@ -95,13 +116,17 @@ SUITES: tuple[Suite, ...] = (
             "tests/test_consumer.py", "tests/test_coordinator.py", "tests/test_producer.py", "tests/test_admin.py",
             "tests/test_client.py", "tests/test_fetcher.py", "tests/test_sender.py", "tests/test_pep492.py",
         ),
-        environment={"HEADRACE_BOOTSTRAP": "{bootstrap}", "PYTHONPATH": str(PLUGINS)},
+        environment={
+            "HEADRACE_BOOTSTRAP": "{bootstrap}", "HEADRACE_SSL": "{ssl}", "HEADRACE_SASL_PLAINTEXT": "{sasl_plaintext}",
+            "HEADRACE_SASL_SSL": "{sasl_ssl}", "HEADRACE_CERTIFICATES": "{certificates}", "PYTHONPATH": str(PLUGINS),
+        },
         settings={"num.partitions": 2},
+        users=(User("SCRAM-SHA-256", "test", "test"),),
     ),
     _CONFLUENT,
     _CONFLUENT._replace(
         name="confluent-kafka-python-consumer-protocol",
-        environment={"BROKERS": "{bootstrap}", "TEST_CONSUMER_GROUP_PROTOCOL": "consumer"},
+        environment={**_CONFLUENT.environment, "TEST_CONSUMER_GROUP_PROTOCOL": "consumer"},
     ),
     Suite(
         name="kafkajs",
@@ -118,8 +143,15 @@ SUITES: tuple[Suite, ...] = (
             "BOOTSTRAP": "{bootstrap}", "HEADRACE_PYTHON": sys.executable, "PYTHONPATH": str(PLUGINS.parents[3]),
             "JEST_JUNIT_OUTPUT_DIR": "{work}", "JEST_JUNIT_OUTPUT_NAME": "kafkajs.xml",
         },
-        settings={"kafka.port": 9090, "num.partitions": 1},  # 9092 is the last agent; its TLS ports stay closed
-        agents=3,
+        settings={"num.partitions": 1},
+        ports=((9092, 9093, 0, 9094), (9095, 9096, 0, 9097), (9098, 9099, 0, 9100)),
+        users=(
+            User("SCRAM-SHA-256", "test", "testtest"),
+            User("SCRAM-SHA-256", "testscram", "testtestscram=256"),
+            User("SCRAM-SHA-512", "testscram", "testtestscram=512"),
+            User("SCRAM-SHA-256", "alice", "alicealice"),
+            User("SCRAM-SHA-256", "bob", "bobbob"),
+        ),
         scripts=("addPartitions.sh",),
     ),
 )  # fmt: skip

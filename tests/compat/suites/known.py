@@ -19,14 +19,11 @@ class Known(NamedTuple):
 
 
 _TRANSACTIONS = "transactions are not there yet"
-_SECURITY = "TLS and SASL are not there yet"
 
 KNOWN: tuple[Known, ...] = (
     Known("kafka-python", r"transactional", _TRANSACTIONS),
-    Known("kafka-python", r"test_ssl_integration", _SECURITY),
     Known("kafka-python", r"test_alter_replica_log_dirs", "AlterReplicaLogDirs: there is one log dir, the bucket"),
     Known("aiokafka", r"test_sender_maybe_wait_for_pid_on_failure", _TRANSACTIONS),
-    Known("aiokafka", r"_ssl", _SECURITY),
     Known("aiokafka", r"test_exclude_internal_topics", "offsets are in Postgres: there is no topic __consumer_offsets"),
     Known(
         "aiokafka",
@@ -34,10 +31,7 @@ KNOWN: tuple[Known, ...] = (
         "a race of the client's own, when its coordinator answers within 10 ms",
     ),
     Known("confluent", r"test_transactions", _TRANSACTIONS),
-    Known("confluent", r"sasl_cluster", "it starts a separate Kafka, with SASL"),
     Known("kafkajs", r"(?i)transaction|control batches|TransactionManager", _TRANSACTIONS),
-    Known("kafkajs", r"(?i)\bssl\b|sasl|scram|oauth|authenticat", _SECURITY),
-    Known("kafkajs", r"(create|delete|describe)Acls", "they connect with SASL, which is not there yet"),
     Known("kafkajs", r"emits request timeout events", "it needs a broker that takes longer than 1 ms to answer"),
     Known(
         "kafkajs",

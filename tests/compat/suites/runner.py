@@ -1,8 +1,8 @@
-"""Runs one suite: its checkout, its environment, a fresh `headrace dev`, its command, its JUnit report.
+"""Runs one suite: its checkout, its environment, a fresh cluster, its command, its JUnit report.
 
 Place: between __main__.py and the suites of catalog.py.
 Invariant: each suite gets a separate cluster, which ends with it; the checkout is never changed.
-If this process crashes, `headrace dev` ends with it; .compat/ may be deleted at any time.
+If this process crashes, its agents may be left; .compat/ may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from load.dev_server import DevServer
-from tests.compat.suites.catalog import PLUGINS, Suite
+from tests.compat.suites.catalog import PLUGINS, PROTOCOLS, Suite
+from tests.compat.suites.secure_agents import secure_agents
 
 SETTINGS: dict[str, object] = {
     "linger.ms": 25,
@@ -78,13 +78,8 @@ def run(suite: Suite, run_in: Path, work: Path, only: str | None) -> list[Outcom
     junit = (work / f"{suite.name}.xml").absolute()
     junit.unlink(missing_ok=True)
     python = work / f"{suite.repository.rsplit('/', 1)[1]}.venv" / "bin" / "python"
-    with _cluster(suite) as bootstrap, (work / f"{suite.name}.log").open("w") as log:
-        fill = {
-            "python": str(python.absolute()),
-            "junit": str(junit),
-            "work": str(junit.parent),
-            "bootstrap": bootstrap,
-        }
+    with _cluster(suite) as filled, (work / f"{suite.name}.log").open("w") as log:
+        fill = {"python": str(python.absolute()), "junit": str(junit), "work": str(junit.parent), **filled}
         command = [part.format(**fill) for part in suite.command]
         if only is not None:
             command += ["-k" if suite.requirements else "-t", only]
@@ -115,12 +110,15 @@ def _outcome(case: ElementTree.Element) -> Outcome:
 
 
 @contextmanager
-def _cluster(suite: Suite) -> Iterator[str]:
+def _cluster(suite: Suite) -> Iterator[dict[str, str]]:
+    """What of the suite's command and environment names the running cluster."""
+    settings = {**SETTINGS, **suite.settings}
     with (
         tempfile.TemporaryDirectory(prefix="headrace-compat-") as directory,
-        DevServer(Path(directory), agents=suite.agents, settings={**SETTINGS, **suite.settings}) as server,
+        secure_agents(suite, settings, Path(directory)) as agents,
     ):
-        yield server.bootstrap
+        addresses = {name.lower(): agents.bootstrap(name) for name in PROTOCOLS}
+        yield addresses | {"bootstrap": agents.bootstrap(), "certificates": str(agents.certificates)}
 
 
 def _environment() -> dict[str, str]:

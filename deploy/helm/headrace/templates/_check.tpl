@@ -33,6 +33,9 @@ What values.schema.json cannot say: each refusal names the key. Rendered first, 
 {{- if and $v.monitoring.podMonitor.enabled $v.monitoring.serviceMonitor.enabled -}}
 {{- fail "monitoring.podMonitor.enabled and monitoring.serviceMonitor.enabled: both would read each metric twice" -}}
 {{- end -}}
+{{- if and $v.monitoring.bearerTokenSecret.name (not (get $v.settings "http.bearer.token.location")) -}}
+{{- fail "monitoring.bearerTokenSecret.name has no effect without http.bearer.token.location in settings" -}}
+{{- end -}}
 {{- range $name, $env := dict "agents.extraEnv" $v.agents.extraEnv "compactor.extraEnv" $v.compactor.extraEnv -}}
 {{- range $env -}}
 {{- if and (hasPrefix "HEADRACE_" .name) (not .valueFrom) -}}

@@ -122,23 +122,45 @@ securityContext:
   {{- toYaml .Values.securityContext | nindent 2 }}
 {{- end -}}
 
-{{/* Probes of the HTTP listener. Only readiness depends on metastore and bucket: a shared outage restarts no process. */}}
+{{/*
+Probes of the HTTP listener, by the process's settings. Only readiness depends on metastore and bucket: a shared outage
+restarts no process.
+*/}}
 {{- define "headrace.probes" -}}
+{{- $scheme := "" -}}
+{{- if get . "http.ssl.keystore.location" -}}{{- $scheme = ", scheme: HTTPS" -}}{{- end -}}
 startupProbe:
-  httpGet: { path: /healthz, port: http }
+  httpGet: { path: /healthz, port: http{{ $scheme }} }
   periodSeconds: 2
   timeoutSeconds: 2
   failureThreshold: 60
 readinessProbe:
-  httpGet: { path: /readyz, port: http }
+  httpGet: { path: /readyz, port: http{{ $scheme }} }
   periodSeconds: 5
   timeoutSeconds: 2
   failureThreshold: 2
 livenessProbe:
-  httpGet: { path: /healthz, port: http }
+  httpGet: { path: /healthz, port: http{{ $scheme }} }
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
+{{- end -}}
+
+{{/* How Prometheus reads metrics, in an endpoint of a PodMonitor or ServiceMonitor. */}}
+{{- define "headrace.scrape" -}}
+{{- if get .Values.settings "http.ssl.keystore.location" }}
+scheme: https
+{{- with .Values.monitoring.tlsConfig }}
+tlsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- with .Values.monitoring.bearerTokenSecret }}
+{{- if .name }}
+authorization:
+  credentials: { name: {{ .name }}, key: {{ .key }} }
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{/*

@@ -14,6 +14,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
+// leastAge is above franz-go's default of the least age, 5 s: it asks no sooner again, also after an error.
+const leastAge = 6 * time.Second
+
 func main() {
 	if err := send(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -41,7 +44,7 @@ func send(arguments []string) error {
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(strings.Split(arguments[0], ",")...),
 		kgo.DefaultProduceTopic(arguments[1]),
-		kgo.MetadataMaxAge(time.Duration(age)*time.Millisecond),
+		kgo.MetadataMaxAge(max(time.Duration(age)*time.Millisecond, leastAge)),
 		kgo.ProducerLinger(5*time.Millisecond),
 	)
 	if err != nil {

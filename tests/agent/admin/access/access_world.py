@@ -11,7 +11,9 @@ from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.dispatch import Dispatcher
 from headrace.config.settings import Settings
 from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.sealing import Sealing
 from tests.agent.admin.membership_world import ask, exchange
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.cluster.test_membership import an_agent
@@ -30,7 +32,10 @@ class World:
         self._dispatcher = Dispatcher()
         change = LogChange(self.cluster, self.api, clock)
         settings = settings or Settings(delegation_token_secret_key=SECRET)
-        for api_key, handler in access_handlers(change, random.Random(3), SettingsInForce(settings)).items():
+        sealed_keys = SealedKeys(Sealing(settings.metadata_secret_keys), "cluster")
+        for api_key, handler in access_handlers(
+            change, random.Random(3), SettingsInForce(settings), sealed_keys
+        ).items():
             self._dispatcher.register(api_key, handler)
 
     async def ask(self, api_key: int, version: int, /, *, principal: str | None = None, **fields: Any) -> Any:

@@ -192,8 +192,8 @@ async def test_our_own_requests_are_judged() -> None:
     gated = Gated(SET_PARTITION_COUNT_KEY)
     frame = encode_count_request(CountRequest("t", 2, 1000), "c", 1)
     body = frame[4 + 8 + 2 + 1 :]
-    told = decode_count_response(memoryview(await gated.ask_raw(body)))
-    assert told.error_code == ErrorCode.topic_authorization_failed
+    answer = decode_count_response(memoryview(await gated.ask_raw(body)))
+    assert answer.error_code == ErrorCode.topic_authorization_failed
     gated.grant((AclOperation.ALTER, "t"))
     assert await gated.ask_raw(body) == b"served"
 
@@ -232,8 +232,8 @@ def test_a_denial_is_logged_once_a_minute_and_always_counted() -> None:
     clock.jump(SECONDS)
     authorizer.denied(request, AclOperation.READ, AclResource.TOPIC, "t")
     first, second = map(json.loads, lines)
-    told = {"event": "denied", "principal": "User:bob", "host": "::1", "resource": "TOPIC:t", "api": "Fetch"}
-    assert told.items() <= first.items()
+    answer = {"event": "denied", "principal": "User:bob", "host": "::1", "resource": "TOPIC:t", "api": "Fetch"}
+    assert answer.items() <= first.items()
     assert "count" not in first
     assert second["count"] == 5
     labels = {"api": "Fetch", "operation": "READ"}

@@ -1,7 +1,7 @@
 """Replaces the Docker cluster of aiokafka's own tests: their fixtures return a running Headrace.
 
 Place: loaded with `-p` into aiokafka's pytest; its code is not changed.
-Invariant: what needs a listener that Headrace lacks (TLS, SASL) is refused by the closed port 1.
+Invariant: each port is that of the agent's listener with this protocol.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-CLOSED_PORT = 1
+
+def _port(name: str) -> int:
+    return int(os.environ[name].rpartition(":")[2])
 
 
 def _server() -> SimpleNamespace:
@@ -22,9 +24,9 @@ def _server() -> SimpleNamespace:
     return SimpleNamespace(
         host=host,
         port=int(port),
-        ssl_port=CLOSED_PORT,
-        sasl_plain_port=CLOSED_PORT,
-        sasl_ssl_port=CLOSED_PORT,
+        ssl_port=_port("HEADRACE_SSL"),
+        sasl_plain_port=_port("HEADRACE_SASL_PLAINTEXT"),
+        sasl_ssl_port=_port("HEADRACE_SASL_SSL"),
         container=None,
         hosts=[bootstrap],
     )
@@ -35,7 +37,7 @@ _VALUES = {
     "kerberos_utils": lambda: None,
     "acl_manager": lambda: None,
     "kafka_config": lambda: None,
-    "ssl_folder": lambda: pathlib.Path("tests/ssl_cert"),
+    "ssl_folder": lambda: pathlib.Path(os.environ["HEADRACE_CERTIFICATES"]),
     "kafka_server": _server,
 }
 

@@ -1,0 +1,70 @@
+"""StoredKey and ServerKey of users, sealed: the metadata log, its snapshots and the image have nothing else.
+
+Place: used where keys are written (the request that sets passwords, `headrace storage`) and where a login is checked.
+Invariant: from level 1 of `metadata.secrets` on, each user that is written is sealed. A sealed credential has both keys
+in the field `stored_key`, and an empty `server_key`. Mechanism, salt and iterations stay readable.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+from headrace.metastore.api.agents import SEALED_SECRETS
+from headrace.metastore.log.features import change_feature
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.records import FeatureLevelRecord, MetadataRecord, ScramKeys, UserScramKeysRecord
+from headrace.metastore.log.scram_keys import as_keys
+from headrace.metastore.sealing import Sealing
+
+OPENED_MAX = 4_096
+"""Credentials that are kept opened, because every request of a client asks for its own."""
+
+
+class SealedKeys:
+    """Of one cluster."""
+
+    def __init__(self, sealing: Sealing, cluster_id: str) -> None:
+        self._sealing, self._cluster_id = sealing, cluster_id
+        self._opened = functools.lru_cache(OPENED_MAX)(self._open)
+
+    def sealed(self, image: MetadataImage, user: str, keys: ScramKeys) -> ScramKeys:
+        """As the cluster wants them to be written."""
+        return self._seal(user, keys) if SEALED_SECRETS in image.features else keys
+
+    def opened(self, user: str, keys: ScramKeys) -> ScramKeys:
+        """With both keys. InvalidError as Sealing.open."""
+        return self._opened(user, keys) if _is_sealed(keys) else keys
+
+    def due(self, image: MetadataImage) -> list[MetadataRecord]:
+        """What seals every user under the first key; nothing if that is so already.
+
+        The feature's record comes first: the secrets in the log before it are not needed any more, so that the
+        controller drops it. Errors as change_feature's.
+        """
+        level = change_feature(image, SEALED_SECRETS, 1, allow_downgrade=False)
+        users: list[MetadataRecord] = []
+        for user, held in image.scram_credentials.items():
+            keys = tuple(map(as_keys, held))
+            if not all(_is_sealed(each) and self._sealing.is_current(each.stored_key) for each in keys):
+                opened = [self.opened(user, each) for each in keys]
+                users.append(UserScramKeysRecord(user_name=user, keys=tuple(self._seal(user, each) for each in opened)))
+        if level is None and users:
+            level = FeatureLevelRecord(name=SEALED_SECRETS, min_feature_level=1, max_feature_level=1)
+        return [*([] if level is None else [level]), *users]
+
+    def _seal(self, user: str, keys: ScramKeys) -> ScramKeys:
+        both = keys.stored_key + keys.server_key
+        return replace(keys, stored_key=self._sealing.seal(both, *self._context(user, keys)), server_key=b"")
+
+    def _open(self, user: str, keys: ScramKeys) -> ScramKeys:
+        both = self._sealing.open(keys.stored_key, *self._context(user, keys))
+        half = len(both) // 2
+        return replace(keys, stored_key=both[:half], server_key=both[half:])
+
+    def _context(self, user: str, keys: ScramKeys) -> tuple[str, ...]:
+        return "scram", self._cluster_id, str(keys.mechanism), user
+
+
+def _is_sealed(keys: ScramKeys) -> bool:
+    return not keys.server_key

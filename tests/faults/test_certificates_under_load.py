@@ -1,0 +1,143 @@
+"""PEM files that are replaced while clients write and read over TLS: no error, no lost record, new connections see the
+new certificate.
+
+Each agent's file is replaced by another key and certificate of the same authority, and then by those of a second one,
+which clients and agents trust, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from cryptography import x509
+
+from load.tools import JAVA_LIBRARIES, why_missing
+from tests import compat
+from tests.agent.security.certificates import Authority
+from tests.agent_process import SECONDS_MAX
+from tests.faults.secure_cluster import SecureCluster, secure_cluster
+from tests.faults.steady_load import PARTITIONS, Load
+
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
+RECORDS = 40
+"""So many of each producer between two replacements."""
+
+
+class Renewal:
+    """A cluster with TLS alone for clients, and two authorities that all trust."""
+
+    def __init__(self, cluster: SecureCluster, second: Authority, trusted: Path) -> None:
+        self.cluster, self.trusted = cluster, str(trusted)
+        first = cluster.authority
+        self._steps = (first, first, second, second, first)
+        self._context = ssl.create_default_context(cafile=self.trusted)
+
+    async def steps(self) -> AsyncIterator[None]:
+        """In each, all agents' files have been replaced, and new connections show them."""
+        for authority in self._steps:
+            wanted: dict[str, int] = {}
+            for number, keystore in enumerate(self.cluster.keystores):
+                issued = authority.issue("agent")
+                serial = x509.load_pem_x509_certificate(issued.read_bytes()).serial_number
+                wanted |= {self.cluster.clients[number]: serial, self.cluster.links[number]: serial}
+                os.replace(issued, keystore)
+            await asyncio.gather(*(self._until_shown(address, serial) for address, serial in wanted.items()))
+            yield
+
+    async def _until_shown(self, address: str, serial: int) -> None:
+        until = time.monotonic() + SECONDS_MAX
+        while await asyncio.to_thread(self._serial, address) != serial:
+            assert time.monotonic() < until
+            await asyncio.sleep(0.05)
+
+    def _serial(self, address: str) -> int:
+        """Of the certificate that a new connection gets."""
+        host, _, port = address.rpartition(":")
+        with (
+            socket.create_connection((host, int(port)), SECONDS_MAX) as plain,
+            self._context.wrap_socket(plain, server_hostname=host) as encrypted,
+        ):
+            shown = encrypted.getpeercert(binary_form=True)
+        assert shown is not None
+        return x509.load_der_x509_certificate(shown).serial_number
+
+    def client(self) -> dict[str, str]:
+        """Settings of librdkafka."""
+        return {
+            "bootstrap.servers": ",".join(self.cluster.clients),
+            "security.protocol": "SSL",
+            "ssl.ca.location": self.trusted,
+        }
+
+
+@pytest.fixture
+def renewal(tmp_path: Path, agent_settings: dict[str, object]) -> Iterator[Renewal]:
+    first, second = Authority(tmp_path), Authority(tmp_path, "second authority")
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_text(first.path.read_text() + second.path.read_text())
+    more = {
+        "listener.security.protocol.map": "CLIENT:SSL,AGENTS:SSL,ADMIN:PLAINTEXT",
+        "ssl.truststore.location": str(trusted),
+    }
+    with secure_cluster(tmp_path, agent_settings, 2, more, first) as cluster:
+        cluster.topic("renewed", PARTITIONS)
+        cluster.topic("renewed-new", 1)
+        yield Renewal(cluster, second, trusted)
+
+
+@pytest.mark.requirement("C13.2", "X2")
+async def test_librdkafka_and_aiokafka_go_on_while_certificates_are_replaced(renewal: Renewal) -> None:
+    load = Load(",".join(renewal.cluster.clients), "renewed", renewal.trusted)
+    async with load:
+        await load.until_acknowledged(RECORDS)
+        async for _ in renewal.steps():
+            await asyncio.to_thread(_write_one, renewal)
+            await load.until_acknowledged(RECORDS)
+    load.assert_nothing_went_wrong()
+
+
+def _write_one(renewal: Renewal) -> None:
+    """With a new client."""
+    errors: list[object] = []
+    producer = confluent_kafka.Producer(renewal.client() | {"error_cb": errors.append})
+    producer.produce("renewed-new", b"value", on_delivery=lambda error, _: error and errors.append(error))
+    assert producer.flush(SECONDS_MAX) == 0
+    assert errors == []
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("C13.2", "X2")
+async def test_kafkas_own_client_goes_on_while_certificates_are_replaced(renewal: Renewal, tmp_path: Path) -> None:
+    if reason := why_missing("kafka-clients"):
+        pytest.skip(reason)
+    settings = tmp_path / "java.properties"
+    settings.write_text(
+        f"bootstrap.servers={','.join(renewal.cluster.clients)}\nsecurity.protocol=SSL\n"
+        f"ssl.truststore.type=PEM\nssl.truststore.location={renewal.trusted}\n"
+    )
+    source = Path(compat.__file__).with_name("ProducerAndConsumer.java")
+    process = await asyncio.create_subprocess_exec(
+        "java", "-XX:TieredStopAtLevel=1", "-cp", f"{JAVA_LIBRARIES}/*", str(source), str(settings), "renewed",
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"started\n"
+    async for _ in renewal.steps():
+        process.stdin.write(b"\n")
+        assert await process.stdout.readline() == b"written\n"
+    process.stdin.close()
+    told = (await process.stdout.readline()).decode()
+    assert await process.wait() == 0
+    found = re.fullmatch(r"sent (\d+) read (\d+) in order true errors \[\]\n", told)
+    assert found is not None, told
+    assert int(found[1]) == int(found[2]) > RECORDS
