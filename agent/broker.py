@@ -44,6 +44,7 @@ from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
 from headrace.agent.quotas.service import QuotaService
 from headrace.agent.security.audit import AuditLog
+from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.agent.security.authorization.denial_log import reporting_authorizer
 from headrace.agent.security.listener_security import ListenerSecurity, link_context
 from headrace.agent.security.sasl.authentication import Authentication
@@ -305,26 +306,7 @@ class Broker:
             authorizer=authorizer.enforced,
             count_sent=by_topic.sent,
         )
-        self._produce = ProducePipeline(
-            self._store,
-            self._metastore,
-            cluster,
-            settings,
-            clock,
-            rng,
-            Callbacks(
-                database_now_ms=self._fetch.database_now_ms,
-                on_flushed=self._fetch.on_flushed,
-                on_committed=self._fetch.on_committed,
-                on_fenced=cluster.membership.check_now,
-                on_settled=self._on_settled,
-                log_start_offset=self._fetch.log_start_offset,
-            ),
-            self._registry,
-            self._listener.produce_bytes,
-            authorizer.enforced,
-            by_topic.received,
-        )
+        self._produce = self._compose_produce(cluster, authorizer.enforced, by_topic)
         self._groups = GroupHandlers(
             self._metastore, cluster, settings, clock, rng, self._registry, authorizer.enforced
         )
@@ -352,6 +334,30 @@ class Broker:
         register_handlers(self._dispatcher, parts)
         self._authenticate(cluster, zone_secret, sealed_keys)
         self._report(cluster, zone_secret, connect)
+
+    def _compose_produce(
+        self, cluster: Cluster, authorizer: Authorizer | None, by_topic: TopicTraffic
+    ) -> ProducePipeline:
+        return ProducePipeline(
+            self._store,
+            self._metastore,
+            cluster,
+            self.settings,
+            self._clock,
+            self._rng,
+            Callbacks(
+                database_now_ms=self._fetch.database_now_ms,
+                on_flushed=self._fetch.on_flushed,
+                on_committed=self._fetch.on_committed,
+                on_fenced=cluster.membership.check_now,
+                on_settled=self._on_settled,
+                log_start_offset=self._fetch.log_start_offset,
+            ),
+            self._registry,
+            self._listener.produce_bytes,
+            authorizer,
+            by_topic.received,
+        )
 
     def _report(self, cluster: Cluster, secret: bytes, connect: Connect) -> None:
         """Tell other agents what this one reaches, and ask them."""
